@@ -1,0 +1,50 @@
+"""What a user can do wrong: one class each, one clear message each, and the exit code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class GraphpatchError(Exception):
+    """The user's input is at fault. The message says what, where, and what would be legal."""
+
+    exit_code = 1
+
+
+class ModelError(GraphpatchError):
+    """A model file cannot be read, is no model, or is a broken one."""
+
+
+class RulesError(GraphpatchError):
+    """A rules file is not valid; the message walks to the key."""
+
+
+class FormulaError(RulesError):
+    """A gradient formula is not valid; the message points at the column."""
+
+
+class MatchError(GraphpatchError):
+    """A rule matched nothing, or not as often as it expects."""
+
+
+class PatchError(GraphpatchError):
+    """A patch cannot be done on an op that a rule matched."""
+
+
+class OutputError(GraphpatchError):
+    """The result cannot be written where it was asked for."""
+
+
+def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
+    """The legal words closest to `word`, best first; equal ones apart from case come before all."""
+    legal = list(dict.fromkeys(legal))
+    same = [candidate for candidate in legal if candidate.lower() == word.lower()]
+    close = difflib.get_close_matches(word, legal, n=most, cutoff=0.6)
+    return list(dict.fromkeys(same + close))[:most]
+
+
+def did_you_mean(word: str, legal: Iterable[str], most: int = 3) -> str:
+    """A clause like `; nearest: Relu, Relu6`, or nothing where nothing is near."""
+    found = nearest(word, legal, most)
+    return f"; nearest: {', '.join(found)}" if found else ""

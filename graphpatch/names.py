@@ -1,0 +1,57 @@
+"""The grammar of names: `op`, `op:1`, `^op`, and inside functions `op:out:0`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from dataclasses import dataclass
+
+# What TensorFlow accepts as the name of an op (names that start with "_" are the runtime's own).
+OP_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./\\-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorName:
+    """One input of a NodeDef, taken apart.
+
+    `index` counts within the output arg `arg`; in the main graph `arg` is empty and `index`
+    counts the op's outputs. For a control input `^op`, `control` is true.
+    """
+
+    op: str
+    index: int = 0
+    arg: str = ""
+    control: bool = False
+
+    def __str__(self) -> str:
+        if self.control:
+            return f"^{self.op}"
+        if self.arg:
+            return f"{self.op}:{self.arg}:{self.index}"
+        return f"{self.op}:{self.index}" if self.index else self.op
+
+
+def parse(text: str) -> TensorName:
+    """Take `op`, `op:1`, `^op` or `op:out:0` apart."""
+    if text.startswith("^"):
+        return TensorName(text[1:], control=True)
+    op, _, rest = text.partition(":")
+    if not rest:
+        return TensorName(op)
+    arg, _, index = rest.rpartition(":")
+    return TensorName(op, int(index) if index.isdigit() else 0, arg)
+
+
+def op_of(text: str) -> str:
+    """The op that an input reads: `a/b` for `a/b`, `a/b:1`, `^a/b` and `a/b:y:0`."""
+    return text[1:] if text.startswith("^") else text.partition(":")[0]
+
+
+def fresh(base: str, taken: Container[str]) -> str:
+    """`base`, or `base_1`, `base_2`, ... where taken; the same on every run."""
+    if base not in taken:
+        return base
+    number = 1
+    while f"{base}_{number}" in taken:
+        number += 1
+    return f"{base}_{number}"
