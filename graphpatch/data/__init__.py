@@ -1,0 +1,1 @@
+"""Data that the package carries: opdefs.json is read by graphpatch.opdefs."""

@@ -1,0 +1,244 @@
+"""What TensorFlow's ops look like, without TensorFlow.
+
+The table `data/opdefs.json` is made by `scripts/make_opdefs.py` from the op registries of a
+TensorFlow 2.x and of TensorFlow 1.15 with tf.contrib. An op that both know is described as 2.x
+has it.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import msgspec
+
+from graphpatch.dtypes import DIFFERENTIABLE as DIFFERENTIABLE
+from graphpatch.dtypes import DTYPE_NAMES as DTYPE_NAMES
+from graphpatch.dtypes import is_ref
+from graphpatch.errors import ModelError
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+    from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
+
+Default = bool | int | float | str | tuple[bool | int | float | str | tuple[int, ...], ...] | None
+
+
+class Arg(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An input or output that an op declares: one tensor, or a list of them.
+
+    Its dtype is fixed (`dtype`) or the node's attr `type_attr` names it. It is a list where
+    `number_attr` (so many tensors of that dtype) or `type_list_attr` (one for each dtype) is set.
+    The last three fields are what these attrs are where a node leaves them out.
+    """
+
+    name: str
+    dtype: str = ""
+    type_attr: str = ""
+    number_attr: str = ""
+    type_list_attr: str = ""
+    is_ref: bool = False
+    dtype_default: str = ""
+    number_default: int | None = None
+    dtypes_default: tuple[str, ...] | None = None
+
+
+class Attr(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An attr that an op declares, with its type as OpDef spells it (`int`, `list(type)`).
+
+    `default` is None where a node must carry the attr. A dtype is its name, a shape a tuple of
+    sizes (-1 where one is unknown) or "unknown", a list a tuple, an infinite float a string, a
+    tensor the text of its TensorProto.
+    """
+
+    name: str
+    type: str
+    default: Default = None
+
+
+class OpDef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """An op type.
+
+    `commutative` is what TensorFlow declares, which it does for few ops that are.
+    `gradient` is the state of TensorFlow's registry: "registered"; "none", declared as not
+    differentiable; "missing", where tf.gradients raises LookupError (function calls are missing
+    too: they are differentiated through their body).
+    `known_to` is "both", "1" (1.15 or its tf.contrib alone), "2", or "library" (a function).
+    `keeps_shape` are the inputs whose shape output 0 was always measured to have, attrs at their
+    defaults. Where `broadcasts`, inputs of unequal shapes are broadcast, and it holds for equal
+    ones. They count flat, and after a list of tensors none is named.
+    """
+
+    name: str
+    inputs: tuple[Arg, ...] = ()
+    outputs: tuple[Arg, ...] = ()
+    attrs: tuple[Attr, ...] = ()
+    stateful: bool = False
+    commutative: bool = False
+    gradient: Literal["registered", "none", "missing"] = "missing"
+    known_to: Literal["both", "1", "2", "library"] = "both"
+    keeps_shape: tuple[int, ...] = ()
+    broadcasts: bool = False
+
+
+class Table(msgspec.Struct, frozen=True):
+    """The shipped file: the TensorFlow versions it was made from, and their ops by name."""
+
+    tensorflow: tuple[str, str]
+    ops: tuple[OpDef, ...]
+
+
+class FlatArg(msgspec.Struct, frozen=True, gc=False):
+    """One tensor that a node reads or gives: function bodies spell an output `node:name:index`.
+
+    `dtype` is None where the node does not tell.
+    """
+
+    name: str
+    index: int
+    dtype: str | None
+    is_ref: bool
+
+
+@cache
+def table() -> Table:
+    """The shipped table, read on first use."""
+    data = pkgutil.get_data("graphpatch.data", "opdefs.json")  # importlib.resources takes 12 ms
+    assert data is not None, "graphpatch is installed without its table of ops"
+    return msgspec.json.decode(data, type=Table)
+
+
+@cache
+def _by_name() -> dict[str, OpDef]:
+    return {op.name: op for op in table().ops}
+
+
+def lookup(op_type: str) -> OpDef | None:
+    """What this op type looks like, or None where neither TensorFlow registers it."""
+    return _by_name().get(op_type)
+
+
+def op_types() -> list[str]:
+    """The name of every op type in the table, sorted."""
+    return list(_by_name())
+
+
+Attrs = Callable[[str], "AttrValue | None"]
+
+
+def flatten(args: Iterable[Arg], attr: Attrs) -> list[FlatArg]:
+    """The tensors that a node has for these args of its op type, in the order it has them.
+
+    `attr` gives the node's value of an attr, or None where it has none; the op's default then
+    counts. Raises ModelError where that leaves unknown how many tensors an arg holds.
+    """
+    return [flat for arg in args for flat in _expand(arg, attr)]
+
+
+def _expand(arg: Arg, attr: Attrs) -> Iterator[FlatArg]:
+    for index, (dtype, ref) in enumerate(_dtypes(arg, attr)):
+        yield FlatArg(arg.name, index, dtype, arg.is_ref or ref)
+
+
+def _dtypes(arg: Arg, attr: Attrs) -> Sequence[tuple[str | None, bool]]:
+    """The dtype of each tensor of an arg, and whether that dtype itself is a reference."""
+    if arg.type_list_attr:
+        return _dtype_list(arg, attr(arg.type_list_attr))
+    one = (arg.dtype, False) if arg.dtype else _dtype(arg, attr(arg.type_attr))
+    return [one] * _number(arg, attr(arg.number_attr)) if arg.number_attr else [one]
+
+
+def _dtype(arg: Arg, value: AttrValue | None) -> tuple[str | None, bool]:
+    if value is None:
+        return arg.dtype_default or None, False
+    return DTYPE_NAMES.get(value.type), is_ref(value.type)
+
+
+def _number(arg: Arg, value: AttrValue | None) -> int:
+    if value is None and arg.number_default is not None:
+        return arg.number_default
+    if value is None or value.WhichOneof("value") != "i" or value.i < 0:
+        raise _unknown_length(arg, arg.number_attr, value, "an int of 0 or more")
+    return int(value.i)
+
+
+def _dtype_list(arg: Arg, value: AttrValue | None) -> Sequence[tuple[str | None, bool]]:
+    if value is None and arg.dtypes_default is not None:
+        return [(name, False) for name in arg.dtypes_default]
+    if value is None or value.WhichOneof("value") != "list":
+        raise _unknown_length(arg, arg.type_list_attr, value, "a list of dtypes")
+    return [(DTYPE_NAMES.get(number), is_ref(number)) for number in value.list.type]
+
+
+def _unknown_length(arg: Arg, attr: str, value: AttrValue | None, legal: str) -> ModelError:
+    found = f"is {value}".strip() if value is not None else "is missing and has no default"
+    return ModelError(
+        f"attr {attr!r} {found}; it must be {legal}, the length of the list of tensors {arg.name!r}"
+    )
+
+
+def from_proto(proto: OpDefProto) -> OpDef:
+    """The op type that a message describes, as one of the graph's own library (a signature).
+
+    What a message does not hold (gradient, keeps_shape, broadcasts) is left at its default.
+    """
+    defaults = {
+        attr.name: _plain(attr.default_value)
+        for attr in proto.attr
+        if attr.HasField("default_value")
+    }
+    return OpDef(
+        proto.name,
+        inputs=tuple(_arg(arg, defaults) for arg in proto.input_arg),
+        outputs=tuple(_arg(arg, defaults) for arg in proto.output_arg),
+        attrs=tuple(Attr(attr.name, attr.type, defaults.get(attr.name)) for attr in proto.attr),
+        stateful=proto.is_stateful,
+        commutative=proto.is_commutative,
+        known_to="library",
+    )
+
+
+def _arg(proto: OpDefProto.ArgDef, defaults: dict[str, Default]) -> Arg:
+    dtype, number = defaults.get(proto.type_attr), defaults.get(proto.number_attr)
+    dtypes = defaults.get(proto.type_list_attr)
+    return Arg(
+        proto.name,
+        DTYPE_NAMES.get(proto.type, ""),
+        proto.type_attr,
+        proto.number_attr,
+        proto.type_list_attr,
+        proto.is_ref or is_ref(proto.type),
+        dtype if isinstance(dtype, str) else "",
+        number if isinstance(number, int) else None,
+        tuple(map(str, dtypes)) if isinstance(dtypes, tuple) else None,
+    )
+
+
+def _plain(value: AttrValue) -> Default:
+    """An attr value as JSON can hold it; the docstring of Attr says how."""
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return None
+    if kind != "list":
+        return cast(Default, _plain_one(kind, getattr(value, kind)))
+    fields = value.list.ListFields()
+    return tuple(_plain_one(field.name, item) for field, items in fields for item in items)
+
+
+def _plain_one(kind: str, value: Any) -> Any:
+    if kind == "s":
+        return str(value, "utf-8", "backslashreplace")
+    if kind == "type":
+        return DTYPE_NAMES.get(value, str(value))
+    if kind == "shape":
+        return "unknown" if value.unknown_rank else tuple(dim.size for dim in value.dim)
+    if kind in ("b", "i") or (kind == "f" and isfinite(value)):
+        return value
+    if kind in ("f", "placeholder"):
+        return str(value)
+    from google.protobuf.text_format import MessageToString
+
+    return MessageToString(value, as_one_line=True)

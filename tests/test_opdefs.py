@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from timeit import repeat
+
+import msgspec
+import pytest
+from google.protobuf import text_format
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+
+import graphpatch.opdefs
+from graphpatch import opdefs
+from graphpatch.errors import ModelError
+from graphpatch.opdefs import Arg, Attr, FlatArg, OpDef, flatten, lookup
+
+FILE = Path(graphpatch.opdefs.__file__).with_name("data") / "opdefs.json"
+
+
+def known(op_type: str) -> OpDef:
+    found = lookup(op_type)
+    assert found is not None, op_type
+    return found
+
+
+def attrs(**texts: str) -> Callable[[str], AttrValue | None]:
+    """A node's attrs, each as the text of its AttrValue."""
+    return {key: text_format.Parse(text, AttrValue()) for key, text in texts.items()}.get
+
+
+# The table
+
+
+def test_an_op_as_it_is_described() -> None:
+    assert lookup("Relu") == OpDef(
+        "Relu",
+        inputs=(Arg("features", type_attr="T"),),
+        outputs=(Arg("activations", type_attr="T"),),
+        attrs=(Attr("T", "type"),),
+        gradient="registered",
+        keeps_shape=(0,),
+    )
+
+
+def test_a_type_that_tensorflow_does_not_know() -> None:
+    assert lookup("NoSuchOp") is None
+
+
+def test_op_types_are_sorted_and_each_is_there_once() -> None:
+    names = opdefs.op_types()
+    assert names == sorted(set(names))
+    assert len(names) > 2000
+    assert all(known(name).name == name for name in names)
+
+
+def test_the_file_has_an_op_a_line_and_stays_small() -> None:
+    first, *lines, last = FILE.read_text(encoding="utf-8").splitlines()
+    assert first.endswith('"ops":[')
+    assert last == "]}"
+    ops = [msgspec.json.decode(line.removesuffix(","), type=OpDef) for line in lines]
+    assert tuple(ops) == opdefs.table().ops
+    assert FILE.stat().st_size < 600_000
+
+
+def test_it_is_read_fast_and_without_tensorflow() -> None:
+    assert min(repeat(opdefs.table.__wrapped__, number=1, repeat=10)) < 0.015
+    code = "import sys; from graphpatch import opdefs; opdefs.lookup('Relu')"
+    code += "; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_args_and_attrs_agree() -> None:
+    for op in opdefs.table().ops:
+        declared: dict[str, tuple[str, object]] = {a.name: (a.type, a.default) for a in op.attrs}
+        for arg in op.inputs + op.outputs:
+            sources = [arg.dtype, arg.type_attr, arg.type_list_attr]
+            assert len([source for source in sources if source]) == 1, (op.name, arg)
+            for attr, legal, default in (
+                (arg.type_attr, "type", arg.dtype_default or None),
+                (arg.number_attr, "int", arg.number_default),
+                (arg.type_list_attr, "list(type)", arg.dtypes_default),
+            ):
+                expected = declared[attr] if attr else (legal, None)
+                assert (legal, default) == expected, (op.name, arg)
+
+
+@pytest.mark.parametrize(
+    ("op", "attr", "default"),
+    [
+        ("LeakyRelu", "alpha", 0.20000000298023224),
+        ("LeakyRelu", "T", "float32"),
+        ("MatMul", "transpose_a", False),
+        ("Conv2D", "data_format", "NHWC"),
+        ("Conv2D", "dilations", (1, 1, 1, 1)),
+        ("Conv2D", "strides", None),
+        ("Squeeze", "squeeze_dims", ()),
+        ("RandomUniform", "seed", 0),
+        ("Placeholder", "shape", "unknown"),
+        ("DebugNumericSummary", "lower_bound", "-inf"),
+        ("Const", "value", None),
+    ],
+)
+def test_defaults(op: str, attr: str, default: object) -> None:
+    (found,) = (each.default for each in known(op).attrs if each.name == attr)
+    assert (found, type(found)) == (default, type(default))
+
+
+@pytest.mark.parametrize(
+    ("gradient", "ops"),
+    [
+        ("registered", "Relu Mul MatMul Round Floor Sign While If Switch Enter"),
+        ("none", "StopGradient Const Shape Less Equal ZerosLike RandomUniform NonMaxSuppression"),
+        ("missing", "Placeholder PartitionedCall StatefulPartitionedCall Bucketize"),
+    ],
+)
+def test_gradients(gradient: str, ops: str) -> None:
+    assert {op: known(op).gradient for op in ops.split()} == dict.fromkeys(ops.split(), gradient)
+
+
+@pytest.mark.parametrize(
+    ("op", "known_to"), [("Relu", "both"), ("TensorMapErase", "2"), ("Resampler", "1")]
+)
+def test_which_tensorflow_knows_it(op: str, known_to: str) -> None:
+    assert known(op).known_to == known_to
+
+
+@pytest.mark.parametrize(
+    ("op", "commutative"),
+    [("AddV2", True), ("Mul", True), ("Equal", True), ("Add", False), ("Sub", False)],
+)
+def test_commutative(op: str, commutative: bool) -> None:  # Add also joins strings
+    assert known(op).commutative == commutative
+
+
+# What keeps the shape
+
+
+@pytest.mark.parametrize(
+    ("inputs", "broadcasts", "ops"),
+    [
+        ((0,), False, "Relu Relu6 Elu Round Floor Ceil Rint Sign Identity StopGradient Tanh Exp"),
+        ((0,), False, "FakeQuantWithMinMaxVars FakeQuantWithMinMaxArgs QuantizeAndDequantizeV2"),
+        ((0,), False, "Cast Softmax LogSoftmax Cumsum ClipByValue Bucketize CheckNumerics"),
+        ((0,), False, "Snapshot PreventGradient OnesLike IsNan IdentityN Switch Print"),
+        ((0, 1), False, "AddN ReluGrad"),
+        ((1, 2), False, "Select"),
+        ((0, 1), True, "Mul Add AddV2 Sub RealDiv Maximum Less LogicalAnd FloorMod Pow"),
+        ((0, 1, 2), True, "SelectV2"),
+    ],
+)
+def test_ops_that_keep_the_shape(inputs: tuple[int, ...], broadcasts: bool, ops: str) -> None:
+    for op in ops.split():
+        assert (known(op).keeps_shape, known(op).broadcasts) == (inputs, broadcasts), op
+
+
+@pytest.mark.parametrize(
+    "op",
+    "MatMul BatchMatMulV2 Sum Mean ArgMax Conv2D MaxPool Pad MirrorPad Tile Transpose Reshape"
+    " Squeeze ExpandDims Bitcast Concat ConcatV2 Pack Unpack Split Slice StridedSlice Gather"
+    " GatherV2 OneHot Shape Size Rank TopKV2 Merge Where Diag DecodeRaw Const Placeholder"
+    " PartitionedCall While RFFT RFFTND IRFFTND MatrixDiag SegmentSum SpaceToDepth"
+    " BroadcastTo XlaSpmdFullToShardShape TPUPartitionedInputV2".split(),
+)
+def test_ops_that_do_not(op: str) -> None:
+    assert (known(op).keeps_shape, known(op).broadcasts) == ((), False)
+
+
+# The tensors of a node
+
+FLOAT, INT, FLOAT_REF = "type: DT_FLOAT", "type: DT_INT32", "type: DT_FLOAT_REF"
+
+INPUTS = [
+    ("Relu", {"T": FLOAT}, [("features", 0, "float32", False)]),
+    ("Relu", {}, [("features", 0, None, False)]),
+    ("Relu", {"T": 'placeholder: "T"'}, [("features", 0, None, False)]),
+    ("Relu", {"T": "type: 99"}, [("features", 0, None, False)]),
+    ("LeakyRelu", {}, [("features", 0, "float32", False)]),
+    ("Identity", {"T": FLOAT_REF}, [("input", 0, "float32", True)]),
+    ("Assign", {"T": FLOAT}, [("ref", 0, "float32", True), ("value", 0, "float32", False)]),
+    ("Placeholder", {"dtype": FLOAT}, []),
+    (
+        "ConcatV2",
+        {"N": "i: 2", "T": FLOAT},
+        [
+            ("values", 0, "float32", False),
+            ("values", 1, "float32", False),
+            ("axis", 0, "int32", False),
+        ],
+    ),
+    ("AddN", {"N": "i: 0", "T": FLOAT}, []),
+    (
+        "PartitionedCall",
+        {"Tin": "list { type: [DT_FLOAT, DT_RESOURCE, DT_INT32_REF] }"},
+        [("args", 0, "float32", False), ("args", 1, "resource", False), ("args", 2, "int32", True)],
+    ),
+    ("PartitionedCall", {"Tin": "list {}"}, []),
+    ("Print", {"T": FLOAT, "U": "list {}"}, [("input", 0, "float32", False)]),
+]
+
+OUTPUTS = [
+    ("Relu", {"T": FLOAT}, [("activations", 0, "float32", False)]),
+    (
+        "TopKV2",
+        {"T": FLOAT},
+        [("values", 0, "float32", False), ("indices", 0, "int32", False)],
+    ),
+    (
+        "Unpack",
+        {"num": "i: 2", "T": INT},
+        [("output", 0, "int32", False), ("output", 1, "int32", False)],
+    ),
+    ("Assert", {}, []),
+]
+
+
+@pytest.mark.parametrize(("op", "node", "expected"), INPUTS)
+def test_inputs(op: str, node: dict[str, str], expected: list[tuple[str, int, str, bool]]) -> None:
+    assert flatten(known(op).inputs, attrs(**node)) == [FlatArg(*flat) for flat in expected]
+
+
+@pytest.mark.parametrize(("op", "node", "expected"), OUTPUTS)
+def test_outputs(op: str, node: dict[str, str], expected: list[tuple[str, int, str, bool]]) -> None:
+    assert flatten(known(op).outputs, attrs(**node)) == [FlatArg(*flat) for flat in expected]
+
+
+def test_a_length_that_the_node_leaves_to_the_default() -> None:
+    args = known("ParseSingleSequenceExample").inputs
+    names = [flat.name for flat in flatten(args, attrs(Ncontext_dense="i: 2"))]
+    assert names.count("context_dense_keys") == 2
+    assert "context_sparse_keys" not in names
+    listed = Arg("x", type_list_attr="T", dtypes_default=("int32", "string"))
+    assert [flat.dtype for flat in flatten([listed], attrs())] == ["int32", "string"]
+
+
+@pytest.mark.parametrize(
+    ("op", "node", "words"),
+    [
+        ("AddN", {"T": FLOAT}, ["'N'", "missing", "no default", "'inputs'"]),
+        ("AddN", {"N": "i: -1"}, ["'N'", "-1", "0 or more"]),
+        ("AddN", {"N": 's: "2"'}, ["'N'", '"2"', "int"]),
+        ("AddN", {"N": 'placeholder: "N"'}, ["'N'", "placeholder"]),
+        ("IdentityN", {}, ["'T'", "missing", "list of dtypes", "'input'"]),
+        ("IdentityN", {"T": FLOAT}, ["'T'", "DT_FLOAT", "list of dtypes"]),
+    ],
+)
+def test_a_length_that_cannot_be_known(op: str, node: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(ModelError) as caught:
+        flatten(known(op).inputs, attrs(**node))
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
