@@ -1,0 +1,1 @@
+"""The graph in memory: indexed where it lies, changed by `edit` alone."""

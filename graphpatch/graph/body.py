@@ -1,0 +1,237 @@
+"""A body: the main graph, or what a function does. Columns of names, op types and inputs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
+
+from graphpatch import names, opdefs
+from graphpatch.errors import ModelError, did_you_mean
+from graphpatch.graph.heads import Heads, Progress, entry, read_heads, scan
+from graphpatch.graph.nodedef import (
+    DEVICE,
+    Payload,
+    attr_span,
+    attr_spans,
+    attr_value,
+    attr_values,
+    payload_at,
+    text_field,
+)
+from graphpatch.graph.wire import Field, Source, fields
+
+if TYPE_CHECKING:
+    from graphpatch.graph.graph import Graph
+
+MAIN = "main"
+
+
+@dataclass(eq=False)
+class Body:
+    """The nodes of the main graph or of one function, by index.
+
+    The first nodes are those of the file, in its order; nodes that a patch added come after
+    them: `placed` has, for a node of the file, the order in which it and the nodes that were added
+    beside it are written (`root` is the way back). Only `edit` changes a body.
+    """
+
+    label: str
+    graph: Graph = field(repr=False)
+    source: Source = field(repr=False)
+    heads: Heads = field(repr=False)
+    ret: dict[str, str] = field(default_factory=dict, repr=False)
+    signature: OpDefProto | None = field(default=None, repr=False)
+    others: list[Field] = field(default_factory=list, repr=False)
+    file_ret: dict[str, str] = field(default_factory=dict, repr=False)
+    edited: dict[int, Payload] = field(default_factory=dict, repr=False)
+    placed: dict[int, list[int]] = field(default_factory=dict, repr=False)
+    root: dict[int, int] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.heads.names)
+
+    def __iter__(self) -> Iterator[Node]:
+        return (Node(self, index) for index in range(len(self)))
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the graph itself, not a function of its library."""
+        return self.signature is None
+
+    @cached_property
+    def by_name(self) -> dict[str, int]:
+        """The index of each op, by its name."""
+        return dict(zip(self.heads.names, range(len(self)), strict=True))
+
+    @cached_property
+    def by_type(self) -> dict[str, list[int]]:
+        """The indices of the ops of each op type."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for index, op in enumerate(self.heads.ops):
+            found[op].append(index)
+        return dict(found)
+
+    @cached_property
+    def readers(self) -> dict[str, list[tuple[int, int]]]:
+        """Who reads an op, data or control: (index, slot in NodeDef.input) of each use."""
+        found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for index, inputs in enumerate(self.heads.inputs):
+            for slot, text in enumerate(inputs):
+                found[names.op_of(text)].append((index, slot))
+        return dict(found)
+
+    @cached_property
+    def arguments(self) -> dict[str, int]:
+        """The inputs of the function, with their DataType; none in the main graph."""
+        args = self.signature.input_arg if self.signature is not None else ()
+        return {arg.name: arg.type for arg in args}
+
+    def node(self, name: str) -> Node:
+        """The op of this name; ModelError names the nearest where there is none."""
+        if name not in self.by_name:
+            near = did_you_mean(name, self.heads.names)
+            raise ModelError(f"no op {name!r} in {self.label}{near}")
+        return Node(self, self.by_name[name])
+
+    def producer(self, tensor: str) -> Node | None:
+        """The op that gives a tensor, as an input spells it; None for a function's argument."""
+        index = self.by_name.get(names.op_of(tensor))
+        return None if index is None else Node(self, index)
+
+    def payload(self, index: int) -> Payload:
+        """The serialized NodeDef as it is now."""
+        edited = self.edited.get(index)
+        return edited if edited is not None else payload_at(self.source, self.heads.starts[index])
+
+    def copy(self, graph: Graph) -> Body:
+        """The same nodes, to be changed without this body seeing it."""
+        heads = replace(
+            self.heads,
+            names=list(self.heads.names),
+            ops=list(self.heads.ops),
+            inputs=list(self.heads.inputs),
+        )
+        body = replace(self, graph=graph, heads=heads, ret=dict(self.ret))
+        body.edited, body.root = dict(self.edited), dict(self.root)
+        body.placed = {root: list(order) for root, order in self.placed.items()}
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One op of a body, seen through its index; cheap to make, and read on demand."""
+
+    body: Body
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The op's name."""
+        return self.body.heads.names[self.index]
+
+    @property
+    def op(self) -> str:
+        """The op type."""
+        return self.body.heads.ops[self.index]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """NodeDef.input: data inputs first, then control inputs."""
+        return self.body.heads.inputs[self.index]
+
+    @property
+    def data_inputs(self) -> tuple[str, ...]:
+        """The tensors it reads."""
+        return tuple(text for text in self.inputs if not text.startswith("^"))
+
+    @property
+    def device(self) -> str:
+        """The device that the NodeDef asks for."""
+        return text_field(self.body.payload(self.index), DEVICE)
+
+    @property
+    def attr_names(self) -> list[str]:
+        """The attrs that the NodeDef carries."""
+        return sorted(attr_spans(self.body.payload(self.index)))
+
+    def attr(self, key: str) -> AttrValue | None:
+        """The value of an attr, or None where the NodeDef has none. Reads that attr alone."""
+        span = attr_span(self.body.payload(self.index), key)
+        return None if span is None else attr_value(span)
+
+    def attrs(self) -> Mapping[str, AttrValue]:
+        """The attrs that the NodeDef carries, large tensors left out."""
+        return attr_values(self.body.payload(self.index))
+
+    @property
+    def opdef(self) -> opdefs.OpDef | None:
+        """What its op type looks like: a function of the library, or an op TensorFlow knows."""
+        return self.body.graph.opdef(self.op)
+
+    @property
+    def outputs(self) -> list[opdefs.FlatArg] | None:
+        """Its outputs, one for each tensor; None for an op type that we don't know."""
+        return self._flat("outputs")
+
+    @property
+    def arguments(self) -> list[opdefs.FlatArg] | None:
+        """Its data inputs as its op type declares them; None for a type that we don't know."""
+        return self._flat("inputs")
+
+    def tensor(self, output: int) -> str:
+        """How an input spells output `output` of this op, in this body."""
+        if self.body.is_main:
+            return str(names.TensorName(self.name, output))
+        flat = self.outputs
+        if flat is None:
+            raise ModelError(f"{self}: the outputs of op type {self.op} are not known")
+        return f"{self.name}:{flat[output].name}:{flat[output].index}"
+
+    def _flat(self, which: str) -> list[opdefs.FlatArg] | None:
+        if self.opdef is None:
+            return None
+        return opdefs.flatten(getattr(self.opdef, which), self.attrs().get)
+
+    def __str__(self) -> str:
+        place = "" if self.body.is_main else f" in function {self.body.label}"
+        return f"{self.op} {self.name!r}{place}"
+
+
+def main_body(
+    graph: Graph, source: Source, start: int, end: int, progress: Progress | None
+) -> tuple[Body, list[Field]]:
+    """The main graph of the GraphDef from `start` to `end`, and its fields that are no nodes."""
+    starts, others = scan(source, start, end, 1)
+    return Body(MAIN, graph, source, read_heads(source, starts, 1, progress)), others
+
+
+def function_body(graph: Graph, source: Source, start: int, end: int) -> Body:
+    """The body of the FunctionDef from `start` to `end`."""
+    starts, others = scan(source, start, end, 3)
+    signature = OpDefProto()
+    ret = {}
+    for part in others:
+        if part.number == 1:
+            signature.MergeFromString(source.data[part.value : part.end])
+        elif part.number == 4:
+            key, value = _texts(source, part)
+            ret[key] = value
+    heads = read_heads(source, starts, 3)
+    return Body(signature.name, graph, source, heads, ret, signature, others, dict(ret))
+
+
+def _texts(source: Source, field: Field) -> tuple[str, str]:
+    found = {part.number: part for part in fields(source.data, field.value, field.end)}
+    texts = [
+        source.data[found[n].value : found[n].end].decode() if n in found else "" for n in (1, 2)
+    ]
+    return texts[0], texts[1]
+
+
+__all__ = ["MAIN", "Body", "Node", "entry", "function_body", "main_body"]

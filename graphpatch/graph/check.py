@@ -1,0 +1,71 @@
+"""Is it a graph at all, and will TensorFlow take it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from graphpatch import names
+from graphpatch.errors import ModelError, did_you_mean
+from graphpatch.graph.body import Body
+from graphpatch.graph.graph import Graph
+
+MOST = 3
+
+
+def check(graph: Graph) -> None:
+    """Raise ModelError where names are not unique, or an input names no op.
+
+    Rules go by names and topology: where these are not sound, no patch is.
+    """
+    for body in graph.bodies:
+        _unique(body)
+        _resolved(body)
+
+
+def _unique(body: Body) -> None:
+    if len(body.by_name) == len(body):
+        return
+    twice = [name for name, count in Counter(body.heads.names).items() if count > 1]
+    raise ModelError(f"{_where(body)}: {len(twice)} names are not unique: {_first(twice)}")
+
+
+def _resolved(body: Body) -> None:
+    legal = body.by_name.keys() | body.arguments.keys() if body.arguments else body.by_name
+    # Most inputs are spelled as the op's name: those need no parsing.
+    unresolved = [
+        (index, text)
+        for index, inputs in enumerate(body.heads.inputs)
+        for text in inputs
+        if text not in legal and names.op_of(text) not in legal
+    ]
+    if unresolved:
+        index, text = unresolved[0]
+        raise ModelError(
+            f"{_where(body)}: {len(unresolved)} inputs name no op; the first is input {text!r} "
+            f"of {body.heads.names[index]!r}{did_you_mean(names.op_of(text), legal)}"
+        )
+
+
+def foreign(graph: Graph) -> Iterator[str]:
+    """What TensorFlow will not take of a graph, though it can be edited all the same."""
+    for body in graph.bodies:
+        for op in body.by_type:
+            known = graph.opdef(op)
+            example = body.heads.names[body.by_type[op][0]]
+            if known is None:
+                yield f"TensorFlow does not know op type {op} ({example!r}): it needs its library"
+            elif known.known_to == "1":
+                yield f"op type {op} ({example!r}) is known to TensorFlow 1 alone"
+        odd = [name for name in body.heads.names if not names.OP_NAME.fullmatch(name)]
+        if odd:
+            yield f"{_where(body)}: TensorFlow refuses to import these names: {_first(odd)}"
+
+
+def _first(found: list[str]) -> str:
+    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
+    return ", ".join(map(repr, found[:MOST])) + more
+
+
+def _where(body: Body) -> str:
+    return "the main graph" if body.is_main else f"function {body.label}"

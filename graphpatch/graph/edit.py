@@ -1,0 +1,209 @@
+"""The only code that changes a graph. Each change is written down on the node it touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+
+from graphpatch import names
+from graphpatch.errors import PatchError
+from graphpatch.graph import nodedef
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.provenance import Author, signed
+
+# Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
+INHERITED = ("_class", "_tpu_replicate", "_XlaCompile", "_XlaScope", "_xla_compile_id")
+SHAPES = "_output_shapes"
+
+Attrs = Mapping[str, AttrValue]
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Editor:
+    """Changes `graph`, which must be a copy of one's own, on behalf of one rule."""
+
+    graph: Graph
+    author: Author
+    notes: dict[str, None] = field(default_factory=dict)
+    carriers: dict[str, None] = field(default_factory=dict)
+    needs: dict[str, None] = field(default_factory=dict)
+    idle: list[str] = field(default_factory=list)
+    known: dict[Hashable, Any] = field(default_factory=dict)
+
+    def note(self, text: str) -> None:
+        """Say something once to whoever reads the report."""
+        self.notes[text] = None
+
+    def left_alone(self, reason: str) -> None:
+        """Report that on one of the matched ops the patch means nothing, and why."""
+        self.idle.append(reason)
+
+    def used(self, carrier: str, needs: str = "") -> None:
+        """Report how a gradient travels, and which key the consumer must register for it."""
+        self.carriers[carrier] = None
+        if needs:
+            self.needs[needs] = None
+
+    def cached(self, question: Hashable, answer: Callable[[], T]) -> T:
+        """The answer to a question about the graph as a whole that no edit of this rule changes."""
+        if question not in self.known:
+            self.known[question] = answer()
+        found: T = self.known[question]
+        return found
+
+    def set_attr(self, node: Node, key: str, value: AttrValue | None) -> None:
+        """Set an attr of an op, or drop it where the value is None."""
+        payload = node.body.payload(node.index)
+        old = nodedef.attr_span(payload, key)
+        was = None if old is None else bytes(old.source.data[old.start : old.end]).hex()
+        raw = None if value is None else value.SerializeToString(deterministic=True)
+        payload = nodedef.with_attr(payload, key, raw)
+        self._write(node, payload, self.author.entry("attr", attr=key, was=was))
+
+    def set_input(self, node: Node, slot: int, text: str) -> None:
+        """Let an op read another tensor in this slot of NodeDef.input."""
+        heads, was = node.body.heads, node.inputs[slot]
+        payload = nodedef.with_input(node.body.payload(node.index), slot, text)
+        heads.inputs[node.index] = (*node.inputs[:slot], text, *node.inputs[slot + 1 :])
+        if "readers" in node.body.__dict__:
+            node.body.readers[names.op_of(was)].remove((node.index, slot))
+            node.body.readers.setdefault(names.op_of(text), []).append((node.index, slot))
+        self._write(node, payload, self.author.entry("input", slot=slot, was=was))
+
+    def add(
+        self,
+        name: str,
+        op: str,
+        inputs: Sequence[str],
+        attrs: Attrs,
+        beside: Node,
+        before: bool = False,
+    ) -> Node:
+        """Add an op, written next to the node `beside`, on its device and in its colocation."""
+        body = beside.body
+        name = names.fresh(name, _Taken(body))
+        raw = {key: value.SerializeToString(deterministic=True) for key, value in attrs.items()}
+        raw |= _inherited(beside, INHERITED)
+        node = _append(body, name, op, tuple(inputs))
+        _place(node, beside.index, before)
+        payload = nodedef.encode(name, op, list(inputs), beside.device, raw)
+        self._write(node, payload, self.author.entry("added"))
+        return node
+
+    def take_name(
+        self, node: Node, op: str, inputs: Callable[[Node], Sequence[str]], attrs: Attrs
+    ) -> Node:
+        """Move an op aside to `NAME/forward`, and add an op that takes its name and outputs.
+
+        `inputs` gives the new op's inputs, from the op under its new name. The new op must have
+        as many outputs as the old one: whoever read those reads the new ones.
+        """
+        name, spelled = node.name, _spelled(node)
+        shapes = nodedef.attr_span(node.body.payload(node.index), SHAPES)
+        self._rename(node, names.fresh(f"{name}/forward", _Taken(node.body)))
+        if shapes is not None:
+            attrs = {**attrs, SHAPES: nodedef.attr_value(shapes)}
+        new = self.add(name, op, inputs(node), attrs, beside=node)
+        self._respell(new, spelled)
+        return new
+
+    def reroute(self, node: Node, output: int, tensor: str, keep: int) -> int:
+        """Let all who read this output, except the op with index `keep`, read `tensor`.
+
+        Returns how many uses were changed.
+        """
+        old, body, count = node.tensor(output), node.body, 0
+        for index, slot in list(body.readers.get(node.name, ())):
+            if index != keep and _same_tensor(body.heads.inputs[index][slot], old):
+                self.set_input(Node(body, index), slot, tensor)
+                count += 1
+        for key, text in body.ret.items():
+            if text == old:
+                body.ret[key] = tensor
+                count += 1
+        return count
+
+    def _rename(self, node: Node, name: str) -> None:
+        body, was = node.body, node.name
+        payload = nodedef.with_name(body.payload(node.index), name)
+        body.heads.names[node.index] = name
+        body.by_name[name] = body.by_name.pop(was)
+        self._write(node, payload, self.author.entry("renamed", was=was))
+
+    def _respell(self, new: Node, spelled: Mapping[str, int]) -> None:
+        """Inside a function, outputs are spelled by the op type's output args: spell them anew."""
+        body = new.body
+        if not spelled:
+            return
+        for index, slot in list(body.readers.get(new.name, ())):
+            text = body.heads.inputs[index][slot]
+            if text in spelled and index != new.index:
+                self.set_input(Node(body, index), slot, new.tensor(spelled[text]))
+        for key, text in body.ret.items():
+            if text in spelled:
+                body.ret[key] = new.tensor(spelled[text])
+
+    def _write(self, node: Node, payload: nodedef.Payload, entry: bytes) -> None:
+        node.body.edited[node.index] = signed(payload, entry)
+
+
+class _Taken:
+    """The names that an op of a body cannot have: those of its ops and of its arguments."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.body.by_name or name in self.body.arguments
+
+
+def _append(body: Body, name: str, op: str, inputs: tuple[str, ...]) -> Node:
+    index = len(body)
+    body.heads.names.append(name)
+    body.heads.ops.append(op)
+    body.heads.inputs.append(inputs)
+    body.by_name[name] = index
+    # The cached indices are kept up to date where they were made: making them anew is linear.
+    if "by_type" in body.__dict__:
+        body.by_type.setdefault(op, []).append(index)
+    if "readers" in body.__dict__:
+        for slot, text in enumerate(inputs):
+            body.readers.setdefault(names.op_of(text), []).append((index, slot))
+    return Node(body, index)
+
+
+def _place(new: Node, beside: int, before: bool) -> None:
+    """Write a new op next to another, behind what it reads: files stay in topological order."""
+    body = new.body
+    root = body.root.get(beside, beside)
+    order = body.placed.setdefault(root, [root])
+    at = order.index(beside)
+    if not before:
+        read = {body.by_name.get(names.op_of(text)) for text in new.inputs}
+        at = max(at, *(place for place, index in enumerate(order) if index in read | {beside})) + 1
+    order.insert(at, new.index)
+    body.root[new.index] = root
+
+
+def _inherited(node: Node, keys: Sequence[str]) -> dict[str, bytes]:
+    spans = nodedef.attr_spans(node.body.payload(node.index))
+    found = {key: spans[key] for key in keys if key in spans}
+    return {key: bytes(s.source.data[s.start : s.end]) for key, s in found.items()}
+
+
+def _spelled(node: Node) -> dict[str, int]:
+    """How a function body spells each output of an op; nothing in the main graph."""
+    if node.body.is_main:
+        return {}
+    if node.outputs is None:
+        raise PatchError(f"{node}: its outputs are not known, so it cannot be moved aside")
+    return {node.tensor(output): output for output in range(len(node.outputs))}
+
+
+def _same_tensor(text: str, other: str) -> bool:
+    return names.parse(text) == names.parse(other) and not text.startswith("^")

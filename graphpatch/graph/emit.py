@@ -1,0 +1,60 @@
+"""A graph as it is to be written: what no rule touched as the bytes it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphpatch.graph.body import Body
+from graphpatch.graph.graph import LIBRARY, Graph
+from graphpatch.graph.heads import entry
+from graphpatch.graph.wire import Field, Piece, Replacement, enclosed, encoded, fields, splice
+
+
+def graph_pieces(graph: Graph) -> list[Piece]:
+    """The GraphDef, as pieces of its source and new bytes."""
+    replacements = _nodes(graph.main, 1) + _libraries(graph)
+    pieces = splice(graph.source, graph.start, graph.end, sorted(replacements))
+    added = graph.added.SerializeToString(deterministic=True)
+    return [*pieces, encoded(LIBRARY, added)] if added else pieces
+
+
+def _nodes(body: Body, number: int) -> list[Replacement]:
+    """What comes in place of each node that was changed, or beside which nodes were added."""
+    out = []
+    for index in sorted({body.root.get(i, i) for i in body.edited} | set(body.placed)):
+        start = body.heads.starts[index]
+        pieces: list[Piece] = []
+        for node in body.placed.get(index, [index]):
+            pieces += enclosed(number, body.payload(node))
+        out.append(Replacement(start, entry(body.source, start)[1], pieces))
+    return out
+
+
+def _libraries(graph: Graph) -> list[Replacement]:
+    found: dict[Field, list[Replacement]] = {}
+    for name, (library, function) in graph.function_fields.items():
+        replacements = sorted([*_nodes(graph.functions[name], 3), *_ret(graph.functions[name])])
+        if replacements:
+            pieces = splice(graph.source, function.value, function.end, replacements)
+            new = Replacement(function.start, function.end, enclosed(1, pieces))
+            found.setdefault(library, []).append(new)
+    return [
+        Replacement(
+            library.start,
+            library.end,
+            enclosed(LIBRARY, splice(graph.source, library.value, library.end, functions)),
+        )
+        for library, functions in found.items()
+    ]
+
+
+def _ret(body: Body) -> Iterator[Replacement]:
+    """The function's outputs that are read from another tensor than in the file."""
+    for part in body.others:
+        if part.number == 4:
+            old = body.source.data[part.value : part.end]
+            key = next(f for f in fields(old, 0, len(old)) if f.number == 1)
+            name = old[key.value : key.end].decode()
+            new = encoded(1, name.encode()) + encoded(2, body.ret[name].encode())
+            if body.ret[name] != body.file_ret[name]:
+                yield Replacement(part.start, part.end, [encoded(4, new)])

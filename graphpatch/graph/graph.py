@@ -1,0 +1,107 @@
+"""A GraphDef in memory: its main graph, its functions, and what else it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tensorboard.compat.proto.function_pb2 import FunctionDefLibrary, GradientDef
+from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
+from tensorboard.compat.proto.versions_pb2 import VersionDef
+
+from graphpatch import opdefs
+from graphpatch.errors import ModelError
+from graphpatch.graph.body import Body, function_body, main_body
+from graphpatch.graph.heads import Progress
+from graphpatch.graph.wire import Field, Source, fields
+
+LIBRARY, VERSIONS = 2, 4
+
+
+@dataclass(eq=False)
+class Graph:
+    """A GraphDef, indexed where it lies in its source; a copy of it can be changed by `edit`."""
+
+    source: Source
+    start: int
+    end: int
+    main: Body = field(init=False)
+    others: list[Field] = field(init=False)
+    functions: dict[str, Body] = field(default_factory=dict)
+    function_fields: dict[str, tuple[Field, Field]] = field(default_factory=dict)
+    gradients: dict[str, str] = field(default_factory=dict)
+    added: FunctionDefLibrary = field(default_factory=FunctionDefLibrary)
+    producer: int = 0
+    is_object_based: bool = False  # a TF2 SavedModel's: its functions are restored in Python
+    label: str = ""  # the tags of its MetaGraphDef
+
+    @property
+    def bodies(self) -> Iterator[Body]:
+        """The main graph, then each function's body in the file's order."""
+        yield self.main
+        yield from self.functions.values()
+
+    @cached_property
+    def signatures(self) -> dict[str, opdefs.OpDef]:
+        """The functions of the library, each as the op type that a call of it is."""
+        protos = [body.signature for body in self.functions.values() if body.signature]
+        protos += [function.signature for function in self.added.function]
+        return {proto.name: opdefs.from_proto(proto) for proto in protos}
+
+    def opdef(self, op: str) -> opdefs.OpDef | None:
+        """What this op type looks like, or None where neither library nor TensorFlow has it."""
+        return self.signatures.get(op) or opdefs.lookup(op)
+
+    def body(self, label: str) -> Body:
+        """The body of this label: `main`, or a function's name."""
+        return self.main if label == self.main.label else self.functions[label]
+
+    def copy(self) -> Graph:
+        """The same graph, to be changed without this one seeing it."""
+        graph = Graph(self.source, self.start, self.end)
+        graph.main, graph.others = self.main.copy(graph), self.others
+        graph.functions = {name: body.copy(graph) for name, body in self.functions.items()}
+        graph.function_fields, graph.gradients = self.function_fields, dict(self.gradients)
+        graph.added.CopyFrom(self.added)
+        graph.producer, graph.label = self.producer, self.label
+        graph.is_object_based = self.is_object_based
+        return graph
+
+
+def open_graph(source: Source, start: int, end: int, progress: Progress | None = None) -> Graph:
+    """Index the GraphDef that lies from `start` to `end`.
+
+    Raises ModelError where it is none, or is cut short.
+    """
+    graph = Graph(source, start, end)
+    graph.main, graph.others = main_body(graph, source, start, end, progress)
+    for other in graph.others:
+        if other.number == LIBRARY:
+            _open_library(graph, other)
+        elif other.number == VERSIONS:
+            versions = VersionDef.FromString(source.data[other.value : other.end])
+            graph.producer = versions.producer
+    return graph
+
+
+def _open_library(graph: Graph, library: Field) -> None:
+    data = graph.source.data
+    for part in fields(data, library.value, library.end):
+        if part.number == 1:
+            body = function_body(graph, graph.source, part.value, part.end)
+            if body.label in graph.functions:
+                raise ModelError(f"two functions are named {body.label!r}")
+            graph.functions[body.label] = body
+            graph.function_fields[body.label] = (library, part)
+        elif part.number == 2:
+            gradient = GradientDef.FromString(data[part.value : part.end])
+            graph.gradients[gradient.function_name] = gradient.gradient_func
+
+
+def signature_of(graph: Graph, function: str) -> OpDefProto | None:
+    """The signature of a function of the library, added ones included."""
+    if function in graph.functions:
+        return graph.functions[function].signature
+    found = [f.signature for f in graph.added.function if f.signature.name == function]
+    return found[0] if found else None

@@ -1,0 +1,165 @@
+"""One serialized NodeDef, read and changed field by field.
+
+A payload is the NodeDef's fields in their order, as pieces: small ones as bytes, large ones
+(the tensor of a Const) as a span of the file. A change replaces, appends or drops one field and
+leaves every other byte as it was, fields that we don't know included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
+from graphpatch.graph.heads import LARGE, entry
+from graphpatch.graph.wire import BYTES, Field, Piece, Source, Span, encoded, fields
+
+NAME, OP, INPUT, DEVICE, ATTR = 1, 2, 3, 4, 5
+
+Payload = list[Piece]
+
+
+def payload_at(source: Source, start: int) -> Payload:
+    """The payload of the NodeDef whose field starts at `start`."""
+    value, end = entry(source, start)
+    if end - value < LARGE:
+        return [source.data[value:end]]
+    out: Payload = []
+    for field in fields(source.data, value, end):
+        if field.end - field.value >= LARGE:
+            out.append(Span(source, field.start, field.end))
+        elif out and isinstance(out[-1], bytes):
+            out[-1] += source.data[field.start : field.end]
+        else:
+            out.append(source.data[field.start : field.end])
+    return out
+
+
+def encode(name: str, op: str, inputs: list[str], device: str, attrs: dict[str, bytes]) -> Payload:
+    """A new NodeDef; `attrs` holds serialized AttrValues, written in the order of their names."""
+    out = encoded(NAME, name.encode()) + encoded(OP, op.encode())
+    out += b"".join(encoded(INPUT, text.encode()) for text in inputs)
+    out += encoded(DEVICE, device.encode()) if device else b""
+    return [out + b"".join(attr_entry(key, attrs[key]) for key in sorted(attrs))]
+
+
+def attr_entry(key: str, value: bytes) -> bytes:
+    """A serialized AttrValue as an entry of NodeDef.attr."""
+    return encoded(ATTR, encoded(1, key.encode()) + encoded(2, value))
+
+
+def text_field(payload: Payload, number: int) -> str:
+    """The string field `number`, or nothing."""
+    for piece, data, field in _fields(payload):
+        if field.number == number and isinstance(piece, bytes):
+            return data.data[field.value : field.end].decode()
+    return ""
+
+
+def attr_spans(payload: Payload) -> dict[str, Span]:
+    """Where each attr's serialized AttrValue lies, unread."""
+    out = {}
+    for _, data, field in _fields(payload):
+        if field.number == ATTR and field.wire == BYTES:
+            key, value = _entry(data, field)
+            out[key] = Span(value.source, value.start, value.end)
+    return out
+
+
+def attr_span(payload: Payload, key: str) -> Span | None:
+    """Where one attr's serialized AttrValue lies; None where there is no such attr."""
+    return attr_spans(payload).get(key) if mentions(payload, key) else None
+
+
+def mentions(payload: Payload, key: str) -> bool:
+    """Whether the payload may have this attr; quick, and wrong only where it says yes."""
+    name = key.encode()
+    return any(isinstance(piece, Span) or name in piece for piece in payload)
+
+
+def attr_values(payload: Payload) -> Mapping[str, AttrValue]:
+    """The attrs of a small NodeDef, parsed in one call; of a large one those that are small."""
+    if len(payload) == 1 and isinstance(payload[0], bytes):
+        found: Mapping[str, AttrValue] = NodeDef.FromString(payload[0]).attr
+        return found
+    spans = attr_spans(payload)
+    small = {key: span for key, span in spans.items() if span.end - span.start < LARGE}
+    return {key: attr_value(span) for key, span in small.items()}
+
+
+def attr_value(span: Span) -> AttrValue:
+    """The AttrValue that lies there."""
+    return AttrValue.FromString(span.source.data[span.start : span.end])
+
+
+def with_attr(payload: Payload, key: str, value: bytes | None) -> Payload:
+    """The payload with this attr: in its old place, else at the end; None drops it."""
+    new = b"" if value is None else attr_entry(key, value)
+    if not mentions(payload, key):
+        return _appended(payload, new)
+    for at, (_, data, field) in enumerate(_fields(payload)):
+        if field.number == ATTR and _entry(data, field)[0] == key:
+            return _with_field(payload, at, new)
+    return _appended(payload, new)
+
+
+def with_name(payload: Payload, name: str) -> Payload:
+    """The payload under another name."""
+    return _with_nth(payload, NAME, 0, encoded(NAME, name.encode()))
+
+
+def with_input(payload: Payload, slot: int, text: str) -> Payload:
+    """The payload with another input in this slot (control inputs count, as in NodeDef.input)."""
+    return _with_nth(payload, INPUT, slot, encoded(INPUT, text.encode()))
+
+
+def _entry(data: Source, field: Field) -> tuple[str, Span]:
+    key, value = "", Span(data, field.end, field.end)
+    for part in fields(data.data, field.value, field.end):
+        if part.number == 1:
+            key = data.data[part.value : part.end].decode()
+        elif part.number == 2:
+            value = Span(data, part.value, part.end)
+    return key, value
+
+
+def _fields(payload: Payload) -> Iterator[tuple[Piece, Source, Field]]:
+    for piece in payload:
+        span = Span(Source(piece), 0, len(piece)) if isinstance(piece, bytes) else piece
+        for field in fields(span.source.data, span.start, span.end):
+            yield piece, span.source, field
+
+
+def _appended(payload: Payload, new: bytes) -> Payload:
+    if payload and isinstance(payload[-1], bytes):
+        return [*payload[:-1], payload[-1] + new]
+    return [*payload, new]
+
+
+def _with_nth(payload: Payload, number: int, nth: int, new: bytes) -> Payload:
+    places = [at for at, (_, _, field) in enumerate(_fields(payload)) if field.number == number]
+    return _with_field(payload, places[nth], new)
+
+
+def _with_field(payload: Payload, place: int, new: bytes) -> Payload:
+    """The payload with its field number `place`, counted from 0, replaced."""
+    out: Payload = []
+    for at, (_, source, field) in enumerate(_fields(payload)):
+        if at == place:
+            out.append(new)
+        elif field.end - field.start >= LARGE:
+            out.append(Span(source, field.start, field.end))
+        else:
+            out.append(source.data[field.start : field.end])
+    return _joined(out)
+
+
+def _joined(pieces: Payload) -> Payload:
+    out: Payload = []
+    for piece in pieces:
+        if out and isinstance(piece, bytes) and isinstance(out[-1], bytes):
+            out[-1] += piece
+        else:
+            out.append(piece)
+    return out

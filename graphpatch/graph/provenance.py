@@ -1,0 +1,52 @@
+"""Who changed a node: an attr that TensorFlow ignores, written on each node touched or added.
+
+`_graphpatch` is a list of strings, one JSON object an edit, oldest first:
+`{"rule": name, "id": fingerprint of the rule, "did": "attr"|"added"|"renamed"|"input", ...}`,
+with what was there before, so that the edit can be taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.nodedef import Payload, attr_span, attr_value, mentions, with_attr
+
+KEY = "_graphpatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """The rule on whose behalf a graph is changed."""
+
+    rule: str
+    id: str
+
+    def entry(self, did: str, **details: Any) -> bytes:
+        """One edit by this rule, as it is written down."""
+        return msgspec.json.encode({"rule": self.rule, "id": self.id, "did": did, **details})
+
+
+def signed(payload: Payload, entry: bytes) -> Payload:
+    """The payload with one more edit written down."""
+    span = attr_span(payload, KEY)
+    value = AttrValue() if span is None else attr_value(span)
+    value.list.s.append(entry)
+    return with_attr(payload, KEY, value.SerializeToString(deterministic=True))
+
+
+def entries(node: Node) -> list[dict[str, Any]]:
+    """The edits written down on a node, oldest first."""
+    value = node.attr(KEY)
+    return [] if value is None else [msgspec.json.decode(text) for text in value.list.s]
+
+
+def touched(body: Body) -> Iterator[Node]:
+    """The nodes of a body that carry provenance."""
+    if body.heads.marked or body.edited:
+        yield from (node for node in body if mentions(body.payload(node.index), KEY))

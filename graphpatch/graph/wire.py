@@ -1,0 +1,161 @@
+"""Protobuf's wire format, read where it lies and written as pieces of what was there.
+
+A message is never parsed whole: `fields` walks over its fields, `splice` puts new bytes in
+place of some of them, and what lies between is a `Span` that a writer copies inside the kernel.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from graphpatch.errors import ModelError
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """The bytes of a model: a mapped file, with its descriptor for copies in the kernel."""
+
+    data: bytes | mmap.mmap
+    descriptor: int = -1
+
+
+def map_file(path: Path) -> Source:
+    """The bytes of a file, where they lie. The file stays open as long as the source lives."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if os.fstat(descriptor).st_size == 0:
+            raise ModelError(f"{path} is empty")
+        source = Source(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    weakref.finalize(source, os.close, descriptor)
+    return source
+
+
+class Span(NamedTuple):
+    """Bytes `start` to `end` of a source."""
+
+    source: Source
+    start: int
+    end: int
+
+
+Piece = bytes | Span
+
+
+class Field(NamedTuple):
+    """One field of a message: its number and wire type, and where it lies."""
+
+    number: int
+    wire: int
+    start: int
+    value: int
+    end: int
+
+
+class Replacement(NamedTuple):
+    """What comes in place of the bytes from `start` to `end`."""
+
+    start: int
+    end: int
+    pieces: Sequence[Piece]
+
+
+def read_varint(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
+    """The number at `at`, and where the next byte lies."""
+    result = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, at
+        shift += 7
+        if shift > 63:
+            raise ModelError(f"not a protobuf: a number of more than 64 bits at byte {at}")
+
+
+def varint(number: int) -> bytes:
+    """`number`, encoded."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Field]:
+    """Each field of the message that lies from `start` to `end`, values unread.
+
+    Raises ModelError where the bytes are no message, or end in the middle of a field.
+    """
+    at = start
+    while at < end:
+        field = field_at(data, at, end)
+        yield field
+        at = field.end
+
+
+def field_at(data: bytes | mmap.mmap, start: int, limit: int) -> Field:
+    """The field that starts at `start`; ModelError where none does, or it passes `limit`."""
+    try:
+        tag, value = read_varint(data, start)
+        wire, end = tag & 7, _value_end(data, tag & 7, value)
+        value = value if wire != BYTES else read_varint(data, value)[1]
+    except IndexError:
+        raise ModelError(f"truncated: a field that starts at byte {start} has no end") from None
+    if wire not in (VARINT, FIXED64, BYTES, FIXED32) or tag < 8:
+        raise ModelError(f"not a protobuf: byte {start} starts no field (tag {tag})")
+    if end > limit:
+        raise ModelError(f"truncated: the field at byte {start} should end at {end}, not {limit}")
+    return Field(tag >> 3, wire, start, value, end)
+
+
+def _value_end(data: bytes | mmap.mmap, wire: int, at: int) -> int:
+    if wire == BYTES:
+        length, at = read_varint(data, at)
+        return at + length
+    if wire == VARINT:
+        return read_varint(data, at)[1]
+    return at + (8 if wire == FIXED64 else 4)
+
+
+def size(pieces: Iterable[Piece]) -> int:
+    """How many bytes the pieces are."""
+    return sum(len(p) if isinstance(p, bytes) else p.end - p.start for p in pieces)
+
+
+def enclosed(number: int, pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces as field `number` of a message: its tag and length, then they."""
+    return [varint(number << 3 | BYTES) + varint(size(pieces)), *pieces]
+
+
+def encoded(number: int, value: bytes) -> bytes:
+    """A length-delimited field `number` with this value."""
+    return varint(number << 3 | BYTES) + varint(len(value)) + value
+
+
+def splice(
+    source: Source, start: int, end: int, replacements: Iterable[Replacement]
+) -> list[Piece]:
+    """The message from `start` to `end`, with the replacements, which are in order, put in."""
+    out: list[Piece] = []
+    at = start
+    for replacement in replacements:
+        if replacement.start > at:
+            out.append(Span(source, at, replacement.start))
+        out.extend(replacement.pieces)
+        at = replacement.end
+    if end > at:
+        out.append(Span(source, at, end))
+    return out
