@@ -1,0 +1,6 @@
+"""Containers of GraphDefs: .pb, .pbtxt, MetaGraphDef, SavedModel; in and out."""
+
+from graphpatch.formats.load import load
+from graphpatch.formats.model import Model, default_output
+
+__all__ = ["Model", "default_output", "load"]

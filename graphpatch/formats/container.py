@@ -1,0 +1,152 @@
+"""Where a GraphDef lies inside a file: a container is a path of field numbers to it."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from graphpatch.errors import ModelError
+from graphpatch.graph.emit import graph_pieces
+from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.heads import Progress
+from graphpatch.graph.wire import (
+    BYTES,
+    VARINT,
+    Field,
+    Piece,
+    Replacement,
+    Source,
+    enclosed,
+    fields,
+    splice,
+)
+
+OP_TYPE = re.compile(rb"[A-Za-z_][A-Za-z0-9_>./-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A kind of message that holds GraphDefs."""
+
+    name: str
+    path: tuple[int, ...]
+
+
+GRAPH = Container("GraphDef", ())
+META = Container("MetaGraphDef", (2,))
+SAVED = Container("SavedModel", (2, 2))
+
+# Fields of MetaGraphDef; a TF2 SavedModel has an object graph. Tags are a field of its info.
+META_INFO, GRAPH_DEF, OBJECT_GRAPH = 1, 2, 7
+TAGS = 4
+
+
+def recognise(source: Source) -> Container:
+    """Which container the bytes are; ModelError where none."""
+    first = _peek(source.data, 0, len(source.data))
+    if (1, VARINT) in first or _holds(source, first, 2, _is_meta):
+        return SAVED
+    if _is_graph(source, 0, len(source.data)):
+        return GRAPH
+    if _is_meta(source, 0, len(source.data)):
+        return META
+    raise ModelError("not a GraphDef, a MetaGraphDef or a SavedModel")
+
+
+def open_graphs(source: Source, container: Container, progress: Progress | None) -> list[Graph]:
+    """The GraphDefs of a file; more than one where a SavedModel has several MetaGraphDefs."""
+    if container.path:
+        outer = [Field(0, BYTES, 0, 0, len(source.data))]
+        for number in container.path[:-1]:
+            outer = [part for one in outer for part in _parts(source, one, number)]
+        return [_open_meta(source, one, progress) for one in outer]
+    return [open_graph(source, 0, len(source.data), progress)]
+
+
+def _open_meta(source: Source, meta: Field, progress: Progress | None) -> Graph:
+    graphs = _parts(source, meta, GRAPH_DEF)
+    if len(graphs) != 1:
+        raise ModelError(f"a MetaGraphDef holds {len(graphs)} GraphDefs; it must hold one")
+    graph = open_graph(source, graphs[0].value, graphs[0].end, progress)
+    infos = _parts(source, meta, META_INFO)
+    tags = [tag for info in infos for tag in _parts(source, info, TAGS)]
+    graph.label = ",".join(source.data[tag.value : tag.end].decode() for tag in tags)
+    graph.is_object_based = bool(_parts(source, meta, OBJECT_GRAPH))
+    return graph
+
+
+def container_pieces(source: Source, container: Container, graphs: list[Graph]) -> list[Piece]:
+    """The file with its GraphDefs as they are now, all else as it was."""
+    changed = {graph.start: graph_pieces(graph) for graph in graphs}
+    return _level(source, 0, len(source.data), container.path, changed)
+
+
+def _parts(source: Source, outer: Field, number: int) -> list[Field]:
+    parts = fields(source.data, outer.value, outer.end)
+    return [part for part in parts if part.number == number and part.wire == BYTES]
+
+
+def _level(
+    source: Source, start: int, end: int, path: tuple[int, ...], changed: Mapping[int, list[Piece]]
+) -> list[Piece]:
+    if not path:
+        return changed[start]
+    replacements = [
+        Replacement(
+            part.start,
+            part.end,
+            enclosed(path[0], _level(source, part.value, part.end, path[1:], changed)),
+        )
+        for part in _parts(source, Field(0, BYTES, start, start, end), path[0])
+    ]
+    return splice(source, start, end, replacements)
+
+
+def _holds(
+    source: Source,
+    found: Mapping[tuple[int, int], Field],
+    number: int,
+    test: Callable[[Source, int, int], bool],
+) -> bool:
+    part = found.get((number, BYTES))
+    return part is not None and test(source, part.value, part.end)
+
+
+def _peek(
+    data: bytes | mmap.mmap, start: int, end: int, most: int = 8
+) -> dict[tuple[int, int], Field]:
+    """The first of each kind among a message's first fields; empty where it is no message."""
+    found: dict[tuple[int, int], Field] = {}
+    try:
+        for _, part in zip(range(most), fields(data, start, end), strict=False):
+            found.setdefault((part.number, part.wire), part)
+    except ModelError:
+        return {}
+    return found
+
+
+def _is_graph(source: Source, start: int, end: int) -> bool:
+    found = _peek(source.data, start, end)
+    legal = {(1, BYTES), (2, BYTES), (3, VARINT), (4, BYTES), (5, BYTES)}
+    if not found or not found.keys() <= legal:
+        return False
+    if (1, BYTES) in found:
+        return _holds(source, found, 1, _is_node)
+    return (2, BYTES) not in found or _holds(source, found, 2, _is_library)
+
+
+def _is_meta(source: Source, start: int, end: int) -> bool:
+    found = _peek(source.data, start, end)
+    return bool(found) and _holds(source, found, 2, _is_graph)
+
+
+def _is_library(source: Source, start: int, end: int) -> bool:
+    found = _peek(source.data, start, end)
+    return not _holds(source, found, 1, _is_node)
+
+
+def _is_node(source: Source, start: int, end: int) -> bool:
+    op = _peek(source.data, start, end).get((2, BYTES))
+    return op is not None and bool(OP_TYPE.fullmatch(source.data[op.value : op.end]))

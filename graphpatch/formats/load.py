@@ -1,0 +1,61 @@
+"""A model from its path: what it is, its bytes tell, not its name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from graphpatch.errors import ModelError
+from graphpatch.formats import text
+from graphpatch.formats.container import open_graphs, recognise
+from graphpatch.formats.model import Model
+from graphpatch.graph.heads import Progress
+from graphpatch.graph.wire import Source, map_file
+
+SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
+HEAD = 4096
+
+
+def load(path: str | Path, progress: Progress | None = None) -> Model:
+    """Read a .pb, .pbtxt, .meta or SavedModel folder; `-` reads standard input.
+
+    Weights are not read: they stay in the file, which must not change while the model is used.
+    Raises ModelError where there is no such file, or it is no model.
+    """
+    path = Path(path)
+    try:
+        if str(path) == "-":
+            return _opened(Path("-"), Source(sys.stdin.buffer.read()), "", progress)
+        if path.is_dir():
+            path = _message_in(path)
+        return _opened(path, map_file(path), _folder_file(path), progress)
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _opened(path: Path, source: Source, file: str, progress: Progress | None) -> Model:
+    try:
+        is_text = text.is_text(source.data[:HEAD])
+        if is_text:
+            data, container = text.parse(source.data[:])
+            source = Source(data)
+        else:
+            container = recognise(source)
+        graphs = open_graphs(source, container, progress)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+    return Model(str(path.parent if file else path), source, container, graphs, is_text, file)
+
+
+def _message_in(folder: Path) -> Path:
+    for name in SAVED_MODEL_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    if (folder / "saved_model.cpb").exists():
+        raise ModelError(f"{folder}: saved_model.cpb, a SavedModel in chunks, cannot be read yet")
+    raise ModelError(f"{folder} is a folder without {' or '.join(SAVED_MODEL_FILES)}")
+
+
+def _folder_file(path: Path) -> str:
+    """The name of the message, where it stands for the SavedModel folder around it."""
+    return path.name if path.name in SAVED_MODEL_FILES else ""

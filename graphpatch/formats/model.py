@@ -1,0 +1,104 @@
+"""A model: a file or SavedModel folder, its graphs, and the way back to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from graphpatch.errors import OutputError
+from graphpatch.formats import text
+from graphpatch.formats.container import GRAPH, META, SAVED, Container, container_pieces
+from graphpatch.formats.output import write_file, write_folder
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.heads import Progress
+from graphpatch.graph.wire import Piece, Source, enclosed
+
+# TensorFlow's checksums of saved_model.pb; they would be those of another graph.
+FINGERPRINT = "fingerprint.pb"
+
+
+@dataclass(eq=False)
+class Model:
+    """A model as `load` finds it. Its weights stay in its file, which must not change meanwhile.
+
+    `graphs` has one graph, or one for each MetaGraphDef of a SavedModel. `file` is the name of
+    the message in the folder of a SavedModel, and empty for a single file.
+    """
+
+    path: str
+    source: Source
+    container: Container
+    graphs: list[Graph]
+    is_text: bool = False
+    file: str = ""
+
+    @property
+    def format(self) -> str:
+        """What kind of file it is, in words."""
+        return f"{self.container.name} as text" if self.is_text else self.container.name
+
+    @property
+    def node_count(self) -> int:
+        """How many NodeDefs there are, those of functions included."""
+        return sum(len(body) for graph in self.graphs for body in graph.bodies)
+
+    def copy(self) -> Model:
+        """The same model, to be changed without this one seeing it."""
+        return replace(self, graphs=[graph.copy() for graph in self.graphs])
+
+    def pieces(self) -> list[Piece]:
+        """The binary message as it is now: new bytes, and spans of the file it came from."""
+        return container_pieces(self.source, self.container, self.graphs)
+
+    def save(self, path: str | Path, progress: Progress | None = None) -> None:
+        """Write the model to `path`, whole or not at all, over what was there.
+
+        A name ending in .pbtxt is written as text, one ending in .meta as a MetaGraphDef; a
+        SavedModel goes to a folder with its variables and assets. Raises OutputError where the
+        file cannot be written, is the one that the model was read from, or has no room for what
+        the model holds.
+        """
+        path = Path(path)
+        self._refuse_input(path)
+        if self.file:
+            self._save_folder(path)
+        else:
+            write_file(path, self._encoded(path.suffix), progress)
+
+    def _save_folder(self, path: Path) -> None:
+        if path.suffix in {".pb", ".pbtxt", ".meta"}:
+            raise OutputError(f"a SavedModel is a folder, and cannot be written as the file {path}")
+        pieces = self._encoded(Path(self.file).suffix)
+        write_folder(path, Path(self.path), self.file, pieces, left_out=[FINGERPRINT])
+
+    def _encoded(self, suffix: str) -> Sequence[Piece]:
+        """What a file with this ending holds; another ending leaves the encoding as it was."""
+        container, pieces = self.container, self.pieces()
+        if suffix == ".meta" and container is GRAPH:
+            # An empty meta_info_def, then the GraphDef: all that import_meta_graph needs.
+            container, pieces = META, [*enclosed(1, []), *enclosed(2, pieces)]
+        elif suffix == ".pb" and container is META:
+            raise OutputError(
+                "the collections of a MetaGraphDef have no place in a .pb; "
+                "give the output a name that ends in .meta"
+            )
+        as_text = suffix == ".pbtxt" or (self.is_text and suffix not in {".pb", ".meta"})
+        return [text.unparse(pieces, container)] if as_text else pieces
+
+    def _refuse_input(self, path: Path) -> None:
+        if self.path != "-" and path.exists() and path.samefile(self.path):
+            raise OutputError(f"{path} is the model itself; a model is never written over")
+
+
+def default_output(model: Model) -> str:
+    """Where the patched model goes when nobody says: `MODEL.patched.pb` beside the model."""
+    if model.path == "-":
+        return "-"
+    path = Path(model.path)
+    if model.file:
+        return str(path.with_name(f"{path.name}.patched"))
+    return str(path.with_name(f"{path.stem}.patched{path.suffix}"))
+
+
+__all__ = ["GRAPH", "META", "SAVED", "Model", "default_output"]

@@ -1,0 +1,93 @@
+"""Text protobufs (.pbtxt): parsed into the binary form that everything else reads."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf.message import Message
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
+
+from graphpatch.errors import ModelError
+from graphpatch.formats.container import GRAPH, META, SAVED, Container
+from graphpatch.graph.wire import Piece
+
+# The fields that each container, and no other, has at its top.
+TOP = {
+    SAVED: {"saved_model_schema_version", "meta_graphs"},
+    META: {"meta_info_def", "graph_def", "saver_def", "collection_def", "signature_def"},
+    GRAPH: {"node", "library", "versions", "version", "debug_info"},
+}
+FIRST_FIELD = re.compile(r"\A(?:\s+|#[^\n]*\n)*([a-z_]+)\s*[:{<]")
+FOREIGN = {
+    "version https://git-lfs": "a Git LFS pointer, not the file that it stands for",
+    "<": "an HTML or XML page",
+}
+
+
+def is_text(head: bytes) -> bool:
+    """Whether a file that starts so is text. Binary graphs have control characters early on."""
+    return not any(byte < 32 and byte not in b"\t\n\r" for byte in head)
+
+
+def parse(data: bytes) -> tuple[bytes, Container]:
+    """The serialized message that a text file holds, and which container it is.
+
+    Raises ModelError with line and column where it is not valid, or names a field that the
+    message does not have (dropping it would lose something of the model).
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ModelError(f"neither a protobuf nor UTF-8 text (byte {error.start})") from None
+    container = _recognise(text)
+    message = _message_class(container)()
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        raise ModelError(f"not a {container.name} in text form: {error}") from None
+    return message.SerializeToString(deterministic=True), container
+
+
+def unparse(pieces: Sequence[Piece], container: Container) -> bytes:
+    """The text form of a serialized container."""
+    raw = b"".join(p if isinstance(p, bytes) else p.source.data[p.start : p.end] for p in pieces)
+    message: Message = _message_class(container).FromString(raw)
+    return text_format.MessageToString(message).encode()
+
+
+def _recognise(text: str) -> Container:
+    for start, what in FOREIGN.items():
+        if text.lstrip().startswith(start):
+            raise ModelError(f"{what}")
+    first = FIRST_FIELD.match(text)
+    for container, top in TOP.items():
+        if first is not None and first[1] in top:
+            return container
+    raise ModelError("text, but not that of a GraphDef, a MetaGraphDef or a SavedModel")
+
+
+@functools.cache
+def _saved_model() -> Any:
+    """SavedModel, which tensorboard does not carry: its version and its MetaGraphDefs."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="graphpatch/saved_model.proto", package="graphpatch", syntax="proto3"
+    )
+    file.dependency.append(MetaGraphDef.DESCRIPTOR.file.name)
+    message = file.message_type.add(name="SavedModel")
+    message.field.add(name="saved_model_schema_version", number=1, type=3, label=1)
+    kind = f".{MetaGraphDef.DESCRIPTOR.full_name}"
+    message.field.add(name="meta_graphs", number=2, type=11, label=3, type_name=kind)
+    pool = descriptor_pool.Default()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("graphpatch.SavedModel"))
+
+
+def _message_class(container: Container) -> Any:
+    if container is SAVED:
+        return _saved_model()
+    return MetaGraphDef if container is META else GraphDef
