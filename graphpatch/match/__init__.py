@@ -1,0 +1,1 @@
+"""Where: which ops of a graph a rule means."""
