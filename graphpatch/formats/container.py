@@ -6,8 +6,10 @@ import mmap
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 from graphpatch.errors import ModelError
+from graphpatch.formats.contexts import context_replacements
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import Progress
@@ -21,6 +23,7 @@ from graphpatch.graph.wire import (
     enclosed,
     fields,
     splice,
+    utf8,
 )
 
 OP_TYPE = re.compile(rb"[A-Za-z_][A-Za-z0-9_>./-]*")
@@ -46,7 +49,7 @@ TAGS = 4
 def recognise(source: Source) -> Container:
     """Which container the bytes are; ModelError where none."""
     first = _peek(source.data, 0, len(source.data))
-    if (1, VARINT) in first or _holds(source, first, 2, _is_meta):
+    if _is_saved(source, first):
         return SAVED
     if _is_graph(source, 0, len(source.data)):
         return GRAPH
@@ -72,15 +75,15 @@ def _open_meta(source: Source, meta: Field, progress: Progress | None) -> Graph:
     graph = open_graph(source, graphs[0].value, graphs[0].end, progress)
     infos = _parts(source, meta, META_INFO)
     tags = [tag for info in infos for tag in _parts(source, info, TAGS)]
-    graph.label = ",".join(source.data[tag.value : tag.end].decode() for tag in tags)
+    graph.label = ",".join(utf8(source.data, tag.value, tag.end) for tag in tags)
     graph.is_object_based = bool(_parts(source, meta, OBJECT_GRAPH))
     return graph
 
 
 def container_pieces(source: Source, container: Container, graphs: list[Graph]) -> list[Piece]:
     """The file with its GraphDefs as they are now, all else as it was."""
-    changed = {graph.start: graph_pieces(graph) for graph in graphs}
-    return _level(source, 0, len(source.data), container.path, changed)
+    whole = Field(0, BYTES, 0, 0, len(source.data))
+    return _level(source, whole, container.path, {graph.start: graph for graph in graphs})
 
 
 def _parts(source: Source, outer: Field, number: int) -> list[Field]:
@@ -89,19 +92,17 @@ def _parts(source: Source, outer: Field, number: int) -> list[Field]:
 
 
 def _level(
-    source: Source, start: int, end: int, path: tuple[int, ...], changed: Mapping[int, list[Piece]]
+    source: Source, outer: Field, path: tuple[int, ...], graphs: Mapping[int, Graph]
 ) -> list[Piece]:
     if not path:
-        return changed[start]
-    replacements = [
-        Replacement(
-            part.start,
-            part.end,
-            enclosed(path[0], _level(source, part.value, part.end, path[1:], changed)),
-        )
-        for part in _parts(source, Field(0, BYTES, start, start, end), path[0])
-    ]
-    return splice(source, start, end, replacements)
+        return graph_pieces(graphs[outer.value])
+    replacements = []
+    for part in _parts(source, outer, path[0]):
+        pieces = enclosed(path[0], _level(source, part, path[1:], graphs))
+        replacements.append(Replacement(part.start, part.end, pieces))
+        if len(path) == 1:
+            replacements += context_replacements(source, outer, graphs[part.value].main)
+    return splice(source, outer.value, outer.end, sorted(replacements, key=itemgetter(0)))
 
 
 def _holds(
@@ -115,7 +116,7 @@ def _holds(
 
 
 def _peek(
-    data: bytes | mmap.mmap, start: int, end: int, most: int = 8
+    data: bytes | mmap.mmap, start: int, end: int, most: int = 256
 ) -> dict[tuple[int, int], Field]:
     """The first of each kind among a message's first fields; empty where it is no message."""
     found: dict[tuple[int, int], Field] = {}
@@ -127,10 +128,18 @@ def _peek(
     return found
 
 
+def _is_saved(source: Source, found: Mapping[tuple[int, int], Field]) -> bool:
+    part = found.get((2, BYTES))
+    if part is None or (1, VARINT) not in found:
+        return part is not None and _is_meta(source, part.value, part.end)
+    # Other messages start with a number too (ONNX does).
+    return (GRAPH_DEF, BYTES) in _peek(source.data, part.value, part.end)
+
+
 def _is_graph(source: Source, start: int, end: int) -> bool:
     found = _peek(source.data, start, end)
     legal = {(1, BYTES), (2, BYTES), (3, VARINT), (4, BYTES), (5, BYTES)}
-    if not found or not found.keys() <= legal:
+    if not found or not {key for key in found if key[0] <= 5} <= legal:
         return False
     if (1, BYTES) in found:
         return _holds(source, found, 1, _is_node)

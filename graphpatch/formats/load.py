@@ -34,6 +34,8 @@ def load(path: str | Path, progress: Progress | None = None) -> Model:
 
 
 def _opened(path: Path, source: Source, file: str, progress: Progress | None) -> Model:
+    if not source.data[:1]:
+        raise ModelError(f"{path} is empty")
     try:
         is_text = text.is_text(source.data[:HEAD])
         if is_text:

@@ -9,7 +9,7 @@ from pathlib import Path
 from graphpatch.errors import OutputError
 from graphpatch.formats import text
 from graphpatch.formats.container import GRAPH, META, SAVED, Container, container_pieces
-from graphpatch.formats.output import write_file, write_folder
+from graphpatch.formats.output import reported, write_file, write_folder
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Piece, Source, enclosed
@@ -54,27 +54,34 @@ class Model:
     def save(self, path: str | Path, progress: Progress | None = None) -> None:
         """Write the model to `path`, whole or not at all, over what was there.
 
-        A name ending in .pbtxt is written as text, one ending in .meta as a MetaGraphDef; a
-        SavedModel goes to a folder with its variables and assets. Raises OutputError where the
-        file cannot be written, is the one that the model was read from, or has no room for what
-        the model holds.
+        A name ending in .pbtxt is written as text, one ending in .meta as a MetaGraphDef, unless
+        the model's own name ends so: then it stays what it is. A SavedModel goes to a folder with
+        its variables and assets. Raises OutputError where the file cannot be written, is the one
+        that the model was read from, or has no room for what the model holds.
         """
         path = Path(path)
-        self._refuse_input(path)
-        if self.file:
-            self._save_folder(path)
-        else:
-            write_file(path, self._encoded(path.suffix), progress)
+        with reported(path):
+            self._refuse_input(path)
+            if self.file:
+                self._save_folder(path)
+            else:
+                write_file(path, self.encoded(path.suffix), progress)
 
     def _save_folder(self, path: Path) -> None:
         if path.suffix in {".pb", ".pbtxt", ".meta"}:
             raise OutputError(f"a SavedModel is a folder, and cannot be written as the file {path}")
-        pieces = self._encoded(Path(self.file).suffix)
+        if path.is_file():
+            raise OutputError(f"{path} is a file, and a SavedModel is a folder")
+        if Path(self.path).resolve() in path.resolve().parents:
+            raise OutputError(f"{path} lies in the model's folder, which is never changed")
+        pieces = self.encoded(Path(self.file).suffix)
         write_folder(path, Path(self.path), self.file, pieces, left_out=[FINGERPRINT])
 
-    def _encoded(self, suffix: str) -> Sequence[Piece]:
+    def encoded(self, suffix: str) -> Sequence[Piece]:
         """What a file with this ending holds; another ending leaves the encoding as it was."""
         container, pieces = self.container, self.pieces()
+        if suffix == Path(self.path).suffix:
+            suffix = ""
         if suffix == ".meta" and container is GRAPH:
             # An empty meta_info_def, then the GraphDef: all that import_meta_graph needs.
             container, pieces = META, [*enclosed(1, []), *enclosed(2, pieces)]
@@ -97,7 +104,8 @@ def default_output(model: Model) -> str:
         return "-"
     path = Path(model.path)
     if model.file:
-        return str(path.with_name(f"{path.name}.patched"))
+        named = path if path.name not in {"", ".."} else path.resolve()
+        return str(named.with_name(f"{named.name}.patched"))
     return str(path.with_name(f"{path.stem}.patched{path.suffix}"))
 
 

@@ -6,12 +6,12 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from graphpatch.errors import OutputError
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.wire import Piece, Span, size
+from graphpatch.graph.wire import Piece, Span, piece_bytes, size
 
 KERNEL = 1 << 16  # bytes from which on a span is copied inside the kernel
 BUFFER = 1 << 20
@@ -22,16 +22,23 @@ CHUNK = 1 << 26  # bytes a copy in the kernel moves at once, between two reports
 def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = None) -> None:
     """Write the pieces to `path`; until they are all there, what was there before stays.
 
-    Raises OutputError where the folder is not there or not writable, or the disk is full.
+    A link is followed; a pipe or device is written to as it is. Raises OutputError where the
+    folder is not there or not writable, or the disk is full.
     """
-    with _errors(path), _temporary(path) as temporary:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        descriptor = os.open(temporary, flags, 0o666)
-        try:
-            write_pieces(descriptor, pieces, progress)
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
+    with reported(path):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            with path.open("wb", buffering=0) as device:
+                write_pieces(device.fileno(), pieces, progress)
+            return
+        target = path.resolve()
+        with _temporary(target) as temporary:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            descriptor = os.open(temporary, flags, 0o666)
+            try:
+                write_pieces(descriptor, pieces, progress)
+            finally:
+                os.close(descriptor)
+            temporary.replace(target)
 
 
 def write_folder(
@@ -41,15 +48,21 @@ def write_folder(
 
     Files of the original's top that `left_out` names are not copied.
     """
-    skipped = {original / name, *(original / other for other in left_out)}
-
-    def ignore(folder: str, found: list[str]) -> list[str]:
-        return [one for one in found if Path(folder, one) in skipped]
-
-    with _errors(path), _temporary(path) as temporary:
-        shutil.copytree(original, temporary, ignore=ignore, copy_function=shutil.copyfile)
+    target = path.resolve()
+    with reported(path), _temporary(target) as temporary:
+        _copy_folder(original, temporary, {name, *left_out})
         write_file(temporary / name, pieces)
-        _exchange(temporary, path)
+        _exchange(temporary, target)
+
+
+def _copy_folder(original: Path, new: Path, left_out: Container[str] = ()) -> None:
+    """Copy what the files hold, not the modes: a copy of a read-only folder can be written to."""
+    new.mkdir()
+    for one in original.iterdir():
+        if one.is_dir():
+            _copy_folder(one, new / one.name)
+        elif one.name not in left_out:
+            shutil.copyfile(one, new / one.name)
 
 
 def write_pieces(
@@ -72,11 +85,6 @@ def write_pieces(
         if progress is not None:
             progress("writing", done, total)
     _write_all(descriptor, buffer)
-
-
-def piece_bytes(piece: Piece) -> bytes:
-    """The bytes that a piece stands for."""
-    return piece if isinstance(piece, bytes) else piece.source.data[piece.start : piece.end]
 
 
 def _chunks(span: Span) -> Iterator[Span]:
@@ -123,8 +131,12 @@ def _exchange(temporary: Path, path: Path) -> None:
         return
     old = path.with_name(f".{path.name}.{os.getpid()}.old")
     path.rename(old)
-    temporary.rename(path)
-    shutil.rmtree(old)
+    try:
+        temporary.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -141,9 +153,11 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _errors(path: Path) -> Iterator[None]:
+def reported(path: Path | str) -> Iterator[None]:
+    """Raise OutputError for what the system refuses; that a reader went away is no error."""
     try:
         yield
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"cannot write {path}: {reason}; nothing was written") from error
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -12,9 +12,9 @@ from google.protobuf.message import Message
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
-from graphpatch.errors import ModelError
+from graphpatch.errors import ModelError, OutputError
 from graphpatch.formats.container import GRAPH, META, SAVED, Container
-from graphpatch.graph.wire import Piece
+from graphpatch.graph.wire import Piece, message
 
 # The fields that each container, and no other, has at its top.
 TOP = {
@@ -41,23 +41,33 @@ def parse(data: bytes) -> tuple[bytes, Container]:
     message does not have (dropping it would lose something of the model).
     """
     try:
-        text = data.decode()
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ModelError(f"neither a protobuf nor UTF-8 text (byte {error.start})") from None
     container = _recognise(text)
-    message = _message_class(container)()
+    whole = _message_class(container)()
     try:
-        text_format.Parse(text, message)
+        text_format.Parse(text, whole)
     except text_format.ParseError as error:
         raise ModelError(f"not a {container.name} in text form: {error}") from None
-    return message.SerializeToString(deterministic=True), container
+    return whole.SerializeToString(deterministic=True), container
 
 
 def unparse(pieces: Sequence[Piece], container: Container) -> bytes:
-    """The text form of a serialized container."""
+    """The text form of a serialized container.
+
+    Raises OutputError where it holds fields that we don't know: text has no names for them.
+    """
     raw = b"".join(p if isinstance(p, bytes) else p.source.data[p.start : p.end] for p in pieces)
-    message: Message = _message_class(container).FromString(raw)
-    return text_format.MessageToString(message).encode()
+    whole: Message = message(_message_class(container), raw)
+    size = whole.ByteSize()
+    whole.DiscardUnknownFields()
+    if whole.ByteSize() != size:
+        raise OutputError(
+            f"the {container.name} holds fields that graphpatch does not know, which text cannot "
+            f"hold; give the output a name that does not end in .pbtxt"
+        )
+    return text_format.MessageToString(whole).encode()
 
 
 def _recognise(text: str) -> Container:

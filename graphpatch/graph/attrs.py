@@ -9,6 +9,9 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch.dtypes import DTYPE_NAMES
 
+# The attr in which TensorFlow looks for the name of an op's gradient before the op type's own.
+OVERRIDE = "_gradient_op_type"
+
 DTYPE_NUMBERS = {name: number for number, name in DTYPE_NAMES.items() if number < 100}
 
 

@@ -24,7 +24,7 @@ from graphpatch.graph.nodedef import (
     payload_at,
     text_field,
 )
-from graphpatch.graph.wire import Field, Source, fields
+from graphpatch.graph.wire import Field, Source, fields, message, utf8
 
 if TYPE_CHECKING:
     from graphpatch.graph.graph import Graph
@@ -38,7 +38,8 @@ class Body:
 
     The first nodes are those of the file, in its order; nodes that a patch added come after
     them: `placed` has, for a node of the file, the order in which it and the nodes that were added
-    beside it are written (`root` is the way back). Only `edit` changes a body.
+    beside it are written (`root` is the way back), and `renamed` the name in the file of each op
+    that has another one now. Only `edit` changes a body.
     """
 
     label: str
@@ -52,6 +53,7 @@ class Body:
     edited: dict[int, Payload] = field(default_factory=dict, repr=False)
     placed: dict[int, list[int]] = field(default_factory=dict, repr=False)
     root: dict[int, int] = field(default_factory=dict, repr=False)
+    renamed: dict[int, str] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.heads.names)
@@ -119,6 +121,7 @@ class Body:
         )
         body = replace(self, graph=graph, heads=heads, ret=dict(self.ret))
         body.edited, body.root = dict(self.edited), dict(self.root)
+        body.renamed = dict(self.renamed)
         body.placed = {root: list(order) for root, order in self.placed.items()}
         return body
 
@@ -218,7 +221,7 @@ def function_body(graph: Graph, source: Source, start: int, end: int) -> Body:
     ret = {}
     for part in others:
         if part.number == 1:
-            signature.MergeFromString(source.data[part.value : part.end])
+            signature.MergeFrom(message(OpDefProto, source.data[part.value : part.end]))
         elif part.number == 4:
             key, value = _texts(source, part)
             ret[key] = value
@@ -228,9 +231,7 @@ def function_body(graph: Graph, source: Source, start: int, end: int) -> Body:
 
 def _texts(source: Source, field: Field) -> tuple[str, str]:
     found = {part.number: part for part in fields(source.data, field.value, field.end)}
-    texts = [
-        source.data[found[n].value : found[n].end].decode() if n in found else "" for n in (1, 2)
-    ]
+    texts = [utf8(source.data, found[n].value, found[n].end) if n in found else "" for n in (1, 2)]
     return texts[0], texts[1]
 
 

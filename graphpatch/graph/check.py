@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
 from graphpatch import names
 from graphpatch.errors import ModelError, did_you_mean
-from graphpatch.graph.body import Body
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 
 MOST = 3
+
+# The names that import_graph_def takes (measured on 2.21); a leading "_" only inside functions.
+IN_MAIN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_>./-]*")
+IN_FUNCTION = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./-]*")
 
 
 def check(graph: Graph) -> None:
@@ -57,9 +62,34 @@ def foreign(graph: Graph) -> Iterator[str]:
                 yield f"TensorFlow does not know op type {op} ({example!r}): it needs its library"
             elif known.known_to == "1":
                 yield f"op type {op} ({example!r}) is known to TensorFlow 1 alone"
-        odd = [name for name in body.heads.names if not names.OP_NAME.fullmatch(name)]
+        legal = IN_MAIN if body.is_main else IN_FUNCTION
+        odd = [name for name in body.heads.names if not legal.fullmatch(name)]
         if odd:
             yield f"{_where(body)}: TensorFlow refuses to import these names: {_first(odd)}"
+    yield from _references(graph.main)
+
+
+def _references(body: Body) -> Iterator[str]:
+    """Ops that write to a variable, where a freezing tool has put a constant in its place."""
+    for op, indices in body.by_type.items():
+        known = body.graph.opdef(op)
+        if known is None or not any(arg.is_ref for arg in known.inputs):
+            continue
+        broken = [name for index in indices for name in _not_references(Node(body, index))]
+        if broken:
+            yield (
+                f"TensorFlow refuses to import {op} where it reads no variable, but a value: "
+                f"{_first(broken)}"
+            )
+
+
+def _not_references(node: Node) -> Iterator[str]:
+    """The inputs of an op that must be references, and are none."""
+    for text, wanted in zip(node.data_inputs, node.arguments or (), strict=False):
+        producer, output = node.body.producer(text), names.parse(text).index
+        given = None if producer is None else producer.outputs
+        if wanted.is_ref and given and output < len(given) and not given[output].is_ref:
+            yield f"{node.name} ({text})"
 
 
 def _first(found: list[str]) -> str:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.function_pb2 import FunctionDef
 
-from graphpatch import names
+from graphpatch import names, opdefs
 from graphpatch.errors import PatchError
 from graphpatch.graph import nodedef
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.provenance import KEY as PROVENANCE
 from graphpatch.graph.provenance import Author, signed
 
 # Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
@@ -31,7 +33,8 @@ class Editor:
     author: Author
     notes: dict[str, None] = field(default_factory=dict)
     carriers: dict[str, None] = field(default_factory=dict)
-    needs: dict[str, None] = field(default_factory=dict)
+    session: dict[str, None] = field(default_factory=dict)
+    tape: dict[str, None] = field(default_factory=dict)
     idle: list[str] = field(default_factory=list)
     known: dict[Hashable, Any] = field(default_factory=dict)
 
@@ -43,11 +46,13 @@ class Editor:
         """Report that on one of the matched ops the patch means nothing, and why."""
         self.idle.append(reason)
 
-    def used(self, carrier: str, needs: str = "") -> None:
-        """Report how a gradient travels, and which key the consumer must register for it."""
+    def used(self, carrier: str, session: str = "", tape: str = "") -> None:
+        """Report how a gradient travels, and which key a Session, a tape must have registered."""
         self.carriers[carrier] = None
-        if needs:
-            self.needs[needs] = None
+        if session:
+            self.session[session] = None
+        if tape:
+            self.tape[tape] = None
 
     def cached(self, question: Hashable, answer: Callable[[], T]) -> T:
         """The answer to a question about the graph as a whole that no edit of this rule changes."""
@@ -95,6 +100,22 @@ class Editor:
         self._write(node, payload, self.author.entry("added"))
         return node
 
+    def add_function(self, function: FunctionDef, gradient: str = "") -> None:
+        """Put a function into the library, and the name of its gradient function beside it.
+
+        A function that is there already must be the same one: names hang on the content.
+        """
+        graph, name = self.graph, function.signature.name
+        if name in graph.signatures:
+            return
+        added = graph.added.function.add()
+        added.CopyFrom(function)
+        added.attr[PROVENANCE].list.s.append(self.author.entry("added"))
+        graph.signatures[name] = opdefs.from_proto(function.signature)
+        if gradient:
+            graph.added.gradient.add(function_name=name, gradient_func=gradient)
+            graph.gradients[name] = gradient
+
     def take_name(
         self, node: Node, op: str, inputs: Callable[[Node], Sequence[str]], attrs: Attrs
     ) -> Node:
@@ -118,9 +139,9 @@ class Editor:
         Returns how many uses were changed.
         """
         old, body, count = node.tensor(output), node.body, 0
-        for index, slot in list(body.readers.get(node.name, ())):
-            if index != keep and _same_tensor(body.heads.inputs[index][slot], old):
-                self.set_input(Node(body, index), slot, tensor)
+        for reader, slot in uses(node, output):
+            if reader.index != keep:
+                self.set_input(reader, slot, tensor)
                 count += 1
         for key, text in body.ret.items():
             if text == old:
@@ -133,6 +154,8 @@ class Editor:
         payload = nodedef.with_name(body.payload(node.index), name)
         body.heads.names[node.index] = name
         body.by_name[name] = body.by_name.pop(was)
+        if node.index not in body.root:
+            body.renamed.setdefault(node.index, was)
         self._write(node, payload, self.author.entry("renamed", was=was))
 
     def _respell(self, new: Node, spelled: Mapping[str, int]) -> None:
@@ -150,6 +173,16 @@ class Editor:
 
     def _write(self, node: Node, payload: nodedef.Payload, entry: bytes) -> None:
         node.body.edited[node.index] = signed(payload, entry)
+
+
+def uses(node: Node, output: int) -> list[tuple[Node, int]]:
+    """Who reads this output: the op, and the slot in its NodeDef.input."""
+    tensor, body = node.tensor(output), node.body
+    return [
+        (Node(body, index), slot)
+        for index, slot in body.readers.get(node.name, ())
+        if _same_tensor(body.heads.inputs[index][slot], tensor)
+    ]
 
 
 class _Taken:

@@ -14,7 +14,7 @@ from graphpatch import opdefs
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, function_body, main_body
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.wire import Field, Source, fields
+from graphpatch.graph.wire import Field, Source, fields, message
 
 LIBRARY, VERSIONS = 2, 4
 
@@ -80,7 +80,7 @@ def open_graph(source: Source, start: int, end: int, progress: Progress | None =
         if other.number == LIBRARY:
             _open_library(graph, other)
         elif other.number == VERSIONS:
-            versions = VersionDef.FromString(source.data[other.value : other.end])
+            versions = message(VersionDef, source.data[other.value : other.end])
             graph.producer = versions.producer
     return graph
 
@@ -95,7 +95,7 @@ def _open_library(graph: Graph, library: Field) -> None:
             graph.functions[body.label] = body
             graph.function_fields[body.label] = (library, part)
         elif part.number == 2:
-            gradient = GradientDef.FromString(data[part.value : part.end])
+            gradient = message(GradientDef, data[part.value : part.end])
             graph.gradients[gradient.function_name] = gradient.gradient_func
 
 

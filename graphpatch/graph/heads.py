@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from graphpatch.errors import ModelError
-from graphpatch.graph.wire import BYTES, Field, Source, field_at, fields
+from graphpatch.graph.wire import BYTES, Field, Source, field_at, fields, utf8
 
 LARGE = 1 << 14  # bytes from which on a NodeDef is read head first
 RUN = 1 << 22  # bytes that go to protobuf in one call
@@ -137,11 +137,11 @@ def _large_head(source: Source, start: int) -> list[_Head]:
     for part in fields(source.data, value, end):
         if part.number > 3 or part.wire != BYTES:
             continue
-        text = source.data[part.value : part.end].decode()
+        found = utf8(source.data, part.value, part.end)
         if part.number == 3:
-            head.input.append(text)
+            head.input.append(found)
         else:
-            setattr(head, "name" if part.number == 1 else "op", text)
+            setattr(head, "name" if part.number == 1 else "op", found)
     return [head]
 
 

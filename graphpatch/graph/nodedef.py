@@ -13,7 +13,7 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.graph.heads import LARGE, entry
-from graphpatch.graph.wire import BYTES, Field, Piece, Source, Span, encoded, fields
+from graphpatch.graph.wire import BYTES, Field, Piece, Source, Span, encoded, fields, message, utf8
 
 NAME, OP, INPUT, DEVICE, ATTR = 1, 2, 3, 4, 5
 
@@ -50,11 +50,12 @@ def attr_entry(key: str, value: bytes) -> bytes:
 
 
 def text_field(payload: Payload, number: int) -> str:
-    """The string field `number`, or nothing."""
+    """The string field `number`, or nothing; the last counts where it is there several times."""
+    found = ""
     for piece, data, field in _fields(payload):
         if field.number == number and isinstance(piece, bytes):
-            return data.data[field.value : field.end].decode()
-    return ""
+            found = utf8(data.data, field.value, field.end)
+    return found
 
 
 def attr_spans(payload: Payload) -> dict[str, Span]:
@@ -81,7 +82,7 @@ def mentions(payload: Payload, key: str) -> bool:
 def attr_values(payload: Payload) -> Mapping[str, AttrValue]:
     """The attrs of a small NodeDef, parsed in one call; of a large one those that are small."""
     if len(payload) == 1 and isinstance(payload[0], bytes):
-        found: Mapping[str, AttrValue] = NodeDef.FromString(payload[0]).attr
+        found: Mapping[str, AttrValue] = message(NodeDef, payload[0]).attr
         return found
     spans = attr_spans(payload)
     small = {key: span for key, span in spans.items() if span.end - span.start < LARGE}
@@ -90,7 +91,7 @@ def attr_values(payload: Payload) -> Mapping[str, AttrValue]:
 
 def attr_value(span: Span) -> AttrValue:
     """The AttrValue that lies there."""
-    return AttrValue.FromString(span.source.data[span.start : span.end])
+    return message(AttrValue, span.source.data[span.start : span.end])
 
 
 def with_attr(payload: Payload, key: str, value: bytes | None) -> Payload:
@@ -98,27 +99,29 @@ def with_attr(payload: Payload, key: str, value: bytes | None) -> Payload:
     new = b"" if value is None else attr_entry(key, value)
     if not mentions(payload, key):
         return _appended(payload, new)
-    for at, (_, data, field) in enumerate(_fields(payload)):
-        if field.number == ATTR and _entry(data, field)[0] == key:
-            return _with_field(payload, at, new)
-    return _appended(payload, new)
+    places = [
+        at
+        for at, (_, data, field) in enumerate(_fields(payload))
+        if field.number == ATTR and _entry(data, field)[0] == key
+    ]
+    return _replaced(payload, places, new) if places else _appended(payload, new)
 
 
 def with_name(payload: Payload, name: str) -> Payload:
     """The payload under another name."""
-    return _with_nth(payload, NAME, 0, encoded(NAME, name.encode()))
+    return _replaced(payload, _places(payload, NAME), encoded(NAME, name.encode()))
 
 
 def with_input(payload: Payload, slot: int, text: str) -> Payload:
     """The payload with another input in this slot (control inputs count, as in NodeDef.input)."""
-    return _with_nth(payload, INPUT, slot, encoded(INPUT, text.encode()))
+    return _replaced(payload, [_places(payload, INPUT)[slot]], encoded(INPUT, text.encode()))
 
 
 def _entry(data: Source, field: Field) -> tuple[str, Span]:
     key, value = "", Span(data, field.end, field.end)
     for part in fields(data.data, field.value, field.end):
         if part.number == 1:
-            key = data.data[part.value : part.end].decode()
+            key = utf8(data.data, part.value, part.end)
         elif part.number == 2:
             value = Span(data, part.value, part.end)
     return key, value
@@ -137,17 +140,16 @@ def _appended(payload: Payload, new: bytes) -> Payload:
     return [*payload, new]
 
 
-def _with_nth(payload: Payload, number: int, nth: int, new: bytes) -> Payload:
-    places = [at for at, (_, _, field) in enumerate(_fields(payload)) if field.number == number]
-    return _with_field(payload, places[nth], new)
+def _places(payload: Payload, number: int) -> list[int]:
+    return [at for at, (_, _, field) in enumerate(_fields(payload)) if field.number == number]
 
 
-def _with_field(payload: Payload, place: int, new: bytes) -> Payload:
-    """The payload with its field number `place`, counted from 0, replaced."""
+def _replaced(payload: Payload, places: list[int], new: bytes) -> Payload:
+    """The payload without the fields at these places, counted from 0; `new` at the last of them."""
     out: Payload = []
     for at, (_, source, field) in enumerate(_fields(payload)):
-        if at == place:
-            out.append(new)
+        if at in places:
+            out.append(new if at == places[-1] else b"")
         elif field.end - field.start >= LARGE:
             out.append(Span(source, field.start, field.end))
         else:

@@ -14,10 +14,12 @@ from typing import Any
 import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
+from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.nodedef import Payload, attr_span, attr_value, mentions, with_attr
+from graphpatch.graph.nodedef import Payload, attr_span, attr_value, with_attr
 
 KEY = "_graphpatch"
+ALWAYS = {"rule", "id", "did"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,20 @@ def signed(payload: Payload, entry: bytes) -> Payload:
 
 
 def entries(node: Node) -> list[dict[str, Any]]:
-    """The edits written down on a node, oldest first."""
+    """The edits written down on a node, oldest first; ModelError where they are not ours."""
     value = node.attr(KEY)
-    return [] if value is None else [msgspec.json.decode(text) for text in value.list.s]
+    if value is None:
+        return []
+    try:
+        found = [msgspec.json.decode(text, type=dict[str, Any]) for text in value.list.s]
+    except msgspec.DecodeError:
+        found = [{}]
+    if not value.HasField("list") or not all(entry.keys() >= ALWAYS for entry in found):
+        raise ModelError(f"{node}: its attr {KEY} is not one that graphpatch wrote")
+    return found
 
 
 def touched(body: Body) -> Iterator[Node]:
     """The nodes of a body that carry provenance."""
     if body.heads.marked or body.edited:
-        yield from (node for node in body if mentions(body.payload(node.index), KEY))
+        yield from (node for node in body if attr_span(body.payload(node.index), KEY) is not None)

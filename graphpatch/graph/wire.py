@@ -12,11 +12,15 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from graphpatch.errors import ModelError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +32,12 @@ class Source:
 
 
 def map_file(path: Path) -> Source:
-    """The bytes of a file, where they lie. The file stays open as long as the source lives."""
+    """The bytes of a file, where they lie. The file stays open as long as the source lives.
+
+    A pipe, which cannot be mapped, is read.
+    """
+    if path.exists() and not path.is_file():
+        return Source(path.read_bytes())
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if os.fstat(descriptor).st_size == 0:
@@ -109,13 +118,15 @@ def fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Field]:
 def field_at(data: bytes | mmap.mmap, start: int, limit: int) -> Field:
     """The field that starts at `start`; ModelError where none does, or it passes `limit`."""
     try:
-        tag, value = read_varint(data, start)
-        wire, end = tag & 7, _value_end(data, tag & 7, value)
-        value = value if wire != BYTES else read_varint(data, value)[1]
+        tag, at = read_varint(data, start)
+        wire, end = tag & 7, _value_end(data, tag & 7, at)
+        value = at if wire != BYTES else read_varint(data, at)[1]
     except IndexError:
         raise ModelError(f"truncated: a field that starts at byte {start} has no end") from None
     if wire not in (VARINT, FIXED64, BYTES, FIXED32) or tag < 8:
         raise ModelError(f"not a protobuf: byte {start} starts no field (tag {tag})")
+    if len(varint(tag)) < at - start:
+        raise ModelError(f"the tag of the field at byte {start} is longer than it needs to be")
     if end > limit:
         raise ModelError(f"truncated: the field at byte {start} should end at {end}, not {limit}")
     return Field(tag >> 3, wire, start, value, end)
@@ -130,9 +141,31 @@ def _value_end(data: bytes | mmap.mmap, wire: int, at: int) -> int:
     return at + (8 if wire == FIXED64 else 4)
 
 
+def utf8(data: bytes | mmap.mmap, start: int, end: int) -> str:
+    """The text from `start` to `end`; ModelError where it is not UTF-8, as protobuf's texts are."""
+    try:
+        return data[start:end].decode()
+    except UnicodeDecodeError:
+        raise ModelError(f"the text at byte {start} is not UTF-8") from None
+
+
+def message(kind: type[M], data: bytes) -> M:
+    """The bytes as a protobuf message; ModelError where they are none."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        name = kind.DESCRIPTOR.name
+        raise ModelError(f"not a protobuf: {len(data)} bytes that should be a {name}") from None
+
+
 def size(pieces: Iterable[Piece]) -> int:
     """How many bytes the pieces are."""
     return sum(len(p) if isinstance(p, bytes) else p.end - p.start for p in pieces)
+
+
+def piece_bytes(piece: Piece) -> bytes:
+    """The bytes that a piece stands for."""
+    return piece if isinstance(piece, bytes) else piece.source.data[piece.start : piece.end]
 
 
 def enclosed(number: int, pieces: Sequence[Piece]) -> list[Piece]:
