@@ -1,0 +1,163 @@
+"""The two functions that carry a gradient in a file: one attaches it, the other computes it.
+
+`attach(x..., y...)` gives on y, the op's own outputs, bit for bit. A GradientDef names its
+gradient function, which TensorFlow calls in a Session with (x..., y..., dy...). Where a runtime
+drops GradientDefs (a tape), the body of `attach` raises instead of passing another gradient on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tensorboard.compat.proto.function_pb2 import FunctionDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
+from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
+from graphpatch.gradients.functiondef_form import gradient_function
+from graphpatch.gradients.gradient import choose
+from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.spec import Computed, Named
+from graphpatch.names import op_of
+
+PREFIX = "graphpatch/"
+SCOPE = "formula"
+NO_INLINE = "_noinline"
+
+
+@dataclass(frozen=True, eq=False)
+class Attached:
+    """The functions for one gradient on one kind of op.
+
+    `read` are the op's inputs that `attach` takes, in its order; `stopped` those of them that get
+    no gradient, before which a StopGradient stands. `key` is what a tape looks up.
+    """
+
+    attach: FunctionDef
+    gradient: FunctionDef
+    key: str
+    read: tuple[int, ...]
+    stopped: frozenset[int]
+
+
+def attached(gradient: Computed, signature: Signature, kept: bool = False) -> Attached:
+    """The functions that carry this gradient for an op of this signature.
+
+    `kept`: calls of `attach` are never inlined, which costs the forward pass a call each.
+    Their names hang on what they do alone, so that the same gradient on like ops is one pair of
+    functions. Raises FormulaError where the formula does not suit the op.
+    """
+    formula = gradient.formula
+    chosen = choose(formula, signature)
+    flowing = {place for place, one in enumerate(chosen) if one is not None}
+    read = [
+        place
+        for place, (name, _) in enumerate(signature.inputs)
+        if place in flowing or name in formula.variables
+    ]
+    inputs = [signature.inputs[place] for place in read]
+    function = gradient_function(
+        "", formula, None, inputs, signature.outputs, signature.attrs, signature.same_shape
+    )
+    given = {name: name for name, _ in signature.outputs}
+    stopped = frozenset(read) - flowing
+    return _pair(gradient, function, given, tuple(read), stopped, kept)
+
+
+def filtering(gradient: Computed, dtype: str, kept: bool = False) -> Attached:
+    """The functions that filter what flows back through a tensor: `attach(x0)` gives on x0.
+
+    Raises FormulaError where the formula does not suit one tensor of this dtype.
+    """
+    function = gradient_function(
+        "", gradient.formula, None, [("x0", dtype)], [("y0", dtype)], same_shape=True
+    )
+    _merge(function, "y0", "x0", "gy0")
+    return _pair(gradient, function, {"y0": "x0"}, (0,), frozenset(), kept)
+
+
+def _merge(function: FunctionDef, argument: str, into: str, result: str) -> None:
+    """Take an argument out that is the same tensor as another, and the result that was for it."""
+    del function.ret[result]
+    for args, name in (
+        (function.signature.input_arg, argument),
+        (function.signature.output_arg, result),
+    ):
+        args.remove(next(arg for arg in args if arg.name == name))
+    for node in function.node_def:
+        node.input[:] = [into if text == argument else text for text in node.input]
+    _drop_unread(function)
+
+
+def _drop_unread(function: FunctionDef) -> None:
+    read = {op_of(text) for node in function.node_def for text in node.input}
+    read |= {op_of(text) for text in function.ret.values()}
+    kept = [node for node in function.node_def if node.name in read]
+    if len(kept) < len(function.node_def):
+        del function.node_def[:]
+        function.node_def.extend(kept)
+        _drop_unread(function)
+
+
+def _scoped(function: FunctionDef) -> None:
+    """Put the ops of a function into a scope of its own.
+
+    Where TensorFlow inlines it in a v1 loop, its names stand beside those of ops that the
+    gradient of the loop adds (`Const`), and TensorFlow aborts where two are the same.
+    """
+    names = {node.name for node in function.node_def}
+    for node in function.node_def:
+        node.name = f"{SCOPE}/{node.name}"
+        node.input[:] = [f"{SCOPE}/{t}" if op_of(t) in names else t for t in node.input]
+    for key, text in sorted(function.ret.items()):
+        function.ret[key] = f"{SCOPE}/{text}" if op_of(text) in names else text
+
+
+def _pair(
+    gradient: Computed,
+    function: FunctionDef,
+    given: Mapping[str, str],
+    read: tuple[int, ...],
+    stopped: frozenset[int],
+    kept: bool,
+) -> Attached:
+    """The gradient function under its name, with the `attach` that it belongs to.
+
+    `given` says which argument each output of `attach` gives on.
+    """
+    _scoped(function)
+    label = re.sub(r"\W", "_", gradient.name) if isinstance(gradient, Named) else "formula"
+    content = hashlib.sha256(function.SerializeToString(deterministic=True)).hexdigest()[:8]
+    function.signature.name = f"graphpatch_{label}_{content}_gradient"
+    attach = FunctionDef()
+    attach.signature.name = f"graphpatch_{label}_{content}" + ("_kept" if kept else "")
+    if kept:
+        attach.attr[NO_INLINE].b = True
+    upstream = {f"d{name}" for name in given}
+    args = [arg for arg in function.signature.input_arg if arg.name not in upstream]
+    attach.signature.input_arg.extend(args)
+    types = {arg.name: arg.type for arg in args}
+    for place, argument in enumerate(given.values()):
+        attach.signature.output_arg.add(name=f"out{place}", type=types[argument])
+        attach.node_def.append(_given(argument, types[argument], label))
+        attach.ret[f"out{place}"] = f"{attach.node_def[-1].name}:output:0"
+    return Attached(attach, function, f"{PREFIX}{label}_{content}", read, stopped)
+
+
+def _given(argument: str, dtype: int, label: str) -> NodeDef:
+    """An op that gives an argument on; one that carries a gradient raises if it is asked for it."""
+    flows = DTYPE_NAMES[dtype] in DIFFERENTIABLE
+    node = NodeDef(name=f"given_{argument}", op="PreventGradient" if flows else "Identity")
+    node.input.append(argument)
+    node.attr["T"].type = dtype
+    if flows:
+        node.attr["message"].s = _DROPPED.format(label).encode()
+    return node
+
+
+_DROPPED = (
+    "the gradient {} that this file carries was dropped by the runtime; call "
+    "graphpatch.register_gradients with the file first"
+)

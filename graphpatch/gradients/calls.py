@@ -1,0 +1,73 @@
+"""The arguments of a call, matched with what its function takes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from graphpatch.errors import did_you_mean
+from graphpatch.gradients.expression import Call, Expression, Numbers
+from graphpatch.gradients.faults import fault
+from graphpatch.gradients.functions import FUNCTIONS, Function
+from graphpatch.gradients.tokens import Token
+from graphpatch.gradients.words import variable
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An argument as it stands in the text; `keyword` is the token before its `=`."""
+
+    keyword: Token | None
+    value: Expression
+
+
+def bind(text: str, name: Token, given: list[Given], parameters: Collection[str]) -> Call:
+    """The call of the function `name`. Raises FormulaError where it takes other arguments."""
+    function = _function(text, name, parameters)
+    values: dict[str, Expression] = {}
+    for place, argument in enumerate(given):
+        word = _place(text, name, function, place, argument)
+        if word in values:
+            raise fault(text, argument.value.column, f"{function.name} is given {word} twice")
+        values[word] = _shaped(text, function, word, argument.value)
+    missing = [word for word in function.arguments if word not in values]
+    if missing:
+        message = f"{function.name} needs {' and '.join(missing)}: {function.spelled}"
+        raise fault(text, name.column, message)
+    arguments = tuple(values[word] for word in function.arguments)
+    options = tuple((word, values[word]) for word in function.options if word in values)
+    return Call(function.name, arguments, options, name.column)
+
+
+def _function(text: str, name: Token, parameters: Collection[str]) -> Function:
+    function = FUNCTIONS.get(name.text)
+    if function is not None:
+        return function
+    if name.text in parameters or variable(name.text):
+        raise fault(
+            text, name.column, f"{name.text} is a value, not a function; write * to multiply"
+        )
+    near = did_you_mean(name.text, FUNCTIONS) or f"; legal: {', '.join(FUNCTIONS)}"
+    raise fault(text, name.column, f"no function is called {name.text!r}{near}")
+
+
+def _place(text: str, name: Token, function: Function, place: int, argument: Given) -> str:
+    """Which argument or option of the function this is."""
+    takes = (*function.arguments, *function.options)
+    if argument.keyword is None:
+        if place < len(takes):
+            return takes[place]
+        message = f"{function.name} takes {len(takes)} at most: {function.spelled}"
+        raise fault(text, argument.value.column, message)
+    word = argument.keyword.text
+    if word not in takes:
+        near = did_you_mean(word, takes) or f": {function.spelled}"
+        raise fault(text, argument.keyword.column, f"{function.name} has no {word!r}{near}")
+    return word
+
+
+def _shaped(text: str, function: Function, word: str, value: Expression) -> Expression:
+    """The value, where only a list stands that may be one."""
+    if isinstance(value, Numbers) and function.options.get(word) != "axes":
+        raise fault(text, value.column, f"{word} of {function.name} is no list")
+    return value

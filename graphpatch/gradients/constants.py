@@ -1,0 +1,96 @@
+"""The value of a Const, to the bit, in the dtypes that gradients need."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+
+from graphpatch.dtypes import DTYPE_NAMES
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+"""The dtypes that formulas compute in."""
+
+DTYPE_NUMBERS = {name: number for number, name in reversed(DTYPE_NAMES.items())}
+"""The number in the enum DataType of each dtype (the base one, no reference)."""
+
+_CODES = {"float16": "e", "float32": "f", "float64": "d", "int32": "i", "bool": "?"}
+
+_FIELDS = {
+    "float16": "half_val",
+    "bfloat16": "half_val",
+    "float32": "float_val",
+    "float64": "double_val",
+    "int32": "int_val",
+    "bool": "bool_val",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number, or a vector of them, as the bytes it has in its dtype.
+
+    So two are equal where their bits are: 0 and -0 are two, NaN is one.
+    """
+
+    dtype: str
+    data: bytes
+    is_vector: bool = False
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """What it holds, as Python has it."""
+        if self.dtype == "bfloat16":
+            return tuple(_from_bfloat16(bits) for bits in self._unpacked("H"))
+        return self._unpacked(_CODES[self.dtype])
+
+    def _unpacked(self, code: str) -> tuple[Any, ...]:
+        return struct.unpack(f"<{len(self.data) // struct.calcsize(code)}{code}", self.data)
+
+    def proto(self) -> TensorProto:
+        """The TensorProto of this value."""
+        proto = TensorProto(dtype=DTYPE_NUMBERS[self.dtype])
+        proto.tensor_shape.SetInParent()
+        field = _FIELDS[self.dtype]
+        values = self._unpacked("H") if field == "half_val" else self.numbers
+        getattr(proto, field).extend(values)
+        if self.is_vector:
+            proto.tensor_shape.dim.add(size=len(values))
+        return proto
+
+
+def scalar(value: float | bool, dtype: str) -> Constant:
+    """The number in this dtype, rounded to the nearest. Raises OverflowError beyond its range."""
+    if dtype == "bfloat16":
+        return Constant(dtype, struct.pack("<H", _to_bfloat16(value)))
+    return Constant(dtype, struct.pack(f"<{_CODES[dtype]}", value))
+
+
+def vector(*values: int) -> Constant:
+    """A vector of int32."""
+    return Constant("int32", struct.pack(f"<{len(values)}i", *values), is_vector=True)
+
+
+def survives(value: float, dtype: str) -> bool:
+    """Whether a number stays what it is in this dtype, but for rounding: not 0, not infinite."""
+    try:
+        (rounded,) = scalar(value, dtype).numbers
+    except OverflowError:
+        return False
+    return (rounded == 0) == (value == 0) and math.isinf(rounded) == math.isinf(value)
+
+
+def _to_bfloat16(value: float) -> int:
+    """The upper half of the float32's bits, rounded to even."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    if value != value:
+        return 0x7FC0
+    return int(bits + 0x7FFF + (bits >> 16 & 1) >> 16)
+
+
+def _from_bfloat16(bits: int) -> float:
+    (value,) = struct.unpack("<f", struct.pack("<I", bits << 16))
+    return float(value)

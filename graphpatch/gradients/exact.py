@@ -1,0 +1,31 @@
+"""Where a gradient that TensorFlow registers is, for one op, exactly a gradient of ours."""
+
+from __future__ import annotations
+
+from graphpatch.gradients.spec import Computed, Named
+from graphpatch.opdefs import OpDef
+
+# TensorFlow's gradient of Identity is dy, that of Neg -dy, that of Sign zeros of the input's shape.
+IDENTITY, NEG, ZERO = "Identity", "Neg", "Sign"
+
+STOCK_KEYS = {
+    Named("identity"): IDENTITY,
+    Named("straight_through"): IDENTITY,
+    Named("scale", (("factor", 1.0),)): IDENTITY,
+    Named("scale", (("factor", -1.0),)): NEG,
+    Named("reverse", (("strength", 1.0),)): NEG,
+    Named("zero"): ZERO,
+}
+
+
+def stock_key(gradient: Computed, op: OpDef | None) -> str | None:
+    """The op type whose registered gradient is this one, of an op with one input and output."""
+    if op is None or not _is_unary(op):
+        return None
+    return STOCK_KEYS.get(gradient) if isinstance(gradient, Named) else None
+
+
+def _is_unary(op: OpDef) -> bool:
+    args = (*op.inputs, *op.outputs)
+    lists = any(arg.number_attr or arg.type_list_attr for arg in args)
+    return len(op.inputs) == len(op.outputs) == 1 and not lists

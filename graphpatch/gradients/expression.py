@@ -1,0 +1,86 @@
+"""A parsed formula: frozen values, each with the column where it stands in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Scalar: TypeAlias = float | bool
+"""A number or a boolean that belongs to no tensor: a literal, a parameter, an attr."""
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """`0.5`, `1e-3`, `inf`, `nan`, `pi`, `true`, `false`."""
+
+    value: Scalar
+    column: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """`x0`, `y0`, `dy0`, ...: an input, an output, an upstream gradient; `x` is `x0`."""
+
+    name: str
+    column: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """`attr.alpha`: a number or a boolean among the attrs of the op's NodeDef."""
+
+    name: str
+    column: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A number or a boolean that a rule gives by name."""
+
+    name: str
+    column: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """`[1, 2]`: a list, which only options such as `axes` take."""
+
+    items: tuple[Expression, ...]
+    column: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function, or an operator, on its arguments; the options that are given, by name."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+    options: tuple[tuple[str, Expression], ...] = ()
+    column: int = field(default=0, compare=False)
+
+
+Expression: TypeAlias = Literal | Variable | Attr | Parameter | Numbers | Call
+
+
+def parts(expression: Expression) -> tuple[Expression, ...]:
+    """What an expression is made of, in the order of the text."""
+    if isinstance(expression, Call):
+        return (*expression.arguments, *(value for _, value in expression.options))
+    return expression.items if isinstance(expression, Numbers) else ()
+
+
+def depth(expression: Expression) -> int:
+    """How many calls lie within each other, found without recursion."""
+    level: tuple[Expression, ...] = (expression,)
+    count = 0
+    while level := tuple({id(part): part for whole in level for part in parts(whole)}.values()):
+        count += 1
+    return count
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """This expression and all that it is made of, in the order of the text."""
+    yield expression
+    for part in parts(expression):
+        yield from walk(part)

@@ -1,0 +1,106 @@
+"""Does a gradient fit the op it is to be the gradient of?"""
+
+from __future__ import annotations
+
+from graphpatch import opdefs
+from graphpatch.errors import FormulaError, PatchError
+from graphpatch.gradients.gradient import gradients
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.spec import Computed, Named, Registered
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Node
+from graphpatch.opdefs import Arg, OpDef
+
+# The op that filters are made of: any gradient may stand there.
+FILTER = "Identity"
+
+
+def check_fit(gradient: Computed | Registered, node: Node) -> None:
+    """Raise PatchError where TensorFlow would fail with this gradient on this op.
+
+    Of a gradient that the consumer registers nothing is known, so it fits everywhere.
+    """
+    if isinstance(gradient, Registered):
+        if gradient.by_name:
+            _check_arity(gradient.key, node)
+        return
+    if isinstance(gradient, Named):
+        _check_family(gradient, node)
+        _check_shape(gradient, node)
+    _check_formula(gradient, node)
+
+
+def signature(node: Node) -> Signature:
+    """The op as formulas see it: inputs x0, x1, ..., outputs y0, ..., and the attrs."""
+    inputs, outputs, op = node.arguments or [], node.outputs or [], node.opdef
+    known = {} if op is None else {one.name: one.default for one in op.attrs}
+    found = {key: attrs.plain(value) for key, value in node.attrs().items()}
+    kept = op is not None and len(inputs) == len(outputs) == 1 and 0 in op.keeps_shape
+    return Signature.of(
+        [(f"x{place}", arg.dtype or "") for place, arg in enumerate(inputs)],
+        [(f"y{place}", arg.dtype or "") for place, arg in enumerate(outputs)],
+        {**known, **found},
+        same_shape=kept,
+    )
+
+
+def _check_family(gradient: Named, node: Node) -> None:
+    legal = LIBRARY[gradient.name].ops
+    if legal and node.op not in legal and node.op != FILTER:
+        raise PatchError(
+            f"{gradient.name} is for {', '.join(legal)}, not for {node}; where it is meant all the "
+            f'same, {{"formula": ...}} says it'
+        )
+
+
+def _check_formula(gradient: Computed, node: Node) -> None:
+    if node.outputs is None:
+        return  # an op that only the consumer knows; the gradient is checked when it is built
+    try:
+        gradients(gradient.formula, signature(node))
+    except (FormulaError, ValueError) as error:
+        raise PatchError(f"{node}: {error}") from error
+
+
+def _check_shape(gradient: Named, node: Node) -> None:
+    """A gradient with the shape of dy is one of x only where the op keeps the shape of x."""
+    op = node.opdef
+    if not LIBRARY[gradient.name].elementwise or op is None or op.known_to == "library":
+        return
+    for slot, arg in enumerate(node.arguments or []):
+        if arg.dtype in opdefs.DIFFERENTIABLE and slot not in op.keeps_shape:
+            raise PatchError(
+                f"{gradient.name} gives a gradient of the shape of the output, but {node} does "
+                f"not keep the shape of its input {slot} ({arg.name}); filter_gradient changes "
+                f"what flows back to its output, or through its inputs"
+            )
+
+
+def _check_arity(key: str, node: Node) -> None:
+    """The gradient of op type `key` gives one gradient for each input of `key`."""
+    stock, op = opdefs.lookup(key), node.opdef
+    if stock is None or op is None or stock.name == op.name:
+        return
+    for which, theirs, ours in (
+        ("inputs", stock.inputs, op.inputs),
+        ("outputs", stock.outputs, op.outputs),
+    ):
+        if not _lists(theirs) and not _lists(ours) and len(theirs) != len(ours):
+            raise PatchError(
+                f"the gradient of {key} is for {len(theirs)} {which}; {node} has {len(ours)}"
+            )
+    missing = _needed(stock) - {attr.name for attr in op.attrs}
+    if missing:
+        raise PatchError(
+            f"the gradient of {key} may read the attr {', '.join(sorted(missing))}, which {node} "
+            f'does not have; {{"registered": "{key}"}} is for who knows that it does not'
+        )
+
+
+def _needed(op: OpDef) -> set[str]:
+    return {attr.name for attr in op.attrs if attr.type != "type"}
+
+
+def _lists(args: tuple[Arg, ...]) -> bool:
+    return any(arg.number_attr or arg.type_list_attr for arg in args)

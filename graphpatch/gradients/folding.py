@@ -1,0 +1,60 @@
+"""Calls on plain numbers, computed before there is a tensor."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from graphpatch.gradients.expression import Call, Expression, Literal, Parameter, Scalar
+from graphpatch.gradients.functions import Function, look_up
+from graphpatch.gradients.syntax import parse
+
+_QUICK: dict[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "-x": operator.neg,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+
+"""What Python does as IEEE 754 has it, without waiting for numpy to be imported."""
+
+
+def fold(function: Function, operands: Sequence[Scalar]) -> Scalar:
+    """The value of a function or operator on numbers and booleans, in double precision."""
+    quick = _QUICK.get(function.name)
+    if quick is not None:
+        return _plain(quick(*map(float, operands)))
+    import numpy as np
+
+    from graphpatch.gradients.numpy_functions import named
+
+    arrays = [np.asarray(value if isinstance(value, bool) else float(value)) for value in operands]
+    with np.errstate(all="ignore"):
+        return _plain(named(function.numpy)(*arrays).item())
+
+
+def _plain(value: Any) -> Scalar:
+    return value if isinstance(value, bool) else float(value)
+
+
+def holds(condition: str, values: Mapping[str, Scalar]) -> bool:
+    """Whether a condition of the formula language is true of these parameters."""
+    return _value(parse(condition, values), values) is True
+
+
+def _value(expression: Expression, values: Mapping[str, Scalar]) -> Scalar:
+    if isinstance(expression, Call):
+        operands = [_value(part, values) for part in expression.arguments]
+        return fold(look_up(expression.function), operands)
+    if isinstance(expression, Parameter):
+        return values[expression.name]
+    if isinstance(expression, Literal):
+        return expression.value
+    raise TypeError(f"{expression} is no plain number")

@@ -1,0 +1,100 @@
+"""A gradient as its formulas: one for all inputs of an op alike, or one for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from graphpatch.errors import FormulaError, did_you_mean
+from graphpatch.gradients.expression import Attr, Expression, Parameter, Scalar, Variable, walk
+from graphpatch.gradients.syntax import parse
+from graphpatch.gradients.words import legal_parameter
+
+Source: TypeAlias = str | Sequence[str | None]
+"""A formula as a rules file has it: a text, or a list with a text or null for each input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """What flows back through an op, as expressions of its inputs, outputs and upstream gradients.
+
+    `alike`: the one expression is dx of every differentiable input; otherwise there is one for
+    each input, None where nothing flows. `values` are those of the parameters, as far as known.
+    """
+
+    texts: tuple[str | None, ...]
+    expressions: tuple[Expression | None, ...]
+    alike: bool
+    names: tuple[str, ...] = ()
+    values: tuple[tuple[str, Scalar], ...] = ()
+
+    @classmethod
+    def parse(
+        cls, source: Source, parameters: Mapping[str, Scalar] | Iterable[str] = ()
+    ) -> Formula:
+        """The formula of a text, or of a list with a text or None for each input.
+
+        `parameters` are the further names it may use, with their values or to be bound later.
+        Raises FormulaError, with the column and the nearest legal word.
+        """
+        names = _legal_names(parameters)
+        texts = (source,) if isinstance(source, str) else tuple(_listed(source))
+        expressions = tuple(None if text is None else parse(text, names) for text in texts)
+        formula = cls(texts, expressions, isinstance(source, str), names)
+        return formula.bind(parameters) if isinstance(parameters, Mapping) else formula
+
+    def bind(self, values: Mapping[str, Scalar] | None) -> Formula:
+        """The formula with values for parameters. Raises FormulaError for one it does not have."""
+        for name, value in (values or {}).items():
+            if name not in self.names:
+                near = did_you_mean(name, self.names) or f"; it has: {', '.join(self.names) or '-'}"
+                raise FormulaError(f"the formula has no parameter {name!r}{near}")
+            if not isinstance(value, (bool, int, float)):
+                raise FormulaError(f"parameter {name!r} is {value!r}, not a number or a boolean")
+        merged = {**dict(self.values), **(values or {})}
+        return replace(self, values=tuple(sorted(merged.items())))
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """The variables it reads, by their full names: `x0`, `y0`, `dy0`."""
+        return frozenset(part.name for part in self._parts() if isinstance(part, Variable))
+
+    @property
+    def attrs(self) -> frozenset[str]:
+        """The attrs of the op that it reads."""
+        return frozenset(part.name for part in self._parts() if isinstance(part, Attr))
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """The parameters it reads."""
+        return frozenset(part.name for part in self._parts() if isinstance(part, Parameter))
+
+    def _parts(self) -> Iterable[Expression]:
+        for expression in self.expressions:
+            if expression is not None:
+                yield from walk(expression)
+
+    def __str__(self) -> str:
+        if self.alike:
+            return str(self.texts[0])
+        return f"[{', '.join('null' if text is None else text for text in self.texts)}]"
+
+
+def _legal_names(parameters: Iterable[str]) -> tuple[str, ...]:
+    names = tuple(parameters)
+    for name in names:
+        if not legal_parameter(name):
+            raise FormulaError(f"{name!r} cannot be a parameter: it is no name, or has a meaning")
+    return names
+
+
+def _listed(source: object) -> Iterable[str | None]:
+    if not isinstance(source, Sequence):
+        raise FormulaError(f"a formula is a text or a list of them, and this is {source!r}")
+    if not any(isinstance(text, str) for text in source):
+        raise FormulaError("the list holds no formula: with null for each input nothing flows")
+    for place, text in enumerate(source):
+        if text is not None and not isinstance(text, str):
+            raise FormulaError(f"formula {place} of the list is {text!r}, not a text or null")
+        yield text

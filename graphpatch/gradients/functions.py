@@ -1,0 +1,195 @@
+"""The functions and operators of the formula language: a table, and all there is to know of each.
+
+A new function is a line here, with a recipe where no one op does it, and a line in
+`numpy_functions` where numpy has none of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from graphpatch.gradients import recipes
+from graphpatch.gradients.program import Value
+
+Kind = Literal["number", "tensor", "truth", "any", "like"]
+"""What an argument may be.
+
+number: a number or a tensor of a float dtype; tensor: only the latter (all of a call's numbers and
+tensors have one dtype, to which plain numbers are cast); truth: a boolean or a tensor of them;
+any: anything; like: any tensor, whose shape or dtype is lent.
+"""
+
+Option = Literal["axes", "axis", "flag"]
+"""What an option may be: a list of axes (or one), an axis counted from the front, a boolean."""
+
+Recipe: TypeAlias = Callable[..., Value]
+
+Wide: TypeAlias = Mapping[str, str]
+
+NATIVE: Wide = {}
+SINGLE: Wide = {"float16": "float32", "bfloat16": "float32"}
+DOUBLE: Wide = {"float16": "float64", "bfloat16": "float64", "float32": "float64"}
+"""In which dtype a function is computed, where not in that of its arguments.
+
+SINGLE, since TensorFlow 1.15 is wrong about NaN in the bfloat16 forms of IsFinite, Exp, Tanh and
+others, and adds up in the narrow dtype; its optimiser turns a bfloat16 quotient into a Reciprocal
+that has no kernel. DOUBLE, since it gives NaN for the float32 square root of an infinity, and since
+a sum of squares leaves the range of float32 long before its root does.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of the language.
+
+    `spelling` is the op that computes it, or the recipe that strings several together; `numpy`
+    is its name in `numpy_functions` or else in numpy; `kinds` are those of its arguments.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    does: str
+    spelling: str | Recipe
+    numpy: str
+    wide: Wide = field(default_factory=lambda: NATIVE, hash=False)
+    kinds: tuple[Kind, ...] = ("number", "number", "number")
+    options: Mapping[str, Option] = field(default_factory=dict, hash=False)
+
+    @property
+    def spelled(self) -> str:
+        """How it is called: `norm(x, axes=, from_axis=, keepdims=)`."""
+        return (
+            f"{self.name}({', '.join([*self.arguments, *(f'{word}=' for word in self.options)])})"
+        )
+
+
+_X = ("x",)
+_AB = ("a", "b")
+_TRUTHS: tuple[Kind, ...] = ("truth", "truth")
+_LIKE: tuple[Kind, ...] = ("tensor", "like")
+_OVER: Mapping[str, Option] = {"axes": "axes", "from_axis": "axis", "keepdims": "flag"}
+
+_OPERATORS = (
+    Function("+", _AB, "sum", "AddV2", "add"),
+    Function("-", _AB, "difference", "Sub", "subtract"),
+    Function("*", _AB, "product", "Mul", "multiply"),
+    Function("/", _AB, "quotient", "RealDiv", "divide", SINGLE),
+    Function("**", _AB, "power", recipes.power, "pow", SINGLE),
+    Function("-x", _X, "the number with its sign changed", "Neg", "negative"),
+    Function("<", _AB, "less", "Less", "less"),
+    Function("<=", _AB, "less or equal", "LessEqual", "less_equal"),
+    Function(">", _AB, "greater", "Greater", "greater"),
+    Function(">=", _AB, "greater or equal", "GreaterEqual", "greater_equal"),
+    Function("==", _AB, "equal", "Equal", "equal"),
+    Function("!=", _AB, "unequal", "NotEqual", "not_equal"),
+    Function("and", _AB, "both", "LogicalAnd", "logical_and", kinds=_TRUTHS),
+    Function("or", _AB, "one or both", "LogicalOr", "logical_or", kinds=_TRUTHS),
+    Function("not", _X, "the contrary", recipes.contrary, "logical_not", kinds=_TRUTHS),
+)
+
+_NAMED = (
+    Function(
+        "where",
+        ("condition", "a", "b"),
+        "a where the condition holds, else b, whatever the other is (NaN too)",
+        "SelectV2",
+        "where",
+        kinds=("truth", "number", "number"),
+    ),
+    Function("abs", _X, "absolute value", "Abs", "absolute"),
+    Function("sign", _X, "-1, 0 or 1; NaN for NaN", recipes.sign, "sign", SINGLE),
+    Function("exp", _X, "e ** x", "Exp", "exp", SINGLE),
+    Function("expm1", _X, "exp(x) - 1, exact near 0", "Expm1", "expm1", SINGLE),
+    Function("log", _X, "natural logarithm", "Log", "log", SINGLE),
+    Function("log1p", _X, "log(1 + x), exact near 0", "Log1p", "log1p", SINGLE),
+    Function("sqrt", _X, "square root", "Sqrt", "sqrt", DOUBLE),
+    Function("rsqrt", _X, "1 / sqrt(x)", "Rsqrt", "rsqrt", DOUBLE),
+    Function("square", _X, "x * x", "Square", "square"),
+    Function("pow", _AB, "a ** b", recipes.power, "pow", SINGLE),
+    Function("tanh", _X, "hyperbolic tangent", "Tanh", "tanh", SINGLE),
+    Function("sigmoid", _X, "1 / (1 + exp(-x))", "Sigmoid", "sigmoid", SINGLE),
+    Function("softplus", _X, "log(1 + exp(x))", "Softplus", "softplus", SINGLE),
+    Function("relu", _X, "x where positive, else 0; NaN for NaN", "Relu", "relu"),
+    Function("erf", _X, "error function", recipes.erf, "erf", SINGLE),
+    Function("sin", _X, "sine of an angle in radians", "Sin", "sin", SINGLE),
+    Function("cos", _X, "cosine of an angle in radians", "Cos", "cos", SINGLE),
+    Function("floor", _X, "the next integer down", "Floor", "floor"),
+    Function("round", _X, "the nearest integer, halves to the even one", "Round", "rint"),
+    Function("minimum", _AB, "the smaller; NaN where one is", recipes.minimum, "minimum", SINGLE),
+    Function("maximum", _AB, "the larger; NaN where one is", recipes.maximum, "maximum", SINGLE),
+    Function(
+        "clip", ("x", "min", "max"), "x kept within min and max", recipes.clip, "clip", SINGLE
+    ),
+    Function("is_finite", _X, "neither NaN nor infinite", "IsFinite", "isfinite", SINGLE),
+    Function("is_nan", _X, "NaN", "IsNan", "isnan", SINGLE),
+    Function("zeros_like", _X, "zeros of the same shape and dtype", "ZerosLike", "zeros_like"),
+    Function("ones_like", _X, "ones of the same shape and dtype", "OnesLike", "ones_like"),
+    Function("stop", _X, "x, through which no gradient flows", "StopGradient", "stop"),
+    Function(
+        "cast_like",
+        _AB,
+        "a in the dtype of b; true is 1, false 0",
+        recipes.cast_like,
+        "cast_like",
+        kinds=("any", "tensor"),
+    ),
+    Function("sum", _X, "sum", recipes.Reduction("Sum"), "sum", SINGLE, options=_OVER),
+    Function("mean", _X, "mean", recipes.Reduction("Mean"), "mean", SINGLE, options=_OVER),
+    Function("max", _X, "largest element", recipes.Extreme("Max"), "max", SINGLE, options=_OVER),
+    Function("min", _X, "smallest element", recipes.Extreme("Min"), "min", SINGLE, options=_OVER),
+    Function("norm", _X, "Euclidean norm", recipes.Norm("Sum"), "norm", DOUBLE, options=_OVER),
+    Function(
+        "reshape_like",
+        _AB,
+        "a in the shape of b, which has as many elements",
+        recipes.reshape_like,
+        "reshape_like",
+        kinds=_LIKE,
+    ),
+    Function(
+        "broadcast_like",
+        _AB,
+        "a repeated up to the shape of b",
+        recipes.broadcast_like,
+        "broadcast_like",
+        kinds=("number", "like"),
+    ),
+    Function(
+        "sum_like",
+        _AB,
+        "a summed down to the shape of b, which broadcasts to that of a",
+        recipes.sum_like,
+        "sum_like",
+        SINGLE,
+        kinds=_LIKE,
+    ),
+    Function(
+        "transpose",
+        _X,
+        "the axes in the order of perm; the last two swapped without",
+        recipes.transpose,
+        "transpose",
+        kinds=("tensor",),
+        options={"perm": "axes"},
+    ),
+    Function(
+        "matmul",
+        _AB,
+        "matrix product over the last two axes; those before are broadcast",
+        recipes.matmul,
+        "matmul",
+        SINGLE,
+        kinds=("tensor", "tensor"),
+        options={"transpose_a": "flag", "transpose_b": "flag"},
+    ),
+)
+
+OPERATORS: Mapping[str, Function] = {function.name: function for function in _OPERATORS}
+FUNCTIONS: Mapping[str, Function] = {function.name: function for function in _NAMED}
+
+
+def look_up(name: str) -> Function:
+    """The function or operator of a Call."""
+    return FUNCTIONS.get(name) or OPERATORS[name]

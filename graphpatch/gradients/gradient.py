@@ -1,0 +1,144 @@
+"""A formula as dx for each input of an op: of the input's dtype and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from graphpatch.errors import FormulaError
+from graphpatch.gradients import recipes
+from graphpatch.gradients.constants import FLOATS
+from graphpatch.gradients.expression import Expression, Scalar
+from graphpatch.gradients.faults import fault
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.functions import SINGLE
+from graphpatch.gradients.lowering import Lowering
+from graphpatch.gradients.program import Program, Value
+from graphpatch.gradients.shapes import SCALAR, UNKNOWN
+from graphpatch.gradients.signature import NOT_SERVED, Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The formula for one input: its text and expression."""
+
+    text: str
+    expression: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """The ops of a gradient, and dx of each input; None where nothing flows."""
+
+    program: Program
+    results: tuple[Value | None, ...]
+
+
+def gradients(
+    formula: Formula, signature: Signature, parameters: Mapping[str, Scalar] | None = None
+) -> Gradients:
+    """The ops that compute dx of each input of the signature.
+
+    A result that is larger than its input is summed over the axes that were broadcast, a smaller
+    one is repeated. Raises FormulaError where the formula does not suit the op.
+    """
+    values = dict(formula.bind(parameters).values)
+    program = Program()
+    results: list[Value | None] = []
+    for (name, dtype), chosen in zip(signature.inputs, choose(formula, signature), strict=True):
+        if chosen is None:
+            results.append(None)
+            continue
+        lowering = Lowering(program, signature, values, chosen.text)
+        like = Value(name, dtype, signature.shape(name))
+        results.append(fit(program, _number(lowering, chosen.expression, dtype), like))
+    return Gradients(program, tuple(results))
+
+
+def choose(formula: Formula, signature: Signature) -> list[Chosen | None]:
+    """The formula for each input of the signature, None where nothing flows.
+
+    Raises FormulaError where the list has not one formula for each input, or where one is for an
+    input that carries no gradient.
+    """
+    indices = [int(name[1:]) for name, _ in signature.inputs]
+    if formula.alike:
+        chosen = [_alike(formula, dtype) for _, dtype in signature.inputs]
+        if not any(chosen):
+            raise FormulaError("no input of the op carries a gradient")
+        return chosen
+    if not indices or len(formula.texts) <= max(indices) or _complete(indices, formula):
+        count = max(indices, default=-1) + 1
+        raise FormulaError(
+            f"the list has {len(formula.texts)} formulas, and the op {count} inputs:"
+            " it takes one for each, or null"
+        )
+    return [_own(formula, name, dtype) for name, dtype in signature.inputs]
+
+
+def _complete(indices: list[int], formula: Formula) -> bool:
+    """Whether a formula is for an input that the signature does not have."""
+    return any(
+        text is not None and place not in indices for place, text in enumerate(formula.texts)
+    )
+
+
+def _alike(formula: Formula, dtype: str) -> Chosen | None:
+    text, expression = formula.texts[0], formula.expressions[0]
+    if dtype in NOT_SERVED:
+        raise FormulaError(f"an input is {dtype}; formulas compute in {', '.join(FLOATS)}")
+    return Chosen(text, expression) if dtype in FLOATS and text and expression else None
+
+
+def _own(formula: Formula, name: str, dtype: str) -> Chosen | None:
+    place = int(name[1:])
+    text, expression = formula.texts[place], formula.expressions[place]
+    if text is None or expression is None:
+        return None
+    if dtype not in FLOATS:
+        raise fault(text, 1, f"{name} is {dtype}, and carries no gradient: write null for it")
+    return Chosen(text, expression)
+
+
+def _number(lowering: Lowering, expression: Expression, dtype: str) -> Value:
+    operand = lowering.lower(expression)
+    if not isinstance(operand, Value):
+        if isinstance(operand, bool):
+            raise lowering.fault(expression, "a gradient is a number, and this is a condition")
+        return lowering.constant(operand, dtype, expression)
+    if operand.dtype not in FLOATS:
+        reason = (
+            "a condition; write: where(..., dy, 0)" if operand.dtype == "bool" else operand.dtype
+        )
+        raise lowering.fault(expression, f"a gradient is a number, and this is {reason}")
+    return operand
+
+
+def fit(program: Program, value: Value, like: Value) -> Value:
+    """The value in the dtype of its input, summed down or repeated to its shape."""
+    shape = value.shape
+    if shape.exactly == like.shape.exactly:
+        return program.cast(value, like.dtype)
+    if shape == SCALAR and value.constant is not None and value.constant.numbers == (0,):
+        return program.op("ZerosLike", like)
+    if shape.most is None or not shape.most <= like.shape.least:
+        return program.cast(_summed(program, value, like), like.dtype)
+    return program.cast(recipes.broadcast_like(program, value, like), like.dtype)
+
+
+def _summed(program: Program, value: Value, like: Value) -> Value:
+    """The sum over the axes that were broadcast, in float32 for the narrower dtypes.
+
+    Before it, the value is repeated along axes where it may be smaller than its input.
+    """
+    sizes, dtype = program.shape_of(value), value.dtype
+    if not like.shape.least <= value.shape.least:
+        sizes = program.op("BroadcastArgs", sizes, program.shape_of(like), shape=UNKNOWN)
+        value = program.op("BroadcastTo", value, sizes, shape=UNKNOWN)
+    wide = program.cast(value, SINGLE.get(dtype, dtype))
+    return program.cast(recipes.sum_like(program, wide, like, sizes), dtype)
+
+
+def zeros(program: Program, name: str, dtype: str) -> Value:
+    """Zeros of the shape and dtype of an argument."""
+    return program.op("ZerosLike", Value(name, dtype, UNKNOWN))

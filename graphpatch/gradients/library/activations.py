@@ -1,0 +1,111 @@
+"""Gradients of the ReLU family that make pictures of what a network looks at.
+
+Regimes, by the signs of the input x and of the upstream gradient dy, for Relu:
+
+|                 | x > 0, dy > 0 | x > 0, dy < 0 | x < 0, dy > 0 | x < 0, dy < 0 |
+|-----------------|---------------|---------------|---------------|---------------|
+| Relu's own      | dy            | dy            | 0             | 0             |
+| guided_relu     | dy            | 0             | 0             | 0             |
+| deconv_relu     | dy            | 0             | dy            | 0             |
+| redirected_relu | dy            | dy            | 0             | dy            |
+"""
+
+from __future__ import annotations
+
+from graphpatch.gradients.library.entry import Entry
+
+_GUIDED = "Springenberg et al., Striving for Simplicity: The All Convolutional Net, 2015"
+_DECONV = "Zeiler and Fergus, Visualizing and Understanding Convolutional Networks, 2014"
+_LUCID = "lucid, redirected_relu_grad.py, 2018 (Olah, Mordvintsev and Schubert, 2017)"
+
+_GUIDED_PURPOSE = "guided backpropagation: of the op's own gradient, only where dy is positive"
+_GUIDED_AVOID = (
+    "the picture is to tell classes apart: it shows edges whatever the weights are"
+    " (Adebayo et al., Sanity Checks for Saliency Maps, 2018)"
+)
+_BEYOND_RELU = "the paper has Relu alone; here the op's own gradient of the positive part of dy"
+
+_LUCID_PURPOSE = (
+    "visualisation gets started where no unit fires: an example whose gradient would be blocked"
+    " whole gets the part of it, for descent, that pushes inputs back into the active range"
+)
+_LUCID_AVOID = "a network is trained: this is for optimising its input"
+_LUCID_REACH = (
+    "lucid stops after 16 steps of a global step, which a file does not have; it decides for each"
+    " example of the batch, as here, but since it uses tf.compat.v2.where right only for a batch"
+    " of one; it refuses tensors without a batch axis"
+)
+
+_FAMILY = {
+    "Relu6": "guided_relu6",
+    "LeakyRelu": "guided_leaky_relu",
+    "Elu": "guided_elu",
+    "Selu": "guided_selu",
+    "Softplus": "guided_softplus",
+}
+
+
+def _guided(name: str, text: str, op_type: str) -> Entry:
+    return Entry(
+        name, text, _GUIDED_PURPOSE, _GUIDED_AVOID, _GUIDED, ops=(op_type,), reach=_BEYOND_RELU
+    )
+
+
+def _redirected(name: str, blocked: str, against: str, op_type: str) -> Entry:
+    """Lucid's gradient for a unit that is blocked, against which dy pushes."""
+    own = f"where({blocked}, 0, dy)"
+    some = f"max(abs({own}), from_axis=1, keepdims=true) > 0"
+    text = f"where({some}, {own}, where({against}, 0, dy))"
+    return Entry(
+        name,
+        text,
+        _LUCID_PURPOSE,
+        _LUCID_AVOID,
+        _LUCID,
+        ops=(op_type,),
+        elementwise=False,
+        by_op_type={"Relu6": "redirected_relu6"},
+        reach=_LUCID_REACH,
+    )
+
+
+ACTIVATIONS = (
+    Entry(
+        "guided_relu",
+        "where(x > 0 and dy > 0, dy, 0)",
+        _GUIDED_PURPOSE,
+        _GUIDED_AVOID,
+        _GUIDED,
+        ops=("Relu",),
+        by_op_type=_FAMILY,
+    ),
+    _guided("guided_relu6", "where(0 < x < 6 and dy > 0, dy, 0)", "Relu6"),
+    _guided(
+        "guided_leaky_relu",
+        "where(dy > 0, where(x > 0, dy, attr.alpha * dy), 0)",
+        "LeakyRelu",
+    ),
+    _guided("guided_elu", "where(dy > 0, where(y < 0, dy * (y + 1), dy), 0)", "Elu"),
+    _guided(
+        "guided_selu",
+        "where(dy > 0, dy * where(y < 0, y + 1.7580993408473768, 1.0507009873554805), 0)",
+        "Selu",
+    ),
+    _guided("guided_softplus", "where(dy > 0, dy * sigmoid(x), 0)", "Softplus"),
+    Entry(
+        "deconv_relu",
+        "relu(dy)",
+        purpose="deconvnet: only the positive part of dy, whatever the input was",
+        avoid=_GUIDED_AVOID,
+        source=_DECONV,
+        ops=("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"),
+        reach="the paper has Relu alone; as its gradient does not look at x, one serves the family",
+    ),
+    _redirected("redirected_relu", "x < 0", "x < 0 and dy > 0", "Relu"),
+    _redirected(
+        "redirected_relu6",
+        "x < 0 or x > 6",
+        "x < 0 and dy > 0 or x > 6 and dy < 0",
+        "Relu6",
+    ),
+)

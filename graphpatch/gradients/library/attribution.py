@@ -1,0 +1,77 @@
+"""Attribution rules, as far as the gradient of one op can hold them.
+
+Both rules change what flows back through activations; that of linear ops stays as it is. What
+arrives at the input is a multiplier: its product with the input (for deeplift_rescale, with the
+input's difference from its reference) is the attribution, and taken by whoever reads it.
+"""
+
+from __future__ import annotations
+
+from graphpatch.gradients.library.entry import Entry, Parameter
+
+_ANCONA = (
+    "Bach et al., On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise"
+    " Relevance Propagation, 2015; as a gradient: Ancona et al., Towards better understanding of"
+    " gradient-based attribution methods, 2018"
+)
+_DEEPLIFT = (
+    "Shrikumar, Greenside and Kundaje, Learning Important Features Through Propagating Activation"
+    " Differences, 2017; as a gradient: Ancona et al., 2018"
+)
+_DEEPLIFT_REACH = (
+    "one number is the reference of all units; the method takes each unit's own input on a"
+    " reference image, which needs a second forward pass. So it is exact where all have the same,"
+    " such as 0 in a net without biases on a black image; the rules RevealCancel and Linear"
+    " are not reached"
+)
+_ACTIVATIONS = ("Relu", "Relu6", "Elu", "Selu", "Sigmoid", "Tanh", "Softsign")
+
+
+def _rescale(name: str, activation: str, derivative: str, op_type: str) -> Entry:
+    """The difference quotient to the reference, and the derivative close to it."""
+    near = "abs(x - reference) > tolerance"
+    quotient = f"dy * ((y - {activation}) / (x - reference))"
+    return Entry(
+        name,
+        f"where({near}, {quotient}, {derivative})",
+        purpose="DeepLIFT's rescale rule: the slope from the reference to x, not that at x",
+        avoid="units differ much in their input on the reference image",
+        source=_DEEPLIFT,
+        parameters=(
+            Parameter("reference", "the input of each unit on the reference image", 0.0),
+            Parameter(
+                "tolerance",
+                "how near the reference the derivative is taken",
+                1e-5,
+                "tolerance > 0 and is_finite(tolerance)",
+            ),
+        ),
+        ops=(op_type,),
+        by_op_type={"Sigmoid": "deeplift_rescale_sigmoid", "Tanh": "deeplift_rescale_tanh"},
+        reach=_DEEPLIFT_REACH,
+    )
+
+
+ATTRIBUTION = (
+    Entry(
+        "lrp_epsilon",
+        "dy * (y / where(x < 0, x - epsilon, x + epsilon))",
+        purpose="layer-wise relevance propagation by the epsilon rule, through an activation",
+        avoid="the activation is not 0 at 0 (Sigmoid, Softplus): relevance would come from nothing",
+        source=_ANCONA,
+        parameters=(
+            Parameter(
+                "epsilon",
+                "keeps the quotient y / x finite at 0",
+                1e-4,
+                "epsilon > 0 and is_finite(epsilon)",
+            ),
+        ),
+        ops=_ACTIVATIONS,
+        reach="x is what the linear op before gives, bias included; rules that change linear ops"
+        " themselves (alpha-beta, gamma, z-plus) need its weights, and are formulas of that op",
+    ),
+    _rescale("deeplift_rescale", "relu(reference)", "where(x > 0, dy, 0)", "Relu"),
+    _rescale("deeplift_rescale_sigmoid", "sigmoid(reference)", "dy * (y * (1 - y))", "Sigmoid"),
+    _rescale("deeplift_rescale_tanh", "tanh(reference)", "dy * (1 - square(y))", "Tanh"),
+)

@@ -1,0 +1,102 @@
+"""A line of the library: a named formula, its parameters, what it is for and where it is from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from graphpatch.errors import RulesError, did_you_mean
+from graphpatch.gradients.expression import Scalar
+from graphpatch.gradients.folding import holds
+from graphpatch.gradients.formula import Formula, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A number that a rule gives by name.
+
+    `default` is None where the rule must give it. `legal` is a condition in the formula language,
+    on the parameter alone.
+    """
+
+    name: str
+    does: str
+    default: float | None = None
+    legal: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A gradient of the library.
+
+    `text` is its formula, or a list with one for each input. `ops` are the op types it is meant
+    for, none where it suits any op with one input and one output. `elementwise`: each element of
+    dx is made of the same element of dy, x and y. `legal` is a condition on several parameters.
+    `by_op_type` names the entry to take instead for an op type of the same family. `reach` says
+    what of the method in `source` the formula leaves out.
+    """
+
+    name: str
+    text: Source
+    purpose: str
+    avoid: str
+    source: str
+    parameters: tuple[Parameter, ...] = ()
+    ops: tuple[str, ...] = ()
+    elementwise: bool = True
+    legal: str = ""
+    by_op_type: Mapping[str, str] = field(default_factory=dict, hash=False)
+    reach: str = ""
+
+    def formula(self, parameters: Mapping[str, object] | Scalar | None = None) -> Formula:
+        """The formula with values for its parameters: by name, or one number where one is all.
+
+        Raises RulesError where a parameter is unknown, missing, no number, or out of its range.
+        """
+        if parameters is None or isinstance(parameters, Mapping):
+            return self._parsed.bind(self.checked(parameters or {}))
+        return self._parsed.bind(self.checked(self.short(parameters)))
+
+    @cached_property
+    def _parsed(self) -> Formula:
+        return Formula.parse(self.text, [parameter.name for parameter in self.parameters])
+
+    def short(self, value: object) -> dict[str, object]:
+        """The parameters that `{"scale": 0.5}` means. Raises RulesError unless there is one."""
+        if len(self.parameters) != 1:
+            names = ", ".join(parameter.name for parameter in self.parameters)
+            takes = f"its parameters by name: {names}" if names else "no parameters"
+            raise RulesError(f"{self.name} takes {takes}, not {value!r}")
+        return {self.parameters[0].name: value}
+
+    def checked(self, given: Mapping[str, object]) -> dict[str, Scalar]:
+        """The value of each parameter, the default where none is given.
+
+        Raises RulesError where one is unknown, missing, no number, or out of its range.
+        """
+        legal = {parameter.name: parameter for parameter in self.parameters}
+        for name in given:
+            if name not in legal:
+                near = did_you_mean(name, legal) or f"; it has: {', '.join(legal) or 'none'}"
+                raise RulesError(f"{self.name} has no parameter {name!r}{near}")
+        values = {name: self._value(parameter, given) for name, parameter in legal.items()}
+        if self.legal and not holds(self.legal, values):
+            found = ", ".join(f"{name} is {value:g}" for name, value in values.items())
+            raise RulesError(f"{self.name}: {found}; it must be that {self.legal}")
+        return dict(values)
+
+    def _value(self, parameter: Parameter, given: Mapping[str, object]) -> float:
+        value = given.get(parameter.name, parameter.default)
+        if parameter.name not in given and parameter.default is None:
+            raise RulesError(f"{self.name} needs {parameter.name}: {parameter.does}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise RulesError(f"{self.name}: {parameter.name} is {value!r}, not a number")
+        value = float(value)
+        condition = parameter.legal or f"{parameter.name} == {parameter.name}"
+        if not holds(condition, {parameter.name: value}):
+            must = (
+                f"it must be that {parameter.legal}" if parameter.legal else "it must be a number"
+            )
+            raise RulesError(f"{self.name}: {parameter.name} is {value:g}; {must}")
+        return value

@@ -1,0 +1,76 @@
+"""Surrogates: gradients for ops whose own is zero almost everywhere, such as Sign and Round.
+
+The step is at x = 0. Each is the derivative of a smooth function that looks like the step.
+"""
+
+from __future__ import annotations
+
+from graphpatch.gradients.library.entry import Entry, Parameter
+
+_STEPS = ("Sign", "Round", "Rint", "Floor", "Ceil")
+
+_SLOPE = "slope > 0 and is_finite(slope)"
+_AT_ZERO = "the steps are not at 0 alone, as those of Round and Floor: straight_through suits these"
+
+STEPS = (
+    Entry(
+        "straight_through",
+        "dy",
+        purpose="straight-through estimator: the step counts as identity",
+        avoid="inputs wander far from the step, and shall get nothing there: hard_tanh_ste",
+        source="Bengio, Leonard and Courville, Estimating or Propagating Gradients Through"
+        " Stochastic Neurons, 2013",
+        ops=_STEPS,
+    ),
+    Entry(
+        "hard_tanh_ste",
+        "where(abs(x) <= 1, dy, 0)",
+        purpose="straight-through estimator for binary units, which stops where they saturate",
+        avoid="inputs often lie beyond -1 and 1: they are never called back",
+        source="Hubara et al., Binarized Neural Networks, 2016",
+        ops=("Sign",),
+    ),
+    Entry(
+        "sigmoid_surrogate",
+        "dy * (slope * sigmoid(slope * x) * sigmoid(-slope * x))",
+        purpose="the step counts as a logistic function",
+        avoid=_AT_ZERO,
+        source="Neftci, Mostafa and Zenke, Surrogate Gradient Learning in Spiking Neural"
+        " Networks, 2019",
+        parameters=(Parameter("slope", "the steepness; at 0 dx is slope / 4 * dy", 1.0, _SLOPE),),
+        ops=("Sign",),
+    ),
+    Entry(
+        "arctan_surrogate",
+        "dy * (slope / 2 / (1 + square(pi / 2 * slope * x)))",
+        purpose="the step counts as arctan(pi / 2 * slope * x) / pi + 1 / 2",
+        avoid=_AT_ZERO,
+        source="Fang et al., Incorporating Learnable Membrane Time Constant to Enhance Learning"
+        " of Spiking Neural Networks, 2021",
+        parameters=(Parameter("slope", "the steepness; at 0 dx is slope / 2 * dy", 2.0, _SLOPE),),
+        ops=("Sign",),
+    ),
+    Entry(
+        "fast_sigmoid_surrogate",
+        "dy / square(1 + slope * abs(x))",
+        purpose="the step counts as x / (1 + slope * abs(x)), which needs no exp",
+        avoid=_AT_ZERO,
+        source="Zenke and Ganguli, SuperSpike, 2018",
+        parameters=(Parameter("slope", "how fast it falls; at 0 dx is dy", 1.0, _SLOPE),),
+        ops=("Sign",),
+    ),
+    Entry(
+        "triangle_surrogate",
+        "dy * (height * relu(1 - abs(x) / width))",
+        purpose="the derivative of the step is a triangle: nothing flows beyond its width",
+        avoid=_AT_ZERO,
+        source="Esser et al., Convolutional Networks for Fast, Energy-Efficient Neuromorphic"
+        " Computing, 2016; height 0.3: Bellec et al., Long Short-Term Memory and"
+        " Learning-to-Learn in Networks of Spiking Neurons, 2018",
+        parameters=(
+            Parameter("height", "dx / dy at 0", 1.0, "height > 0 and is_finite(height)"),
+            Parameter("width", "where it reaches 0", 1.0, "width > 0 and is_finite(width)"),
+        ),
+        ops=("Sign",),
+    ),
+)

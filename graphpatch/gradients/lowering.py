@@ -1,0 +1,160 @@
+"""A formula as TensorFlow ops, for one op's dtypes: what is legal is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from graphpatch.errors import FormulaError, did_you_mean
+from graphpatch.gradients import constants, options
+from graphpatch.gradients.constants import FLOATS
+from graphpatch.gradients.expression import (
+    Attr,
+    Call,
+    Expression,
+    Literal,
+    Numbers,
+    Parameter,
+    Scalar,
+    Variable,
+)
+from graphpatch.gradients.faults import fault
+from graphpatch.gradients.folding import fold
+from graphpatch.gradients.functions import Function, Kind, look_up
+from graphpatch.gradients.program import Program, Value
+from graphpatch.gradients.signature import Signature
+
+Operand: TypeAlias = Scalar | Value
+
+
+class Lowering:
+    """One expression, written into a program.
+
+    A call on plain numbers is computed at once, in double precision; a plain number that meets a
+    tensor is rounded to that tensor's dtype.
+    """
+
+    def __init__(
+        self, program: Program, signature: Signature, values: Mapping[str, Scalar], text: str
+    ) -> None:
+        self.program = program
+        self.signature = signature
+        self.values = values
+        self.text = text
+
+    def fault(self, expression: Expression, message: str) -> FormulaError:
+        """The error to raise for a part of the formula."""
+        return fault(self.text, expression.column, message)
+
+    def lower(self, expression: Expression) -> Operand:
+        """The tensor, or the plain number or boolean, that an expression is.
+
+        Raises FormulaError where the op has no such input or attr, or where dtypes do not agree.
+        """
+        if isinstance(expression, Call):
+            return self._call(expression)
+        if isinstance(expression, Literal):
+            return expression.value
+        if isinstance(expression, Variable):
+            return self._variable(expression)
+        if isinstance(expression, Numbers):
+            raise self.fault(expression, "a list stands only in axes= and perm=")
+        return self._given(expression)
+
+    def _given(self, expression: Attr | Parameter) -> Scalar:
+        if isinstance(expression, Parameter):
+            if expression.name not in self.values:
+                raise self.fault(expression, f"parameter {expression.name!r} has no value")
+            return self.values[expression.name]
+        try:
+            return self.signature.attr(expression.name)
+        except FormulaError as error:
+            raise self.fault(expression, str(error)) from None
+
+    def _variable(self, expression: Variable) -> Value:
+        name = expression.name
+        legal = self.signature.variables
+        if name not in legal:
+            near = did_you_mean(name, legal)
+            raise self.fault(expression, f"the op has no {name}; it has: {', '.join(legal)}{near}")
+        if name.startswith("dy") and legal[name] not in FLOATS:
+            message = f"{name[1:]} is {legal[name]}: no gradient reaches it, so there is no {name}"
+            raise self.fault(expression, message)
+        return Value(name, legal[name], self.signature.shape(name))
+
+    def _call(self, call: Call) -> Operand:
+        function = look_up(call.function)
+        if function.name == "where":
+            condition = self.lower(call.arguments[0])
+            if isinstance(condition, bool):
+                return self.lower(call.arguments[1 if condition else 2])
+        operands = [self.lower(argument) for argument in call.arguments]
+        for kind, operand, argument in zip(function.kinds, operands, call.arguments, strict=False):
+            self._check(function, kind, operand, argument)
+        plain = [operand for operand in operands if not isinstance(operand, Value)]
+        if len(plain) == len(operands) and not function.options:
+            return fold(function, plain)
+        return self._apply(call, function, operands)
+
+    def _check(
+        self, function: Function, kind: Kind, operand: Operand, argument: Expression
+    ) -> None:
+        """Raise where an operand is not what the function takes in this place."""
+        is_tensor = isinstance(operand, Value)
+        dtype = operand.dtype if isinstance(operand, Value) else type(operand).__name__
+        is_truth = dtype == "bool"
+        if kind == "any" or (kind == "like" and is_tensor):
+            return
+        if kind in ("tensor", "like") and not is_tensor:
+            raise self.fault(argument, f"{function.name} takes a tensor here, not a plain number")
+        if kind == "truth":
+            if not is_truth:
+                raise self.fault(
+                    argument, f"{function.name!r} takes a condition here, not a number"
+                )
+        elif is_truth:
+            message = f"{function.name!r} takes numbers, and this is a condition"
+            raise self.fault(argument, f"{message}; write: where(..., 1, 0)")
+        elif isinstance(operand, Value) and dtype not in FLOATS:
+            message = f"this is {dtype}; formulas compute in {', '.join(FLOATS)}"
+            raise self.fault(argument, f"{message}; write: cast_like(..., dy)")
+
+    def _apply(self, call: Call, function: Function, operands: Sequence[Operand]) -> Value:
+        given = options.evaluate(self.text, call, self.lower)
+        dtype = self._common_dtype(call, function, operands)
+        wide = function.wide.get(dtype, dtype)
+        values = []
+        for kind, operand, argument in zip(function.kinds, operands, call.arguments, strict=False):
+            value = self._tensor(operand, "bool" if kind == "truth" else dtype, argument)
+            values.append(self.program.cast(value, wide) if kind in ("number", "tensor") else value)
+        if isinstance(function.spelling, str):
+            result = self.program.op(function.spelling, *values)
+        else:
+            result = function.spelling(self.program, *values, **given)
+        return self.program.cast(result, dtype) if result.dtype == wide else result
+
+    def _common_dtype(self, call: Call, function: Function, operands: Sequence[Operand]) -> str:
+        """The dtype of the numbers of a call; that of dy where all are plain."""
+        dtypes: dict[str, Expression] = {}
+        for kind, operand, argument in zip(function.kinds, operands, call.arguments, strict=False):
+            if isinstance(operand, Value) and kind in ("number", "tensor"):
+                dtypes.setdefault(operand.dtype, argument)
+        if len(dtypes) > 1:
+            message = f"{function.name!r} meets {' and '.join(dtypes)}; write: cast_like(..., ...)"
+            raise self.fault(call, message)
+        found = next(iter(dtypes), None) or self.signature.upstream_dtype
+        if found is None:
+            raise self.fault(call, "no output of the op has a dtype that carries gradients")
+        return found
+
+    def _tensor(self, operand: Operand, dtype: str, argument: Expression) -> Value:
+        return operand if isinstance(operand, Value) else self.constant(operand, dtype, argument)
+
+    def constant(self, value: Scalar, dtype: str, argument: Expression) -> Value:
+        """A plain number as a tensor. Raises where that dtype makes it 0 or infinite."""
+        if isinstance(value, bool) and dtype != "bool":
+            value = float(value)
+        if dtype != "bool" and not constants.survives(value, dtype):
+            small = "0" if abs(value) < 1 else "infinite"
+            raise self.fault(argument, f"{value:g} is {small} in {dtype}")
+        return self.program.scalar(value, dtype)

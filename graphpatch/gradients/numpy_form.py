@@ -1,0 +1,141 @@
+"""A formula in numpy: the reference that the other forms are compared with.
+
+It reads the parsed formula itself and shares no code with the TensorFlow forms but the table of
+functions, so that a mistake in one does not hide in the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphpatch.errors import FormulaError
+from graphpatch.gradients import options
+from graphpatch.gradients.constants import FLOATS
+from graphpatch.gradients.expression import (
+    Attr,
+    Call,
+    Expression,
+    Literal,
+    Numbers,
+    Parameter,
+    Scalar,
+    Variable,
+)
+from graphpatch.gradients.faults import fault
+from graphpatch.gradients.folding import fold
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.functions import SINGLE, look_up
+from graphpatch.gradients.numpy_functions import Array, named, sum_like
+
+Operand: TypeAlias = Scalar | Array
+
+
+def numpy_gradient(
+    formula: Formula,
+    parameters: Mapping[str, Scalar] | None,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    upstream: Sequence[Array],
+    attrs: Mapping[str, Scalar] | None = None,
+) -> list[Array | None]:
+    """The dx of each input array, of its shape and dtype, or None.
+
+    Arrays of bfloat16 are those of the package ml_dtypes. Raises FormulaError where the formula
+    reads what is not there; it leaves further checks to the form that is written to files.
+    """
+    variables = {f"x{place}": value for place, value in enumerate(inputs)}
+    variables |= {f"y{place}": value for place, value in enumerate(outputs)}
+    variables |= {f"dy{place}": value for place, value in enumerate(upstream)}
+    values = dict(formula.bind(parameters).values)
+    results: list[Array | None] = []
+    for place, like in enumerate(inputs):
+        at = 0 if formula.alike else place
+        text, expression = formula.texts[at], formula.expressions[at]
+        if text is None or expression is None or like.dtype.name not in FLOATS:
+            results.append(None)
+            continue
+        found = evaluate(expression, text, variables, values, attrs or {}, upstream[0].dtype)
+        results.append(_fitted(found, like))
+    return results
+
+
+def evaluate(
+    expression: Expression,
+    text: str,
+    variables: Mapping[str, Array],
+    values: Mapping[str, Scalar],
+    attrs: Mapping[str, Scalar],
+    default: Any = np.float64,
+) -> Operand:
+    """The array, or the plain number or boolean, that an expression is.
+
+    `default` is the dtype of a `where` between plain numbers.
+    """
+
+    def value_of(part: Expression) -> Operand:
+        if isinstance(part, Call):
+            return _call(part, text, value_of, default)
+        if isinstance(part, Literal):
+            return part.value
+        if isinstance(part, Numbers):
+            raise fault(text, part.column, "a list stands only in axes= and perm=")
+        known: Mapping[str, Operand] = (
+            variables if isinstance(part, Variable) else values if _is_parameter(part) else attrs
+        )
+        if part.name not in known:
+            raise fault(text, part.column, f"there is no {part.name}; there is: {', '.join(known)}")
+        return known[part.name]
+
+    with np.errstate(all="ignore"):
+        return value_of(expression)
+
+
+def _is_parameter(part: Parameter | Attr) -> bool:
+    return isinstance(part, Parameter)
+
+
+def _call(call: Call, text: str, value_of: Any, default: Any) -> Operand:
+    function = look_up(call.function)
+    if function.name == "where":
+        condition = value_of(call.arguments[0])
+        if isinstance(condition, bool):
+            return value_of(call.arguments[1 if condition else 2])  # type: ignore[no-any-return]
+    operands = [value_of(argument) for argument in call.arguments]
+    given = options.evaluate(text, call, value_of)
+    if not function.options and not any(isinstance(operand, np.ndarray) for operand in operands):
+        return fold(function, operands)
+    computed = [
+        operand
+        for kind, operand in zip(function.kinds, operands, strict=False)
+        if kind in ("number", "tensor") and isinstance(operand, np.ndarray)
+    ]
+    dtype = computed[0].dtype if computed else np.dtype(default)
+    if any(operand.dtype != dtype for operand in computed) or dtype.name not in FLOATS:
+        found = ", ".join(sorted({operand.dtype.name for operand in computed}))
+        raise fault(text, call.column, f"{function.name!r} meets {found}; write: cast_like(...)")
+    wide = np.dtype(function.wide.get(dtype.name, dtype))
+    arrays = [
+        _array(operand, dtype).astype(wide) if kind in ("number", "tensor") else np.asarray(operand)
+        for kind, operand in zip(function.kinds, operands, strict=False)
+    ]
+    result = np.asarray(named(function.numpy)(*arrays, **given))
+    return result.astype(dtype) if result.dtype == wide else result
+
+
+def _array(operand: Operand, dtype: Any) -> Array:
+    return np.asarray(operand, dtype=dtype)
+
+
+def _fitted(found: Operand, like: Array) -> Array:
+    """The result in the dtype of the input, summed down or repeated to its shape."""
+    value = _array(found, None if isinstance(found, np.ndarray) else like.dtype)
+    try:
+        shape = np.broadcast_shapes(value.shape, like.shape)
+    except ValueError:
+        raise FormulaError(f"a gradient of shape {value.shape} for {like.shape}") from None
+    wide = SINGLE.get(value.dtype.name, value.dtype)
+    total = sum_like(np.broadcast_to(value, shape).astype(wide), like)
+    return total.astype(value.dtype).astype(like.dtype)

@@ -1,0 +1,64 @@
+"""The options of a call (`axes=[1, 2]`, `keepdims=true`): known before there is a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from graphpatch.gradients.expression import Call, Expression, Numbers, Scalar
+from graphpatch.gradients.faults import fault
+from graphpatch.gradients.functions import look_up
+
+Evaluate = Callable[[Expression], object]
+
+
+def evaluate(text: str, call: Call, value_of: Evaluate) -> dict[str, object]:
+    """The options of a call by name; `value_of` computes one that is no list.
+
+    Raises FormulaError where one is not what the function takes.
+    """
+    kinds: Mapping[str, str] = look_up(call.function).options
+    found: dict[str, object] = {}
+    for word, expression in call.options:
+        if kinds[word] == "flag":
+            found[word] = _flag(text, word, expression, value_of)
+        elif kinds[word] == "axis":
+            found[word] = _axis(text, word, expression, value_of, least=0)
+        else:
+            found[word] = _axes(text, word, expression, value_of)
+    if "axes" in found and "from_axis" in found:
+        raise fault(text, call.column, f"{call.function} takes axes or from_axis, not both")
+    return found
+
+
+def _flag(text: str, word: str, expression: Expression, value_of: Evaluate) -> bool:
+    value = _plain(text, word, expression, value_of)
+    if not isinstance(value, bool):
+        raise fault(text, expression.column, f"{word} is true or false, not {value:g}")
+    return value
+
+
+def _axis(
+    text: str, word: str, expression: Expression, value_of: Evaluate, least: int | None = None
+) -> int:
+    value = _plain(text, word, expression, value_of)
+    if isinstance(value, bool) or not float(value).is_integer():
+        raise fault(text, expression.column, f"{word} counts axes; {value} is no integer")
+    if least is not None and value < least:
+        raise fault(text, expression.column, f"{word} counts from {least}, and this is {value:g}")
+    return int(value)
+
+
+def _axes(text: str, word: str, expression: Expression, value_of: Evaluate) -> tuple[int, ...]:
+    items = expression.items if isinstance(expression, Numbers) else (expression,)
+    axes = tuple(_axis(text, word, item, value_of) for item in items)
+    if len(set(axes)) < len(axes):
+        raise fault(text, expression.column, f"{word} names an axis twice")
+    return axes
+
+
+def _plain(text: str, word: str, expression: Expression, value_of: Evaluate) -> Scalar:
+    value = value_of(expression)
+    if not isinstance(value, (bool, int, float)):
+        message = f"{word} is the same in every run: a number, a parameter or an attr, no tensor"
+        raise fault(text, expression.column, message)
+    return value

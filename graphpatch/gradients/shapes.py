@@ -1,0 +1,49 @@
+"""What is known of a tensor's shape before any tensor is there: whose shape it has.
+
+A formula is written for ops whose shapes the file need not tell. Enough is known all the same to
+leave most of the reshaping out: `dy * x` has the joint shape of dy and x, whatever that is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The shape that tensors have when broadcast together, by their names.
+
+    The shape broadcasts to the joint one of `most` (None where that is unknown), and the joint
+    one of `least` broadcasts to it. Where both are the same, it is that shape.
+    """
+
+    most: frozenset[str] | None
+    least: frozenset[str]
+
+    @property
+    def exactly(self) -> frozenset[str] | None:
+        """The tensors whose joint shape this is, or None where that is unknown."""
+        return self.most if self.most == self.least else None
+
+
+SCALAR = Shape(frozenset(), frozenset())
+UNKNOWN = Shape(None, frozenset())
+
+
+def of(name: str) -> Shape:
+    """The shape of one tensor."""
+    return Shape(frozenset({name}), frozenset({name}))
+
+
+def joint(*shapes: Shape) -> Shape:
+    """The shape that these have when broadcast together."""
+    least = frozenset[str]().union(*(shape.least for shape in shapes))
+    known = [shape.most for shape in shapes if shape.most is not None]
+    if len(known) < len(shapes):
+        return Shape(None, least)
+    return Shape(frozenset[str]().union(*known), least)
+
+
+def reduced(shape: Shape) -> Shape:
+    """The shape with some sizes set to 1."""
+    return Shape(shape.most, frozenset())

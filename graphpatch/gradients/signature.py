@@ -1,0 +1,73 @@
+"""The op that a gradient is for, as far as formulas need it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from graphpatch.errors import FormulaError, did_you_mean
+from graphpatch.gradients.constants import DTYPE_NUMBERS, FLOATS
+from graphpatch.gradients.expression import Scalar
+from graphpatch.gradients.shapes import Shape, of
+
+_NUMBERED = {"x": re.compile(r"x\d+", re.ASCII), "y": re.compile(r"y\d+", re.ASCII)}
+
+NOT_SERVED = ("complex64", "complex128")
+"""The dtypes that carry gradients in TensorFlow, and that formulas do not compute in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """An op's inputs (`x0`, ...) and outputs (`y0`, ...) with their dtypes, and its attrs.
+
+    An input that no gradient needs may be missing. `same_shape`: all these tensors have one
+    shape, in every run. `attrs` are those that are numbers or booleans, with the op type's
+    defaults where the NodeDef leaves them out; others may be there, and cannot be read.
+    """
+
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, str], ...]
+    attrs: Mapping[str, object] = field(default_factory=dict, hash=False)
+    same_shape: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Sequence[tuple[str, str]],
+        outputs: Sequence[tuple[str, str]],
+        attrs: Mapping[str, object] | None = None,
+        same_shape: bool = False,
+    ) -> Signature:
+        """The signature. Raises ValueError for arguments not named x0, y0 and so on."""
+        for kind, arguments in (("x", inputs), ("y", outputs)):
+            for name, dtype in arguments:
+                if not _NUMBERED[kind].fullmatch(name) or dtype not in DTYPE_NUMBERS:
+                    raise ValueError(f"({name!r}, {dtype!r}) is not ({kind}0, a dtype's name)")
+        return cls(tuple(inputs), tuple(outputs), attrs or {}, same_shape)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The dtype of each variable that a formula for this op may read."""
+        upstream = ((f"d{name}", dtype) for name, dtype in self.outputs)
+        return dict((*self.inputs, *self.outputs, *upstream))
+
+    @property
+    def upstream_dtype(self) -> str | None:
+        """The dtype of the first upstream gradient that there is."""
+        return next((dtype for _, dtype in self.outputs if dtype in FLOATS), None)
+
+    def shape(self, name: str) -> Shape:
+        """The shape of a variable: dy0 has that of y0, and all have one where they do."""
+        return of("x" if self.same_shape else name.removeprefix("d"))
+
+    def attr(self, name: str) -> Scalar:
+        """The value of an attr. Raises FormulaError where there is none, or it is no number."""
+        value = self.attrs.get(name)
+        if name not in self.attrs:
+            legal = [word for word, held in self.attrs.items() if isinstance(held, (int, float))]
+            near = did_you_mean(name, legal) or f"; numbers and booleans: {', '.join(legal) or '-'}"
+            raise FormulaError(f"the op has no attr {name!r}{near}")
+        if not isinstance(value, (bool, int, float)):
+            raise FormulaError(f"attr {name!r} is {value!r}; formulas read numbers and booleans")
+        return value

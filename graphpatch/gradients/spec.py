@@ -1,0 +1,162 @@
+"""G, what flows back: from a rules file to a value, and to and from the key that carries it.
+
+A key is what `_gradient_op_type` holds. For a gradient of ours it is `graphpatch:` and the
+gradient as a rules file spells it, so that a consumer can register it from the file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from graphpatch import opdefs
+from graphpatch.errors import RulesError, did_you_mean
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.library import LIBRARY, named
+
+PREFIX = "graphpatch:"
+REGISTERED, FORMULA = "registered", "formula"
+
+GradientSpec = str | dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """The op's own gradient again: an override is taken off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A gradient that TensorFlow, or whoever loads the file, has registered under this key.
+
+    `stock` says that TensorFlow itself registers it: it is the gradient of the op type `key`.
+    `by_name` says that a rules file gave the op type alone, without `registered`.
+    """
+
+    key: str
+    stock: bool = False
+    by_name: bool = False
+
+
+@dataclass(frozen=True)
+class Named:
+    """A gradient of the library, with its parameters."""
+
+    name: str
+    parameters: tuple[tuple[str, float], ...] = ()
+
+    @cached_property
+    def key(self) -> str:
+        """The key that carries it: `graphpatch:guided_relu`."""
+        if not self.parameters:
+            return PREFIX + self.name
+        return PREFIX + _json({self.name: dict(self.parameters)})
+
+    @cached_property
+    def formula(self) -> Formula:
+        """What it computes."""
+        return LIBRARY[self.name].formula(dict(self.parameters))
+
+    @cached_property
+    def attrs(self) -> tuple[str, ...]:
+        """The attrs of the op that it reads."""
+        return tuple(sorted(self.formula.attrs))
+
+    def for_op(self, op_type: str) -> Named:
+        """The gradient of the same family that is meant for this op type."""
+        name = named(self.name, op_type).name
+        return self if name == self.name else replace(self, name=name)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A formula that the rules file spells out."""
+
+    formula: Formula
+
+    @cached_property
+    def attrs(self) -> tuple[str, ...]:
+        """The attrs of the op that it reads."""
+        return tuple(sorted(self.formula.attrs))
+
+    @cached_property
+    def key(self) -> str:
+        """The key that carries it: `graphpatch:` and the formula."""
+        texts = self.formula.texts[0] if self.formula.alike else self.formula.texts
+        return PREFIX + _json({FORMULA: texts})
+
+    def for_op(self, op_type: str) -> Written:
+        """The formula itself, which is for any op type."""
+        return self
+
+
+Computed = Named | Written
+Gradient = Stock | Registered | Computed
+
+
+def parse(spec: GradientSpec) -> Gradient:
+    """The gradient that a rules file means.
+
+    Raises RulesError with the nearest legal name, or the parameter that is wrong.
+    """
+    if isinstance(spec, str):
+        return _from_name(spec)
+    if len(spec) != 1:
+        raise RulesError(f"a gradient is a name or one {{name: parameters}}, not {len(spec)} keys")
+    ((name, value),) = spec.items()
+    if name == REGISTERED:
+        return _registered(value)
+    if name == FORMULA:
+        return Written(Formula.parse(value))
+    if name not in LIBRARY:
+        raise RulesError(_unknown(name))
+    return _named(name, value)
+
+
+def from_key(key: str) -> Computed | None:
+    """The gradient of ours that a key carries, or None for a key of somebody else's."""
+    if not key.startswith(PREFIX):
+        return None
+    text = key.removeprefix(PREFIX)
+    found = parse(msgspec.json.decode(text) if text.startswith("{") else text)
+    return found if isinstance(found, Named | Written) else None
+
+
+def _from_name(name: str) -> Gradient:
+    if name == "stock":
+        return Stock()
+    if name in LIBRARY:
+        return _named(name, {})
+    known = opdefs.lookup(name)
+    if known is None or known.gradient == "missing":
+        raise RulesError(_unknown(name))
+    return Registered(name, stock=True, by_name=True)
+
+
+def _registered(value: Any) -> Registered:
+    if not isinstance(value, str) or not value:
+        raise RulesError(f'"registered" is the name of a gradient, not {value!r}')
+    known = opdefs.lookup(value)
+    return Registered(value, stock=known is not None and known.gradient != "missing")
+
+
+def _named(name: str, value: Any) -> Named:
+    entry = LIBRARY[name]
+    given: Mapping[str, Any] = value if isinstance(value, dict) else entry.short(value)
+    parameters = entry.checked(given)
+    return Named(name, tuple(sorted(parameters.items())))
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value, order="deterministic").decode()
+
+
+def _unknown(name: str) -> str:
+    legal = ["stock", REGISTERED, FORMULA, *LIBRARY]
+    types = [one for one in opdefs.op_types() if one[:1] == name[:1].upper()]
+    near = did_you_mean(name, [*legal, *types]) or f"; the library has: {', '.join(LIBRARY)}"
+    return f"{name!r} is neither a gradient of the library nor an op type that has one{near}"

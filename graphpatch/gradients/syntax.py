@@ -1,0 +1,196 @@
+"""The parser of the formula language: operator precedence, by binding power (Pratt, 1973).
+
+From loosest to tightest: `or`, `and`, `not`, comparisons (which chain), `+ -`, `* /`, the signs
+`+ -`, and `**`, which groups to the right. Nothing is evaluated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from graphpatch.gradients import words
+from graphpatch.gradients.calls import Given, bind
+from graphpatch.gradients.expression import Call, Expression, Literal, Numbers, depth
+from graphpatch.gradients.faults import fault
+from graphpatch.gradients.functions import FUNCTIONS
+from graphpatch.gradients.tokens import Token, tokenize
+
+_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+_COMPARE = 4
+_BINDS = {"or": 1, "and": 2, "+": 5, "-": 5, "*": 6, "/": 6} | dict.fromkeys(_COMPARISONS, _COMPARE)
+_NOT = 3
+_SIGN = 7
+_POWER = 8
+_DEEPEST = 100
+"""How deep a formula may nest, so that it never meets the limit of Python's own recursion."""
+
+
+def parse(text: str, parameters: Collection[str] = ()) -> Expression:
+    """The expression that a formula stands for.
+
+    `parameters` are the names it may use besides the language's own. Raises FormulaError, with
+    the column and the nearest legal word, where the text is no formula.
+    """
+    return _Parser(text, parameters).whole()
+
+
+class _Parser:
+    """One reading of a text, from its first token to its last."""
+
+    def __init__(self, text: str, parameters: Collection[str]) -> None:
+        self.text = text
+        self.parameters = parameters
+        self.tokens = tokenize(text)
+        self.position = 0
+        self.depth = 0
+
+    @property
+    def here(self) -> Token:
+        return self.tokens[self.position]
+
+    def at_end(self) -> bool:
+        return self.here.kind == "end"
+
+    def advance(self) -> Token:
+        token = self.here
+        self.position += 1
+        return token
+
+    def sees(self, symbol: str) -> bool:
+        return not self.at_end() and self.here.text == symbol
+
+    def expect(self, symbol: str, purpose: str) -> None:
+        if not self.sees(symbol):
+            found = self.here
+            raise fault(self.text, found.column, f"{symbol!r} {purpose}, found {found}")
+        self.advance()
+
+    def whole(self) -> Expression:
+        if self.at_end():
+            raise fault(self.text, 1, "the formula is empty; the gradient that is always 0 is: 0")
+        expression = self.expression(0)
+        if not self.at_end():
+            raise fault(self.text, self.here.column, self.left_over())
+        if depth(expression) > _DEEPEST:
+            raise fault(self.text, 1, f"nested more than {_DEEPEST} deep")
+        return expression
+
+    def left_over(self) -> str:
+        if self.sees(")") or self.sees("]"):
+            return f"{self.here} closes nothing"
+        if self.sees("="):
+            return "equality is written =="
+        if self.here.text in words.ELSEWHERE:
+            return words.unknown(self.here.text, self.parameters, FUNCTIONS)
+        return f"an operator or the end is due, found {self.here}"
+
+    def expression(self, least: int) -> Expression:
+        """What stands here, as far as its operators bind tighter than `least`."""
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise fault(self.text, self.here.column, f"nested more than {_DEEPEST} deep")
+        left = self.operand(least)
+        while (binds := self.binding()) > least:
+            left = self.operation(left, binds)
+        self.depth -= 1
+        return left
+
+    def binding(self) -> int:
+        if self.at_end():
+            return 0
+        return _POWER if self.sees("**") else _BINDS.get(self.here.text, 0)
+
+    def operation(self, left: Expression, binds: int) -> Expression:
+        if binds == _COMPARE:
+            return self.comparison(left)
+        sign = self.advance()
+        right = self.expression(_SIGN - 1 if binds == _POWER else binds)
+        return Call(sign.text, (left, right), column=sign.column)
+
+    def comparison(self, left: Expression) -> Expression:
+        """`a < b`, or a chain: `a < b < c` holds where `a < b and b < c` does."""
+        result: Expression | None = None
+        while self.binding() == _COMPARE:
+            sign = self.advance()
+            right = self.expression(_COMPARE)
+            holds = Call(sign.text, (left, right), column=sign.column)
+            result = holds if result is None else Call("and", (result, holds), column=sign.column)
+            left = right
+        assert result is not None
+        return result
+
+    def operand(self, least: int) -> Expression:
+        token = self.advance()
+        if token.kind == "number":
+            return self.number(token)
+        if token.kind == "name":
+            return self.word(token, least)
+        if token.text == "(":
+            inside = self.expression(0)
+            self.expect(")", "is due")
+            return inside
+        if token.text == "-":
+            return Call("-x", (self.expression(_SIGN - 1),), column=token.column)
+        if token.text == "+":
+            return self.expression(_SIGN - 1)
+        raise fault(self.text, token.column, f"a value is due, found {token}")
+
+    def number(self, token: Token) -> Expression:
+        value = float(token.text)
+        if value == float("inf"):
+            raise fault(self.text, token.column, f"{token.text} is beyond any float; write: inf")
+        return Literal(value, token.column)
+
+    def word(self, token: Token, least: int) -> Expression:
+        if token.text == "not":
+            if least >= _NOT:
+                raise fault(self.text, token.column, "put the 'not ...' in parentheses")
+            return Call("not", (self.expression(_NOT - 1),), column=token.column)
+        if token.text in words.OPERATOR_WORDS:
+            raise fault(self.text, token.column, f"a value is due, found {token}")
+        if self.sees("("):
+            return self.call(token)
+        if token.text == "attr" and self.sees("."):
+            return self.attr(token)
+        expression = words.meaning(token.text, token.column, self.parameters)
+        if expression is None:
+            message = words.unknown(token.text, self.parameters, FUNCTIONS)
+            raise fault(self.text, token.column, message)
+        return expression
+
+    def attr(self, token: Token) -> Expression:
+        self.advance()
+        name = self.advance()
+        if name.kind != "name":
+            raise fault(self.text, name.column, f"the name of an attr is due, found {name}")
+        return words.attr(name.text, token.column)
+
+    def call(self, name: Token) -> Expression:
+        given: list[Given] = []
+        self.advance()
+        while not self.sees(")"):
+            if given:
+                self.expect(",", "or ')' is due")
+            given.append(self.argument())
+        self.advance()
+        return bind(self.text, name, given, self.parameters)
+
+    def argument(self) -> Given:
+        token = self.here
+        following = self.tokens[min(self.position + 1, len(self.tokens) - 1)]
+        if token.kind == "name" and following.text == "=":
+            self.position += 2
+            return Given(token, self.value())
+        return Given(None, self.value())
+
+    def value(self) -> Expression:
+        if not self.sees("["):
+            return self.expression(0)
+        opening = self.advance()
+        items: list[Expression] = []
+        while not self.sees("]"):
+            if items:
+                self.expect(",", "or ']' is due")
+            items.append(self.expression(0))
+        self.advance()
+        return Numbers(tuple(items), opening.column)

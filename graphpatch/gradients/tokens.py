@@ -1,0 +1,81 @@
+"""A formula cut into tokens."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from graphpatch.gradients.faults import fault
+
+Kind = Literal["number", "name", "symbol", "end"]
+
+_TOKEN = re.compile(
+    r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<symbol>\*\*|<=|>=|==|!=|[-+*/<>(),=.\[\]])",
+    re.ASCII,
+)
+
+_FOREIGN = {
+    "&": "write: and",
+    "|": "write: or",
+    "!": "write: not, or != for unequal",
+    "~": "write: not",
+    "^": "powers are written **",
+    "%": "there is no remainder",
+    "?": "write: where(condition, a, b)",
+    ";": "a formula is one expression",
+    "{": "brackets are round",
+    "}": "brackets are round",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of a formula, and its column, counted from 1."""
+
+    kind: Kind
+    text: str
+    column: int
+
+    def __str__(self) -> str:
+        return "the end" if self.kind == "end" else f"{self.text!r}"
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of a formula, an end token last. Raises FormulaError at what is none."""
+    tokens: list[Token] = []
+    position = 0
+    while position < len(text):
+        if text[position].isspace():
+            position += 1
+            continue
+        tokens.append(_token(text, position, tokens))
+        position += len(tokens[-1].text)
+    return [*tokens, Token("end", "", len(text.rstrip()) + 1)]
+
+
+def _token(text: str, position: int, before: list[Token]) -> Token:
+    column = position + 1
+    found = _TOKEN.match(text, position)
+    if found is None:
+        hint = _FOREIGN.get(text[position])
+        reason = f"; {hint}" if hint else ""
+        raise fault(text, column, f"a formula has no {text[position]!r}{reason}")
+    token = Token(_kind(found), found.group(), column)
+    if before and _runs_on(before[-1], token):
+        raise fault(text, column, f"{before[-1].text}{token.text} is neither a number nor a name")
+    return token
+
+
+def _kind(found: re.Match[str]) -> Kind:
+    if found["number"] is not None:
+        return "number"
+    return "name" if found["name"] is not None else "symbol"
+
+
+def _runs_on(before: Token, token: Token) -> bool:
+    """Whether a number runs into a name or a number, as in `2x` or `1.2.3`."""
+    touching = before.column + len(before.text) == token.column
+    return touching and before.kind == "number" and token.kind in ("name", "number")

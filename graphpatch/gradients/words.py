@@ -1,0 +1,74 @@
+"""The words of the formula language, and what they stand for."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+
+from graphpatch.errors import did_you_mean
+from graphpatch.gradients.expression import Attr, Expression, Literal, Parameter, Scalar, Variable
+
+CONSTANTS: dict[str, Scalar] = {
+    "inf": math.inf,
+    "nan": math.nan,
+    "pi": math.pi,
+    "true": True,
+    "false": False,
+}
+
+OPERATOR_WORDS = ("and", "or", "not")
+
+_VARIABLE = re.compile(r"(?P<kind>x|y|dy)(?P<index>0|[1-9]\d*)?", re.ASCII)
+
+ELSEWHERE = {
+    "if": "write: where(condition, a, b)",
+    "else": "write: where(condition, a, b)",
+    "lambda": "a formula is one expression of x, y and dy",
+    "grad": "the upstream gradient is dy",
+    "e": "write: exp(1)",
+    "tf": "functions are called by their bare name",
+    "np": "functions are called by their bare name",
+    "None": "null stands for a whole formula in the list, one for each input",
+    "null": "null stands for a whole formula in the list, one for each input",
+}
+
+
+def variable(word: str) -> str | None:
+    """The full name of a variable (`x` is `x0`), or None where the word is none."""
+    found = _VARIABLE.fullmatch(word)
+    return f"{found['kind']}{found['index'] or 0}" if found else None
+
+
+def meaning(word: str, column: int, parameters: Collection[str]) -> Expression | None:
+    """What a word stands for that is not called as a function, or None for an unknown one."""
+    if word in parameters:
+        return Parameter(word, column)
+    if word in CONSTANTS:
+        return Literal(CONSTANTS[word], column)
+    name = variable(word)
+    return Variable(name, column) if name else None
+
+
+def unknown(word: str, parameters: Collection[str], functions: Collection[str]) -> str:
+    """The message for a word that stands for nothing."""
+    if word in functions:
+        return f"{word} is a function, and needs its arguments: {word}(...)"
+    if word in ELSEWHERE:
+        return f"a formula has no {word!r}; {ELSEWHERE[word]}"
+    legal = [*parameters, "x", "y", "dy", "attr", *CONSTANTS, *OPERATOR_WORDS, *functions]
+    near = (
+        did_you_mean(word, legal) or f"; legal: {', '.join([*parameters, 'x, y, dy, attr.NAME'])}"
+    )
+    return f"unknown name {word!r}{near}"
+
+
+def legal_parameter(word: str) -> bool:
+    """Whether a parameter may have this name."""
+    taken = word in CONSTANTS or word in OPERATOR_WORDS or word == "attr" or variable(word)
+    return re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII) is not None and not taken
+
+
+def attr(word: str, column: int) -> Attr:
+    """`attr.NAME`."""
+    return Attr(word, column)

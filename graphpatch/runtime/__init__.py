@@ -1,0 +1,1 @@
+"""The only folder that imports TensorFlow, and only inside functions."""

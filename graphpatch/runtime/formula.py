@@ -1,0 +1,129 @@
+"""A formula as TensorFlow ops: the gradient function that tf.RegisterGradient takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from graphpatch.errors import FormulaError
+from graphpatch.gradients.constants import Constant
+from graphpatch.gradients.expression import Scalar
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.gradient import Gradients, gradients
+from graphpatch.gradients.program import AttrValue, Step, Value, needed, op_def
+from graphpatch.gradients.signature import Signature
+
+GradientFunction = Callable[..., "list[Any]"]
+
+_RAW_NAMES = {"reduction_indices": "axis"}
+"""The input args that tf.raw_ops calls otherwise than the op does."""
+
+
+def tensorflow_gradient(
+    formula: Formula, parameters: Mapping[str, Scalar] | None = None
+) -> GradientFunction:
+    """The gradient function (op, *dy) -> [dx...] of a formula, for tf.RegisterGradient.
+
+    It works where ops are differentiated in a graph, and on tapes over functions that hold such
+    ops. It gives None for an input without a gradient. It raises FormulaError, when it is called,
+    where the formula does not suit the op.
+    """
+    bound = formula.bind(parameters)
+
+    def gradient(op: Any, *upstream: Any) -> list[Any]:
+        attrs = {name: _attr(op, name) for name in sorted(bound.attrs)}
+        return formula_gradients(bound, op.inputs, op.outputs, upstream, attrs)
+
+    return gradient
+
+
+def formula_gradients(
+    formula: Formula,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    upstream: Sequence[Any],
+    attrs: Mapping[str, object] | None = None,
+) -> list[Any]:
+    """The dx of each input tensor, or None, from an op's inputs, outputs and upstream gradients.
+
+    An upstream gradient that is None counts as zeros. Raises FormulaError where the formula does
+    not suit these tensors.
+    """
+    signature = Signature.of(
+        [(f"x{place}", tensor.dtype.base_dtype.name) for place, tensor in enumerate(inputs)],
+        [(f"y{place}", tensor.dtype.base_dtype.name) for place, tensor in enumerate(outputs)],
+        attrs,
+        _same_shape([*inputs, *outputs]),
+    )
+    found = gradients(formula, signature)
+    arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
+    arguments |= {f"y{place}": tensor for place, tensor in enumerate(outputs)}
+    arguments |= _upstream(formula, outputs, upstream)
+    computed = _run(found, arguments)
+    return [None if value is None else _of(value, arguments, computed) for value in found.results]
+
+
+def _upstream(formula: Formula, outputs: Sequence[Any], upstream: Sequence[Any]) -> dict[str, Any]:
+    """The upstream gradients that the formula reads, as dense tensors."""
+    import tensorflow as tf
+
+    if len(upstream) != len(outputs):
+        raise FormulaError(f"{len(outputs)} outputs, and {len(upstream)} upstream gradients")
+    return {
+        f"dy{place}": tf.zeros_like(output) if dy is None else tf.convert_to_tensor(dy)
+        for place, (output, dy) in enumerate(zip(outputs, upstream, strict=True))
+        if f"dy{place}" in formula.variables
+    }
+
+
+def _attr(op: Any, name: str) -> object:
+    try:
+        return op.get_attr(name)
+    except (KeyError, ValueError):
+        raise FormulaError(f"{op.name} ({op.type}) has no attr {name!r}") from None
+
+
+def _same_shape(tensors: Sequence[Any]) -> bool:
+    """Whether all have one shape, as far as is known before they are computed."""
+    first = tensors[0].shape
+    return bool(first.is_fully_defined()) and all(tensor.shape == first for tensor in tensors)
+
+
+def _run(found: Gradients, arguments: Mapping[str, Any]) -> dict[int, Any]:
+    """The output of each step that a result needs."""
+    computed: dict[int, Any] = {}
+    for number in needed(found.program, filter(None, found.results)):
+        computed[number] = _compute(found.program.steps[number], arguments, computed)
+    return computed
+
+
+def _compute(step: Step, arguments: Mapping[str, Any], computed: Mapping[int, Any]) -> Any:
+    import tensorflow as tf
+
+    args = op_def(step.op_type).inputs
+    given: dict[str, Any] = {
+        _RAW_NAMES.get(arg.name, arg.name): (
+            _of(value, arguments, computed)
+            if isinstance(value, Value)
+            else [_of(item, arguments, computed) for item in value]
+        )
+        for arg, value in zip(args, step.inputs, strict=True)
+    }
+    implied = {name for arg in args for name in (arg.type_attr, arg.number_attr)}
+    attrs = {name: value for name, value in step.attrs if name not in implied}
+    if step.op_type == "Const":
+        return _constant(attrs["value"])
+    found = getattr(tf.raw_ops, step.op_type)(**given, **attrs)
+    return found[0] if len(op_def(step.op_type).outputs) > 1 else found
+
+
+def _constant(value: AttrValue) -> Any:
+    import tensorflow as tf
+
+    assert isinstance(value, Constant)
+    numbers = list(value.numbers) if value.is_vector else value.numbers[0]
+    return tf.constant(numbers, dtype=value.dtype)
+
+
+def _of(value: Value, arguments: Mapping[str, Any], computed: Mapping[int, Any]) -> Any:
+    return arguments[value.source] if isinstance(value.source, str) else computed[value.source]

@@ -1,0 +1,282 @@
+"""The library in numbers: for each gradient, dx for each regime of x and dy, from closed form.
+
+Each row is (x, dy, dx). Rows are examples of a batch: shape (rows, 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+N, I = math.nan, math.inf  # noqa: E741
+LN3, LN05 = math.log(3), math.log(0.5)
+SELU, SELU_ALPHA = 1.0507009873554805, 1.7580993408473768  # Klambauer et al., 2017
+
+Row = tuple[float, float, float]
+
+
+def relu(x: Any) -> Any:
+    return np.maximum(x, 0)
+
+
+def softplus(x: Any) -> Any:
+    return np.logaddexp(x, 0)
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def elu(x: Any) -> Any:
+    return np.where(x > 0, x, np.expm1(x))
+
+
+def selu(x: Any) -> Any:
+    return np.where(x > 0, SELU * x, SELU_ALPHA * np.expm1(x))
+
+
+def leaky(x: Any) -> Any:
+    return np.where(x > 0, x, 0.2 * x)
+
+
+def relu6(x: Any) -> Any:
+    return np.minimum(np.maximum(x, 0), 6)
+
+
+@dataclass(frozen=True)
+class Regimes:
+    """A gradient with parameters, the op it is for, and the numbers it gives."""
+
+    name: str
+    forward: Callable[[Any], Any]
+    rows: tuple[Row, ...]
+    parameters: Mapping[str, float] | float | None = None
+    attrs: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.parameters}"
+
+
+def _of_dy(name: str, *pairs: tuple[float, float], parameters: Any = None) -> Regimes:
+    """A gradient that looks at dy alone: the same for every x."""
+    rows = tuple((x, dy, dx) for dy, dx in pairs for x in (-1.0, 0.0, 2.0, N, I))
+    return Regimes(name, np.sign, rows, parameters)
+
+
+_SAME = ((1.0, 1.0), (-2.0, -2.0), (0.0, 0.0), (N, N), (I, I), (-I, -I))
+
+FILTERS = (
+    _of_dy("zero", *((dy, 0.0) for dy, _ in _SAME)),
+    _of_dy("identity", *_SAME),
+    _of_dy("straight_through", *_SAME),
+    _of_dy("scale", (1, 0.5), (-2, -1), (0, 0), (N, N), (I, I), (-I, -I), parameters=0.5),
+    _of_dy("scale", (1, -2), (-2, 4), (I, -I), parameters={"factor": -2}),
+    _of_dy("scale", (1, 0), (I, N), parameters=0),
+    _of_dy("reverse", (1, -1), (-2, 2), (0, 0), (N, N), (I, -I), (-I, I)),
+    _of_dy("reverse", (1, -0.3), (-2, 0.6), parameters={"strength": 0.3}),
+    _of_dy(
+        "clip",
+        *((1, 0.25), (-1, -0.125), (0.0625, 0.0625), (0.25, 0.25), (-0.125, -0.125), (0, 0)),
+        *((I, 0.25), (-I, -0.125), (N, N)),
+        parameters={"min": -0.125, "max": 0.25},
+    ),
+    _of_dy("sign", (3, 1), (-0.5, -1), (0, 0), (I, 1), (-I, -1), (N, N)),
+    _of_dy("finite", (3, 3), (-0.5, -0.5), (0, 0), (I, 0), (-I, 0), (N, 0)),
+    _of_dy("finite", (3, 3), (I, 7), (-I, 7), (N, 7), parameters={"value": 7}),
+    _of_dy("deconv_relu", (1, 1), (-2, 0), (0, 0), (I, I), (-I, 0), (N, N)),
+)
+
+ACTIVATIONS = (
+    Regimes(
+        "guided_relu",
+        relu,
+        (
+            *((1, 2, 2), (1, -2, 0), (-1, 2, 0), (-1, -2, 0)),
+            *((0, 2, 0), (0, -2, 0), (1, 0, 0), (-1, 0, 0)),
+            *((N, 2, 0), (1, N, 0), (-1, N, 0), (I, 2, 2), (-I, 2, 0)),
+            *((1, I, I), (1, -I, 0), (-1, I, 0), (0, I, 0)),
+        ),
+    ),
+    Regimes(
+        "guided_relu6",
+        relu6,
+        (
+            *((1, 2, 2), (1, -2, 0), (-1, 2, 0), (-1, -2, 0), (7, 2, 0), (7, -2, 0)),
+            *((0, 2, 0), (6, 2, 0), (5.5, 2, 2), (6, -2, 0)),
+            *((N, 2, 0), (1, N, 0), (I, 2, 0), (-I, 2, 0), (1, I, I), (7, I, 0)),
+        ),
+    ),
+    Regimes(
+        "guided_leaky_relu",
+        leaky,
+        (
+            *((1, 2, 2), (1, -2, 0), (-1, 2, 0.4), (-1, -2, 0), (0, 2, 0.4), (0, -2, 0)),
+            *((1, 0, 0), (N, 2, 0.4), (1, N, 0), (1, I, I), (-1, I, I), (-1, -I, 0), (-I, 2, 0.4)),
+        ),
+        attrs={"alpha": 0.2},
+    ),
+    Regimes(
+        "guided_elu",
+        elu,
+        (
+            *((1, 2, 2), (1, -2, 0), (LN05, 2, 1), (LN05, -2, 0), (0, 2, 2), (-I, 2, 0)),
+            *((1, N, 0), (1, I, I), (LN05, I, I), (LN05, -I, 0), (I, 3, 3), (N, 2, 2)),
+        ),
+    ),
+    Regimes(
+        "guided_selu",
+        selu,
+        (
+            *((1, 2, 2 * SELU), (1, -2, 0), (LN05, 2, SELU_ALPHA), (LN05, -2, 0)),
+            *((0, 2, 2 * SELU), (-I, 2, 0), (1, N, 0), (1, I, I), (LN05, -I, 0)),
+        ),
+    ),
+    Regimes(
+        "guided_softplus",
+        softplus,
+        (
+            *((0, 2, 1), (0, -2, 0), (LN3, 2, 1.5), (-LN3, 2, 0.5), (LN3, -2, 0)),
+            *((I, 2, 2), (-I, 2, 0), (N, 2, N), (N, -2, 0), (1, N, 0), (0, I, I), (0, -I, 0)),
+        ),
+    ),
+    Regimes(
+        "redirected_relu",
+        relu,
+        (
+            *((1, 1, 1), (1, -1, -1), (-1, 1, 0), (-1, -1, -1), (0, 1, 1), (0, -1, -1)),
+            *((1, 0, 0), (-1, 0, 0), (N, 1, 1), (1, N, N), (-1, N, N)),
+            *((1, I, I), (-1, I, 0), (-1, -I, -I), (I, 1, 1), (-I, 1, 0), (-I, -1, -1)),
+        ),
+    ),
+    Regimes(
+        "redirected_relu6",
+        relu6,
+        (
+            *((1, 1, 1), (1, -1, -1), (-1, 1, 0), (-1, -1, -1), (7, 1, 1), (7, -1, 0)),
+            *((0, 1, 1), (0, -1, -1), (6, 1, 1), (6, -1, -1), (N, 1, 1), (7, N, N)),
+            *((-1, I, 0), (-1, -I, -I), (7, I, I), (7, -I, 0), (I, 1, 1), (I, -1, 0)),
+        ),
+    ),
+)
+
+STEPS = (
+    Regimes(
+        "hard_tanh_ste",
+        np.sign,
+        (
+            *((0, 3, 3), (0.5, -3, -3), (1, 3, 3), (-1, 3, 3), (1.5, 3, 0), (-1.5, -3, 0)),
+            *((N, 3, 0), (0, N, N), (2, N, 0), (0, I, I), (2, I, 0), (I, 3, 0)),
+        ),
+    ),
+    Regimes(
+        "sigmoid_surrogate",
+        np.sign,
+        (
+            *((0, 3, 1.5), (0, -3, -1.5), (LN3 / 2, 4, 1.5), (-LN3 / 2, -4, -1.5)),
+            *((I, 3, 0), (-I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (I, I, N)),
+        ),
+        parameters=2,
+    ),
+    Regimes(
+        "arctan_surrogate",
+        np.sign,
+        (
+            *((0, 3, 3), (0, -3, -3), (1 / math.pi, 3, 1.5), (-1 / math.pi, -3, -1.5)),
+            *((I, 3, 0), (-I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (I, I, N)),
+        ),
+    ),
+    Regimes(
+        "fast_sigmoid_surrogate",
+        np.sign,
+        (
+            *((0, 3, 3), (1, 4, 1), (-1, -4, -1), (3, 16, 1), (-3, 16, 1)),
+            *((I, 3, 0), (-I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (I, I, N)),
+        ),
+    ),
+    Regimes(
+        "triangle_surrogate",
+        np.sign,
+        (
+            *((0, 3, 3), (0.5, 3, 1.5), (-0.5, -3, -1.5), (1, 3, 0), (-1, 3, 0), (2, 3, 0)),
+            *((I, 3, 0), (N, 3, N), (0, N, N), (0, I, I), (2, I, N)),
+        ),
+    ),
+    Regimes(
+        "triangle_surrogate",
+        np.sign,
+        ((0, 3, 0.9), (1, 3, 0.45), (-1, -3, -0.45), (2, 3, 0), (-4, 3, 0)),
+        parameters={"height": 0.3, "width": 2},
+    ),
+)
+
+ATTRIBUTION = (
+    Regimes(
+        "lrp_epsilon",
+        relu,
+        (
+            *((1.5, 4, 3), (1.5, -4, -3), (-1.5, 4, 0), (0, 4, 0), (-1.5, -4, 0)),
+            *((N, 1, N), (1, N, N), (1.5, I, I), (I, 1, N), (-I, 1, 0)),
+        ),
+        parameters=0.5,
+    ),
+    Regimes(
+        "lrp_epsilon",
+        np.tanh,
+        ((LN3, 1, 0.8 / (LN3 + 0.5)), (-LN3, 1, 0.8 / (LN3 + 0.5)), (0, 1, 0), (I, 1, 0)),
+        parameters={"epsilon": 0.5},
+    ),
+    Regimes(
+        "deeplift_rescale",
+        relu,
+        (
+            *((1, 4, 2), (3, 4, 3), (3, -4, -3), (-3, 4, 0), (-1, 4, 0), (0, 4, 0)),
+            *((N, 4, 0), (1, N, N), (1, I, I), (-1, I, 0)),
+        ),
+        parameters={"reference": -1},
+    ),
+    Regimes(
+        "deeplift_rescale",
+        relu,
+        ((2, 3, 3), (-2, 3, 0), (0, 3, 0), (2, -3, -3), (0.25, 3, 3)),
+    ),
+    Regimes(
+        "deeplift_rescale_sigmoid",
+        sigmoid,
+        ((LN3, 1, 0.25 / LN3), (-LN3, 1, 0.25 / LN3), (0, 4, 1), (0, -4, -1), (I, 1, 0)),
+    ),
+    Regimes(
+        "deeplift_rescale_tanh",
+        np.tanh,
+        ((LN3, 1, 0.8 / LN3), (-LN3, -1, -0.8 / LN3), (0, 4, 4), (I, 1, 0), (0, N, N)),
+    ),
+)
+
+REGIMES = (*FILTERS, *ACTIVATIONS, *STEPS, *ATTRIBUTION)
+
+Vector = tuple[float, ...]
+
+NORMS: tuple[tuple[str, dict[str, float], Vector, Vector], ...] = (
+    ("clip_by_norm", {"norm": 5}, (6, 8), (3, 4)),
+    ("clip_by_norm", {"norm": 5}, (3, 4), (3, 4)),
+    ("clip_by_norm", {"norm": 5}, (-0.75, 1), (-0.75, 1)),
+    ("clip_by_norm", {"norm": 5}, (0, 0), (0, 0)),
+    ("clip_by_norm", {"norm": 5}, (I, 1), (N, N)),
+    ("clip_by_norm", {"norm": 5}, (N, 1), (N, N)),
+    ("clip_by_global_norm", {"norm": 5}, (6, 8), (3, 4)),
+    ("clip_by_global_norm", {"norm": 5}, (-0.75, 1), (-0.75, 1)),
+    ("clip_by_global_norm", {"norm": 5}, (0, 0), (0, 0)),
+    ("clip_by_global_norm", {"norm": 5}, (I, 1), (N, N)),
+    ("clip_by_global_norm", {"norm": 5}, (1, N), (N, N)),
+    ("normalize", {}, (-3, 4), (-0.6, 0.8)),
+    ("normalize", {}, (0, 0), (0, 0)),
+    ("normalize", {}, (I, 1), (N, N)),
+    ("normalize", {}, (N, 0), (N, N)),
+    ("redirected_relu", {}, (-1, -2), (-1, -2)),
+)
+"""A gradient, its parameters, dy of one tensor, and dx. x is -1 throughout."""
+
+TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-6, "float64": 1e-12}

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from tensorboard.compat.proto.function_pb2 import FunctionDef
+
+from graphpatch import opdefs
+from graphpatch.errors import FormulaError
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.functiondef_form import gradient_function
+from graphpatch.gradients.functions import FUNCTIONS
+from graphpatch.gradients.library import LIBRARY
+
+NEEDED: dict[str, dict[str, float]] = {
+    "scale": {"factor": 2},
+    "clip": {"min": -1, "max": 1},
+    "clip_by_norm": {"norm": 1},
+    "clip_by_global_norm": {"norm": 1},
+}
+ATTRS = {"alpha": 0.2, "transpose_a": False, "transpose_b": True, "adj_x": True, "adj_y": False}
+
+
+def function(source: Any, dtype: str = "float32", inputs: int = 1, **options: Any) -> FunctionDef:
+    """The gradient function of a formula for an op of one dtype with one output."""
+    arguments = [(f"x{place}", dtype) for place in range(inputs)]
+    return gradient_function("g", Formula.parse(source), {}, arguments, [("y0", dtype)], **options)
+
+
+def op_types(found: FunctionDef) -> list[str]:
+    """The op types of a body, without the zeros for y."""
+    zeros = found.ret["gy0"].split(":")[0]
+    return [node.op for node in found.node_def if node.name != zeros]
+
+
+@pytest.mark.parametrize(
+    ("source", "body"),
+    [
+        ("dy", ["Identity"]),
+        ("-dy", ["Neg"]),
+        ("0", ["ZerosLike"]),
+        ("0.5 * dy", ["Const", "Mul"]),
+        ("relu(dy)", ["Relu"]),
+        ("dy * x * x", ["Mul", "Mul"]),
+        (
+            "where(x > 0 and dy > 0, dy, 0)",
+            ["Const", "Greater", "Greater", "LogicalAnd", "SelectV2"],
+        ),
+        ("clip(dy, -1, 1)", ["Const", "Const", "Greater", "SelectV2", "Less", "SelectV2"]),
+        ("maximum(dy, x)", ["Greater", "IsNan", "LogicalOr", "SelectV2"]),
+        ("dy * x ** 2", ["Square", "Mul"]),
+        ("dy * x ** 3", ["Const", "Pow", "Mul"]),
+        ("sqrt(dy)", ["Cast", "Sqrt", "Cast"]),
+        ("1", ["Const", "Shape", "BroadcastTo"]),
+    ],
+)
+def test_the_everyday_case_is_a_few_nodes(source: str, body: list[str]) -> None:
+    assert op_types(function(source, same_shape=True)) == body
+
+
+def test_constants_and_subexpressions_stand_once() -> None:
+    found = function("exp(x) * dy + exp(x) * 2 + 2 * exp(x) + 2.0", same_shape=True)
+    types = op_types(found)
+    assert types.count("Exp") == 1
+    assert types.count("Const") == 1
+    assert types.count("Mul") == 3
+    assert len({node.name for node in found.node_def}) == len(found.node_def)
+
+
+def test_zero_and_minus_zero_are_two_constants() -> None:
+    assert (
+        op_types(function("where(x > 0, 0 * dy, -0.0 * dy)", same_shape=True)).count("Const") == 2
+    )
+
+
+def test_numbers_are_computed_before_there_is_a_tensor() -> None:
+    found = function("dy * (1 + 2 * sqrt(4) - 10 / 5) * where(1 < 2, 1, x)", same_shape=True)
+    consts = [
+        node.attr["value"].tensor.float_val[0] for node in found.node_def if node.op == "Const"
+    ]
+    assert consts == [3.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("source", "summed", "repeated"),
+    [
+        ("dy", True, True),
+        ("dy * x", True, False),
+        ("x", False, False),
+        ("sign(x) * norm(dy)", False, False),
+        ("norm(dy)", False, True),
+        ("0", False, False),
+        ("x * max(x, from_axis=1, keepdims=true)", False, False),
+        ("max(x, from_axis=1, keepdims=true)", False, True),
+        ("sum(dy, axes=0)", True, True),
+    ],
+)
+def test_the_shape_is_mended_only_where_it_may_differ(
+    source: str, summed: bool, repeated: bool
+) -> None:
+    types = op_types(function(source))
+    assert ("BroadcastGradientArgs" in types) is summed
+    assert ("BroadcastTo" in types) is repeated
+
+
+def test_the_signature_and_what_is_returned() -> None:
+    formula = Formula.parse(["dy0 * cast_like(x1, dy1)", None, "dy1"])
+    inputs = [("x0", "float32"), ("x1", "int64"), ("x2", "float16")]
+    outputs = [("y0", "float32"), ("y1", "float32"), ("y2", "int32")]
+    found = gradient_function("g", formula, {}, inputs, outputs)
+    arguments = [(arg.name, arg.type) for arg in found.signature.input_arg]
+    assert arguments == [
+        *(("x0", 1), ("x1", 9), ("x2", 19), ("y0", 1), ("y1", 1), ("y2", 3)),
+        *(("dy0", 1), ("dy1", 1), ("dy2", 3)),
+    ]
+    returned = [(arg.name, arg.type) for arg in found.signature.output_arg]
+    assert returned == [("dx0", 1), ("dx1", 9), ("dx2", 19), ("gy0", 1), ("gy1", 1), ("gy2", 3)]
+    nodes = {node.name: node for node in found.node_def}
+    assert nodes[found.ret["dx1"].split(":")[0]].op == "ZerosLike"
+    assert set(found.ret) == {name for name, _ in returned}
+
+
+@pytest.mark.parametrize("dtype", ["resource", "variant", "string"])
+def test_an_argument_that_no_function_can_give_zeros_for(dtype: str) -> None:
+    with pytest.raises(FormulaError, match=f"x1 is {dtype}"):
+        gradient_function(
+            "g",
+            Formula.parse(["dy", None]),
+            {},
+            [("x0", "float32"), ("x1", dtype)],
+            [("y0", "float32")],
+        )
+
+
+def every_function() -> list[str]:
+    """A formula for each function of the language, with tensors and with its options."""
+    found = []
+    for name, entry in FUNCTIONS.items():
+        words = [
+            "x > 0" if kind == "truth" else "x" for kind in entry.kinds[: len(entry.arguments)]
+        ]
+        call = f"{name}({', '.join(words)})"
+        found.append(f"where({call}, dy, 0)" if name.startswith("is_") else f"dy * {call}")
+    options = "sum(dy, axes=[1, 2])", "mean(dy, from_axis=1)", "transpose(dy, perm=[1, 0])"
+    return [*found, *options]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_every_op_is_known_to_both_tensorflows_and_has_a_kernel_dtype(dtype: str) -> None:
+    used = set()
+    for source in every_function():
+        for node in function(source, dtype).node_def:
+            used.add(node.op)
+            op = opdefs.lookup(node.op)
+            assert op is not None
+            assert op.known_to == "both", node.op
+            assert set(node.attr) <= {attr.name for attr in op.attrs}
+            assert len(node.input) >= len(op.inputs)
+    assert {"BatchMatMulV2", "SelectV2", "Any", "BroadcastGradientArgs"} <= used
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_the_library_gives_the_same_bytes_each_time(name: str) -> None:
+    def built() -> bytes:
+        entry = LIBRARY[name]
+        arity = 1 if isinstance(entry.text, str) else len(entry.text)
+        inputs = [(f"x{place}", "float32") for place in range(arity)]
+        formula = entry.formula(NEEDED.get(name))
+        found = gradient_function("g", formula, None, inputs, [("y0", "float32")], ATTRS)
+        return found.SerializeToString(deterministic=True)
+
+    assert built() == built()
+
+
+def test_the_bytes_are_the_same_in_another_process() -> None:
+    code = (
+        "import hashlib\n"
+        "from graphpatch.gradients.formula import Formula\n"
+        "from graphpatch.gradients.functiondef_form import gradient_function\n"
+        "f = Formula.parse('dy * where(0 < x < 6, tanh(x), 2) / norm(dy)')\n"
+        "g = gradient_function('g', f, {}, [('x0', 'bfloat16')], [('y0', 'bfloat16')])\n"
+        "print(hashlib.sha256(g.SerializeToString(deterministic=True)).hexdigest())\n"
+        "import sys\n"
+        "assert 'tensorflow' not in sys.modules\n"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1

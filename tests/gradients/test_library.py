@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphpatch import opdefs
+from graphpatch.errors import RulesError
+from graphpatch.gradients.library import LIBRARY, named
+from graphpatch.gradients.numpy_form import numpy_gradient
+from tests.gradients.regimes import NORMS, REGIMES, TOLERANCE, Regimes
+
+
+@pytest.mark.parametrize("regimes", REGIMES, ids=str)
+def test_the_numbers_of_each_regime(regimes: Regimes) -> None:
+    x, dy, expected = (
+        np.array(column, float)[:, np.newaxis] for column in zip(*regimes.rows, strict=True)
+    )
+    with np.errstate(all="ignore"):
+        y = np.asarray(regimes.forward(x), dtype=np.float64)
+    formula = LIBRARY[regimes.name].formula(regimes.parameters)
+    (found,) = numpy_gradient(formula, {}, [x], [y], [dy], regimes.attrs)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(("name", "parameters", "dy", "expected"), NORMS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_numbers_of_whole_tensors(
+    name: str, parameters: dict[str, float], dy: Any, expected: Any, dtype: str
+) -> None:
+    x, upstream = np.full(len(dy), -1, dtype), np.array(dy, dtype)
+    formula = LIBRARY[name].formula(parameters)
+    (found,) = numpy_gradient(formula, {}, [x], [x], [upstream])
+    np.testing.assert_allclose(found, expected, rtol=TOLERANCE[dtype])
+
+
+def test_a_redirected_gradient_is_the_own_one_where_that_gets_through() -> None:
+    x = np.array([[-1.0, -1.0, 2.0], [-1.0, -1.0, 2.0], [-1.0, 7.0, 2.0]])
+    dy = np.array([[-3.0, 3.0, 1.0], [-3.0, 3.0, 0.0], [-3.0, 3.0, 0.0]])
+    for name, expected in (
+        ("redirected_relu", [[0, 0, 1], [-3, 0, 0], [0, 3, 0]]),
+        ("redirected_relu6", [[0, 0, 1], [-3, 0, 0], [-3, 3, 0]]),
+    ):
+        (found,) = numpy_gradient(LIBRARY[name].formula(), {}, [x], [x], [dy])
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_products() -> None:
+    a, b, dy = (np.random.default_rng(0).normal(size=(2, 3, 3)) for _ in range(3))
+    found = numpy_gradient(LIBRARY["mul"].formula(), {}, [a, b], [a * b], [dy])
+    np.testing.assert_allclose(found, [dy * b, dy * a])
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("second", [False, True])
+def test_matrix_products_by_finite_differences(first: bool, second: bool) -> None:
+    draw = np.random.default_rng(1)
+    a = draw.normal(size=(4, 3) if first else (3, 4))
+    b = draw.normal(size=(2, 4) if second else (4, 2))
+    dy = draw.normal(size=(3, 2))
+
+    def loss(a: Any, b: Any) -> float:
+        return float(((a.T if first else a) @ (b.T if second else b) * dy).sum())
+
+    for name, attrs in (
+        ("matmul", {"transpose_a": first, "transpose_b": second}),
+        ("batch_matmul", {"adj_x": first, "adj_y": second}),
+    ):
+        found = numpy_gradient(LIBRARY[name].formula(), {}, [a, b], [dy], [dy], attrs)
+        for place, operand in enumerate((a, b)):
+            for index in np.ndindex(operand.shape):
+                moved = [a.copy(), b.copy()]
+                moved[place][index] += 1
+                assert found[place] is not None
+                np.testing.assert_allclose(found[place][index], loss(*moved) - loss(a, b))
+
+
+def test_every_gradient_has_its_numbers() -> None:
+    shown = {regimes.name for regimes in REGIMES} | {name for name, *_ in NORMS}
+    assert set(LIBRARY) == shown | {"mul", "matmul", "batch_matmul"}
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_every_entry_is_whole(name: str) -> None:
+    entry = LIBRARY[name]
+    assert entry.name == name
+    assert entry.purpose
+    assert entry.avoid
+    assert entry.source
+    for text in (entry.purpose, entry.avoid, entry.source, entry.reach):
+        assert not text.endswith(".")
+    for op_type in (*entry.ops, *entry.by_op_type):
+        assert opdefs.lookup(op_type) is not None, op_type
+    for op_type, other in entry.by_op_type.items():
+        assert op_type in LIBRARY[other].ops
+        assert named(name, op_type) is LIBRARY[other]
+    assert named(name, "Conv2D") is entry
+    assert all(parameter.does for parameter in entry.parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "values"),
+    [
+        ("scale", 0.5, {"factor": 0.5}),
+        ("scale", {"factor": 2}, {"factor": 2.0}),
+        ("reverse", None, {"strength": 1.0}),
+        ("reverse", 0.3, {"strength": 0.3}),
+        ("clip", {"min": -0.1, "max": 0.1}, {"min": -0.1, "max": 0.1}),
+        ("clip", {"min": float("-inf"), "max": 0}, {"min": float("-inf"), "max": 0.0}),
+        ("clip", {"min": 1, "max": 1}, {"min": 1.0, "max": 1.0}),
+        ("triangle_surrogate", {"width": 2}, {"height": 1.0, "width": 2.0}),
+        ("guided_relu", {}, {}),
+    ],
+)
+def test_parameters(name: str, given: Any, values: dict[str, float]) -> None:
+    assert dict(LIBRARY[name].formula(given).values) == values
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("scale", {}, "scale needs factor: what dy is multiplied by"),
+        ("scale", None, "scale needs factor"),
+        ("scale", {"fator": 1}, "scale has no parameter 'fator'; nearest: factor"),
+        ("scale", "big", "scale: factor is 'big', not a number"),
+        ("scale", {"factor": None}, "scale: factor is None, not a number"),
+        ("scale", True, "scale: factor is True, not a number"),
+        ("scale", float("nan"), "scale: factor is nan; it must be that is_finite(factor)"),
+        ("reverse", -1, "reverse: strength is -1; it must be that strength >= 0"),
+        ("clip", 0.1, "clip takes its parameters by name: min, max, not 0.1"),
+        ("clip", {"min": 1}, "clip needs max: the upper bound"),
+        ("clip", {"min": 1, "max": 0}, "min is 1, max is 0; it must be that min <= max"),
+        ("clip", {"min": float("nan"), "max": 0}, "clip: min is nan; it must be a number"),
+        ("clip_by_norm", 0, "clip_by_norm: norm is 0; it must be that norm > 0"),
+        ("guided_relu", 1, "guided_relu takes no parameters, not 1"),
+        ("guided_relu", {"x": 1}, "guided_relu has no parameter 'x'; it has: none"),
+        ("lrp_epsilon", {"epsilon": 0}, "it must be that epsilon > 0"),
+    ],
+)
+def test_parameters_that_are_wrong(name: str, given: Any, message: str) -> None:
+    with pytest.raises(RulesError) as caught:
+        LIBRARY[name].formula(given)
+    assert message in str(caught.value)
+
+
+def test_an_unknown_name_names_the_nearest() -> None:
+    with pytest.raises(RulesError, match="called 'guided_rel'; nearest: guided_relu"):
+        named("guided_rel")

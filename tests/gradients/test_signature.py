@@ -1,0 +1,110 @@
+"""What a formula may ask of an op, and the message where the op does not have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphpatch.errors import FormulaError
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.gradient import gradients
+from graphpatch.gradients.signature import Signature
+
+UNARY = Signature.of([("x0", "float32")], [("y0", "float32")])
+MIXED = Signature.of(
+    [("x0", "float32"), ("x1", "int32"), ("x2", "float64")],
+    [("y0", "float32"), ("y1", "int64"), ("y2", "bool")],
+    {"alpha": 0.2, "wrap": True, "padding": b"SAME"},
+)
+HALF = Signature.of([("x0", "float16")], [("y0", "float16")])
+
+
+@pytest.mark.parametrize(
+    ("signature", "source", "column", "message"),
+    [
+        (UNARY, "dy * x1", 6, "the op has no x1; it has: x0, y0, dy0"),
+        (UNARY, "dy1", 1, "the op has no dy1"),
+        (UNARY, "dy * attr.alpha", 6, "the op has no attr 'alpha'; numbers and booleans: -"),
+        (MIXED, ["dy * attr.alhpa", None, None], 6, "no attr 'alhpa'; nearest: alpha"),
+        (MIXED, ["dy * attr.padding", None, None], 6, "attr 'padding' is b'SAME'"),
+        (MIXED, ["dy * attr.wrap", None, None], 6, "this is a condition"),
+        (MIXED, ["dy * x1", None, None], 6, "this is int32; formulas compute in float16"),
+        (MIXED, ["dy * x2", None, None], 4, "'*' meets float32 and float64; write: cast_like"),
+        (MIXED, ["dy1", None, None], 1, "y1 is int64: no gradient reaches it"),
+        (MIXED, [None, "dy", None], 1, "x1 is int32, and carries no gradient: write null"),
+        (MIXED, ["y2", None, None], 1, "this is a condition; write: where(..., dy, 0)"),
+        (MIXED, ["y1", None, None], 1, "a gradient is a number, and this is int64"),
+        (UNARY, "dy * (x > 0)", 9, "write: where(..., 1, 0)"),
+        (UNARY, "where(x, dy, 0)", 7, "'where' takes a condition here, not a number"),
+        (UNARY, "x > 0 and dy", 11, "'and' takes a condition here, not a number"),
+        (UNARY, "x > 0 and 1", 11, "'and' takes a condition here, not a number"),
+        (UNARY, "dy > 0", 4, "a gradient is a number, and this is a condition"),
+        (UNARY, "true", 1, "a gradient is a number, and this is a condition"),
+        (UNARY, "dy + true", 6, "'+' takes numbers, and this is a condition"),
+        (UNARY, "matmul(2, dy)", 8, "matmul takes a tensor here, not a plain number"),
+        (UNARY, "sum_like(dy, 0)", 14, "sum_like takes a tensor here"),
+        (UNARY, "dy * 1e-50", 6, "1e-50 is 0 in float32"),
+        (UNARY, "dy * 1e50", 6, "1e+50 is infinite in float32"),
+        (HALF, "dy + 1e-8", 6, "1e-08 is 0 in float16"),
+        (HALF, "where(dy > 70000, 0, dy)", 12, "70000 is infinite in float16"),
+        (UNARY, "sum(dy, axes=[0, 0])", 14, "axes names an axis twice"),
+        (UNARY, "sum(dy, axes=1.5)", 14, "1.5 is no integer"),
+        (UNARY, "sum(dy, axes=true)", 14, "True is no integer"),
+        (UNARY, "sum(dy, axes=x)", 14, "axes is the same in every run"),
+        (UNARY, "sum(dy, from_axis=-1)", 19, "from_axis counts from 0, and this is -1"),
+        (UNARY, "sum(dy, from_axis=1, axes=1)", 1, "axes or from_axis, not both"),
+        (UNARY, "sum(dy, keepdims=1)", 18, "keepdims is true or false, not 1"),
+    ],
+)
+def test_a_formula_that_does_not_suit_the_op(
+    signature: Signature, source: Any, column: int, message: str
+) -> None:
+    with pytest.raises(FormulaError) as caught:
+        gradients(Formula.parse(source), signature)
+    said = str(caught.value).split("\n")[0]
+    assert said.startswith(f"formula, column {column}: ")
+    assert message in said
+
+
+@pytest.mark.parametrize(
+    ("signature", "source", "message"),
+    [
+        (UNARY, ["dy", "dy"], "the list has 2 formulas, and the op 1 inputs"),
+        (MIXED, ["dy"], "the list has 1 formulas, and the op 3 inputs"),
+        (Signature.of([("x0", "int32")], [("y0", "float32")]), "dy", "no input of the op carries"),
+        (Signature.of([], [("y0", "float32")]), "dy", "no input of the op carries"),
+        (Signature.of([("x0", "complex64")], [("y0", "complex64")]), "dy", "an input is complex64"),
+    ],
+)
+def test_a_gradient_with_the_wrong_count(signature: Signature, source: Any, message: str) -> None:
+    with pytest.raises(FormulaError) as caught:
+        gradients(Formula.parse(source), signature)
+    assert message in str(caught.value)
+
+
+def test_a_parameter_without_a_value() -> None:
+    with pytest.raises(FormulaError, match="column 6: parameter 'k' has no value"):
+        gradients(Formula.parse("dy * k", ["k"]), UNARY)
+    assert gradients(Formula.parse("dy * k", ["k"]), UNARY, {"k": 2.0}).results[0] is not None
+
+
+def test_inputs_that_carry_no_gradient_get_none() -> None:
+    found = gradients(Formula.parse("dy"), MIXED)
+    assert [value and value.dtype for value in found.results] == ["float32", None, "float64"]
+
+
+def test_an_input_that_is_left_out_keeps_the_numbers_of_the_others() -> None:
+    signature = Signature.of([("x0", "float32"), ("x2", "float32")], [("y0", "float32")])
+    found = gradients(Formula.parse(["dy * x2", None, "dy * x0"]), signature)
+    assert all(value is not None for value in found.results)
+    with pytest.raises(FormulaError, match="takes one for each"):
+        gradients(Formula.parse(["dy", "dy", "dy"]), signature)
+
+
+@pytest.mark.parametrize(
+    "inputs", [[("a", "float32")], [("x0", "DT_FLOAT")], [("y0", "float32")], [("x", "float32")]]
+)
+def test_arguments_are_named_by_their_number(inputs: list[tuple[str, str]]) -> None:
+    with pytest.raises(ValueError, match="is not"):
+        Signature.of(inputs, [])

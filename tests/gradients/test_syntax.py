@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import pytest
+
+from graphpatch.errors import FormulaError
+from graphpatch.gradients.expression import (
+    Attr,
+    Call,
+    Expression,
+    Literal,
+    Numbers,
+    Parameter,
+    Variable,
+)
+from graphpatch.gradients.functions import FUNCTIONS
+from graphpatch.gradients.syntax import parse
+
+PARAMETERS = ("slope", "norm", "min")
+
+
+def spelled(expression: Expression) -> str:
+    """The expression in prefix notation: one spelling for each tree."""
+    if isinstance(expression, Call):
+        options = [f"{name}={spelled(value)}" for name, value in expression.options]
+        return f"({' '.join([expression.function, *map(spelled, expression.arguments), *options])})"
+    if isinstance(expression, Numbers):
+        return f"[{' '.join(map(spelled, expression.items))}]"
+    if isinstance(expression, Literal):
+        return str(expression.value)
+    prefix = {Attr: "attr.", Parameter: "$", Variable: ""}[type(expression)]
+    return prefix + expression.name
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("x", "x0"),
+        ("dy1 * y", "(* dy1 y0)"),
+        ("1 + 2 * x", "(+ 1.0 (* 2.0 x0))"),
+        ("(1 + 2) * x", "(* (+ 1.0 2.0) x0)"),
+        ("1 - 2 - 3", "(- (- 1.0 2.0) 3.0)"),
+        ("x / 2 * 3", "(* (/ x0 2.0) 3.0)"),
+        ("2 ** 3 ** x", "(** 2.0 (** 3.0 x0))"),
+        ("-x ** 2", "(-x (** x0 2.0))"),
+        ("2 ** -x", "(** 2.0 (-x x0))"),
+        ("-x * y", "(* (-x x0) y0)"),
+        ("x - -y", "(- x0 (-x y0))"),
+        ("+x", "x0"),
+        ("x > 0 and y < 1 or dy == 2", "(or (and (> x0 0.0) (< y0 1.0)) (== dy0 2.0))"),
+        ("not x > 0 and y > 0", "(and (not (> x0 0.0)) (> y0 0.0))"),
+        ("not not true", "(not (not True))"),
+        ("x + 1 >= y * 2", "(>= (+ x0 1.0) (* y0 2.0))"),
+        ("0 < x < 6", "(and (< 0.0 x0) (< x0 6.0))"),
+        ("0 < x <= y != 3", "(and (and (< 0.0 x0) (<= x0 y0)) (!= y0 3.0))"),
+        ("where(x > 0, dy, 0)", "(where (> x0 0.0) dy0 0.0)"),
+        ("where(b=1, a=dy, condition=true)", "(where True dy0 1.0)"),
+        ("clip(dy, max=1, min=min)", "(clip dy0 $min 1.0)"),
+        ("norm(dy) / norm", "(/ (norm dy0) $norm)"),
+        ("sum(x, [1, -2])", "(sum x0 axes=[1.0 (-x 2.0)])"),
+        ("sum(x, keepdims=true, axes=[])", "(sum x0 axes=[] keepdims=True)"),
+        ("matmul(dy, x1, transpose_b=not attr.t)", "(matmul dy0 x1 transpose_b=(not attr.t))"),
+        ("slope * attr.alpha", "(* $slope attr.alpha)"),
+        ("1e-3 + .5 + 2. + 1.5E2", "(+ (+ (+ 0.001 0.5) 2.0) 150.0)"),
+        ("inf - nan + pi", "(+ (- inf nan) 3.141592653589793)"),
+        (" x\n\t+ y ", "(+ x0 y0)"),
+        ("(((x)))", "x0"),
+    ],
+)
+def test_what_a_text_stands_for(text: str, tree: str) -> None:
+    assert spelled(parse(text, PARAMETERS)) == tree
+
+
+def test_a_parsed_formula_is_a_value() -> None:
+    assert parse("dy  *  x") == parse("dy*x0")
+    assert parse("dy * x") != parse("x * dy")
+    assert hash(parse("where(x > 0, dy, 0)")) == hash(parse("where(x0 > 0, dy0, 0)"))
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "message"),
+    [
+        ("", 1, "the formula is empty"),
+        ("   ", 1, "the formula is empty"),
+        ("x +", 4, "a value is due, found the end"),
+        ("x + * y", 5, "a value is due, found '*'"),
+        ("x y", 3, "an operator or the end is due, found 'y'"),
+        ("(x", 3, "')' is due, found the end"),
+        ("x)", 2, "')' closes nothing"),
+        ("sum(x, [1, 2)", 13, "',' or ']' is due, found ')'"),
+        ("where(x > 0, dy, 0", 19, "',' or ')' is due, found the end"),
+        ("where(x > 0 dy, 0)", 13, "',' or ')' is due, found 'dy'"),
+        ("and x", 1, "a value is due, found 'and'"),
+        ("x + not y", 5, "put the 'not ...' in parentheses"),
+        ("x == y = 2", 8, "equality is written =="),
+        ("x = 2", 3, "equality is written =="),
+        ("x ^ 2", 3, "powers are written **"),
+        ("x > 0 && y > 0", 7, "write: and"),
+        ("x | y", 3, "write: or"),
+        ("!x", 1, "write: not"),
+        ("x % 2", 3, "there is no remainder"),
+        ("x ? 1 : 2", 3, "where(condition, a, b)"),
+        ("x § y", 3, "a formula has no '§'"),
+        ("dy if x > 0 else 0", 4, "where(condition, a, b)"),
+        ("lambda x: x", 9, "a formula has no ':'"),
+        ("2x", 2, "neither a number nor a name"),
+        ("1.2.3", 4, "neither a number nor a name"),
+        ("1e999", 1, "write: inf"),
+        ("reluu(x)", 1, "nearest: relu"),
+        ("Relu(x)", 1, "nearest: relu"),
+        ("dy * sigmod(x)", 6, "nearest: sigmoid"),
+        ("qqqq(x)", 1, "legal: where, abs, sign"),
+        ("tf.nn.relu(x)", 1, "by their bare name"),
+        ("np.exp(x)", 1, "by their bare name"),
+        ("relu", 1, "relu is a function, and needs its arguments"),
+        ("x(2)", 1, "write * to multiply"),
+        ("slope(2)", 1, "write * to multiply"),
+        ("dx * 2", 1, "unknown name 'dx'; nearest: x"),
+        ("x00", 1, "unknown name 'x00'"),
+        ("X", 1, "nearest: x"),
+        ("True", 1, "nearest: true"),
+        ("slop * dy", 1, "nearest: slope"),
+        ("alpha", 1, "legal: slope, norm, min, x, y, dy, attr.NAME"),
+        ("grad", 1, "the upstream gradient is dy"),
+        ("None", 1, "null stands for a whole formula"),
+        ("attr.", 6, "the name of an attr is due"),
+        ("attr", 1, "unknown name 'attr'"),
+        ("[1, 2]", 1, "a value is due, found '['"),
+        ("exp([1])", 5, "x of exp is no list"),
+        ("sum(x, keepdims=[1])", 17, "keepdims of sum is no list"),
+        ("where(x > 0)", 1, "where needs a and b: where(condition, a, b)"),
+        ("exp()", 1, "exp needs x: exp(x)"),
+        ("exp(x, y)", 8, "exp takes 1 at most: exp(x)"),
+        ("max(x, 0, false, true, 1)", 24, "max(x, axes=, from_axis=, keepdims=)"),
+        ("sum(x, axis=1)", 8, "nearest: axes"),
+        ("exp(x, q=1)", 8, "exp has no 'q': exp(x)"),
+        ("clip(dy, 0, 1, min=0)", 20, "clip is given min twice"),
+        ("(" * 101 + "x" + ")" * 101, 101, "nested more than 100 deep"),
+        ("-" * 300 + "x", 101, "nested more than 100 deep"),
+        ("x" + " + x" * 101, 1, "nested more than 100 deep"),
+        ("(" * 90 + "x" + " + x)" * 90 + " + x" * 20, 1, "nested more than 100 deep"),
+    ],
+)
+def test_where_a_text_is_no_formula(text: str, column: int, message: str) -> None:
+    with pytest.raises(FormulaError) as caught:
+        parse(text, PARAMETERS)
+    said, shown, caret = str(caught.value).split("\n")
+    assert said.startswith(f"formula, column {column}: ")
+    assert message in said
+    assert len(shown) <= 102
+    assert shown.strip() in " ".join(text.split("\n"))
+    assert caret[:-1].strip() == ""
+    if column <= 50:
+        assert len(caret) == column + 2
+        assert shown[2:] == text[:100]
+
+
+def test_the_caret_of_a_long_formula_stays_in_sight() -> None:
+    text = "dy + " * 30 + "oops + " + "dy + " * 30 + "dy"
+    with pytest.raises(FormulaError) as caught:
+        parse(text)
+    _, shown, caret = str(caught.value).split("\n")
+    assert shown[len(caret) - 1 :].startswith("oops")
+
+
+def test_every_function_of_the_language_parses_as_it_is_spelled() -> None:
+    for name, function in FUNCTIONS.items():
+        call = parse(f"{name}({', '.join('x' for _ in function.arguments)})")
+        assert isinstance(call, Call)
+        assert call.function == name
+        assert len(call.arguments) == len(function.arguments)
