@@ -1,0 +1,70 @@
+"""What is done to the ops that a rule matched: one file a kind, one line in the table here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol
+
+import msgspec
+
+from graphpatch.gradients.spec import GradientSpec, parse
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches.at import At
+from graphpatch.patches.filter import FilterGradient
+from graphpatch.patches.override import OverrideGradient
+from graphpatch.patches.stop import StopGradient
+from graphpatch.patches.straight_through import StraightThrough
+
+
+class Patch(Protocol):
+    """What a rule does to each op that it matched; a frozen value."""
+
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Raise PatchError where it would do nothing for all of these ops together."""
+
+    def rewrite(self, node: Node, editor: Editor) -> None:
+        """Change one op, or raise PatchError."""
+
+
+class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which input of the op."""
+
+    input: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of patch: the JSON type of its value, the options beside it, and how it is made.
+
+    `make` takes the value and those of the options that were given.
+    """
+
+    value: Any
+    make: Callable[..., Patch]
+    options: Mapping[str, Any]
+
+
+def _override(value: GradientSpec, emit: str) -> Patch:
+    return OverrideGradient(parse(value), emit)
+
+
+def _filter(value: GradientSpec, emit: str, at: str = "outputs") -> Patch:
+    return FilterGradient(parse(value), at, emit)
+
+
+def _stop(value: bool, emit: str, at: str = "outputs") -> Patch:
+    return StopGradient(at)
+
+
+def _straight_through(value: bool | Input, emit: str) -> Patch:
+    return StraightThrough(value.input if isinstance(value, Input) else 0)
+
+
+KINDS: dict[str, Kind] = {
+    "override_gradient": Kind(GradientSpec, _override, {}),
+    "filter_gradient": Kind(GradientSpec, _filter, {"at": At}),
+    "stop_gradient": Kind(Literal[True], _stop, {"at": At}),
+    "straight_through": Kind(Literal[True] | Input, _straight_through, {}),
+}

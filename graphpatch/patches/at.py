@@ -1,0 +1,48 @@
+"""`at`: on which side of an op a patch is put."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from graphpatch.errors import PatchError
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches.inline import Inline, nothing_flows, on_inputs, on_outputs
+
+# A side, or one place on it: "output:0", "input:1".
+At = Annotated[str, msgspec.Meta(pattern=r"^(outputs|inputs|output:\d+|input:\d+)$")]
+
+OUTPUTS = "outputs"
+
+
+def idle(node: Node, at: str) -> str:
+    """Why nothing flows back at that place, so that a patch there means nothing; else nothing."""
+    side, place = _parsed(at)
+    return nothing_flows(node, side == "output", place)
+
+
+def check(nodes: Sequence[Node], at: str) -> None:
+    """Raise PatchError where nothing flows back at that place of any of these ops."""
+    if nodes and all(idle(node, at) for node in nodes):
+        raise PatchError(f"nothing flows back there: {idle(nodes[0], at)}")
+
+
+def put(node: Node, editor: Editor, inline: Inline, at: str) -> list[Node]:
+    """Put `inline` on the side of `node` that `at` names, and return the ops added for it.
+
+    Where nothing flows back there, there is nothing to do, and the report says so.
+    """
+    reason = idle(node, at)
+    if reason:
+        editor.left_alone(reason)
+        return []
+    side, place = _parsed(at)
+    return (on_outputs if side == "output" else on_inputs)(node, editor, inline, place)
+
+
+def _parsed(at: str) -> tuple[str, int | None]:
+    side, _, place = at.partition(":")
+    return side.removesuffix("s"), int(place) if place else None

@@ -1,0 +1,83 @@
+"""How another gradient travels: as a key in an attr, or as functions in the library."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from graphpatch.errors import PatchError
+from graphpatch.gradients.exact import stock_key
+from graphpatch.gradients.fits import check_fit, signature
+from graphpatch.gradients.spec import Computed, Gradient, Registered, Stock
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches.function_carrier import carry_by_function
+from graphpatch.patches.place import place_of
+
+
+def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
+    """Let the gradient of an op be this one, and say in the editor what the consumer needs.
+
+    Raises PatchError where the gradient does not fit the op, or where TensorFlow would not look
+    at it.
+    """
+    if isinstance(gradient, Stock):
+        _take_off(node, editor)
+        return
+    if not isinstance(gradient, Registered):
+        gradient = gradient.for_op(node.op)
+    editor.cached(_question(gradient, node), lambda: check_fit(gradient, node))
+    if isinstance(gradient, Registered):
+        _set_key(gradient.key, node, editor, needed=not gradient.stock)
+    elif emit == "attr":
+        _set_key(gradient.key, node, editor, needed=True)
+    else:
+        key = None if emit == "function" else exact_key(gradient, node, editor)
+        if key is not None:
+            _set_key(key, node, editor, needed=False)
+        else:
+            carry_by_function(gradient, node, signature(node), editor)
+
+
+def exact_key(gradient: Computed, node: Node, editor: Editor) -> str | None:
+    """The stock key that is exactly this gradient of this op, where TensorFlow looks at it."""
+    return None if place_of(node, editor).ignoring else stock_key(gradient, node.opdef)
+
+
+def _set_key(key: str, node: Node, editor: Editor, needed: bool) -> None:
+    _check_place(node, editor)
+    editor.set_attr(node, attrs.OVERRIDE, attrs.text(key))
+    needs = key if needed else ""
+    editor.used("attr" if needed else "stock", session=needs, tape=needs)
+
+
+def _take_off(node: Node, editor: Editor) -> None:
+    if node.attr(attrs.OVERRIDE) is None:
+        raise PatchError(f"{node} has no override to take off; its gradient is the stock one")
+    editor.set_attr(node, attrs.OVERRIDE, None)
+    editor.used("stock")
+
+
+def _check_place(node: Node, editor: Editor) -> None:
+    """Raise PatchError in a body where TensorFlow ignores the attr without a word."""
+    caller = place_of(node, editor).ignoring
+    if caller is None:
+        return
+    if not editor.graph.is_object_based:
+        raise PatchError(
+            f"{node} cannot be overridden by an attr: the function is called by {caller}, and "
+            f"there TensorFlow ignores the attr silently; a gradient of the library or a formula "
+            f'travels as a function (emit: auto), and "body": "main" leaves functions out'
+        )
+    editor.note(
+        f"function {node.body.label}: the new gradient holds on a tape, after "
+        f"tf.saved_model.load; a Session ignores it silently, as {caller.op} calls the function"
+    )
+
+
+def _question(gradient: Computed | Registered, node: Node) -> tuple[Hashable, ...]:
+    """All that the answer to `check_fit` hangs on, so that like ops are asked about once."""
+    flat = [*(node.arguments or ()), *(node.outputs or ())]
+    read = () if isinstance(gradient, Registered) else gradient.attrs
+    values = tuple(str(node.attr(key)) for key in read)
+    return ("fits", gradient.key, node.op, tuple((arg.dtype, arg.is_ref) for arg in flat), values)

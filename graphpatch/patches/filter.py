@@ -1,0 +1,55 @@
+"""`filter_gradient`: what flows back through a tensor passes another gradient first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphpatch import opdefs
+from graphpatch.errors import PatchError
+from graphpatch.gradients.exact import stock_key
+from graphpatch.gradients.spec import Computed, Gradient, Registered, Stock
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches import at, carrier
+from graphpatch.patches.function_carrier import filter_inline, keep_gradient
+from graphpatch.patches.inline import typed
+from graphpatch.patches.place import place_of
+
+
+@dataclass(frozen=True, slots=True)
+class FilterGradient:
+    """Forward unchanged; backward, what flows through the op's outputs passes `gradient`.
+
+    An op that gives the tensor on is put in line, with that gradient: behind the outputs, or
+    before the inputs. In a formula x and y are both the tensor. When not to use it: on an op whose
+    own gradient is wrong; `override_gradient` replaces that.
+    """
+
+    gradient: Gradient
+    at: str = at.OUTPUTS
+    emit: str = "auto"
+
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Raise PatchError where nothing flows back there, or the gradient is no filter."""
+        if isinstance(self.gradient, Stock):
+            raise PatchError('"stock" takes an override off; in filter_gradient it means nothing')
+        at.check(nodes, self.at)
+
+    def rewrite(self, node: Node, editor: Editor) -> None:
+        """Filter what flows back through one op."""
+        gradient = self.gradient
+        if isinstance(gradient, Stock | Registered) or self._by_key(gradient, node, editor):
+            for added in at.put(node, editor, typed("Identity", "filter"), self.at):
+                carrier.carry(gradient, added, editor, self.emit)
+            return
+        inline, functions = filter_inline(gradient, node, editor)
+        for call in at.put(node, editor, inline, self.at):
+            keep_gradient(call, functions[call.op], editor)
+
+    def _by_key(self, gradient: Computed, node: Node, editor: Editor) -> bool:
+        """Whether the gradient travels as a key on an Identity."""
+        if self.emit != "auto":
+            return self.emit == "attr"
+        exact = stock_key(gradient, opdefs.lookup("Identity"))
+        return exact is not None and place_of(node, editor).ignoring is None

@@ -1,0 +1,166 @@
+"""An op put in line with another, so that what flows back through a tensor passes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+
+from graphpatch.errors import PatchError
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor, uses
+from graphpatch.opdefs import FlatArg
+from graphpatch.patches import flow
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """An op of one input and one output that gives on, bit for bit, what it reads.
+
+    `of` gives its op type and attrs for a tensor of a dtype.
+    """
+
+    suffix: str
+    of: Callable[[str], tuple[str, Mapping[str, AttrValue]]]
+
+    def add(self, editor: Editor, name: str, read: str, arg: FlatArg, beside: Node) -> Node:
+        """The op, reading a tensor, written behind `beside`."""
+        op, typed = self.of(arg.dtype or "")
+        return editor.add(name, op, [read], typed, beside)
+
+
+def typed(op: str, suffix: str) -> Inline:
+    """An op that has its dtype as attr T, like Identity."""
+    return Inline(suffix, lambda dtype: (op, {"T": attrs.dtype(dtype)}))
+
+
+def on_outputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> list[Node]:
+    """Put `inline` behind the outputs of an op that carry a gradient, or behind output `only`.
+
+    The op moves to `NAME/forward` and `inline` takes its name, so that whoever goes by the name
+    reads through it. An op whose value comes from outside (a placeholder, a constant) keeps its
+    name, and its readers are sent to `NAME/SUFFIX`: the gradient at NAME is what came through.
+    """
+    if node.op in flow.FIXED:
+        raise PatchError(
+            f"{node} must stay next to its loop's Merge or Switch: patch what it reads"
+        )
+    flat = flow.outputs(node)
+    wanted = _wanted(flat, only)
+    if flow.is_source(node):
+        return _behind_source(node, editor, inline, flat, wanted)
+    if node.op in flow.SWITCHES:
+        return _behind_switch(node, editor, inline, flat, wanted)
+    if len(flat) > 1:
+        return _behind_several(node, editor, inline, flat, wanted)
+    op, values = inline.of(flat[0].dtype or "")
+    return [editor.take_name(node, op, lambda moved: [moved.tensor(0)], values)]
+
+
+def on_inputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> list[Node]:
+    """Put `inline` before the inputs of an op that carry a gradient, or before input `only`."""
+    flat, added = flow.inputs(node), []
+    for slot in _wanted(flat, only):
+        _refuse_fixed(node, slot)
+        name = f"{node.name}/{inline.suffix}_{slot}"
+        op, values = inline.of(flat[slot].dtype or "")
+        new = editor.add(name, op, [node.inputs[slot]], values, beside=node, before=True)
+        editor.set_input(node, slot, new.tensor(0))
+        added.append(new)
+    return added
+
+
+def _behind_source(
+    node: Node, editor: Editor, inline: Inline, flat: list[FlatArg], wanted: list[int]
+) -> list[Node]:
+    added = []
+    for output in wanted:
+        name = f"{node.name}/{inline.suffix}" + (f"_{output}" if len(flat) > 1 else "")
+        new = inline.add(editor, name, node.tensor(output), flat[output], node)
+        if not editor.reroute(node, output, new.tensor(0), keep=new.index):
+            raise PatchError(f"nothing reads output {output} of {node}: nothing flows back to it")
+        added.append(new)
+    return added
+
+
+def _behind_switch(
+    node: Node, editor: Editor, inline: Inline, flat: list[FlatArg], wanted: list[int]
+) -> list[Node]:
+    """Send the readers of each output through an op of its own, the switch keeping its name.
+
+    The tensors of a switch cannot be fetched, so nobody holds on to their names.
+    """
+    read = [output for output in wanted if uses(node, output)]
+    for output in read:
+        for reader, _ in uses(node, output):
+            _refuse_between(node, reader)
+    return _behind_source(node, editor, inline, flat, read)
+
+
+def _behind_several(
+    node: Node, editor: Editor, inline: Inline, flat: list[FlatArg], wanted: list[int]
+) -> list[Node]:
+    name, put = node.name, []
+
+    def through(moved: Node) -> list[str]:
+        read = [moved.tensor(output) for output in range(len(flat))]
+        for output in wanted:
+            added = f"{name}/{inline.suffix}_{output}"
+            put.append(inline.add(editor, added, read[output], flat[output], moved))
+            read[output] = put[-1].tensor(0)
+        return read
+
+    dtypes = [arg.dtype for arg in flat]
+    if any(arg.is_ref for arg in flat) or None in dtypes:
+        raise PatchError(f"{node}: its outputs cannot be given on: {_reasons(flat)}")
+    values = {"T": attrs.dtypes([dtype for dtype in dtypes if dtype])}
+    editor.take_name(node, "IdentityN", through, values)
+    return put
+
+
+def nothing_flows(node: Node, at_outputs: bool, only: int | None) -> str:
+    """Why no gradient can flow through this side of an op; nothing where one may.
+
+    Raises PatchError where there is no such output or input, or we cannot tell: a reference to a
+    variable, a dtype that the NodeDef does not name.
+    """
+    which = "output" if at_outputs else "input"
+    flat = flow.outputs(node) if at_outputs else flow.inputs(node)
+    if only is not None and only >= len(flat):
+        raise PatchError(f"{node} has no {which} {only}; it has {len(flat)}, counted from 0")
+    asked = flat if only is None else [flat[only]]
+    if any(flow.carries(arg) for arg in asked):
+        return ""
+    unclear = [arg for arg in asked if arg.is_ref or arg.dtype is None]
+    if unclear:
+        raise PatchError(f"{node}: {which} {unclear[0].name} {flow.why_not(unclear[0])}")
+    return f"{node}: {_reasons(asked)}" if asked else f"{node} has no {which}s"
+
+
+def _wanted(flat: list[FlatArg], only: int | None) -> list[int]:
+    asked = range(len(flat)) if only is None else [only]
+    return [place for place in asked if flow.carries(flat[place])]
+
+
+def _reasons(flat: list[FlatArg]) -> str:
+    reasons = [f"{arg.name} {flow.why_not(arg)}" for arg in flat if not flow.carries(arg)]
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def _refuse_fixed(node: Node, slot: int) -> None:
+    producer = node.body.producer(node.inputs[slot])
+    if producer is None:
+        return
+    if node.op in flow.JOINS and producer.op in flow.FIXED:
+        raise PatchError(f"{node} must stay next to {producer}, which its loop needs")
+    _refuse_between(producer, node)
+
+
+def _refuse_between(producer: Node, reader: Node) -> None:
+    if producer.op in flow.SWITCHES and reader.op in flow.EXITS:
+        raise PatchError(
+            f"{reader} must stay next to {producer}, where TensorFlow looks for the gradient of "
+            f"their loop; patch the outputs of {reader.name!r}"
+        )

@@ -1,0 +1,48 @@
+"""`override_gradient`: the op's own gradient is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphpatch.errors import PatchError
+from graphpatch.gradients.spec import Gradient
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches import carrier, flow
+
+
+@dataclass(frozen=True, slots=True)
+class OverrideGradient:
+    """Forward unchanged; backward, the op's gradient is `gradient`.
+
+    The op keeps its name and type. When not to use it: to change what flows through a tensor
+    whatever op made it, `filter_gradient` fits better.
+    """
+
+    gradient: Gradient
+    emit: str = "auto"
+
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Raise PatchError where the gradient of none of these ops is ever asked for."""
+        if nodes and all(never_fires(node) for node in nodes):
+            raise PatchError(f"the override would never be used: {never_fires(nodes[0])}")
+
+    def rewrite(self, node: Node, editor: Editor) -> None:
+        """Override the gradient of one op."""
+        reason = never_fires(node)
+        if reason:
+            editor.left_alone(reason)
+        carrier.carry(self.gradient, node, editor, self.emit)
+
+
+def never_fires(node: Node) -> str:
+    """Why TensorFlow never asks for the gradient of an op; nothing where it may."""
+    if not node.data_inputs:
+        return f"{node} reads nothing, so no gradient flows back through it"
+    flat = node.outputs
+    if flat is None or any(flow.is_asked_for(arg) for arg in flat):
+        return ""
+    if not flat:
+        return f"{node} has no outputs"
+    return f"output 0 of {node} {flow.why_not(flat[0])}"

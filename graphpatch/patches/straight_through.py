@@ -1,0 +1,80 @@
+"""`straight_through`: backward, the op counts as the identity of one of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphpatch.errors import PatchError
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.spec import Registered, Written
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches import carrier, flow
+from graphpatch.patches.place import place_of
+
+
+@dataclass(frozen=True, slots=True)
+class StraightThrough:
+    """Forward unchanged; backward, the upstream gradient passes to input `input` as it is.
+
+    The straight-through estimator (Bengio, Leonard and Courville 2013), for ops that round or
+    step. The op must give one tensor, of the dtype and shape of that input. An op with one input
+    takes the stock gradient of Identity; else its output f is given on by
+    `StopGradient(f) - ZerosLike(input)`, where the zeros have the gradient of Neg: f bit for bit,
+    as f - 0 is f, infinities included. In a function whose caller ignores keys, a function
+    carries it.
+    """
+
+    input: int = 0
+
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Every op can be asked; what is no identity in shape is refused by `rewrite`."""
+
+    def rewrite(self, node: Node, editor: Editor) -> None:
+        """Let one op count as the identity of its input."""
+        flat = flow.inputs(node)
+        self._check(node)
+        if place_of(node, editor).ignoring is not None:
+            texts = ["dy" if place == self.input else None for place in range(len(flat))]
+            carrier.carry(Written(Formula.parse(texts)), node, editor, "function")
+        elif len(flat) == 1:
+            carrier.carry(Registered("Identity", stock=True), node, editor, "auto")
+        else:
+            self._construct(node, editor)
+
+    def _check(self, node: Node) -> None:
+        inputs, outputs = flow.inputs(node), flow.outputs(node)
+        if self.input >= len(inputs):
+            raise PatchError(f"{node} has no input {self.input}; it has {len(inputs)}")
+        if len(outputs) != 1:
+            raise PatchError(f"{node} has {len(outputs)} outputs; straight_through needs one")
+        for arg in (inputs[self.input], outputs[0]):
+            if not flow.carries(arg):
+                raise PatchError(f"{node} is no identity: {arg.name} {flow.why_not(arg)}")
+        if inputs[self.input].dtype != outputs[0].dtype:
+            raise PatchError(f"{node} is no identity: input {self.input} has another dtype")
+        if node.opdef is None or self.input not in node.opdef.keeps_shape:
+            raise PatchError(
+                f"{node} is not known to keep the shape of input {self.input}, so it cannot count "
+                f"as the identity of it; override_gradient takes a gradient of the right shape"
+            )
+
+    def _construct(self, node: Node, editor: Editor) -> None:
+        name, read = node.name, node.data_inputs[self.input]
+        typed = {"T": attrs.dtype(flow.outputs(node)[0].dtype or "")}
+
+        def joined(moved: Node) -> list[str]:
+            stop = editor.add(f"{name}/stop", "StopGradient", [moved.tensor(0)], typed, moved)
+            return [stop.tensor(0), _zeros(name, read, moved, editor).tensor(0)]
+
+        editor.take_name(node, "Sub", joined, typed)
+        editor.used("construction")
+
+
+def _zeros(name: str, read: str, beside: Node, editor: Editor) -> Node:
+    """Zeros of the input's shape that count as minus the input, on the way back."""
+    typed = {"T": attrs.dtype(flow.outputs(beside)[0].dtype or "")}
+    key = {attrs.OVERRIDE: attrs.text("Neg")}
+    return editor.add(f"{name}/zeros", "ZerosLike", [read], {**typed, **key}, beside)
