@@ -1,0 +1,87 @@
+"""A gradient function of a file's library, as TensorFlow takes it for registration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
+from graphpatch import names
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.wire import piece_bytes
+
+GradientFunction = Callable[..., "list[Any]"]
+
+
+def function_gradient(body: Body) -> GradientFunction:
+    """The gradient function (op, *dy) -> [dx...] that a FunctionDef (x..., y..., dy...) defines.
+
+    Its ops are put into the graph that asks for the gradient, so that they can be differentiated
+    in their turn. It gives None for an input without a gradient.
+    """
+    arguments = list(body.arguments)
+    graph_def = as_graph_def(body).SerializeToString(deterministic=True)
+    results = [names.parse(body.ret[arg.name]) for arg in _results(body)]
+
+    def gradient(op: Any, *upstream: Any) -> list[Any]:
+        import tensorflow as tf
+
+        # An op that reads a tensor of another graph captures it; input_map does not.
+        given = [tf.identity(tensor) for tensor in (*op.inputs, *_dense(op, upstream))]
+        found = tf.graph_util.import_graph_def(
+            tf.compat.v1.GraphDef.FromString(graph_def),
+            input_map={f"{name}:0": t for name, t in zip(arguments, given, strict=True)},
+            return_elements=[f"{tensor.op}:{_flat(body, tensor)}" for tensor in results],
+            name="graphpatch",
+        )
+        flowing = [arg.name.startswith("d") for arg in _results(body)]
+        pairs = zip(found, flowing, op.inputs, strict=True)
+        return [dx if flows and x.dtype.is_floating else None for dx, flows, x in pairs]
+
+    return gradient
+
+
+def as_graph_def(body: Body) -> GraphDef:
+    """A function's body as a graph of its own, its arguments placeholders."""
+    graph_def = GraphDef()
+    graph_def.versions.producer = body.graph.producer
+    for name, dtype in body.arguments.items():
+        node = graph_def.node.add(name=name, op="Placeholder")
+        node.attr["dtype"].type = dtype
+    for found in body:
+        graph_def.node.append(_as_main(found))
+    return graph_def
+
+
+def _as_main(node: Node) -> NodeDef:
+    """A NodeDef of a function with its inputs spelled as the main graph spells them."""
+    body = node.body
+    copy = NodeDef.FromString(b"".join(piece_bytes(p) for p in body.payload(node.index)))
+    copy.input[:] = [_as_main_input(body, text) for text in copy.input]
+    return copy
+
+
+def _as_main_input(body: Body, text: str) -> str:
+    tensor = names.parse(text)
+    if tensor.control or tensor.op in body.arguments:
+        return text
+    return str(names.TensorName(tensor.op, _flat(body, tensor)))
+
+
+def _flat(body: Body, tensor: names.TensorName) -> int:
+    """Which of all outputs of its op a tensor is."""
+    flat = body.node(tensor.op).outputs or []
+    return next(k for k, a in enumerate(flat) if (a.name, a.index) == (tensor.arg, tensor.index))
+
+
+def _results(body: Body) -> list[Any]:
+    return [] if body.signature is None else list(body.signature.output_arg)
+
+
+def _dense(op: Any, upstream: tuple[Any, ...]) -> list[Any]:
+    import tensorflow as tf
+
+    pairs = zip(op.outputs, upstream, strict=True)
+    return [tf.zeros_like(y) if dy is None else tf.convert_to_tensor(dy) for y, dy in pairs]

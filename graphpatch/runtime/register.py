@@ -1,0 +1,86 @@
+"""Registering, with the TensorFlow that loads a patched file, the gradients that it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphpatch.errors import ModelError
+from graphpatch.formats import Model, load
+from graphpatch.gradients import attach
+from graphpatch.gradients.spec import from_key
+from graphpatch.graph.attrs import OVERRIDE
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.nodedef import mentions
+from graphpatch.graph.wire import Source
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+# TensorFlow refuses to register a key twice in a process, and has no public way to ask.
+_DONE: set[str] = set()
+
+
+def register_gradients(model: str | Path | Model | tf.Graph) -> list[str]:
+    """Register every gradient of ours that a patched model, or a live graph, carries.
+
+    A Session needs it for keys that travel alone (`emit: attr`), a tape and second derivatives
+    for all. Call it in the process that loads the file, before gradients are built; calling it
+    again does nothing. Keys of somebody else's are left to whoever wrote them. Returns our keys,
+    sorted. Raises ModelError where the file cannot be read, or lacks a function that a key names,
+    RulesError where a key is not one that this version of graphpatch knows.
+    """
+    found = {key: node for node, key in _keyed(model)}
+    return [key for key in sorted(found) if _register(key, found[key])]
+
+
+def _register(key: str, node: Node) -> bool:
+    """Register a key if it is ours; whether it is."""
+    computed = from_key(key)
+    if computed is None and not key.startswith(attach.PREFIX):
+        return False
+    if key not in _DONE:
+        import tensorflow as tf
+
+        from graphpatch.runtime.formula import tensorflow_gradient
+        from graphpatch.runtime.function_gradient import function_gradient
+
+        tf.RegisterGradient(key)(
+            function_gradient(_function(node))
+            if computed is None
+            else tensorflow_gradient(computed.formula)
+        )
+        _DONE.add(key)
+    return True
+
+
+def _function(node: Node) -> Body:
+    """The gradient function of the function that an op calls."""
+    graph = node.body.graph
+    name = graph.gradients.get(node.op, "")
+    if name not in graph.functions:
+        raise ModelError(f"{node} calls a function of which the library has no gradient")
+    return graph.functions[name]
+
+
+def _keyed(model: str | Path | Model | tf.Graph) -> Iterator[tuple[Node, str]]:
+    """The ops that have an override, with its key."""
+    for graph in _graphs(model):
+        for body in graph.bodies:
+            for node in body:
+                value = (
+                    node.attr(OVERRIDE) if mentions(body.payload(node.index), OVERRIDE) else None
+                )
+                if value is not None:
+                    yield node, value.s.decode(errors="backslashreplace")
+
+
+def _graphs(model: str | Path | Model | tf.Graph) -> list[Graph]:
+    if isinstance(model, str | Path):
+        return load(model).graphs
+    if isinstance(model, Model):
+        return model.graphs
+    data = model.as_graph_def().SerializeToString()
+    return [open_graph(Source(data), 0, len(data))]
