@@ -1,0 +1,20 @@
+"""Change what flows back through TensorFlow 1 style graphs, in their files."""
+
+from graphpatch.apply import Result, apply
+from graphpatch.errors import GraphpatchError
+from graphpatch.formats import Model, load
+from graphpatch.rules import Rule, load_rules
+from graphpatch.runtime.register import register_gradients
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GraphpatchError",
+    "Model",
+    "Result",
+    "Rule",
+    "apply",
+    "load",
+    "load_rules",
+    "register_gradients",
+]

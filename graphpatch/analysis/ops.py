@@ -1,0 +1,103 @@
+"""What `graphpatch ops` says: op types with their counts, and what one op is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from graphpatch import names, opdefs
+from graphpatch.errors import ModelError
+from graphpatch.formats import Model
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Body, Node
+from graphpatch.match import glob
+from graphpatch.match.misses import nearest_names
+
+
+def count_types(model: Model) -> dict[str, int]:
+    """How many ops there are of each op type, function bodies included; the most frequent first."""
+    counts: Counter[str] = Counter()
+    for body in _bodies(model):
+        counts.update(body.heads.ops)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def find(model: Model, wanted: tuple[str, ...]) -> list[Node]:
+    """The ops of these names, which may be globs or name one of the op's tensors (`relu:0`).
+
+    Raises ModelError with the nearest names where one of them names no op.
+    """
+    return [node for text in wanted for node in _named(model, text)]
+
+
+def _named(model: Model, text: str) -> list[Node]:
+    found = [node for body in _bodies(model) for node in _in_body(body, names.op_of(text))]
+    if not found:
+        legal = [name for body in _bodies(model) for name in body.heads.names]
+        near = ", ".join(nearest_names(names.op_of(text), legal))
+        clause = f"; nearest: {near}" if near else ""
+        raise ModelError(f"{model.path}: no op is named {text!r}{clause}")
+    return found
+
+
+def _in_body(body: Body, text: str) -> Iterator[Node]:
+    if not glob.is_glob(text):
+        if text in body.by_name:
+            yield Node(body, body.by_name[text])
+        return
+    pattern = glob.compiled(text)
+    for index, name in enumerate(body.heads.names):
+        if pattern.fullmatch(name):
+            yield Node(body, index)
+
+
+def everything(model: Model) -> list[Node]:
+    """Every op of the model."""
+    return [node for body in _bodies(model) for node in body]
+
+
+def describe(node: Node) -> dict[str, Any]:
+    """An op as `ops --json` prints it."""
+    outputs = node.outputs
+    return {
+        "body": node.body.label,
+        "name": node.name,
+        "type": node.op,
+        "inputs": list(node.inputs),
+        "outputs": None if outputs is None else [_output(node, k) for k in range(len(outputs))],
+        "attrs": {key: attrs.plain(value) for key in node.attr_names if (value := node.attr(key))},
+        "gradient": gradient(node),
+    }
+
+
+def gradient(node: Node) -> dict[str, str]:
+    """What flows back through an op: {"state": ..., "key": the override, where there is one}.
+
+    The state is `overridden`; or, of the op type's own gradient, `stock` (registered), `none`
+    (registered as not differentiable), `missing` (tf.gradients raises LookupError), `function`
+    (that of its body), `unknown`.
+    """
+    key = node.attr(attrs.OVERRIDE)
+    if key is not None:
+        return {"state": "overridden", "key": key.s.decode(errors="backslashreplace")}
+    return {"state": type_gradient(node.opdef)}
+
+
+def type_gradient(known: opdefs.OpDef | None) -> str:
+    """The state of an op type's own gradient, as `gradient` names it."""
+    if known is None:
+        return "unknown"
+    if known.known_to == "library" or any(attr.type == "func" for attr in known.attrs):
+        return "function"
+    return {"registered": "stock"}.get(known.gradient, known.gradient)
+
+
+def _output(node: Node, index: int) -> dict[str, Any]:
+    flat = (node.outputs or [])[index]
+    ref = "_ref" if flat.is_ref else ""
+    return {"tensor": node.tensor(index), "dtype": None if flat.dtype is None else flat.dtype + ref}
+
+
+def _bodies(model: Model) -> Iterator[Body]:
+    return (body for graph in model.graphs for body in graph.bodies)

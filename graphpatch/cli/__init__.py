@@ -1,0 +1,75 @@
+"""The command line: one file a command, each imported when it is asked for."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+import traceback
+
+import click
+
+import graphpatch
+from graphpatch.errors import GraphpatchError
+
+COMMANDS = {
+    "ops": "op types with their counts; single ops with type, inputs and gradient",
+    "apply": "patch models by a rules file",
+    "schema": "the JSON Schema of rules files",
+}
+
+USAGE, BUG, INTERRUPTED = 2, 3, 130
+
+
+class Commands(click.Group):
+    """A group whose commands lie in modules of their own name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of the commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What each command does, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=Commands)
+@click.version_option(graphpatch.__version__, package_name="graphpatch")
+def cli() -> None:
+    """Change what flows back through TensorFlow 1 style graphs, in their files."""
+
+
+def main() -> None:
+    """Run the command line. Exit 0: done; 1: the input is at fault; 2: wrong usage; 3: a bug."""
+    # A process that reads one graph makes millions of objects and no garbage in cycles.
+    gc.disable()
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code = cli.main(standalone_mode=False)
+    except GraphpatchError as error:
+        click.echo(f"graphpatch: {error}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except Exception:
+        traceback.print_exc()
+        click.echo("graphpatch: this is a bug of graphpatch; please report the above", err=True)
+        return BUG
+    return code if isinstance(code, int) else 0

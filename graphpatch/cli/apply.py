@@ -1,0 +1,115 @@
+"""`graphpatch apply`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from graphpatch.apply import Result, apply
+from graphpatch.cli.progress import bar
+from graphpatch.errors import GraphpatchError, OutputError
+from graphpatch.formats import default_output, load
+from graphpatch.formats.output import reported, write_pieces
+from graphpatch.graph.heads import Progress
+from graphpatch.rules import EMITS, Rule, load_rules
+
+
+@click.command("apply")
+@click.argument("rules")
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.option("-o", "--output", "out", help="File or folder to write; `-` is standard output.")
+@click.option("--emit", type=click.Choice(EMITS), help="How gradients travel; default auto.")
+@click.option("--dry-run", is_flag=True, help="Do all but write.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(
+    rules: str,
+    models: tuple[str, ...],
+    out: str | None,
+    emit: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Patch each MODEL by the rules file RULES.
+
+    Writes MODEL.patched.pb beside the model where -o is silent, never over its input.
+    """
+    loaded = load_rules(rules, emit)
+    targets = _targets(models, out)
+    reports, errors = [], []
+    for model, target in zip(models, targets, strict=True):
+        try:
+            reports.append(_patch(loaded, model, target, dry_run))
+        except GraphpatchError as error:
+            errors.append({"model": model, "error": str(error)})
+            click.echo(f"graphpatch: {error}", err=True)
+        else:
+            if not as_json:
+                click.echo(_summary(reports[-1]), err=reports[-1]["output"] == "-")
+    if as_json:
+        click.echo(json.dumps({"outputs": reports, **({"errors": errors} if errors else {})}))
+    return 1 if errors else 0
+
+
+def _patch(rules: list[Rule], model: str, target: str, dry_run: bool) -> dict[str, Any]:
+    with bar() as progress:
+        source = load(model, progress)
+        result = apply(rules, source, progress)
+        output = target or default_output(source)
+        if not dry_run:
+            _write(result, output, progress)
+    return {"model": model, "output": None if dry_run else output, **result.report}
+
+
+def _write(result: Result, output: str, progress: Progress | None) -> None:
+    if output != "-":
+        result.model.save(output, progress)
+        return
+    if result.model.file:
+        raise OutputError("a SavedModel is a folder, and does not go through a pipe")
+    pieces = result.model.encoded("")
+    sys.stdout.flush()
+    with reported("standard output"):
+        write_pieces(sys.stdout.fileno(), pieces, progress)
+
+
+def _targets(models: tuple[str, ...], out: str | None) -> list[str]:
+    """Where each model goes, as far as -o says it; nothing where it is silent."""
+    if out is None:
+        return [""] * len(models)
+    folder = Path(out)
+    if len(models) == 1 and not (out.endswith("/") or _is_plain_folder(folder)):
+        return [out]
+    if folder.is_file():
+        raise OutputError(f"{out} is a file; several models go to a folder")
+    targets = [str(folder / Path(model).resolve().name) for model in models]
+    twice = [target for target, count in Counter(targets).items() if count > 1]
+    if twice:
+        raise OutputError(f"two models would be written to {twice[0]}")
+    folder.mkdir(parents=True, exist_ok=True)
+    return targets
+
+
+def _is_plain_folder(path: Path) -> bool:
+    """A folder that models go into; one that holds a SavedModel is a model itself."""
+    return path.is_dir() and not any(path.glob("saved_model.pb*"))
+
+
+def _summary(report: dict[str, Any]) -> str:
+    lines = [f"{report['model']} -> {report['output'] or '(dry run, nothing written)'}"]
+    width = max(len(rule["name"]) for rule in report["rules"])
+    for rule in report["rules"]:
+        types = Counter(match["type"] for match in rule["matches"])
+        listed = ", ".join(f"{count} {op}" for op, count in sorted(types.items()))
+        lines.append(
+            f"  {rule['name']:{width}}  {listed or 'no ops'}  ({rule['emit'] or 'nothing'})"
+        )
+    if report["consumer"]["session"]:
+        lines.append("  whoever loads it registers these gradients first, for ours by")
+        lines.append(f"  graphpatch.register_gradients({report['output']!r}):")
+        lines += [f"    {key}" for key in report["consumer"]["session"]]
+    return "\n".join(lines + [f"  note: {text}" for text in report["notes"]])

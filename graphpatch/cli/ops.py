@@ -1,0 +1,90 @@
+"""`graphpatch ops`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from graphpatch.analysis import ops
+from graphpatch.cli.progress import bar
+from graphpatch.errors import ModelError
+from graphpatch.formats import Model, load
+from graphpatch.graph.check import check, foreign
+
+IN_WORDS = {
+    "stock": "stock",
+    "none": "none: TensorFlow registers it as not differentiable",
+    "missing": "none: TensorFlow has no gradient for it (LookupError)",
+    "function": "that of the function it calls",
+    "unknown": "unknown: the op type is not TensorFlow's",
+}
+
+
+@click.command("ops")
+@click.argument("model")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Describe every op.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(model: str, names: tuple[str, ...], every: bool, as_json: bool) -> None:
+    """Count the op types of MODEL, or describe the ops named NAME.
+
+    NAME may be a glob: `*` stays within one scope, `**` crosses `/`.
+    """
+    with bar() as progress:
+        loaded = load(model, progress)
+    _say_notes(loaded)
+    nodes = ops.everything(loaded) if every else ops.find(loaded, names)
+    described = [ops.describe(node) for node in nodes]
+    if as_json:
+        document = {"model": model, "format": loaded.format, "types": ops.count_types(loaded)}
+        listed = {"ops": described} if names or every else {}
+        click.echo(json.dumps({**document, **listed}))
+    elif names or every:
+        click.echo("\n\n".join(_block(one) for one in described))
+    else:
+        _print_types(loaded)
+
+
+def _say_notes(model: Model) -> None:
+    for graph in model.graphs:
+        try:
+            check(graph)
+        except ModelError as error:
+            click.echo(f"note: {model.path}: {error}", err=True)
+        for text in foreign(graph):
+            click.echo(f"note: {text}", err=True)
+
+
+def _print_types(model: Model) -> None:
+    counts = ops.count_types(model)
+    functions = sum(len(graph.functions) for graph in model.graphs)
+    inside = f", {functions} functions" if functions else ""
+    click.echo(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
+    width = max(map(len, counts), default=0)
+    for op, count in counts.items():
+        state = ops.type_gradient(model.graphs[0].opdef(op))
+        click.echo(f"{count:8}  {op:{width}}  {IN_WORDS[state]}".rstrip())
+
+
+def _block(op: dict[str, Any]) -> str:
+    place = "" if op["body"] == "main" else f"  in function {op['body']}"
+    lines = [f"{op['name']}{place}", f"  type      {op['type']}"]
+    lines += _listed("inputs", op["inputs"])
+    lines += _listed("outputs", [f"{o['tensor']}  {o['dtype']}" for o in op["outputs"] or ()])
+    lines += _listed("attrs", [f"{key} = {_short(value)}" for key, value in op["attrs"].items()])
+    return "\n".join([*lines, f"  gradient  {_gradient(op['gradient'])}"])
+
+
+def _listed(title: str, values: list[str]) -> list[str]:
+    return [f"  {title if not place else '':8}  {value}" for place, value in enumerate(values)]
+
+
+def _short(value: Any, most: int = 80) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _gradient(found: dict[str, str]) -> str:
+    return f"overridden by {found['key']}" if "key" in found else IN_WORDS[found["state"]]
