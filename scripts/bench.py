@@ -1,0 +1,173 @@
+"""Time graphpatch beside `cp` and beside the TensorFlow script that does the same.
+
+Every measurement is a whole process, its wall time and its peak memory. One round runs each once,
+in turn, so that all meet the same machine; the table shows medians, and ratios within this one run.
+Exits 1 where a target is missed. The models (a 553 MB VGG16, a graph of 1,000,000 nodes) are built
+in --folder where they are missing; together with outputs they take 2 GB of disk, TensorFlow's side
+8 GB of memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+SCRIPTS = Path(__file__).parent
+GRAPHPATCH = str(Path(sys.executable).with_name("graphpatch"))
+OVERRIDES = {"stock": {"registered": "Relu6"}, "library": "guided_relu"}
+
+
+class Run(NamedTuple):
+    seconds: float
+    megabytes: float  # peak resident memory
+
+
+class Target(NamedTuple):
+    title: str
+    measured: Callable[[Mapping[str, Run]], float]
+    at_most: Callable[[Mapping[str, Run]], float]
+    unit: str
+
+
+# fmt: off
+TARGETS = (
+    Target("apply a stock key to VGG16, within 1.5 cp + 0.3 s",
+           lambda r: r["apply stock key"].seconds, lambda r: 1.5 * r["cp"].seconds + 0.3, "s"),
+    Target("apply guided_relu to VGG16, within 1.5 cp + 0.3 s",
+           lambda r: r["apply guided_relu"].seconds, lambda r: 1.5 * r["cp"].seconds + 0.3, "s"),
+    Target("memory of apply on VGG16",
+           lambda r: r["apply guided_relu"].megabytes, lambda r: 80, "MB"),
+    Target("ops of VGG16",
+           lambda r: r["ops"].seconds, lambda r: 0.4, "s"),
+    Target("apply on the large graph, within 1/10 of TensorFlow",
+           lambda r: r["large: apply guided_relu"].seconds,
+           lambda r: r["large: TensorFlow"].seconds / 10, "s"),
+)
+# fmt: on
+
+
+def commands(folder: Path, nodes: int) -> dict[str, list[str]]:
+    """What is timed, by title; each that has an output writes folder/out.pb."""
+    vgg16, large = str(folder / "vgg16.pb"), str(folder / f"large-{nodes}.pb")
+    stock, library = (str(folder / f"{name}.json") for name in OVERRIDES)
+    out = str(folder / "out.pb")
+    apply = [GRAPHPATCH, "apply", "--emit", "attr", "-o", out]
+    tensorflow = [sys.executable, str(SCRIPTS / "bench_tensorflow.py")]
+    return {
+        "cp": ["cp", vgg16, out],
+        "ops": [GRAPHPATCH, "ops", vgg16],
+        "apply stock key": [*apply, stock, vgg16],
+        "apply guided_relu": [*apply, library, vgg16],
+        "TensorFlow": [*tensorflow, vgg16, out],
+        "large: cp": ["cp", large, out],
+        "large: ops": [GRAPHPATCH, "ops", large],
+        "large: apply guided_relu": [*apply, library, large],
+        "large: TensorFlow": [*tensorflow, large, out],
+    }
+
+
+def build(folder: Path, nodes: int) -> None:
+    """Make the models and rules files that are not there yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, gradient in OVERRIDES.items():
+        rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": gradient}}
+        (folder / f"{name}.json").write_text(json.dumps({"version": 1, "rules": [rule]}))
+    builders = {"vgg16": [], f"large-{nodes}": ["--nodes", str(nodes)]}
+    for name, arguments in builders.items():
+        model, partial = folder / f"{name}.pb", folder / f"{name}.partial"
+        if not model.exists():
+            print(f"building {model}", file=sys.stderr)
+            script = SCRIPTS / "models" / f"build_{name.split('-')[0]}.py"
+            subprocess.run([sys.executable, script, partial, *arguments], check=True)
+            partial.rename(model)
+
+
+def measure(command: Sequence[str], log: Path) -> Run:
+    """Run one process to its end. Its memory counts from this small process's own, some 20 MB."""
+    with log.open("wb") as file:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}\nfailed: {log.read_text(errors='replace')[-2000:]}")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return Run(seconds, usage.ru_maxrss * unit / 1e6)
+
+
+def progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{text:50}\r", end="", file=sys.stderr, flush=True)
+
+
+def measure_all(tasks: Mapping[str, Sequence[str]], folder: Path, rounds: int) -> dict[str, Run]:
+    runs: dict[str, list[Run]] = {title: [] for title in tasks}
+    for title in ("cp", "large: cp"):  # not counted: brings the models into the page cache
+        measure(tasks[title], folder / "log")
+    for number in range(rounds):
+        for title, command in tasks.items():
+            progress(f"round {number + 1} of {rounds}: {title}")
+            (folder / "out.pb").unlink(missing_ok=True)
+            runs[title].append(measure(command, folder / "log"))
+    (folder / "out.pb").unlink(missing_ok=True)
+    progress("")
+    return {
+        title: Run(median(r.seconds for r in each), median(r.megabytes for r in each))
+        for title, each in runs.items()
+    }
+
+
+def print_runs(runs: Mapping[str, Run]) -> None:
+    """Medians, and ratios to `cp` and to TensorFlow on the same model."""
+    print(f"{'':26}{'seconds':>9}{'MB':>8}{'of cp':>9}{'of TensorFlow':>15}{'of its MB':>11}")
+    for title, run in runs.items():
+        prefix = "large: " if title.startswith("large: ") else ""
+        copy, tensorflow = runs[f"{prefix}cp"], runs[f"{prefix}TensorFlow"]
+        print(
+            f"{title:26}{run.seconds:9.2f}{run.megabytes:8.0f}{run.seconds / copy.seconds:9.2f}"
+            f"{run.seconds / tensorflow.seconds:15.3f}{run.megabytes / tensorflow.megabytes:11.3f}"
+        )
+
+
+def print_targets(runs: Mapping[str, Run]) -> bool:
+    """Each target beside its measurement; True where all are met."""
+    met = True
+    print(f"\n{'target':54}{'measured':>10}{'at most':>10}")
+    for target in TARGETS:
+        measured, most = target.measured(runs), target.at_most(runs)
+        verdict = "" if measured <= most else "MISSED"
+        met = met and not verdict
+        print(f"{target.title:54}{measured:10.2f}{most:10.2f} {target.unit:3}{verdict}")
+    return met
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, default=SCRIPTS.parent / "build" / "bench")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--nodes", type=int, default=1_000_000, help="of the large graph")
+    parser.add_argument("--quick", action="store_true", help="3 rounds, 100,000 nodes")
+    options = parser.parse_args()
+    if not Path(GRAPHPATCH).exists():
+        parser.error(f"{GRAPHPATCH} is missing: run scripts/test, then this with .venv/bin/python")
+    if options.quick:
+        options.rounds, options.nodes = 3, 100_000
+    build(options.folder, options.nodes)
+    runs = measure_all(commands(options.folder, options.nodes), options.folder, options.rounds)
+    print_runs(runs)
+    return 0 if print_targets(runs) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Write a valid GraphDef of very many small nodes, block by block, without TensorFlow.
+
+Usage: build_large.py OUT.pb [--nodes 1000000]. One residual tower: each block is a 1x1 convolution,
+bias, scale and shift, an activation (Relu; every eighth block Tanh) and the sum with its input,
+its weights read through Identity nodes colocated with them, as TensorFlow 1 freezes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto import graph_pb2, node_def_pb2, types_pb2
+
+FLOAT = types_pb2.DT_FLOAT
+# Names of blocks are of one length, so that a serialized block becomes another by replacing bytes.
+PREVIOUS, THIS = "tower/block0000000", "tower/block0000001"
+
+
+def node(name: str, op: str, inputs: Sequence[str] = (), *types: str) -> Any:
+    """A NodeDef whose attrs named in `types` are float32."""
+    made = node_def_pb2.NodeDef(name=name, op=op, input=inputs)
+    for attr in types or ("T",):
+        made.attr[attr].type = FLOAT
+    return made
+
+
+def placeholder(name: str) -> Any:
+    made = node(name, "Placeholder", (), "dtype")
+    for size in (-1, 1, 1, 1):
+        made.attr["shape"].shape.dim.add(size=size)
+    return made
+
+
+def variable(name: str, shape: Sequence[int], value: float) -> Iterator[Any]:
+    """A frozen variable: the Const and the Identity that reads it."""
+    const = node(name, "Const", (), "dtype")
+    tensor = const.attr["value"].tensor
+    tensor.dtype = FLOAT
+    tensor.float_val.append(value)
+    for size in shape:
+        tensor.tensor_shape.dim.add(size=size)
+    yield const
+    read = node(f"{name}/read", "Identity", [name])
+    read.attr["_class"].list.s.append(f"loc:@{name}".encode())
+    yield read
+
+
+def convolution(name: str, inputs: Sequence[str]) -> Any:
+    made = node(name, "Conv2D", inputs)
+    made.attr["strides"].list.i.extend([1, 1, 1, 1])
+    made.attr["dilations"].list.i.extend([1, 1, 1, 1])
+    made.attr["padding"].s = b"SAME"
+    made.attr["data_format"].s = b"NHWC"
+    made.attr["use_cudnn_on_gpu"].b = True
+    return made
+
+
+def block(activation: str) -> Iterator[Any]:
+    """The nodes of one block in topological order; reads PREVIOUS/add, ends in THIS/add."""
+    parts = {name: f"{THIS}/{name}" for name in ("conv", "norm", activation.lower(), "add")}
+    conv, norm, act, add = parts.values()
+    yield from variable(f"{conv}/weights", [1, 1, 1, 1], 0.5)
+    yield convolution(f"{conv}/Conv2D", [f"{PREVIOUS}/add", f"{conv}/weights/read"])
+    yield from variable(f"{conv}/biases", [1], 0.1)
+    yield node(f"{conv}/BiasAdd", "BiasAdd", [f"{conv}/Conv2D", f"{conv}/biases/read"])
+    yield from variable(f"{norm}/gamma", [1], 0.9)
+    yield node(f"{norm}/mul", "Mul", [f"{conv}/BiasAdd", f"{norm}/gamma/read"])
+    yield from variable(f"{norm}/beta", [1], 0.01)
+    yield node(f"{norm}/add", "AddV2", [f"{norm}/mul", f"{norm}/beta/read"])
+    yield node(act, activation, [f"{norm}/add"])
+    yield node(add, "AddV2", [f"{PREVIOUS}/add", act])
+
+
+def serialized(nodes: Sequence[Any]) -> bytes:
+    graph: bytes = graph_pb2.GraphDef(node=nodes).SerializeToString(deterministic=True)
+    return graph
+
+
+def pieces(count: int) -> Iterator[bytes]:
+    """GraphDefs that, one after the other, are a GraphDef of `count` nodes."""
+    yield serialized([placeholder(f"{PREVIOUS}/add")])
+    relu, tanh = list(block("Relu")), list(block("Tanh"))
+    templates = serialized(relu), serialized(tanh)
+    whole, rest = divmod(count - 1, len(relu))
+    for index in range(1, whole + 1):
+        yield numbered(templates[index % 8 == 0], index)
+    yield numbered(serialized(relu[:rest]), whole + 1)
+    versions = graph_pb2.GraphDef()
+    versions.versions.producer = 27
+    yield versions.SerializeToString()
+
+
+def numbered(template: bytes, index: int) -> bytes:
+    """The block that `template` is for index 1, at another index; lengths stay as they are."""
+    marked = template.replace(THIS.encode(), b"tower/block%07d" % index)
+    return marked.replace(PREVIOUS.encode(), b"tower/block%07d" % (index - 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--nodes", type=int, default=1_000_000)
+    options = parser.parse_args()
+    with options.output.open("wb") as file:
+        file.writelines(pieces(options.nodes))
+
+
+if __name__ == "__main__":
+    main()
