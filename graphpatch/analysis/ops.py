@@ -9,10 +9,16 @@ from typing import Any
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.graph import attrs
+from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.misses import nearest_names
+
+# Step functions: TensorFlow registers a gradient for them, and it is None, or zeros.
+GIVES = {
+    **dict.fromkeys(("Ceil", "Floor", "FloorDiv", "Rint", "Round", "TruncateDiv"), "none"),
+    "Sign": "zero",
+}
 
 
 def count_types(model: Model) -> dict[str, int]:
@@ -66,22 +72,28 @@ def describe(node: Node) -> dict[str, Any]:
         "type": node.op,
         "inputs": list(node.inputs),
         "outputs": None if outputs is None else [_output(node, k) for k in range(len(outputs))],
-        "attrs": {key: attrs.plain(value) for key in node.attr_names if (value := node.attr(key))},
+        "attrs": {key: attrs.plain(value) for key in _shown(node) if (value := node.attr(key))},
         "gradient": gradient(node),
+        "changed": [{"rule": one["rule"], "did": one["did"]} for one in provenance.entries(node)],
     }
 
 
 def gradient(node: Node) -> dict[str, str]:
     """What flows back through an op: {"state": ..., "key": the override, where there is one}.
 
-    The state is `overridden`; or, of the op type's own gradient, `stock` (registered), `none`
-    (registered as not differentiable), `missing` (tf.gradients raises LookupError), `function`
-    (that of its body), `unknown`.
+    A function of ours is named beside its key: {"function": the gradient function}. `gives` is
+    `none` or `zero` where that is all the stock gradient ever gives. The state is `overridden`;
+    or, of the op type's own gradient, `stock` (registered), `none` (registered as not
+    differentiable), `missing` (tf.gradients raises LookupError), `function` (that of its body),
+    `unknown`.
     """
     key = node.attr(attrs.OVERRIDE)
     if key is not None:
-        return {"state": "overridden", "key": key.s.decode(errors="backslashreplace")}
-    return {"state": type_gradient(node.opdef)}
+        found = {"state": "overridden", "key": key.s.decode(errors="backslashreplace")}
+        function = node.body.graph.gradients.get(node.op)
+        return {**found, "function": function} if function else found
+    state = type_gradient(node.opdef)
+    return {"state": state, **({"gives": GIVES[node.op]} if node.op in GIVES else {})}
 
 
 def type_gradient(known: opdefs.OpDef | None) -> str:
@@ -91,6 +103,10 @@ def type_gradient(known: opdefs.OpDef | None) -> str:
     if known.known_to == "library" or any(attr.type == "func" for attr in known.attrs):
         return "function"
     return {"registered": "stock"}.get(known.gradient, known.gradient)
+
+
+def _shown(node: Node) -> list[str]:
+    return [key for key in node.attr_names if key != provenance.KEY]
 
 
 def _output(node: Node, index: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from graphpatch.errors import GraphpatchError
 COMMANDS = {
     "ops": "op types with their counts; single ops with type, inputs and gradient",
     "apply": "patch models by a rules file",
+    "gradients": "the library of gradients: formula, parameters, what each is for",
     "schema": "the JSON Schema of rules files",
 }
 

@@ -21,6 +21,8 @@ IN_WORDS = {
     "unknown": "unknown: the op type is not TensorFlow's",
 }
 
+GIVEN = {"none": "None", "zero": "zero"}
+
 
 @click.command("ops")
 @click.argument("model")
@@ -64,8 +66,8 @@ def _print_types(model: Model) -> None:
     click.echo(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
     width = max(map(len, counts), default=0)
     for op, count in counts.items():
-        state = ops.type_gradient(model.graphs[0].opdef(op))
-        click.echo(f"{count:8}  {op:{width}}  {IN_WORDS[state]}".rstrip())
+        words = _own(ops.type_gradient(model.graphs[0].opdef(op)), ops.GIVES.get(op, ""))
+        click.echo(f"{count:8}  {op:{width}}  {words}")
 
 
 def _block(op: dict[str, Any]) -> str:
@@ -74,7 +76,9 @@ def _block(op: dict[str, Any]) -> str:
     lines += _listed("inputs", op["inputs"])
     lines += _listed("outputs", [f"{o['tensor']}  {o['dtype']}" for o in op["outputs"] or ()])
     lines += _listed("attrs", [f"{key} = {_short(value)}" for key, value in op["attrs"].items()])
-    return "\n".join([*lines, f"  gradient  {_gradient(op['gradient'])}"])
+    lines.append(f"  gradient  {_gradient(op['gradient'])}")
+    changed = dict.fromkeys(f"{one['did']}, by rule {one['rule']!r}" for one in op["changed"])
+    return "\n".join([*lines, *_listed("changed", list(changed))])
 
 
 def _listed(title: str, values: list[str]) -> list[str]:
@@ -87,4 +91,13 @@ def _short(value: Any, most: int = 80) -> str:
 
 
 def _gradient(found: dict[str, str]) -> str:
-    return f"overridden by {found['key']}" if "key" in found else IN_WORDS[found["state"]]
+    if "function" in found:
+        return f"that of function {found['function']}, on a tape of key {found['key']}"
+    if "key" in found:
+        return f"overridden by {found['key']}"
+    return _own(found["state"], found.get("gives", ""))
+
+
+def _own(state: str, gives: str) -> str:
+    """An op type's own gradient in words."""
+    return f"{IN_WORDS[state]}, which is always {GIVEN[gives]}" if gives else IN_WORDS[state]

@@ -1,0 +1,55 @@
+"""What `graphpatch gradients` says: the library, and one gradient of it in full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphpatch.errors import RulesError, did_you_mean
+from graphpatch.gradients.library import LIBRARY, Entry
+
+
+def find(name: str) -> Entry:
+    """The gradient of this name; RulesError names the nearest where there is none."""
+    if name not in LIBRARY:
+        near = did_you_mean(name, LIBRARY) or f"; there are: {', '.join(LIBRARY)}"
+        raise RulesError(f"no gradient of the library is called {name!r}{near}")
+    return LIBRARY[name]
+
+
+def describe(entry: Entry) -> dict[str, Any]:
+    """A gradient as `gradients --json` prints it."""
+    return {
+        "name": entry.name,
+        "formula": entry.text,
+        "parameters": [
+            {"name": p.name, "does": p.does, "default": p.default, "legal": p.legal}
+            for p in entry.parameters
+        ],
+        "ops": list(entry.ops),
+        "for": entry.purpose,
+        "not_when": entry.avoid,
+        "source": entry.source,
+        "leaves_out": entry.reach,
+    }
+
+
+def call(entry: Entry) -> str:
+    """The gradient with its parameters, as one would write it: `clip(min, max)`."""
+    given = [p.name if p.default is None else f"{p.name}={p.default:g}" for p in entry.parameters]
+    return f"{entry.name}({', '.join(given)})" if given else entry.name
+
+
+def formula(entry: Entry) -> str:
+    """Its formula, or its list of them as a rules file has it."""
+    if isinstance(entry.text, str):
+        return entry.text
+    return f"[{', '.join('null' if text is None else text for text in entry.text)}]"
+
+
+def markdown() -> str:
+    """The library as the table of the README."""
+    lines = ["| gradient | formula | for |", "|---|---|---|"]
+    for entry in LIBRARY.values():
+        text = formula(entry).replace("|", "\\|")
+        lines.append(f"| `{call(entry)}` | `{text}` | {entry.purpose} |")
+    return "\n".join(lines)

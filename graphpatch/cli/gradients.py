@@ -1,0 +1,60 @@
+"""`graphpatch gradients`."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import click
+
+from graphpatch.analysis import gradients
+from graphpatch.gradients.library import LIBRARY, Entry
+
+WIDTH = 92
+
+
+@click.command("gradients")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(name: str | None, as_json: bool) -> None:
+    """List the gradient library, or say all of the gradient NAME."""
+    entries = [gradients.find(name)] if name else list(LIBRARY.values())
+    if as_json:
+        described = [gradients.describe(entry) for entry in entries]
+        click.echo(json.dumps({"gradients": described}))
+    elif name:
+        click.echo(_whole(entries[0]))
+    else:
+        click.echo("\n".join(_line(entry) for entry in entries))
+
+
+def _line(entry: Entry) -> str:
+    return f"{gradients.call(entry)}\n    dx = {gradients.formula(entry)}"
+
+
+def _whole(entry: Entry) -> str:
+    ops = ", ".join(entry.ops) or "any op with one input and one output of one shape"
+    parts = [
+        ("formula", gradients.formula(entry)),
+        *((f"{p.name}", _parameter(entry, place)) for place, p in enumerate(entry.parameters)),
+        ("ops", ops),
+        ("for", entry.purpose),
+        ("not when", entry.avoid),
+        ("source", entry.source),
+        ("leaves out", entry.reach),
+    ]
+    return "\n".join(
+        [gradients.call(entry), *(_part(title, text) for title, text in parts if text)]
+    )
+
+
+def _parameter(entry: Entry, place: int) -> str:
+    parameter = entry.parameters[place]
+    default = "" if parameter.default is None else f"; {parameter.default:g} where silent"
+    legal = f"; {parameter.legal}" if parameter.legal else ""
+    return f"{parameter.does}{default}{legal}"
+
+
+def _part(title: str, text: str) -> str:
+    lines = textwrap.wrap(text, WIDTH, break_on_hyphens=False) or [""]
+    return "\n".join(f"  {title if not k else '':10}  {line}" for k, line in enumerate(lines))
