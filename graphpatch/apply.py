@@ -82,7 +82,11 @@ def _apply_one(rule: Rule, graphs: list[Graph], found: _Findings) -> None:
     nodes = [node for _, some in matched for node in some]
     _expected(rule, graphs, len(nodes))
     rule.patch.check(nodes)
-    entries = [_entry(node, many=len(graphs) > 1) for node in nodes]
+    entries = [
+        _entry(node, graph.label if len(graphs) > 1 else None)
+        for graph, some in matched
+        for node in some
+    ]
     carriers: dict[str, None] = {}
     for graph, some in matched:
         editor = Editor(graph, rule.author)
@@ -125,9 +129,9 @@ def _refuse_again(rules: list[Rule], graphs: list[Graph]) -> None:
                         )
 
 
-def _entry(node: Node, many: bool) -> dict[str, str]:
+def _entry(node: Node, tags: str | None) -> dict[str, str]:
     entry = {"body": node.body.label, "op": node.name, "type": node.op}
-    return {**entry, "graph": node.body.graph.label} if many else entry
+    return entry if tags is None else {**entry, "graph": tags}
 
 
 def _report(before: Model, after: Model, found: _Findings) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -14,7 +15,7 @@ import msgspec
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
-from graphpatch.match.spec import Match
+from graphpatch.match.spec import Match, OneOf
 from graphpatch.patches import KINDS, Patch
 
 Emit = Literal["auto", "function", "attr"]
@@ -83,7 +84,7 @@ def load_rules(path: str | Path, emit: str | None = None) -> list[Rule]:
     it is no rules file.
     """
     try:
-        raw = Path("/dev/stdin" if str(path) == "-" else path).read_bytes()
+        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
     except OSError as error:
         raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
     try:
@@ -110,19 +111,24 @@ def schema() -> dict[str, Any]:
 
 def _decoded(raw: bytes) -> Any:
     try:
-        return msgspec.json.decode(raw)
+        return msgspec.json.decode(raw.decode())
+    except UnicodeDecodeError as error:
+        place, reason = error.start, "not UTF-8"
     except msgspec.DecodeError as error:
-        at = re.search(r"byte (\d+)", str(error))
-        before = raw[: int(at[1])] if at else raw
-        line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
+        found = re.search(r"byte (\d+)", str(error))
+        place = int(found[1]) if found else len(raw)
         reason = str(error).removeprefix("JSON is malformed: ").partition(" (byte")[0]
-        raise RulesError(f"line {line}, column {column}: not valid JSON: {reason}") from None
+    before = raw[:place]
+    line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
+    raise RulesError(f"line {line}, column {column}: not valid JSON: {reason}")
 
 
 def _rule(place: int, spec: RuleSpec, emit: str) -> Rule:
     name = spec.name or f"rule {place + 1}"
     expect = Expect(spec.expect, spec.expect) if isinstance(spec.expect, int) else spec.expect
     try:
+        if expect.max is not None and expect.max < expect.min:
+            raise RulesError(f"expect: max is {expect.max}, and min is {expect.min}")
         patch = _patch(spec.patch, spec.emit or emit)
         conditions(spec.match)
     except GraphpatchError as error:
@@ -157,18 +163,30 @@ def _legal(message: str) -> str:
     """The message of msgspec with the path first, and the nearest legal key for an unknown one."""
     text, _, path = message.partition(" - at `$")
     path = path.rstrip("`").lstrip(".") or "at the top"
-    unknown = re.search(r"unknown field `(.+?)`", text)
-    if unknown is None:
-        return f"{path}: {text}"
-    legal = _keys_at(path)
-    near = did_you_mean(unknown[1], legal)
-    return f"{path}: unknown key {unknown[1]!r}{near or '; legal: ' + ', '.join(legal)}"
-
-
-def _keys_at(path: str) -> list[str]:
-    """The keys that are legal where a path ends."""
     last = re.sub(r"\[[^]]*\]", "", path).rpartition(".")[2]
-    kinds: Mapping[str, type[Any]] = {
-        "rules": RuleSpec, "patch": PatchSpec, "expect": Expect, "at the top": RulesFile,
+    unknown = re.search(r"unknown field `(.+?)`", text)
+    if unknown is not None:
+        legal = _keys_at(last)
+        near = did_you_mean(unknown[1], legal)
+        return f"{path}: unknown key {unknown[1]!r}{near or '; legal: ' + ', '.join(legal)}"
+    if text.startswith("Invalid enum value") or "matching regex" in text:
+        reason = text if text.startswith("Invalid") else "Invalid value"
+        return f"{path}: {reason}; legal: {_VALUES.get(last, 'true')}"
+    return f"{path}: {text}"
+
+
+# What is legal where a value is one of a few; `true` where this is silent.
+_VALUES = {"version": "1", "emit": ", ".join(EMITS), "at": "outputs, inputs, output:0, input:1"}
+
+
+def _keys_at(last: str) -> list[str]:
+    """The keys that are legal where the last key of a path is this one."""
+    structs: dict[str, type[Any]] = {
+        "rules": RuleSpec, "patch": PatchSpec, "expect": Expect, "attr": OneOf,
+        "at the top": RulesFile,
     }  # fmt: skip
-    return [field.encode_name for field in msgspec.structs.fields(kinds.get(last, Match))]
+    for key, kind in KINDS.items():
+        for one in get_args(kind.value):
+            if isinstance(one, type) and issubclass(one, msgspec.Struct):
+                structs[key] = one
+    return [field.encode_name for field in msgspec.structs.fields(structs.get(last, Match))]

@@ -8,20 +8,20 @@ from pathlib import Path
 from graphpatch.analysis.gradients import markdown
 
 README = Path(__file__).parent.parent / "README.md"
-START, END = "<!-- gradients -->\n", "\n<!-- /gradients -->"
+START, END = "<!-- gradients -->", "<!-- /gradients -->"
 
 
 def with_table(text: str) -> str:
     """The README's text with the table as the library has it now."""
     before, _, rest = text.partition(START)
     after = rest.partition(END)[2]
-    return f"{before}{START}{markdown()}{END}{after}"
+    return f"{before}{START}\n{markdown()}\n{END}{after}"
 
 
 def main() -> None:
     text = README.read_text()
     if START not in text or END not in text:
-        sys.exit(f"README.md lacks the markers {START.strip()} and {END.strip()}")
+        sys.exit(f"README.md lacks the markers {START} and {END}")
     README.write_text(with_table(text))
 
 

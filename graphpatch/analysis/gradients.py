@@ -7,6 +7,8 @@ from typing import Any
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY, Entry
 
+SHORT = 64  # characters of a formula that a table has room for
+
 
 def find(name: str) -> Entry:
     """The gradient of this name; RulesError names the nearest where there is none."""
@@ -50,6 +52,7 @@ def markdown() -> str:
     """The library as the table of the README."""
     lines = ["| gradient | formula | for |", "|---|---|---|"]
     for entry in LIBRARY.values():
-        text = formula(entry).replace("|", "\\|")
-        lines.append(f"| `{call(entry)}` | `{text}` | {entry.purpose} |")
+        text = formula(entry)
+        shown = f"`{text}`" if len(text) <= SHORT else f"`graphpatch gradients {entry.name}`"
+        lines.append(f"| `{call(entry)}` | {shown} | {entry.purpose} |")
     return "\n".join(lines)

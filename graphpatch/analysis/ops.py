@@ -12,7 +12,7 @@ from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
-from graphpatch.match.misses import nearest_names
+from graphpatch.match.misses import MOST, nearest_names
 
 # Step functions: TensorFlow registers a gradient for them, and it is None, or zeros.
 GIVES = {
@@ -40,11 +40,17 @@ def find(model: Model, wanted: tuple[str, ...]) -> list[Node]:
 def _named(model: Model, text: str) -> list[Node]:
     found = [node for body in _bodies(model) for node in _in_body(body, names.op_of(text))]
     if not found:
-        legal = [name for body in _bodies(model) for name in body.heads.names]
-        near = ", ".join(nearest_names(names.op_of(text), legal))
-        clause = f"; nearest: {near}" if near else ""
-        raise ModelError(f"{model.path}: no op is named {text!r}{clause}")
+        raise ModelError(f"{model.path}: no op is named {text!r}{_near(model, text)}")
     return found
+
+
+def _near(model: Model, text: str) -> str:
+    of_type = [node.name for node in everything(model) if node.op == text]
+    if of_type:
+        return f"; {text} is the op type of {', '.join(of_type[:MOST])}"
+    legal = [name for body in _bodies(model) for name in body.heads.names]
+    near = ", ".join(nearest_names(names.op_of(text), legal))
+    return f"; nearest: {near}" if near else ""
 
 
 def _in_body(body: Body, text: str) -> Iterator[Node]:
@@ -90,7 +96,7 @@ def gradient(node: Node) -> dict[str, str]:
     key = node.attr(attrs.OVERRIDE)
     if key is not None:
         found = {"state": "overridden", "key": key.s.decode(errors="backslashreplace")}
-        function = node.body.graph.gradients.get(node.op)
+        function = node.body.library.gradients.get(node.op)
         return {**found, "function": function} if function else found
     state = type_gradient(node.opdef)
     return {"state": state, **({"gives": GIVES[node.op]} if node.op in GIVES else {})}

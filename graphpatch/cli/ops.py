@@ -66,7 +66,7 @@ def _print_types(model: Model) -> None:
     click.echo(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
     width = max(map(len, counts), default=0)
     for op, count in counts.items():
-        words = _own(ops.type_gradient(model.graphs[0].opdef(op)), ops.GIVES.get(op, ""))
+        words = _own(ops.type_gradient(model.graphs[0].library.opdef(op)), ops.GIVES.get(op, ""))
         click.echo(f"{count:8}  {op:{width}}  {words}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,7 +73,7 @@ class Model:
             raise OutputError(f"a SavedModel is a folder, and cannot be written as the file {path}")
         if path.is_file():
             raise OutputError(f"{path} is a file, and a SavedModel is a folder")
-        if Path(self.path).resolve() in path.resolve().parents:
+        if Path(self.path).resolve() in Path(os.path.realpath(path)).parents:
             raise OutputError(f"{path} lies in the model's folder, which is never changed")
         pieces = self.encoded(Path(self.file).suffix)
         write_folder(path, Path(self.path), self.file, pieces, left_out=[FINGERPRINT])

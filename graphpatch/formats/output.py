@@ -30,14 +30,9 @@ def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = 
             with path.open("wb", buffering=0) as device:
                 write_pieces(device.fileno(), pieces, progress)
             return
-        target = path.resolve()
+        target = Path(os.path.realpath(path))
         with _temporary(target) as temporary:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            descriptor = os.open(temporary, flags, 0o666)
-            try:
-                write_pieces(descriptor, pieces, progress)
-            finally:
-                os.close(descriptor)
+            _write_new(temporary, pieces, progress)
             temporary.replace(target)
 
 
@@ -48,10 +43,10 @@ def write_folder(
 
     Files of the original's top that `left_out` names are not copied.
     """
-    target = path.resolve()
+    target = Path(os.path.realpath(path))
     with reported(path), _temporary(target) as temporary:
         _copy_folder(original, temporary, {name, *left_out})
-        write_file(temporary / name, pieces)
+        _write_new(temporary / name, pieces)
         _exchange(temporary, target)
 
 
@@ -63,6 +58,14 @@ def _copy_folder(original: Path, new: Path, left_out: Container[str] = ()) -> No
             _copy_folder(one, new / one.name)
         elif one.name not in left_out:
             shutil.copyfile(one, new / one.name)
+
+
+def _write_new(path: Path, pieces: Sequence[Piece], progress: Progress | None = None) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        write_pieces(descriptor, pieces, progress)
+    finally:
+        os.close(descriptor)
 
 
 def write_pieces(

@@ -14,6 +14,12 @@ from graphpatch.dtypes import DTYPE_NAMES
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 """The dtypes that formulas compute in."""
 
+CASTABLE = (
+    *FLOATS,
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
+)
+"""The dtypes whose numbers TensorFlow casts to those of formulas, without losing a part."""
+
 DTYPE_NUMBERS = {name: number for number, name in reversed(DTYPE_NAMES.items())}
 """The number in the enum DataType of each dtype (the base one, no reference)."""
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue as AttrValueProto
 from tensorboard.compat.proto.function_pb2 import FunctionDef
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import FormulaError
-from graphpatch.gradients.constants import DTYPE_NUMBERS, Constant
+from graphpatch.gradients.constants import DTYPE_NUMBERS
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient import gradients, zeros
-from graphpatch.gradients.program import AttrValue, Program, Value, needed, op_def
+from graphpatch.gradients.nodedef_form import node_defs
+from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.signature import Signature
 
 _NOT_CARRIED = ("resource", "variant", "string")
@@ -49,11 +47,11 @@ def gradient_function(
     returned = {
         f"d{argument}": value for (argument, _), value in zip(inputs, found.results, strict=True)
     }
-    for argument, dtype in inputs:
+    for argument, _ in inputs:
         if returned[f"d{argument}"] is None:
-            returned[f"d{argument}"] = zeros(found.program, argument, dtype)
-    for argument, dtype in outputs:
-        returned[f"g{argument}"] = zeros(found.program, argument, dtype)
+            returned[f"d{argument}"] = zeros(found.program, signature, argument)
+    for argument, _ in outputs:
+        returned[f"g{argument}"] = zeros(found.program, signature, argument)
     return _function(name, signature, found.program, returned)
 
 
@@ -65,55 +63,14 @@ def _function(
     for argument, dtype in signature.variables.items():
         function.signature.input_arg.add(name=argument, type=DTYPE_NUMBERS[dtype])
     values = {arg: _node_of(program, value) for arg, value in returned.items() if value is not None}
-    steps = needed(program, values.values())
-    names = node_names(program, steps)
-    function.node_def.extend(node_def(program, names, number) for number in steps)
-    for arg, value in values.items():
+    found = node_defs(program, values.values(), {}, in_function=True)
+    function.node_def.extend(found.nodes)
+    for (arg, value), tensor in zip(values.items(), found.results, strict=True):
         function.signature.output_arg.add(name=arg, type=DTYPE_NUMBERS[value.dtype])
-        function.ret[arg] = reference(program, names, value)
+        function.ret[arg] = tensor
     return function
 
 
 def _node_of(program: Program, value: Value) -> Value:
     """The value as output of a node: a function returns no argument as it came."""
     return program.op("Identity", value) if isinstance(value.source, str) else value
-
-
-def node_names(program: Program, steps: Sequence[int]) -> dict[int, str]:
-    """A name for each of these steps: its op type, numbered from the second of its kind on."""
-    seen: Counter[str] = Counter()
-    names = {}
-    for number in steps:
-        op_type = program.steps[number].op_type
-        names[number] = f"{op_type}_{seen[op_type]}" if seen[op_type] else op_type
-        seen[op_type] += 1
-    return names
-
-
-def node_def(program: Program, names: Mapping[int, str], number: int) -> NodeDef:
-    """The NodeDef of a step, its inputs spelled as in a function's body."""
-    step = program.steps[number]
-    node = NodeDef(name=names[number], op=step.op_type)
-    node.input.extend(reference(program, names, value) for value in step.tensors)
-    for attr, value in step.attrs:
-        node.attr[attr].CopyFrom(attr_proto(value))
-    return node
-
-
-def reference(program: Program, names: Mapping[int, str], value: Value) -> str:
-    """How the body of a function spells a tensor: an argument, or `node:output_arg:0`."""
-    if isinstance(value.source, str):
-        return value.source
-    step = program.steps[value.source]
-    return f"{names[value.source]}:{op_def(step.op_type).outputs[0].name}:0"
-
-
-def attr_proto(value: AttrValue) -> AttrValueProto:
-    """The message of an attr's value."""
-    if isinstance(value, Constant):
-        return AttrValueProto(tensor=value.proto())
-    if isinstance(value, bool):
-        return AttrValueProto(b=value)
-    if isinstance(value, int):
-        return AttrValueProto(i=value)
-    return AttrValueProto(type=DTYPE_NUMBERS[value])

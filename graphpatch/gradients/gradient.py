@@ -51,8 +51,15 @@ def gradients(
             continue
         lowering = Lowering(program, signature, values, chosen.text)
         like = Value(name, dtype, signature.shape(name))
-        results.append(fit(program, _number(lowering, chosen.expression, dtype), like))
+        results.append(fit(program, lowering.number(chosen.expression, dtype), like))
     return Gradients(program, tuple(results))
+
+
+def check(
+    formula: Formula, signature: Signature, parameters: Mapping[str, Scalar] | None = None
+) -> None:
+    """Raise FormulaError where the formula does not suit the op."""
+    gradients(formula, signature, parameters)
 
 
 def choose(formula: Formula, signature: Signature) -> list[Chosen | None]:
@@ -100,20 +107,6 @@ def _own(formula: Formula, name: str, dtype: str) -> Chosen | None:
     return Chosen(text, expression)
 
 
-def _number(lowering: Lowering, expression: Expression, dtype: str) -> Value:
-    operand = lowering.lower(expression)
-    if not isinstance(operand, Value):
-        if isinstance(operand, bool):
-            raise lowering.fault(expression, "a gradient is a number, and this is a condition")
-        return lowering.constant(operand, dtype, expression)
-    if operand.dtype not in FLOATS:
-        reason = (
-            "a condition; write: where(..., dy, 0)" if operand.dtype == "bool" else operand.dtype
-        )
-        raise lowering.fault(expression, f"a gradient is a number, and this is {reason}")
-    return operand
-
-
 def fit(program: Program, value: Value, like: Value) -> Value:
     """The value in the dtype of its input, summed down or repeated to its shape."""
     shape = value.shape
@@ -139,6 +132,7 @@ def _summed(program: Program, value: Value, like: Value) -> Value:
     return program.cast(recipes.sum_like(program, wide, like, sizes), dtype)
 
 
-def zeros(program: Program, name: str, dtype: str) -> Value:
+def zeros(program: Program, signature: Signature, name: str) -> Value:
     """Zeros of the shape and dtype of an argument."""
-    return program.op("ZerosLike", Value(name, dtype, UNKNOWN))
+    like = Value(name, signature.variables[name], signature.shape(name))
+    return program.op("ZerosLike", like)

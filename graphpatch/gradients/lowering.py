@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients import constants, options
-from graphpatch.gradients.constants import FLOATS
+from graphpatch.gradients.constants import CASTABLE, FLOATS
 from graphpatch.gradients.expression import (
     Attr,
     Call,
@@ -61,6 +61,23 @@ class Lowering:
             raise self.fault(expression, "a list stands only in axes= and perm=")
         return self._given(expression)
 
+    def number(self, expression: Expression, dtype: str) -> Value:
+        """The tensor of numbers that an expression is; a plain number becomes one of `dtype`.
+
+        Raises FormulaError for a condition, besides what `lower` raises.
+        """
+        operand = self.lower(expression)
+        if not isinstance(operand, Value):
+            if isinstance(operand, bool):
+                raise self.fault(expression, "a gradient is a number, and this is a condition")
+            return self.constant(operand, dtype, expression)
+        if operand.dtype == "bool":
+            message = "a gradient is a number, and this is a condition; write: where(..., dy, 0)"
+            raise self.fault(expression, message)
+        if operand.dtype not in FLOATS:
+            raise self.fault(expression, f"a gradient is a number, and this is {operand.dtype}")
+        return operand
+
     def _given(self, expression: Attr | Parameter) -> Scalar:
         if isinstance(expression, Parameter):
             if expression.name not in self.values:
@@ -103,6 +120,8 @@ class Lowering:
         is_tensor = isinstance(operand, Value)
         dtype = operand.dtype if isinstance(operand, Value) else type(operand).__name__
         is_truth = dtype == "bool"
+        if kind == "any" and is_tensor and dtype not in CASTABLE:
+            raise self.fault(argument, f"this is {dtype}, which cannot be cast to a number")
         if kind == "any" or (kind == "like" and is_tensor):
             return
         if kind in ("tensor", "like") and not is_tensor:

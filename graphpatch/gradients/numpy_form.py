@@ -50,6 +50,7 @@ def numpy_gradient(
     variables |= {f"y{place}": value for place, value in enumerate(outputs)}
     variables |= {f"dy{place}": value for place, value in enumerate(upstream)}
     values = dict(formula.bind(parameters).values)
+    default = next((dy.dtype for dy in upstream if dy.dtype.name in FLOATS), None)
     results: list[Array | None] = []
     for place, like in enumerate(inputs):
         at = 0 if formula.alike else place
@@ -57,7 +58,7 @@ def numpy_gradient(
         if text is None or expression is None or like.dtype.name not in FLOATS:
             results.append(None)
             continue
-        found = evaluate(expression, text, variables, values, attrs or {}, upstream[0].dtype)
+        found = evaluate(expression, text, variables, values, attrs or {}, default)
         results.append(_fitted(found, like))
     return results
 

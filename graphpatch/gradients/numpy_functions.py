@@ -106,13 +106,8 @@ def broadcast_like(value: Array, like: Array) -> Array:
 
 def sum_like(value: Array, like: Array) -> Array:
     """The value summed down to the shape of another."""
-    missing = value.ndim - like.ndim
-    padded = (1,) * missing + like.shape
-    axes = tuple(
-        axis
-        for axis, (have, want) in enumerate(zip(value.shape, padded, strict=True))
-        if want == 1 and have != 1
-    )
+    sizes = (1,) * (value.ndim - like.ndim) + like.shape
+    axes = tuple(axis for axis, size in enumerate(sizes) if size == 1)
     total: Array = value.sum(axis=axes, keepdims=True)
     return total.reshape(like.shape)
 

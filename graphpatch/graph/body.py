@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
-from graphpatch.graph.heads import Heads, Progress, entry, read_heads, scan
+from graphpatch.graph.heads import PROVENANCE, Heads, Progress, entry, read_heads, scan
+from graphpatch.graph.library import Library
 from graphpatch.graph.nodedef import (
     DEVICE,
     Payload,
@@ -25,9 +25,6 @@ from graphpatch.graph.nodedef import (
     text_field,
 )
 from graphpatch.graph.wire import Field, Source, fields, message, utf8
-
-if TYPE_CHECKING:
-    from graphpatch.graph.graph import Graph
 
 MAIN = "main"
 
@@ -43,7 +40,7 @@ class Body:
     """
 
     label: str
-    graph: Graph = field(repr=False)
+    library: Library = field(repr=False)
     source: Source = field(repr=False)
     heads: Heads = field(repr=False)
     ret: dict[str, str] = field(default_factory=dict, repr=False)
@@ -54,6 +51,7 @@ class Body:
     placed: dict[int, list[int]] = field(default_factory=dict, repr=False)
     root: dict[int, int] = field(default_factory=dict, repr=False)
     renamed: dict[int, str] = field(default_factory=dict, repr=False)
+    is_ours: bool = False  # a function that a patch added
 
     def __len__(self) -> int:
         return len(self.heads.names)
@@ -111,7 +109,7 @@ class Body:
         edited = self.edited.get(index)
         return edited if edited is not None else payload_at(self.source, self.heads.starts[index])
 
-    def copy(self, graph: Graph) -> Body:
+    def copy(self, library: Library) -> Body:
         """The same nodes, to be changed without this body seeing it."""
         heads = replace(
             self.heads,
@@ -119,7 +117,7 @@ class Body:
             ops=list(self.heads.ops),
             inputs=list(self.heads.inputs),
         )
-        body = replace(self, graph=graph, heads=heads, ret=dict(self.ret))
+        body = replace(self, library=library, heads=heads, ret=dict(self.ret))
         body.edited, body.root = dict(self.edited), dict(self.root)
         body.renamed = dict(self.renamed)
         body.placed = {root: list(order) for root, order in self.placed.items()}
@@ -175,7 +173,7 @@ class Node:
     @property
     def opdef(self) -> opdefs.OpDef | None:
         """What its op type looks like: a function of the library, or an op TensorFlow knows."""
-        return self.body.graph.opdef(self.op)
+        return self.body.library.opdef(self.op)
 
     @property
     def outputs(self) -> list[opdefs.FlatArg] | None:
@@ -199,7 +197,10 @@ class Node:
     def _flat(self, which: str) -> list[opdefs.FlatArg] | None:
         if self.opdef is None:
             return None
-        return opdefs.flatten(getattr(self.opdef, which), self.attrs().get)
+        try:
+            return opdefs.flatten(getattr(self.opdef, which), self.attrs().get)
+        except ModelError as error:
+            raise ModelError(f"{self}: {error}") from error
 
     def __str__(self) -> str:
         place = "" if self.body.is_main else f" in function {self.body.label}"
@@ -207,14 +208,14 @@ class Node:
 
 
 def main_body(
-    graph: Graph, source: Source, start: int, end: int, progress: Progress | None
+    library: Library, source: Source, start: int, end: int, progress: Progress | None
 ) -> tuple[Body, list[Field]]:
     """The main graph of the GraphDef from `start` to `end`, and its fields that are no nodes."""
     starts, others = scan(source, start, end, 1)
-    return Body(MAIN, graph, source, read_heads(source, starts, 1, progress)), others
+    return Body(MAIN, library, source, read_heads(source, starts, 1, progress)), others
 
 
-def function_body(graph: Graph, source: Source, start: int, end: int) -> Body:
+def function_body(library: Library, source: Source, start: int, end: int) -> Body:
     """The body of the FunctionDef from `start` to `end`."""
     starts, others = scan(source, start, end, 3)
     signature = OpDefProto()
@@ -226,7 +227,10 @@ def function_body(graph: Graph, source: Source, start: int, end: int) -> Body:
             key, value = _texts(source, part)
             ret[key] = value
     heads = read_heads(source, starts, 3)
-    return Body(signature.name, graph, source, heads, ret, signature, others, dict(ret))
+    body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
+    attrs = [source.data[part.value : part.end] for part in others if part.number == 5]
+    body.is_ours = any(PROVENANCE in raw for raw in attrs)
+    return body
 
 
 def _texts(source: Source, field: Field) -> tuple[str, str]:

@@ -56,7 +56,7 @@ def foreign(graph: Graph) -> Iterator[str]:
     """What TensorFlow will not take of a graph, though it can be edited all the same."""
     for body in graph.bodies:
         for op in body.by_type:
-            known = graph.opdef(op)
+            known = graph.library.opdef(op)
             example = body.heads.names[body.by_type[op][0]]
             if known is None:
                 yield f"TensorFlow does not know op type {op} ({example!r}): it needs its library"
@@ -72,7 +72,7 @@ def foreign(graph: Graph) -> Iterator[str]:
 def _references(body: Body) -> Iterator[str]:
     """Ops that write to a variable, where a freezing tool has put a constant in its place."""
     for op, indices in body.by_type.items():
-        known = body.graph.opdef(op)
+        known = body.library.opdef(op)
         if known is None or not any(arg.is_ref for arg in known.inputs):
             continue
         broken = [name for index in indices for name in _not_references(Node(body, index))]

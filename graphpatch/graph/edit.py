@@ -106,15 +106,15 @@ class Editor:
         A function that is there already must be the same one: names hang on the content.
         """
         graph, name = self.graph, function.signature.name
-        if name in graph.signatures:
+        if name in graph.library.signatures:
             return
         added = graph.added.function.add()
         added.CopyFrom(function)
         added.attr[PROVENANCE].list.s.append(self.author.entry("added"))
-        graph.signatures[name] = opdefs.from_proto(function.signature)
+        graph.library.signatures[name] = opdefs.from_proto(function.signature)
         if gradient:
             graph.added.gradient.add(function_name=name, gradient_func=gradient)
-            graph.gradients[name] = gradient
+            graph.library.gradients[name] = gradient
 
     def take_name(
         self, node: Node, op: str, inputs: Callable[[Node], Sequence[str]], attrs: Attrs

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from tensorboard.compat.proto.function_pb2 import FunctionDefLibrary, GradientDef
-from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 from tensorboard.compat.proto.versions_pb2 import VersionDef
 
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, function_body, main_body
 from graphpatch.graph.heads import Progress
+from graphpatch.graph.library import Library
 from graphpatch.graph.wire import Field, Source, fields, message
 
 LIBRARY, VERSIONS = 2, 4
@@ -30,9 +29,8 @@ class Graph:
     others: list[Field] = field(init=False)
     functions: dict[str, Body] = field(default_factory=dict)
     function_fields: dict[str, tuple[Field, Field]] = field(default_factory=dict)
-    gradients: dict[str, str] = field(default_factory=dict)
+    library: Library = field(default_factory=Library)
     added: FunctionDefLibrary = field(default_factory=FunctionDefLibrary)
-    producer: int = 0
     is_object_based: bool = False  # a TF2 SavedModel's: its functions are restored in Python
     label: str = ""  # the tags of its MetaGraphDef
 
@@ -42,17 +40,6 @@ class Graph:
         yield self.main
         yield from self.functions.values()
 
-    @cached_property
-    def signatures(self) -> dict[str, opdefs.OpDef]:
-        """The functions of the library, each as the op type that a call of it is."""
-        protos = [body.signature for body in self.functions.values() if body.signature]
-        protos += [function.signature for function in self.added.function]
-        return {proto.name: opdefs.from_proto(proto) for proto in protos}
-
-    def opdef(self, op: str) -> opdefs.OpDef | None:
-        """What this op type looks like, or None where neither library nor TensorFlow has it."""
-        return self.signatures.get(op) or opdefs.lookup(op)
-
     def body(self, label: str) -> Body:
         """The body of this label: `main`, or a function's name."""
         return self.main if label == self.main.label else self.functions[label]
@@ -60,12 +47,11 @@ class Graph:
     def copy(self) -> Graph:
         """The same graph, to be changed without this one seeing it."""
         graph = Graph(self.source, self.start, self.end)
-        graph.main, graph.others = self.main.copy(graph), self.others
-        graph.functions = {name: body.copy(graph) for name, body in self.functions.items()}
-        graph.function_fields, graph.gradients = self.function_fields, dict(self.gradients)
+        graph.library, graph.label = self.library.copy(), self.label
+        graph.main, graph.others = self.main.copy(graph.library), self.others
+        graph.functions = {name: b.copy(graph.library) for name, b in self.functions.items()}
+        graph.function_fields, graph.is_object_based = self.function_fields, self.is_object_based
         graph.added.CopyFrom(self.added)
-        graph.producer, graph.label = self.producer, self.label
-        graph.is_object_based = self.is_object_based
         return graph
 
 
@@ -75,13 +61,13 @@ def open_graph(source: Source, start: int, end: int, progress: Progress | None =
     Raises ModelError where it is none, or is cut short.
     """
     graph = Graph(source, start, end)
-    graph.main, graph.others = main_body(graph, source, start, end, progress)
+    graph.main, graph.others = main_body(graph.library, source, start, end, progress)
     for other in graph.others:
         if other.number == LIBRARY:
             _open_library(graph, other)
         elif other.number == VERSIONS:
             versions = message(VersionDef, source.data[other.value : other.end])
-            graph.producer = versions.producer
+            graph.library.producer = versions.producer
     return graph
 
 
@@ -89,19 +75,13 @@ def _open_library(graph: Graph, library: Field) -> None:
     data = graph.source.data
     for part in fields(data, library.value, library.end):
         if part.number == 1:
-            body = function_body(graph, graph.source, part.value, part.end)
+            body = function_body(graph.library, graph.source, part.value, part.end)
             if body.label in graph.functions:
                 raise ModelError(f"two functions are named {body.label!r}")
             graph.functions[body.label] = body
+            if body.signature is not None:
+                graph.library.signatures[body.label] = opdefs.from_proto(body.signature)
             graph.function_fields[body.label] = (library, part)
         elif part.number == 2:
             gradient = message(GradientDef, data[part.value : part.end])
-            graph.gradients[gradient.function_name] = gradient.gradient_func
-
-
-def signature_of(graph: Graph, function: str) -> OpDefProto | None:
-    """The signature of a function of the library, added ones included."""
-    if function in graph.functions:
-        return graph.functions[function].signature
-    found = [f.signature for f in graph.added.function if f.signature.name == function]
-    return found[0] if found else None
+            graph.library.gradients[gradient.function_name] = gradient.gradient_func

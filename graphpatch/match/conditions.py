@@ -100,9 +100,9 @@ def holds(match: Match) -> Condition:
 
 def _attr_holds(node: Node, key: str, wanted: Any) -> bool:
     value = node.attr(key)
-    if isinstance(wanted, bool) and (value is None or value.WhichOneof("value") != "b"):
-        return (value is not None) is wanted
     found = attrs.plain(value) if value is not None else _default(node, key)
+    if isinstance(wanted, bool) and not isinstance(found, bool):
+        return (value is not None) is wanted
     if isinstance(wanted, OneOf):
         return any(_equal(found, one) for one in wanted.values)
     return _equal(found, wanted)
@@ -118,5 +118,5 @@ def _equal(found: Any, wanted: Any) -> bool:
     if isinstance(found, float) and isinstance(wanted, int | float):
         return math.isclose(found, wanted, rel_tol=1e-6)
     if isinstance(wanted, tuple):
-        wanted = list(wanted)
+        wanted, found = list(wanted), list(found) if isinstance(found, tuple) else found
     return type(found) is type(wanted) and bool(found == wanted)

@@ -27,16 +27,16 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
     return "\n".join(lines)
 
 
-def _types(graphs: Iterable[Graph]) -> set[str]:
-    return {op for graph in graphs for body in graph.bodies for op in body.by_type}
+def _types(graphs: Iterable[Graph]) -> list[str]:
+    return sorted({op for graph in graphs for body in graph.bodies for op in body.by_type})
 
 
 def _names(graphs: Iterable[Graph]) -> list[str]:
     return [name for graph in graphs for body in graph.bodies for name in body.heads.names]
 
 
-def _labels(graphs: Iterable[Graph]) -> set[str]:
-    return {body.label for graph in graphs for body in graph.bodies}
+def _labels(graphs: Iterable[Graph]) -> list[str]:
+    return sorted({body.label for graph in graphs for body in graph.bodies})
 
 
 NEAR = {"op": _types, "name": _names, "body": _labels}

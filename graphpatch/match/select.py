@@ -12,14 +12,17 @@ from graphpatch.match.spec import Match, texts
 
 
 def select(graph: Graph, match: Match) -> list[Node]:
-    """The ops that a match means: bodies in the file's order, ops in their body's order."""
+    """The ops that a match means: bodies in the file's order, ops in their body's order.
+
+    Functions that an earlier patch added carry gradients: what is in them is never meant.
+    """
     return [node for body in _bodies(graph, match) for node in _in_body(body, match)]
 
 
 def _bodies(graph: Graph, match: Match) -> Iterator[Body]:
     wanted = texts(match.body) if match.body is not None else ("**",)
     for body in graph.bodies:
-        if any(glob.matches(one, body.label) for one in wanted):
+        if not body.is_ours and any(glob.matches(one, body.label) for one in wanted):
             yield body
 
 

@@ -16,7 +16,9 @@ class OneOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: tuple[Any, ...] = msgspec.field(name="in")
 
 
-class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Match(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """Which ops: every key that is given must hold. Without a key it is every op."""
 
     op: Texts | None = None

@@ -58,7 +58,7 @@ def _callers(graph: Graph) -> dict[str, list[Node]]:
 
 def calls(body: Body) -> Iterator[tuple[Node, str]]:
     """The ops of a body that call functions, and which function each calls."""
-    functions = body.graph.signatures
+    functions = body.library.signatures
     for op, indices in body.by_type.items():
         keys = _function_attrs(op)
         for index in indices if keys or op in functions else ():

@@ -80,7 +80,9 @@ def _attr(op: Any, name: str) -> object:
     try:
         return op.get_attr(name)
     except (KeyError, ValueError):
-        raise FormulaError(f"{op.name} ({op.type}) has no attr {name!r}") from None
+        raise FormulaError(
+            f"{getattr(op, 'name', 'an op')} ({op.type}) has no attr {name!r}"
+        ) from None
 
 
 def _same_shape(tensors: Sequence[Any]) -> bool:

@@ -46,7 +46,7 @@ def function_gradient(body: Body) -> GradientFunction:
 def as_graph_def(body: Body) -> GraphDef:
     """A function's body as a graph of its own, its arguments placeholders."""
     graph_def = GraphDef()
-    graph_def.versions.producer = body.graph.producer
+    graph_def.versions.producer = body.library.producer
     for name, dtype in body.arguments.items():
         node = graph_def.node.add(name=name, op="Placeholder")
         node.attr["dtype"].type = dtype

@@ -12,9 +12,10 @@ from graphpatch.gradients import attach
 from graphpatch.gradients.spec import from_key
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.nodedef import mentions
-from graphpatch.graph.wire import Source
+from graphpatch.graph.wire import Source, piece_bytes
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -32,11 +33,11 @@ def register_gradients(model: str | Path | Model | tf.Graph) -> list[str]:
     sorted. Raises ModelError where the file cannot be read, or lacks a function that a key names,
     RulesError where a key is not one that this version of graphpatch knows.
     """
-    found = {key: node for node, key in _keyed(model)}
-    return [key for key in sorted(found) if _register(key, found[key])]
+    found = {key: (graph, node) for graph in _graphs(model) for node, key in _keyed(graph)}
+    return [key for key in sorted(found) if _register(key, *found[key])]
 
 
-def _register(key: str, node: Node) -> bool:
+def _register(key: str, graph: Graph, node: Node) -> bool:
     """Register a key if it is ours; whether it is."""
     computed = from_key(key)
     if computed is None and not key.startswith(attach.PREFIX):
@@ -48,7 +49,7 @@ def _register(key: str, node: Node) -> bool:
         from graphpatch.runtime.function_gradient import function_gradient
 
         tf.RegisterGradient(key)(
-            function_gradient(_function(node))
+            function_gradient(_function(graph, node))
             if computed is None
             else tensorflow_gradient(computed.formula)
         )
@@ -56,31 +57,32 @@ def _register(key: str, node: Node) -> bool:
     return True
 
 
-def _function(node: Node) -> Body:
+def _function(graph: Graph, node: Node) -> Body:
     """The gradient function of the function that an op calls."""
-    graph = node.body.graph
-    name = graph.gradients.get(node.op, "")
+    name = graph.library.gradients.get(node.op, "")
     if name not in graph.functions:
         raise ModelError(f"{node} calls a function of which the library has no gradient")
     return graph.functions[name]
 
 
-def _keyed(model: str | Path | Model | tf.Graph) -> Iterator[tuple[Node, str]]:
+def _keyed(graph: Graph) -> Iterator[tuple[Node, str]]:
     """The ops that have an override, with its key."""
-    for graph in _graphs(model):
-        for body in graph.bodies:
-            for node in body:
-                value = (
-                    node.attr(OVERRIDE) if mentions(body.payload(node.index), OVERRIDE) else None
-                )
-                if value is not None:
-                    yield node, value.s.decode(errors="backslashreplace")
+    for body in graph.bodies:
+        for node in body:
+            held = mentions(body.payload(node.index), OVERRIDE)
+            value = node.attr(OVERRIDE) if held else None
+            if value is not None:
+                yield node, value.s.decode(errors="backslashreplace")
 
 
 def _graphs(model: str | Path | Model | tf.Graph) -> list[Graph]:
     if isinstance(model, str | Path):
         return load(model).graphs
     if isinstance(model, Model):
-        return model.graphs
-    data = model.as_graph_def().SerializeToString()
-    return [open_graph(Source(data), 0, len(data))]
+        # What was patched in memory is read as its file would be, with the functions it adds.
+        return [_opened(b"".join(map(piece_bytes, graph_pieces(g)))) for g in model.graphs]
+    return [_opened(model.as_graph_def().SerializeToString())]
+
+
+def _opened(data: bytes) -> Graph:
+    return open_graph(Source(data), 0, len(data))

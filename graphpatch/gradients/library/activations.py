@@ -12,6 +12,8 @@ Regimes, by the signs of the input x and of the upstream gradient dy, for Relu:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from graphpatch.gradients.library.entry import Entry
 
 _GUIDED = "Springenberg et al., Striving for Simplicity: The All Convolutional Net, 2015"
@@ -51,8 +53,10 @@ def _guided(name: str, text: str, op_type: str) -> Entry:
     )
 
 
-def _redirected(name: str, blocked: str, against: str, op_type: str) -> Entry:
-    """Lucid's gradient for a unit that is blocked, against which dy pushes."""
+def _redirected(
+    name: str, blocked: str, against: str, op_type: str, by_op_type: Mapping[str, str]
+) -> Entry:
+    """Lucid's gradient, given which units are `blocked`, and where dy pushes further `against`."""
     own = f"where({blocked}, 0, dy)"
     some = f"max(abs({own}), from_axis=1, keepdims=true) > 0"
     text = f"where({some}, {own}, where({against}, 0, dy))"
@@ -64,7 +68,7 @@ def _redirected(name: str, blocked: str, against: str, op_type: str) -> Entry:
         _LUCID,
         ops=(op_type,),
         elementwise=False,
-        by_op_type={"Relu6": "redirected_relu6"},
+        by_op_type=by_op_type,
         reach=_LUCID_REACH,
     )
 
@@ -101,11 +105,18 @@ ACTIVATIONS = (
         ops=("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"),
         reach="the paper has Relu alone; as its gradient does not look at x, one serves the family",
     ),
-    _redirected("redirected_relu", "x < 0", "x < 0 and dy > 0", "Relu"),
+    _redirected(
+        "redirected_relu",
+        "x < 0",
+        "x < 0 and dy > 0",
+        "Relu",
+        {"Relu6": "redirected_relu6"},
+    ),
     _redirected(
         "redirected_relu6",
         "x < 0 or x > 6",
         "x < 0 and dy > 0 or x > 6 and dy < 0",
         "Relu6",
+        {},
     ),
 )

@@ -7,6 +7,8 @@ input's difference from its reference) is the attribution, and taken by whoever 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from graphpatch.gradients.library.entry import Entry, Parameter
 
 _ANCONA = (
@@ -27,7 +29,9 @@ _DEEPLIFT_REACH = (
 _ACTIVATIONS = ("Relu", "Relu6", "Elu", "Selu", "Sigmoid", "Tanh", "Softsign")
 
 
-def _rescale(name: str, activation: str, derivative: str, op_type: str) -> Entry:
+def _rescale(
+    name: str, activation: str, derivative: str, op_type: str, by_op_type: Mapping[str, str]
+) -> Entry:
     """The difference quotient to the reference, and the derivative close to it."""
     near = "abs(x - reference) > tolerance"
     quotient = f"dy * ((y - {activation}) / (x - reference))"
@@ -47,7 +51,7 @@ def _rescale(name: str, activation: str, derivative: str, op_type: str) -> Entry
             ),
         ),
         ops=(op_type,),
-        by_op_type={"Sigmoid": "deeplift_rescale_sigmoid", "Tanh": "deeplift_rescale_tanh"},
+        by_op_type=by_op_type,
         reach=_DEEPLIFT_REACH,
     )
 
@@ -71,7 +75,13 @@ ATTRIBUTION = (
         reach="x is what the linear op before gives, bias included; rules that change linear ops"
         " themselves (alpha-beta, gamma, z-plus) need its weights, and are formulas of that op",
     ),
-    _rescale("deeplift_rescale", "relu(reference)", "where(x > 0, dy, 0)", "Relu"),
-    _rescale("deeplift_rescale_sigmoid", "sigmoid(reference)", "dy * (y * (1 - y))", "Sigmoid"),
-    _rescale("deeplift_rescale_tanh", "tanh(reference)", "dy * (1 - square(y))", "Tanh"),
+    _rescale(
+        "deeplift_rescale",
+        "relu(reference)",
+        "where(x > 0, dy, 0)",
+        "Relu",
+        {"Sigmoid": "deeplift_rescale_sigmoid", "Tanh": "deeplift_rescale_tanh"},
+    ),
+    _rescale("deeplift_rescale_sigmoid", "sigmoid(reference)", "dy * (y * (1 - y))", "Sigmoid", {}),
+    _rescale("deeplift_rescale_tanh", "tanh(reference)", "dy * (1 - square(y))", "Tanh", {}),
 )

@@ -19,14 +19,14 @@ def _matmul(name: str, a: str, b: str, *ops: str) -> Entry:
         f" matmul(x0, dy, transpose_a=not {a}))"
     )
     source = "Giles, Collected Matrix Derivative Results for Algorithmic Differentiation, 2008"
-    texts = [of_first, of_second]
+    texts = (of_first, of_second)
     return Entry(name, texts, _PURPOSE, _AVOID, source, ops=ops, elementwise=False)
 
 
 PRODUCTS = (
     Entry(
         "mul",
-        ["dy * x1", "dy * x0"],
+        ("dy * x1", "dy * x0"),
         _PURPOSE,
         _AVOID,
         "product rule",
