@@ -224,9 +224,9 @@ def _place(new: Node, beside: int, before: bool) -> None:
 
 
 def _inherited(node: Node, keys: Sequence[str]) -> dict[str, bytes]:
-    spans = nodedef.attr_spans(node.body.payload(node.index))
-    found = {key: spans[key] for key in keys if key in spans}
-    return {key: bytes(s.source.data[s.start : s.end]) for key, s in found.items()}
+    payload = node.body.payload(node.index)
+    spans = {key: span for key in keys if (span := nodedef.attr_span(payload, key)) is not None}
+    return {key: bytes(s.source.data[s.start : s.end]) for key, s in spans.items()}
 
 
 def _spelled(node: Node) -> dict[str, int]:

@@ -16,6 +16,7 @@ from graphpatch.graph.heads import LARGE, entry
 from graphpatch.graph.wire import BYTES, Field, Piece, Source, Span, encoded, fields, message, utf8
 
 NAME, OP, INPUT, DEVICE, ATTR = 1, 2, 3, 4, 5
+_TEXTS = {NAME: "name", OP: "op", DEVICE: "device"}
 
 Payload = list[Piece]
 
@@ -51,6 +52,8 @@ def attr_entry(key: str, value: bytes) -> bytes:
 
 def text_field(payload: Payload, number: int) -> str:
     """The string field `number`, or nothing; the last counts where it is there several times."""
+    if len(payload) == 1 and isinstance(payload[0], bytes):
+        return str(getattr(message(NodeDef, payload[0]), _TEXTS[number]))
     found = ""
     for piece, data, field in _fields(payload):
         if field.number == number and isinstance(piece, bytes):
