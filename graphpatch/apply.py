@@ -81,6 +81,7 @@ def _apply_one(rule: Rule, graphs: list[Graph], found: _Findings) -> None:
     matched = [(graph, select(graph, rule.match)) for graph in graphs]
     nodes = [node for _, some in matched for node in some]
     _expected(rule, graphs, len(nodes))
+    _refuse_shadowed(nodes)
     rule.patch.check(nodes)
     entries = [
         _entry(node, graph.label if len(graphs) > 1 else None)
@@ -127,6 +128,17 @@ def _refuse_again(rules: list[Rule], graphs: list[Graph]) -> None:
                             f"rule {ids[entry['id']]!r} has been applied to this model already "
                             f"(see {node}); apply rules to the original"
                         )
+
+
+def _refuse_shadowed(nodes: list[Node]) -> None:
+    """An op that an earlier rule put behind a gradient of its own is out of reach of the next."""
+    for node in nodes:
+        by = provenance.shadow(node)
+        if by:
+            raise PatchError(
+                f"no gradient reaches {node} any more, since rule {by!r} gave its outputs another "
+                f'one; leave it out of one of the rules: "not": {{"name": ...}}'
+            )
 
 
 def _entry(node: Node, tags: str | None) -> dict[str, str]:

@@ -14,7 +14,7 @@ from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
 from graphpatch.formats.control_flow import message_class
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.wire import BYTES, Field, Replacement, Source, encoded, fields
+from graphpatch.graph.wire import BYTES, Field, Replacement, Source, encoded, fields, message, utf8
 from graphpatch.names import op_of
 
 COLLECTION = 4  # the field of MetaGraphDef: map<string, CollectionDef>
@@ -38,13 +38,11 @@ def context_replacements(source: Source, meta: Field, body: Body) -> Iterator[Re
 
 
 def _entry(raw: bytes) -> tuple[str, CollectionDef]:
-    key, collection = "", CollectionDef()
-    for part in fields(raw, 0, len(raw)):
-        if part.number == 1:
-            key = raw[part.value : part.end].decode()
-        elif part.number == 2 and key in KINDS:
-            collection.MergeFromString(raw[part.value : part.end])
-    return key, collection
+    found = {part.number: part for part in fields(raw, 0, len(raw)) if part.wire == BYTES}
+    key = utf8(raw, found[1].value, found[1].end) if 1 in found else ""
+    if key not in KINDS or 2 not in found:
+        return key, CollectionDef()
+    return key, message(CollectionDef, raw[found[2].value : found[2].end])
 
 
 def _added_beside(body: Body) -> dict[str, list[str]]:
@@ -67,7 +65,7 @@ def _extend_all(
     before = list(collection.bytes_list.value)
     after = []
     for raw in before:
-        context = message_class(kind).FromString(raw)
+        context = message(message_class(kind), raw)
         _extend(context, now, beside)
         after.append(context.SerializeToString(deterministic=True))
     if after == before:

@@ -33,10 +33,10 @@ SINGLE: Wide = {"float16": "float32", "bfloat16": "float32"}
 DOUBLE: Wide = {"float16": "float64", "bfloat16": "float64", "float32": "float64"}
 """In which dtype a function is computed, where not in that of its arguments.
 
-SINGLE, since TensorFlow 1.15 is wrong about NaN in the bfloat16 forms of IsFinite, Exp, Tanh and
-others, and adds up in the narrow dtype; its optimiser turns a bfloat16 quotient into a Reciprocal
-that has no kernel. DOUBLE, since it gives NaN for the float32 square root of an infinity, and since
-a sum of squares leaves the range of float32 long before its root does.
+SINGLE, since TensorFlow 1.15 has no CPU kernel of Exp, Tanh, Round, IsFinite and others for bfloat16,
+and adds up in the narrow dtype; its optimiser turns a quotient into a Reciprocal, which has none
+either. DOUBLE, since it gives NaN for the float32 square root of an infinity, and since a sum of
+squares leaves the range of float32 long before its root does.
 """
 
 
@@ -115,15 +115,13 @@ _NAMED = (
     Function("erf", _X, "error function", recipes.erf, "erf", SINGLE),
     Function("sin", _X, "sine of an angle in radians", "Sin", "sin", SINGLE),
     Function("cos", _X, "cosine of an angle in radians", "Cos", "cos", SINGLE),
-    Function("floor", _X, "the next integer down", "Floor", "floor"),
-    Function("round", _X, "the nearest integer, halves to the even one", "Round", "rint"),
-    Function("minimum", _AB, "the smaller; NaN where one is", recipes.minimum, "minimum", SINGLE),
-    Function("maximum", _AB, "the larger; NaN where one is", recipes.maximum, "maximum", SINGLE),
-    Function(
-        "clip", ("x", "min", "max"), "x kept within min and max", recipes.clip, "clip", SINGLE
-    ),
+    Function("floor", _X, "the next integer down", "Floor", "floor", SINGLE),
+    Function("round", _X, "the nearest integer, halves to the even one", "Round", "rint", SINGLE),
+    Function("minimum", _AB, "the smaller; NaN where one is", recipes.minimum, "minimum"),
+    Function("maximum", _AB, "the larger; NaN where one is", recipes.maximum, "maximum"),
+    Function("clip", ("x", "min", "max"), "x kept within min and max", recipes.clip, "clip"),
     Function("is_finite", _X, "neither NaN nor infinite", "IsFinite", "isfinite", SINGLE),
-    Function("is_nan", _X, "NaN", "IsNan", "isnan", SINGLE),
+    Function("is_nan", _X, "NaN", "IsNan", "isnan"),
     Function("zeros_like", _X, "zeros of the same shape and dtype", "ZerosLike", "zeros_like"),
     Function("ones_like", _X, "ones of the same shape and dtype", "OnesLike", "ones_like"),
     Function("stop", _X, "x, through which no gradient flows", "StopGradient", "stop"),
@@ -137,8 +135,8 @@ _NAMED = (
     ),
     Function("sum", _X, "sum", recipes.Reduction("Sum"), "sum", SINGLE, options=_OVER),
     Function("mean", _X, "mean", recipes.Reduction("Mean"), "mean", SINGLE, options=_OVER),
-    Function("max", _X, "largest element", recipes.Extreme("Max"), "max", SINGLE, options=_OVER),
-    Function("min", _X, "smallest element", recipes.Extreme("Min"), "min", SINGLE, options=_OVER),
+    Function("max", _X, "largest element", recipes.Extreme("Max"), "max", options=_OVER),
+    Function("min", _X, "smallest element", recipes.Extreme("Min"), "min", options=_OVER),
     Function("norm", _X, "Euclidean norm", recipes.Norm("Sum"), "norm", DOUBLE, options=_OVER),
     Function(
         "reshape_like",

@@ -117,16 +117,22 @@ class Editor:
             graph.library.gradients[name] = gradient
 
     def take_name(
-        self, node: Node, op: str, inputs: Callable[[Node], Sequence[str]], attrs: Attrs
+        self,
+        node: Node,
+        op: str,
+        inputs: Callable[[Node], Sequence[str]],
+        attrs: Attrs,
+        shadow: bool = False,
     ) -> Node:
         """Move an op aside to `NAME/forward`, and add an op that takes its name and outputs.
 
         `inputs` gives the new op's inputs, from the op under its new name. The new op must have
-        as many outputs as the old one: whoever read those reads the new ones.
+        as many outputs as the old one: whoever read those reads the new ones. `shadow` says that
+        no gradient reaches the moved op any more.
         """
         name, spelled = node.name, _spelled(node)
         shapes = nodedef.attr_span(node.body.payload(node.index), SHAPES)
-        self._rename(node, names.fresh(f"{name}/forward", _Taken(node.body)))
+        self._rename(node, names.fresh(f"{name}/forward", _Taken(node.body)), shadow)
         if shapes is not None:
             attrs = {**attrs, SHAPES: nodedef.attr_value(shapes)}
         new = self.add(name, op, inputs(node), attrs, beside=node)
@@ -149,14 +155,15 @@ class Editor:
                 count += 1
         return count
 
-    def _rename(self, node: Node, name: str) -> None:
+    def _rename(self, node: Node, name: str, shadow: bool) -> None:
         body, was = node.body, node.name
         payload = nodedef.with_name(body.payload(node.index), name)
         body.heads.names[node.index] = name
         body.by_name[name] = body.by_name.pop(was)
         if node.index not in body.root:
             body.renamed.setdefault(node.index, was)
-        self._write(node, payload, self.author.entry("renamed", was=was))
+        shadowed = {"shadowed": True} if shadow else {}
+        self._write(node, payload, self.author.entry("renamed", was=was, **shadowed))
 
     def _respell(self, new: Node, spelled: Mapping[str, int]) -> None:
         """Inside a function, outputs are spelled by the op type's output args: spell them anew."""

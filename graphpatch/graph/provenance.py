@@ -56,6 +56,11 @@ def entries(node: Node) -> list[dict[str, Any]]:
     return found
 
 
+def shadow(node: Node) -> str:
+    """The rule that gave an op's outputs another gradient, so that none reaches the op itself."""
+    return next((entry["rule"] for entry in entries(node) if entry.get("shadowed")), "")
+
+
 def touched(body: Body) -> Iterator[Node]:
     """The nodes of a body that carry provenance."""
     if body.heads.marked or body.edited:

@@ -8,7 +8,7 @@ from graphpatch.errors import PatchError
 from graphpatch.gradients.exact import stock_key
 from graphpatch.gradients.fits import check_fit, signature
 from graphpatch.gradients.spec import Computed, Gradient, Registered, Stock
-from graphpatch.graph import attrs
+from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.function_carrier import carry_by_function
@@ -37,6 +37,16 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
             _set_key(key, node, editor, needed=False)
         else:
             carry_by_function(gradient, node, signature(node), editor)
+
+
+def refuse_carried(node: Node) -> None:
+    """Raise PatchError for an op that has a gradient of ours in functions already."""
+    if node.op in node.body.library.gradients and provenance.entries(node):
+        rules = {entry["rule"] for entry in provenance.entries(node)}
+        raise PatchError(
+            f"{node} has the gradient that rule {', '.join(map(repr, sorted(rules)))} gave it; "
+            f"let one of the rules leave it out"
+        )
 
 
 def exact_key(gradient: Computed, node: Node, editor: Editor) -> str | None:

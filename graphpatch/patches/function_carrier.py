@@ -67,7 +67,9 @@ def carry_by_function(gradient: Computed, node: Node, signature: Signature, edit
         given = [_stopped(moved, place, dtype, name, editor) for place, dtype in enumerate(dtypes)]
         return [*read, *given]
 
-    call = editor.take_name(node, found.attach.signature.name, inputs, call_attrs(found))
+    call = editor.take_name(
+        node, found.attach.signature.name, inputs, call_attrs(found), shadow=True
+    )
     keep_gradient(call, found, editor)
     editor.used("function", tape=found.key)
 

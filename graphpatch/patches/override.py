@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphpatch.errors import PatchError
-from graphpatch.gradients.spec import Gradient
+from graphpatch.gradients.spec import Gradient, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
@@ -33,6 +33,9 @@ class OverrideGradient:
         reason = never_fires(node)
         if reason:
             editor.left_alone(reason)
+            if not isinstance(self.gradient, Registered):
+                return
+        carrier.refuse_carried(node)
         carrier.carry(self.gradient, node, editor, self.emit)
 
 

@@ -69,7 +69,7 @@ class StraightThrough:
             stop = editor.add(f"{name}/stop", "StopGradient", [moved.tensor(0)], typed, moved)
             return [stop.tensor(0), _zeros(name, read, moved, editor).tensor(0)]
 
-        editor.take_name(node, "Sub", joined, typed)
+        editor.take_name(node, "Sub", joined, typed, shadow=True)
         editor.used("construction")
 
 
