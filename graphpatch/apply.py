@@ -104,8 +104,8 @@ def _apply_one(rule: Rule, graphs: list[Graph], found: _Findings) -> None:
 
 
 def _idle(rule: Rule, reasons: list[str]) -> str:
-    more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-    return f"rule {rule.author.rule!r}: no gradient flows through {reasons[0]}{more}"
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return f"rule {rule.author.rule!r} means nothing on some of its ops: {reasons[0]}{more}"
 
 
 def _expected(rule: Rule, graphs: list[Graph], count: int) -> None:

@@ -88,7 +88,7 @@ def container_pieces(source: Source, container: Container, graphs: list[Graph]) 
 
 def _parts(source: Source, outer: Field, number: int) -> list[Field]:
     parts = fields(source.data, outer.value, outer.end)
-    return [part for part in parts if part.number == number and part.wire == BYTES]
+    return [part for part in parts if part.holds(number)]
 
 
 def _level(

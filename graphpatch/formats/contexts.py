@@ -28,7 +28,7 @@ def context_replacements(source: Source, meta: Field, body: Body) -> Iterator[Re
     beside = _added_beside(body)
     now = {then: body.heads.names[index] for index, then in body.renamed.items()}
     for part in fields(source.data, meta.value, meta.end):
-        if part.number == COLLECTION and part.wire == BYTES:
+        if part.holds(COLLECTION):
             raw = source.data[part.value : part.end]
             key, collection = _entry(raw)
             if key in KINDS and _extend_all(collection, KINDS[key], now, beside):

@@ -24,7 +24,7 @@ from graphpatch.graph.nodedef import (
     payload_at,
     text_field,
 )
-from graphpatch.graph.wire import Field, Source, fields, message, utf8
+from graphpatch.graph.wire import BYTES, Field, Source, fields, message, utf8
 
 MAIN = "main"
 
@@ -221,22 +221,24 @@ def function_body(library: Library, source: Source, start: int, end: int) -> Bod
     signature = OpDefProto()
     ret = {}
     for part in others:
-        if part.number == 1:
+        if part.holds(1):
             signature.MergeFrom(message(OpDefProto, source.data[part.value : part.end]))
-        elif part.number == 4:
-            key, value = _texts(source, part)
+        elif part.holds(4):
+            key, value = text_entry(source, part)
             ret[key] = value
     heads = read_heads(source, starts, 3)
     body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
-    attrs = [source.data[part.value : part.end] for part in others if part.number == 5]
+    attrs = [source.data[part.value : part.end] for part in others if part.holds(5)]
     body.is_ours = any(PROVENANCE in raw for raw in attrs)
     return body
 
 
-def _texts(source: Source, field: Field) -> tuple[str, str]:
-    found = {part.number: part for part in fields(source.data, field.value, field.end)}
+def text_entry(source: Source, field: Field) -> tuple[str, str]:
+    """The key and value of an entry of a map of texts."""
+    parts = fields(source.data, field.value, field.end)
+    found = {part.number: part for part in parts if part.wire == BYTES}
     texts = [utf8(source.data, found[n].value, found[n].end) if n in found else "" for n in (1, 2)]
     return texts[0], texts[1]
 
 
-__all__ = ["MAIN", "Body", "Node", "entry", "function_body", "main_body"]
+__all__ = ["MAIN", "Body", "Node", "entry", "function_body", "main_body", "text_entry"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphpatch.graph.body import Body
+from graphpatch.graph.body import Body, text_entry
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import entry
-from graphpatch.graph.wire import Field, Piece, Replacement, enclosed, encoded, fields, splice
+from graphpatch.graph.wire import Field, Piece, Replacement, enclosed, encoded, splice
 
 
 def graph_pieces(graph: Graph) -> list[Piece]:
@@ -51,10 +51,8 @@ def _libraries(graph: Graph) -> list[Replacement]:
 def _ret(body: Body) -> Iterator[Replacement]:
     """The function's outputs that are read from another tensor than in the file."""
     for part in body.others:
-        if part.number == 4:
-            old = body.source.data[part.value : part.end]
-            key = next(f for f in fields(old, 0, len(old)) if f.number == 1)
-            name = old[key.value : key.end].decode()
+        if part.holds(4):
+            name, _ = text_entry(body.source, part)
             new = encoded(1, name.encode()) + encoded(2, body.ret[name].encode())
             if body.ret[name] != body.file_ret[name]:
                 yield Replacement(part.start, part.end, [encoded(4, new)])

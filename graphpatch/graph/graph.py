@@ -63,9 +63,9 @@ def open_graph(source: Source, start: int, end: int, progress: Progress | None =
     graph = Graph(source, start, end)
     graph.main, graph.others = main_body(graph.library, source, start, end, progress)
     for other in graph.others:
-        if other.number == LIBRARY:
+        if other.holds(LIBRARY):
             _open_library(graph, other)
-        elif other.number == VERSIONS:
+        elif other.holds(VERSIONS):
             versions = message(VersionDef, source.data[other.value : other.end])
             graph.library.producer = versions.producer
     return graph
@@ -74,7 +74,7 @@ def open_graph(source: Source, start: int, end: int, progress: Progress | None =
 def _open_library(graph: Graph, library: Field) -> None:
     data = graph.source.data
     for part in fields(data, library.value, library.end):
-        if part.number == 1:
+        if part.holds(1):
             body = function_body(graph.library, graph.source, part.value, part.end)
             if body.label in graph.functions:
                 raise ModelError(f"two functions are named {body.label!r}")
@@ -82,6 +82,6 @@ def _open_library(graph: Graph, library: Field) -> None:
             if body.signature is not None:
                 graph.library.signatures[body.label] = opdefs.from_proto(body.signature)
             graph.function_fields[body.label] = (library, part)
-        elif part.number == 2:
+        elif part.holds(2):
             gradient = message(GradientDef, data[part.value : part.end])
             graph.library.gradients[gradient.function_name] = gradient.gradient_func

@@ -13,7 +13,7 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.graph.heads import LARGE, entry
-from graphpatch.graph.wire import BYTES, Field, Piece, Source, Span, encoded, fields, message, utf8
+from graphpatch.graph.wire import Field, Piece, Source, Span, encoded, fields, message, utf8
 
 NAME, OP, INPUT, DEVICE, ATTR = 1, 2, 3, 4, 5
 _TEXTS = {NAME: "name", OP: "op", DEVICE: "device"}
@@ -56,7 +56,7 @@ def text_field(payload: Payload, number: int) -> str:
         return str(getattr(message(NodeDef, payload[0]), _TEXTS[number]))
     found = ""
     for piece, data, field in _fields(payload):
-        if field.number == number and isinstance(piece, bytes):
+        if field.holds(number) and isinstance(piece, bytes):
             found = utf8(data.data, field.value, field.end)
     return found
 
@@ -65,7 +65,7 @@ def attr_spans(payload: Payload) -> dict[str, Span]:
     """Where each attr's serialized AttrValue lies, unread."""
     out = {}
     for _, data, field in _fields(payload):
-        if field.number == ATTR and field.wire == BYTES:
+        if field.holds(ATTR):
             key, value = _entry(data, field)
             out[key] = Span(value.source, value.start, value.end)
     return out
@@ -105,7 +105,7 @@ def with_attr(payload: Payload, key: str, value: bytes | None) -> Payload:
     places = [
         at
         for at, (_, data, field) in enumerate(_fields(payload))
-        if field.number == ATTR and _entry(data, field)[0] == key
+        if field.holds(ATTR) and _entry(data, field)[0] == key
     ]
     return _replaced(payload, places, new) if places else _appended(payload, new)
 
@@ -123,9 +123,9 @@ def with_input(payload: Payload, slot: int, text: str) -> Payload:
 def _entry(data: Source, field: Field) -> tuple[str, Span]:
     key, value = "", Span(data, field.end, field.end)
     for part in fields(data.data, field.value, field.end):
-        if part.number == 1:
+        if part.holds(1):
             key = utf8(data.data, part.value, part.end)
-        elif part.number == 2:
+        elif part.holds(2):
             value = Span(data, part.value, part.end)
     return key, value
 
@@ -144,7 +144,7 @@ def _appended(payload: Payload, new: bytes) -> Payload:
 
 
 def _places(payload: Payload, number: int) -> list[int]:
-    return [at for at, (_, _, field) in enumerate(_fields(payload)) if field.number == number]
+    return [at for at, (_, _, field) in enumerate(_fields(payload)) if field.holds(number)]
 
 
 def _replaced(payload: Payload, places: list[int], new: bytes) -> Payload:

@@ -70,6 +70,10 @@ class Field(NamedTuple):
     value: int
     end: int
 
+    def holds(self, number: int) -> bool:
+        """Whether it is field `number`, a text or message; another wire type makes it unknown."""
+        return self.number == number and self.wire == BYTES
+
 
 class Replacement(NamedTuple):
     """What comes in place of the bytes from `start` to `end`."""

@@ -41,6 +41,7 @@ def op_types(found: FunctionDef) -> list[str]:
         ("dy", ["Identity"]),
         ("-dy", ["Neg"]),
         ("0", ["ZerosLike"]),
+        ("0 * 5 - 0", ["ZerosLike"]),
         ("0.5 * dy", ["Const", "Mul"]),
         ("relu(dy)", ["Relu"]),
         ("dy * x * x", ["Mul", "Mul"]),
@@ -103,6 +104,14 @@ def test_the_shape_is_mended_only_where_it_may_differ(
     types = op_types(function(source))
     assert ("BroadcastGradientArgs" in types) is summed
     assert ("BroadcastTo" in types) is repeated
+
+
+@pytest.mark.parametrize(
+    ("dtype", "casts"), [("float16", 2), ("bfloat16", 2), ("float32", 0), ("float64", 0)]
+)
+def test_sums_of_narrow_dtypes_are_in_float32(dtype: str, casts: int) -> None:
+    for source in ("dy", "sum(dy) * x", "sum_like(dy, x)"):
+        assert op_types(function(source, dtype)).count("Cast") == casts
 
 
 def test_the_signature_and_what_is_returned() -> None:

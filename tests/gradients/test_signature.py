@@ -17,6 +17,7 @@ MIXED = Signature.of(
     [("y0", "float32"), ("y1", "int64"), ("y2", "bool")],
     {"alpha": 0.2, "wrap": True, "padding": b"SAME"},
 )
+TEXT = Signature.of([("x0", "float32"), ("x1", "string")], [("y0", "float32")])
 HALF = Signature.of([("x0", "float16")], [("y0", "float16")])
 
 
@@ -43,6 +44,7 @@ HALF = Signature.of([("x0", "float16")], [("y0", "float16")])
         (UNARY, "true", 1, "a gradient is a number, and this is a condition"),
         (UNARY, "dy + true", 6, "'+' takes numbers, and this is a condition"),
         (UNARY, "matmul(2, dy)", 8, "matmul takes a tensor here, not a plain number"),
+        (TEXT, ["dy * cast_like(x1, dy)", None], 16, "this is string, which cannot be cast"),
         (UNARY, "sum_like(dy, 0)", 14, "sum_like takes a tensor here"),
         (UNARY, "dy * 1e-50", 6, "1e-50 is 0 in float32"),
         (UNARY, "dy * 1e50", 6, "1e+50 is infinite in float32"),
