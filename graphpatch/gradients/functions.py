@@ -33,10 +33,10 @@ SINGLE: Wide = {"float16": "float32", "bfloat16": "float32"}
 DOUBLE: Wide = {"float16": "float64", "bfloat16": "float64", "float32": "float64"}
 """In which dtype a function is computed, where not in that of its arguments.
 
-SINGLE, since TensorFlow 1.15 has no CPU kernel of Exp, Tanh, Round, IsFinite and others for bfloat16,
-and adds up in the narrow dtype; its optimiser turns a quotient into a Reciprocal, which has none
-either. DOUBLE, since it gives NaN for the float32 square root of an infinity, and since a sum of
-squares leaves the range of float32 long before its root does.
+SINGLE, since TensorFlow 1.15 has no bfloat16 kernel of Exp, Tanh, Round, IsFinite and others for
+the CPU, and adds up in the narrow dtype; its optimiser turns a quotient into a Reciprocal, which
+has none either. DOUBLE, since it gives NaN for the float32 square root of an infinity, and since a
+sum of squares leaves the range of float32 long before its root does.
 """
 
 

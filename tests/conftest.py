@@ -1,0 +1,94 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import graphs
+
+CHECKOUT = Path(__file__).parent.parent
+COMMAND = (sys.executable, "-m", "graphpatch")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left behind: exit code, standard output (`raw`: its bytes) and error."""
+
+    code: int
+    raw: bytes
+    stderr: str
+
+    @property
+    def stdout(self) -> str:
+        return self.raw.decode(errors="backslashreplace")
+
+    @property
+    def json(self) -> Any:
+        """The one JSON document on standard output."""
+        return json.loads(self.raw)
+
+
+@pytest.fixture(scope="session")
+def models_folder() -> Path:
+    """The folder of real models; the test is skipped where there is none."""
+    named = os.environ.get("GRAPHPATCH_MODELS")
+    folder = Path(named) if named else CHECKOUT.parent / "shared" / "models"
+    if not (folder / "MANIFEST.tsv").is_file():
+        pytest.skip(f"no real models in {folder}; GRAPHPATCH_MODELS names their folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run_cli() -> Callable[..., Ran]:
+    """Run the command in a process of its own: `run_cli("ops", path)`."""
+
+    def run(
+        *args: object,
+        stdin: bytes = b"",
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        command: Sequence[str] = COMMAND,
+        timeout: float = 120,
+    ) -> Ran:
+        done = subprocess.run(
+            [*command, *map(str, args)],
+            input=stdin,
+            capture_output=True,
+            cwd=cwd,
+            # The checkout, where graphpatch is not installed; and help as wide as a terminal.
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), "COLUMNS": "100", **(env or {})},
+            timeout=timeout,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr.decode(errors="backslashreplace"))
+
+    return run
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    """A small graph on disk, with a function: `graphs.sample()`."""
+    path = tmp_path / "model.pb"
+    path.write_bytes(graphs.sample().SerializeToString(deterministic=True))
+    return path
+
+
+@pytest.fixture
+def rules_file(tmp_path: Path) -> Callable[..., Path]:
+    """Write rules to a file: `rules_file({"match": ..., "patch": ...}, ...)`."""
+
+    def write(*rules: Mapping[str, Any], name: str = "rules.json") -> Path:
+        path = tmp_path / name
+        path.write_text(json.dumps({"version": 1, "rules": rules}))
+        return path
+
+    return write

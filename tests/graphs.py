@@ -1,0 +1,166 @@
+"""Small graphs, built from protobuf messages without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.function_pb2 import FunctionDef
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+from tensorboard.compat.proto.op_def_pb2 import OpDef
+
+from graphpatch import opdefs
+from graphpatch.graph.attrs import DTYPE_NUMBERS
+from graphpatch.graph.body import Body
+from graphpatch.graph.emit import graph_pieces
+from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.wire import Piece, Source, encoded, piece_bytes
+
+FLOAT = DTYPE_NUMBERS["float32"]
+
+
+def attr(value: Any) -> AttrValue:
+    """An AttrValue: a dtype where the text names one, else what the Python type says."""
+    if isinstance(value, AttrValue):
+        return value
+    if isinstance(value, list):
+        values = AttrValue(list=AttrValue.ListValue())
+        for one in map(attr, value):
+            getattr(values.list, one.WhichOneof("value")).append(
+                getattr(one, one.WhichOneof("value"))
+            )
+        return values
+    if isinstance(value, str) and value in DTYPE_NUMBERS:
+        return AttrValue(type=DTYPE_NUMBERS[value])
+    if isinstance(value, str | bytes):
+        return AttrValue(s=value.encode() if isinstance(value, str) else value)
+    kind = {bool: "b", int: "i", float: "f"}[type(value)]
+    return AttrValue(**{kind: value})
+
+
+def node(name: str, op: str, *inputs: str, device: str = "", **attrs: Any) -> NodeDef:
+    """A NodeDef; dtypes that it must have and that are not given are float32 (None: left out)."""
+    known = opdefs.lookup(op)
+    needed = (
+        [a.name for a in known.attrs if a.type == "type" and a.default is None] if known else []
+    )
+    given = {**dict.fromkeys(needed, "float32"), **attrs}
+    found = {key: attr(value) for key, value in given.items() if value is not None}
+    return NodeDef(name=name, op=op, input=inputs, device=device, attr=found)
+
+
+def const(name: str, size: int = 4, fill: bytes = b"\x01") -> NodeDef:
+    """A Const whose tensor has `size` bytes."""
+    found = node(name, "Const", dtype="float32")
+    tensor = found.attr["value"].tensor
+    tensor.dtype = FLOAT
+    tensor.tensor_shape.dim.add(size=size // 4)
+    tensor.tensor_content = (fill * size)[:size]
+    return found
+
+
+def function(
+    name: str, inputs: Sequence[str], nodes: Iterable[NodeDef], ret: Mapping[str, str]
+) -> FunctionDef:
+    """A function of float32 tensors; `ret` says which tensor each output is."""
+    signature = OpDef(name=name)
+    for one in inputs:
+        signature.input_arg.add(name=one, type=FLOAT)
+    for one in ret:
+        signature.output_arg.add(name=one, type=FLOAT)
+    return FunctionDef(signature=signature, node_def=nodes, ret=ret)
+
+
+def graphdef(
+    *nodes: NodeDef, functions: Iterable[FunctionDef] = (), producer: int = 1087
+) -> GraphDef:
+    """A GraphDef of these nodes and functions."""
+    graph = GraphDef(node=nodes)
+    graph.versions.producer = producer
+    graph.library.function.extend(functions)
+    return graph
+
+
+def sample() -> GraphDef:
+    """`x * w -> relu -> tower/relu6 -> round -> f() -> out`, and an op that runs after it."""
+    inner = function("f", ["a"], [node("relu", "Relu", "a")], {"b": "relu:activations:0"})
+    return graphdef(
+        node("x", "Placeholder"),
+        const("w"),
+        node("w/read", "Identity", "w", _class=[b"loc:@w"]),
+        node("Multiply", "Mul", "x", "w/read"),
+        node("relu", "Relu", "Multiply", device="/cpu:0"),
+        node("tower/relu6", "Relu6", "relu"),
+        node("round", "Round", "tower/relu6"),
+        node("call", "f", "round"),
+        node("out", "Identity", "call"),
+        node("done", "NoOp", "^out"),
+        functions=[inner],
+    )
+
+
+def metagraph(graph: GraphDef, *tags: str) -> MetaGraphDef:
+    """A MetaGraphDef with collections, a signature, an Any and assets."""
+    meta = MetaGraphDef(graph_def=graph)
+    meta.meta_info_def.tags.extend(tags)
+    meta.meta_info_def.any_info.type_url = "type.googleapis.com/some.Message"
+    meta.meta_info_def.any_info.value = b"\x0a\x03abc"
+    meta.collection_def["losses"].node_list.value.append("out:0")
+    meta.collection_def["variables"].bytes_list.value.append(b"\x0a\x01w")
+    packed = meta.collection_def["packed"].any_list.value.add()
+    packed.type_url, packed.value = "type.googleapis.com/other.Message", b"\x08\x01"
+    meta.signature_def["serve"].inputs["x"].name = "x:0"
+    meta.signature_def["serve"].outputs["y"].name = "out:0"
+    meta.asset_file_def.add(filename="words.txt").tensor_info.name = "words:0"
+    meta.saver_def.save_tensor_name = "save/Const:0"
+    return meta
+
+
+def saved_model(*metas: MetaGraphDef) -> bytes:
+    """A SavedModel message, of schema version 1."""
+    return b"\x08\x01" + b"".join(
+        encoded(2, meta.SerializeToString(deterministic=True)) for meta in metas
+    )
+
+
+def saved_model_folder(folder: Path, *metas: MetaGraphDef) -> Path:
+    """A SavedModel folder with variables, assets and a fingerprint."""
+    for below in ("variables", "assets", "assets.extra"):
+        (folder / below).mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(saved_model(*metas))
+    (folder / "fingerprint.pb").write_bytes(b"\x08\x2a")
+    (folder / "variables" / "variables.index").write_bytes(bytes(range(256)))
+    (folder / "variables" / "variables.data-00000-of-00001").write_bytes(b"\0\xff" * 70_000)
+    (folder / "assets" / "words.txt").write_text("one\ntwo\n")
+    (folder / "assets.extra" / "saved_model.pb").write_bytes(b"not the message")
+    return folder
+
+
+def opened(message: GraphDef | bytes) -> Graph:
+    """The message as graphpatch opens it."""
+    raw = message if isinstance(message, bytes) else message.SerializeToString(deterministic=True)
+    return open_graph(Source(raw), 0, len(raw))
+
+
+def main(*nodes: NodeDef, functions: Iterable[FunctionDef] = ()) -> Body:
+    """The main body of a graph of these nodes."""
+    return opened(graphdef(*nodes, functions=functions)).main
+
+
+def joined(pieces: Iterable[Piece]) -> bytes:
+    """The bytes that pieces stand for."""
+    return b"".join(map(piece_bytes, pieces))
+
+
+def written(graph: Graph) -> bytes:
+    """The bytes of the GraphDef as it would be written."""
+    return joined(graph_pieces(graph))
+
+
+def parsed(graph: Graph) -> GraphDef:
+    """The GraphDef as it would be written, parsed by protobuf."""
+    return GraphDef.FromString(written(graph))

@@ -1,0 +1,143 @@
+"""Every function of the language: the forms agree, on tensors long and short, odd numbers too."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.functiondef_form import gradient_function
+from graphpatch.gradients.functions import FUNCTIONS, OPERATORS
+from graphpatch.gradients.numpy_form import numpy_gradient
+from tests.tf import run_graph, tensorflow1
+from tests.tf.function_calls import Calls, dtype_named
+
+tf = pytest.importorskip("tensorflow")
+
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 3e-6, "float64": 1e-12}
+ODD = (0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5)
+SHAPES = ((), (1,), (3,), (37,), (2, 3, 5))
+
+UNARY = [name for name, one in FUNCTIONS.items() if one.arguments == ("x",) and not one.options]
+CONDITIONS = ("is_finite", "is_nan")
+REDUCTIONS = ("sum", "mean", "max", "min", "norm")
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+
+ELEMENTWISE = [
+    *(f"{name}(x)" for name in UNARY if name not in (*CONDITIONS, "transpose")),
+    *(f"where({name}(x), dy, 7)" for name in CONDITIONS),
+    *(f"where(x {sign} dy, 1, 2) + where(x {sign} 1, 4, 8)" for sign in COMPARISONS),
+    *(f"x {sign} dy" for sign in ("+", "-", "*", "/", "**")),
+    "x / 3 + 3 / x",
+    "x ** 2 + 2 ** x + x ** 0.5",
+    "pow(abs(x), dy)",
+    "-x",
+    "minimum(x, dy) + minimum(x, 1) + minimum(-1, x)",
+    "maximum(x, dy) + maximum(x, 1) + maximum(-1, x)",
+    "maximum(x, nan)",
+    "clip(x, -1, 1.5) + clip(x, dy, 2)",
+    "where(x > 0 and dy > 0 or not (x > -1), dy, nan)",
+    "cast_like(x > 0, dy)",
+    "cast_like(3, dy)",
+    "where(x > 0, inf, -0.5)",
+]
+
+SHAPED = [
+    *(f"{name}(dy)" for name in REDUCTIONS),
+    *(f"x - {name}(x, from_axis=1, keepdims=true)" for name in REDUCTIONS),
+    *(f"{name}(dy, axes=[0, -1], keepdims=true) * x" for name in REDUCTIONS),
+    *(f"{name}(dy, axes=0) * norm(x)" for name in ("sum", "max")),
+    "reshape_like(reshape_like(x, transpose(x)), dy)",
+    "broadcast_like(sum(x), x)",
+    "sum_like(x * dy, sum(x, axes=0, keepdims=true)) * x",
+    "transpose(transpose(x))",
+    "transpose(transpose(x, perm=[2, 0, 1]), perm=[1, 2, 0])",
+    "matmul(matmul(x, dy, transpose_b=true), x)",
+    "matmul(x, matmul(dy, x, transpose_a=true))",
+]
+
+
+def test_the_formulas_name_every_function() -> None:
+    text = " ".join((*ELEMENTWISE, *SHAPED))
+    missing = [name for name in FUNCTIONS if f"{name}(" not in text]
+    assert not missing
+    assert all(sign.removesuffix("x") in text for sign in OPERATORS)
+
+
+@cache
+def drawn(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+    """Numbers that are exact in the dtype, one in four an odd one."""
+    draw = np.random.default_rng(seed)
+    values = draw.normal(scale=3, size=shape)
+    values = np.where(draw.random(shape) < 0.25, draw.choice(ODD, size=shape), values)
+    return values.astype(dtype_named(dtype))
+
+
+def cases() -> list[tuple[str, str, Any, Any]]:
+    """Each formula with its dtype, x and dy."""
+    found = []
+    for dtype in TOLERANCE:
+        for place, text in enumerate(ELEMENTWISE):
+            for shape in SHAPES:
+                arrays = drawn(shape, dtype, place), drawn(shape, dtype, place + 1000)
+                found.append((text, dtype, *arrays))
+        for text in SHAPED:
+            finite = [np.random.default_rng(s).normal(size=(2, 3, 5)) for s in (1, 2)]
+            found.append((text, dtype, *(array.astype(dtype_named(dtype)) for array in finite)))
+        for name in REDUCTIONS:
+            found.append((f"{name}(x)", dtype, *(drawn((37,), dtype, s) for s in (3, 4))))
+        found.append(("dy", dtype, *(np.ones(n, dtype_named(dtype)) for n in (1, 4096))))
+    return found
+
+
+def reference(text: str, x: Any, dy: Any) -> Any:
+    (found,) = numpy_gradient(Formula.parse(text), {}, [x], [dy], [dy])
+    assert found is not None
+    return found.astype(np.float64)
+
+
+def compare(text: str, dtype: str, found: Any, expected: Any, x: Any, dy: Any) -> None:
+    limit = TOLERANCE[dtype] * (10 if "matmul" in text or "sin" in text or "cos" in text else 1)
+    told = f"{text} in {dtype} of x = {x.ravel()[:9]}, dy = {dy.ravel()[:9]}"
+    np.testing.assert_allclose(found, expected, rtol=limit, atol=limit, err_msg=told)
+
+
+def gather() -> tuple[Calls, dict[str, tuple[str, str, Any, Any]]]:
+    calls, fetched = Calls(), {}
+    for number, (text, dtype, x, dy) in enumerate(cases()):
+        arguments = [("x0", dtype)], [("y0", dtype)]
+        function = gradient_function(f"f{number}", Formula.parse(text), {}, *arguments)
+        name = calls.add(function, [x, dy, dy])[0]
+        fetched[name] = (text, dtype, x, dy)
+    return calls, fetched
+
+
+def test_functions_in_a_session() -> None:
+    calls, fetched = gather()
+    found = run_graph.run(calls.graph.SerializeToString(), calls.feeds, calls.fetches)
+    for name, (text, dtype, x, dy) in fetched.items():
+        compare(text, dtype, found[name], reference(text, x, dy), x, dy)
+
+
+def test_functions_under_tensorflow_1(tmp_path: Path) -> None:
+    calls, fetched = gather()
+    graph = calls.graph.SerializeToString()
+    found = tensorflow1.fetch(graph, calls.feeds, calls.fetches, tmp_path)
+    for name, (text, dtype, x, dy) in fetched.items():
+        compare(text, dtype, found[name], reference(text, x, dy), x, dy)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_tensorflow_ops(dtype: str) -> None:
+    from graphpatch.runtime.formula import formula_gradients
+
+    for text, kind, x, dy in cases():
+        if kind == dtype:
+            tensors = [[tf.constant(array)] for array in (x, dy, dy)]
+            (found,) = formula_gradients(Formula.parse(text), *tensors)
+            assert found.dtype.name == dtype
+            compare(text, dtype, tf.cast(found, tf.float64), reference(text, x, dy), x, dy)
