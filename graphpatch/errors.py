@@ -24,6 +24,10 @@ class FormulaError(RulesError):
     """A gradient formula is not valid; the message points at the column."""
 
 
+class PatternError(RulesError):
+    """A pattern is not valid; the message points at the column, or walks to the key."""
+
+
 class MatchError(GraphpatchError):
     """A rule matched nothing, or not as often as it expects."""
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
+from graphpatch.gradients.spec import refuse_python
 from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import Match, OneOf
@@ -77,23 +78,24 @@ class Rule:
     expect: Expect
 
 
-def load_rules(path: str | Path, emit: str | None = None) -> list[Rule]:
+def load_rules(path: str | Path, emit: str | None = None, allow_python: bool = False) -> list[Rule]:
     """The rules of a file; `-` reads standard input. `emit` stands where a rule names no carrier.
 
-    Raises RulesError with line and column where it is no JSON, and with the way to the key where
-    it is no rules file.
+    `allow_python` lets {"python": "package.module:function"} import that module and call the
+    function when the rules are applied. Raises RulesError with line and column where it is no
+    JSON, and with the way to the key where it is no rules file.
     """
     try:
         raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
     except OSError as error:
         raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
     try:
-        return rules_from(_decoded(raw), emit)
+        return rules_from(_decoded(raw), emit, allow_python)
     except RulesError as error:
         raise RulesError(f"{path}: {error}") from error
 
 
-def rules_from(document: Any, emit: str | None = None) -> list[Rule]:
+def rules_from(document: Any, emit: str | None = None, allow_python: bool = False) -> list[Rule]:
     """The rules of a parsed rules file, or of a list of rules."""
     if isinstance(document, Sequence) and not isinstance(document, str):
         document = {"version": 1, "rules": document}
@@ -101,7 +103,9 @@ def rules_from(document: Any, emit: str | None = None) -> list[Rule]:
         file = msgspec.convert(document, RulesFile)
     except msgspec.ValidationError as error:
         raise RulesError(_legal(str(error))) from None
-    return [_rule(place, spec, emit or "auto") for place, spec in enumerate(file.rules)]
+    return [
+        _rule(place, spec, emit or "auto", allow_python) for place, spec in enumerate(file.rules)
+    ]
 
 
 def schema() -> dict[str, Any]:
@@ -123,20 +127,20 @@ def _decoded(raw: bytes) -> Any:
     raise RulesError(f"line {line}, column {column}: not valid JSON: {reason}")
 
 
-def _rule(place: int, spec: RuleSpec, emit: str) -> Rule:
+def _rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
     name = spec.name or f"rule {place + 1}"
     expect = Expect(spec.expect, spec.expect) if isinstance(spec.expect, int) else spec.expect
     try:
         if expect.max is not None and expect.max < expect.min:
             raise RulesError(f"expect: max is {expect.max}, and min is {expect.min}")
-        patch = _patch(spec.patch, spec.emit or emit)
+        patch = _patch(spec.patch, spec.emit or emit, allow_python)
         conditions(spec.match)
     except GraphpatchError as error:
         raise RulesError(f"rules[{place}] ({name!r}): {error}") from error
     return Rule(Author(name, _fingerprint(spec)), spec.match, patch, expect)
 
 
-def _patch(spec: Any, emit: str) -> Patch:
+def _patch(spec: Any, emit: str, allow_python: bool) -> Patch:
     given = {key: getattr(spec, key) for key in (*KINDS, *_OPTIONS)}
     given = {key: value for key, value in given.items() if value is not msgspec.UNSET}
     kinds = [key for key in given if key in KINDS]
@@ -148,6 +152,8 @@ def _patch(spec: Any, emit: str) -> Patch:
     if foreign:
         raise RulesError(f"patch.{foreign[0]} does not go with {kinds[0]}")
     try:
+        if not allow_python:
+            refuse_python(value)
         return kind.make(value, emit=emit, **given)
     except RulesError as error:
         raise RulesError(f"patch.{kinds[0]}: {error}") from error

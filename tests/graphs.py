@@ -14,10 +14,13 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from tensorboard.compat.proto.op_def_pb2 import OpDef
 
 from graphpatch import opdefs
+from graphpatch.formats import Model, load
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body
+from graphpatch.graph.edit import Editor
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.provenance import Author
 from graphpatch.graph.wire import Piece, Source, encoded, piece_bytes
 
 FLOAT = DTYPE_NUMBERS["float32"]
@@ -138,6 +141,15 @@ def saved_model_folder(folder: Path, *metas: MetaGraphDef) -> Path:
     (folder / "assets" / "words.txt").write_text("one\ntwo\n")
     (folder / "assets.extra" / "saved_model.pb").write_bytes(b"not the message")
     return folder
+
+
+def patched_model(path: Path | str) -> Model:
+    """The model with an attr `_a` set on `relu` of each graph."""
+    model = load(path).copy()
+    for graph in model.graphs:
+        node = graph.main.node("relu")
+        Editor(graph, Author("rule", "id")).set_attr(node, "_a", attr("x"))
+    return model
 
 
 def opened(message: GraphDef | bytes) -> Graph:

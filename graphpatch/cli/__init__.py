@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import sys
@@ -20,6 +21,7 @@ COMMANDS = {
 }
 
 USAGE, BUG, INTERRUPTED = 2, 3, 130
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Commands(click.Group):
@@ -69,7 +71,10 @@ def _run() -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 1
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            click.echo(f"graphpatch: cannot write standard output: {error.strerror}", err=True)
+            return GraphpatchError.exit_code
         traceback.print_exc()
         click.echo("graphpatch: this is a bug of graphpatch; please report the above", err=True)
         return BUG

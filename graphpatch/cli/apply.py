@@ -14,6 +14,7 @@ from graphpatch.apply import Result, apply
 from graphpatch.cli.progress import bar
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.formats import default_output, load
+from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.output import reported, write_pieces
 from graphpatch.graph.heads import Progress
 from graphpatch.rules import EMITS, Rule, load_rules
@@ -24,6 +25,7 @@ from graphpatch.rules import EMITS, Rule, load_rules
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option("-o", "--output", "out", help="File or folder to write; `-` is standard output.")
 @click.option("--emit", type=click.Choice(EMITS), help="How gradients travel; default auto.")
+@click.option("--allow-python", is_flag=True, help='Let {"python": ...} gradients run code.')
 @click.option("--dry-run", is_flag=True, help="Do all but write.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
@@ -31,6 +33,7 @@ def command(
     models: tuple[str, ...],
     out: str | None,
     emit: str | None,
+    allow_python: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -38,8 +41,17 @@ def command(
 
     Writes MODEL.patched.pb beside the model where -o is silent, never over its input.
     """
-    loaded = load_rules(rules, emit)
-    targets = _targets(models, out)
+    with reported(out or "."):
+        targets = _targets(models, out)
+    piped = not dry_run and "-" in (targets if out is not None else models)
+    if piped and as_json:
+        raise click.UsageError("--json and the model would both go to standard output")
+    if allow_python and "" not in sys.path:
+        sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
+    loaded = load_rules(rules, emit, allow_python)
+    if out is not None and targets != [out] and not dry_run:
+        with reported(out):
+            Path(out).mkdir(parents=True, exist_ok=True)
     reports, errors = [], []
     for model, target in zip(models, targets, strict=True):
         try:
@@ -49,7 +61,7 @@ def command(
             click.echo(f"graphpatch: {error}", err=True)
         else:
             if not as_json:
-                click.echo(_summary(reports[-1]), err=reports[-1]["output"] == "-")
+                click.echo(_summary(reports[-1]), err=piped)
     if as_json:
         click.echo(json.dumps({"outputs": reports, **({"errors": errors} if errors else {})}))
     return 1 if errors else 0
@@ -84,14 +96,24 @@ def _targets(models: tuple[str, ...], out: str | None) -> list[str]:
     folder = Path(out)
     if len(models) == 1 and not (out.endswith("/") or _is_plain_folder(folder)):
         return [out]
-    if folder.is_file():
+    if out == "-":
+        raise click.UsageError("several models do not go to one standard output")
+    if folder.exists() and not folder.is_dir():
         raise OutputError(f"{out} is a file; several models go to a folder")
-    targets = [str(folder / Path(model).resolve().name) for model in models]
+    targets = [_inside(out, model) for model in models]
     twice = [target for target, count in Counter(targets).items() if count > 1]
     if twice:
         raise OutputError(f"two models would be written to {twice[0]}")
-    folder.mkdir(parents=True, exist_ok=True)
     return targets
+
+
+def _inside(folder: str, model: str) -> str:
+    """Where a model goes in a folder: there it has its own name."""
+    path = Path(model)
+    if path.name in SAVED_MODEL_FILES:
+        path = path.parent
+    name = path.name if path.name not in {"", ".."} else path.resolve().name
+    return str(Path(folder, name))
 
 
 def _is_plain_folder(path: Path) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 
 from graphpatch.errors import ModelError
 from graphpatch.formats.contexts import context_replacements
+from graphpatch.formats.object_graph import NODES, additions
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import Progress
@@ -20,6 +22,7 @@ from graphpatch.graph.wire import (
     Piece,
     Replacement,
     Source,
+    Span,
     enclosed,
     fields,
     splice,
@@ -55,7 +58,17 @@ def recognise(source: Source) -> Container:
         return GRAPH
     if _is_meta(source, 0, len(source.data)):
         return META
-    raise ModelError("not a GraphDef, a MetaGraphDef or a SavedModel")
+    raise ModelError(f"not a GraphDef, a MetaGraphDef or a SavedModel{_reason(source)}")
+
+
+def _reason(source: Source) -> str:
+    """Why the bytes are no message at all; nothing where they are one."""
+    try:
+        for _ in fields(source.data, 0, len(source.data)):
+            pass
+    except ModelError as error:
+        return f" ({error})"
+    return ""
 
 
 def open_graphs(source: Source, container: Container, progress: Progress | None) -> list[Graph]:
@@ -102,7 +115,18 @@ def _level(
         replacements.append(Replacement(part.start, part.end, pieces))
         if len(path) == 1:
             replacements += context_replacements(source, outer, graphs[part.value].main)
+            replacements += _object_graph(source, outer, graphs[part.value])
     return splice(source, outer.value, outer.end, sorted(replacements, key=itemgetter(0)))
+
+
+def _object_graph(source: Source, meta: Field, graph: Graph) -> Iterator[Replacement]:
+    """The object graph with what restores the gradients that were added to the library."""
+    if not graph.restored:
+        return
+    (part,) = _parts(source, meta, OBJECT_GRAPH)
+    added = additions(graph.restored, count=len(_parts(source, part, NODES)))
+    whole = [Span(source, part.value, part.end), added.SerializeToString(deterministic=True)]
+    yield Replacement(part.start, part.end, enclosed(OBJECT_GRAPH, whole))
 
 
 def _holds(
@@ -118,13 +142,11 @@ def _holds(
 def _peek(
     data: bytes | mmap.mmap, start: int, end: int, most: int = 256
 ) -> dict[tuple[int, int], Field]:
-    """The first of each kind among a message's first fields; empty where it is no message."""
+    """The first of each kind among a message's first fields, as far as it is a message."""
     found: dict[tuple[int, int], Field] = {}
-    try:
+    with contextlib.suppress(ModelError):  # of a file cut short, the rest says what it was
         for _, part in zip(range(most), fields(data, start, end), strict=False):
             found.setdefault((part.number, part.wire), part)
-    except ModelError:
-        return {}
     return found
 
 
@@ -139,7 +161,8 @@ def _is_saved(source: Source, found: Mapping[tuple[int, int], Field]) -> bool:
 def _is_graph(source: Source, start: int, end: int) -> bool:
     found = _peek(source.data, start, end)
     legal = {(1, BYTES), (2, BYTES), (3, VARINT), (4, BYTES), (5, BYTES)}
-    if not found or not {key for key in found if key[0] <= 5} <= legal:
+    known = {key for key in found if key[0] <= 5}
+    if not known or not known <= legal:
         return False
     if (1, BYTES) in found:
         return _holds(source, found, 1, _is_node)

@@ -2,12 +2,14 @@
 
 `import_meta_graph` puts an op into the context of a v1 loop or branch by the names of its tensors
 in the collections `while_context` and `cond_context`. An op that a patch adds is in the context
-of the op it stands beside; an Enter or Exit that was moved aside is named anew.
+of the op it stands beside, but outside of a loop where it stands before its Enter or behind its
+Exit. An Enter or Exit that was moved aside is named anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
@@ -17,6 +19,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.wire import BYTES, Field, Replacement, Source, encoded, fields, message, utf8
 from graphpatch.names import op_of
 
+ENTERS, EXITS = {"Enter", "RefEnter"}, {"Exit", "RefExit"}
 COLLECTION = 4  # the field of MetaGraphDef: map<string, CollectionDef>
 KINDS = {"while_context": "WhileContextDef", "cond_context": "CondContextDef"}
 
@@ -45,21 +48,37 @@ def _entry(raw: bytes) -> tuple[str, CollectionDef]:
     return key, message(CollectionDef, raw[found[2].value : found[2].end])
 
 
-def _added_beside(body: Body) -> dict[str, list[str]]:
-    """For each op of the file, by its name there, the tensors that were added beside it."""
+@dataclass(frozen=True)
+class Added:
+    """The tensors that were added beside an op; `outer` are those outside of its loop."""
+
+    inner: list[str]
+    outer: list[str]
+
+
+def _added_beside(body: Body) -> dict[str, Added]:
+    """For each op of the file, by its name there, what was added beside it."""
     found = {}
     for root, order in body.placed.items():
-        name = body.renamed.get(root, body.heads.names[root])
-        found[name] = [text for index in order for text in _tensors(Node(body, index))]
+        name, op = body.renamed.get(root, body.heads.names[root]), body.heads.ops[root]
+        at = order.index(root)
+        start = at if op in ENTERS else 0
+        end = at + 1 if op in EXITS else len(order)
+        inner, outer = order[start:end], [*order[:start], *order[end:]]
+        found[name] = Added(_tensors(body, inner), _tensors(body, outer))
     return found
 
 
-def _tensors(node: Node) -> list[str]:
-    return [f"{node.name}:{output}" for output in range(len(node.outputs or ()))]
+def _tensors(body: Body, indices: Sequence[int]) -> list[str]:
+    return [
+        f"{node.name}:{output}"
+        for node in (Node(body, index) for index in indices)
+        for output in range(len(node.outputs or ()))
+    ]
 
 
 def _extend_all(
-    collection: CollectionDef, kind: str, now: dict[str, str], beside: dict[str, list[str]]
+    collection: CollectionDef, kind: str, now: dict[str, str], beside: dict[str, Added]
 ) -> bool:
     """Extend the contexts of a collection; whether there was anything to do."""
     before = list(collection.bytes_list.value)
@@ -74,20 +93,44 @@ def _extend_all(
     return True
 
 
-def _extend(context: Any, now: dict[str, str], beside: dict[str, list[str]]) -> None:
-    """Put the added tensors into a context whose ops they stand beside, and rename its ends."""
+def _extend(context: Any, now: dict[str, str], beside: dict[str, Added]) -> list[str]:
+    """Put the added tensors into a context whose ops they stand beside, and rename its borders.
+
+    Returns the tensors that were added at its borders, but belong to the context around it.
+    """
+    values, borders = context.values_def.values, _borders(context)
     external = {value.key for value in context.values_def.external_values}
-    inside = {op_of(text) for text in context.values_def.values if text not in external}
-    there = set(context.values_def.values)
+    inside = {op_of(text) for text in values if text not in external}
+    added, elsewhere = [], set(borders)
+    for inner in _nested(context):
+        added += _extend(inner, now, beside)
+        elsewhere |= _borders(inner)
     for name in sorted(inside & beside.keys()):
-        context.values_def.values.extend(text for text in beside[name] if text not in there)
-    if hasattr(context, "loop_exit_names"):
-        for ends in (context.loop_exit_names, context.loop_enter_names):
-            ends[:] = [_moved(text, now) for text in ends]
-    for nested in context.nested_contexts:
-        for inner in ("cond_ctxt", "while_ctxt"):
-            if nested.HasField(inner):
-                _extend(getattr(nested, inner), now, beside)
+        added += beside[name].inner if name in borders or name not in elsewhere else []
+        added += beside[name].outer if name not in elsewhere else []
+    if borders:
+        for texts in (values, context.loop_exit_names, context.loop_enter_names):
+            texts[:] = [_moved(text, now) if op_of(text) in borders else text for text in texts]
+    there = set(values)
+    values.extend(text for text in dict.fromkeys(added) if text not in there)
+    return [text for name in sorted(borders & beside.keys()) for text in beside[name].outer]
+
+
+def _nested(context: Any) -> list[Any]:
+    return [
+        getattr(nested, which)
+        for nested in context.nested_contexts
+        for which in ("cond_ctxt", "while_ctxt")
+        if nested.HasField(which)
+    ]
+
+
+def _borders(context: Any) -> set[str]:
+    """The ops at which a loop's own context begins and ends: all its Enters, and its Exits."""
+    if not hasattr(context, "loop_exit_names"):
+        return set()
+    constant = [value.value for value in context.values_def.external_values]
+    return {op_of(t) for t in (*context.loop_exit_names, *context.loop_enter_names, *constant)}
 
 
 def _moved(text: str, now: dict[str, str]) -> str:

@@ -42,7 +42,8 @@ class Model:
     @property
     def node_count(self) -> int:
         """How many NodeDefs there are, those of functions included."""
-        return sum(len(body) for graph in self.graphs for body in graph.bodies)
+        old = sum(len(body) for graph in self.graphs for body in graph.bodies)
+        return old + sum(len(f.node_def) for graph in self.graphs for f in graph.added.function)
 
     def copy(self) -> Model:
         """The same model, to be changed without this one seeing it."""

@@ -30,7 +30,7 @@ def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = 
             with path.open("wb", buffering=0) as device:
                 write_pieces(device.fileno(), pieces, progress)
             return
-        target = Path(os.path.realpath(path))
+        target = _followed(path)
         with _temporary(target) as temporary:
             _write_new(temporary, pieces, progress)
             temporary.replace(target)
@@ -43,11 +43,15 @@ def write_folder(
 
     Files of the original's top that `left_out` names are not copied.
     """
-    target = Path(os.path.realpath(path))
+    target = _followed(path)
     with reported(path), _temporary(target) as temporary:
         _copy_folder(original, temporary, {name, *left_out})
         _write_new(temporary / name, pieces)
         _exchange(temporary, target)
+
+
+def _followed(path: Path) -> Path:
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _copy_folder(original: Path, new: Path, left_out: Container[str] = ()) -> None:

@@ -16,6 +16,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import KEY as PROVENANCE
 from graphpatch.graph.provenance import Author, signed
+from graphpatch.graph.restored import Restored
 
 # Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
 INHERITED = ("_class", "_tpu_replicate", "_XlaCompile", "_XlaScope", "_xla_compile_id")
@@ -116,6 +117,16 @@ class Editor:
             graph.added.gradient.add(function_name=name, gradient_func=gradient)
             graph.library.gradients[name] = gradient
 
+    def add_restored(self, gradient: Restored) -> None:
+        """Let tf.saved_model.load register a gradient that the library holds."""
+        if gradient.name in self.graph.library.signatures:
+            return
+        self.add_function(gradient.function)
+        self.graph.restored.append(gradient)
+        self.graph.added.registered_gradients.add(
+            gradient_func=gradient.name, registered_op_type=gradient.key
+        )
+
     def take_name(
         self,
         node: Node,
@@ -138,6 +149,17 @@ class Editor:
         new = self.add(name, op, inputs(node), attrs, beside=node)
         self._respell(new, spelled)
         return new
+
+    def become(self, node: Node, op: str) -> None:
+        """Let an op be a call of a function that does what it did: same name, inputs, outputs."""
+        body, was = node.body, node.op
+        raw = _inherited(node, (*INHERITED, PROVENANCE))
+        payload = nodedef.encode(node.name, op, list(node.inputs), node.device, raw)
+        body.heads.ops[node.index] = op
+        if "by_type" in body.__dict__:
+            body.by_type[was].remove(node.index)
+            body.by_type.setdefault(op, []).append(node.index)
+        self._write(node, payload, self.author.entry("enclosed", was=was))
 
     def reroute(self, node: Node, output: int, tensor: str, keep: int) -> int:
         """Let all who read this output, except the op with index `keep`, read `tensor`.

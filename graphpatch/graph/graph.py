@@ -13,6 +13,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, function_body, main_body
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.library import Library
+from graphpatch.graph.restored import Restored
 from graphpatch.graph.wire import Field, Source, fields, message
 
 LIBRARY, VERSIONS = 2, 4
@@ -31,7 +32,9 @@ class Graph:
     function_fields: dict[str, tuple[Field, Field]] = field(default_factory=dict)
     library: Library = field(default_factory=Library)
     added: FunctionDefLibrary = field(default_factory=FunctionDefLibrary)
+    restored: list[Restored] = field(default_factory=list)
     is_object_based: bool = False  # a TF2 SavedModel's: its functions are restored in Python
+    is_exported: bool = False  # and its main graph will be one of these functions
     label: str = ""  # the tags of its MetaGraphDef
 
     @property
@@ -51,6 +54,7 @@ class Graph:
         graph.main, graph.others = self.main.copy(graph.library), self.others
         graph.functions = {name: b.copy(graph.library) for name, b in self.functions.items()}
         graph.function_fields, graph.is_object_based = self.function_fields, self.is_object_based
+        graph.is_exported, graph.restored = self.is_exported, list(self.restored)
         graph.added.CopyFrom(self.added)
         return graph
 

@@ -7,7 +7,7 @@ leaves every other byte as it was, fields that we don't know included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
@@ -118,6 +118,13 @@ def with_name(payload: Payload, name: str) -> Payload:
 def with_input(payload: Payload, slot: int, text: str) -> Payload:
     """The payload with another input in this slot (control inputs count, as in NodeDef.input)."""
     return _replaced(payload, [_places(payload, INPUT)[slot]], encoded(INPUT, text.encode()))
+
+
+def with_inputs(payload: Payload, texts: Sequence[str]) -> Payload:
+    """The payload with these inputs, instead of all that it has."""
+    new = b"".join(encoded(INPUT, text.encode()) for text in texts)
+    places = _places(payload, INPUT)
+    return _replaced(payload, places, new) if places else _appended(payload, new)
 
 
 def _entry(data: Source, field: Field) -> tuple[str, Span]:

@@ -1,7 +1,8 @@
 """Who changed a node: an attr that TensorFlow ignores, written on each node touched or added.
 
 `_graphpatch` is a list of strings, one JSON object an edit, oldest first:
-`{"rule": name, "id": fingerprint of the rule, "did": "attr"|"added"|"renamed"|"input", ...}`,
+`{"rule": name, "id": fingerprint of the rule, "did": ..., ...}`, where an op was
+`added`, `renamed`, `enclosed` in a function, or had an `attr` or `input` changed,
 with what was there before, so that the edit can be taken back.
 """
 

@@ -1,0 +1,84 @@
+"""The object graph of a TF2 SavedModel: what tf.saved_model.load makes Python objects of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tensorboard.compat.proto.op_def_pb2 import OpDef
+from tensorboard.compat.proto.saved_object_graph_pb2 import SavedConcreteFunction, SavedObjectGraph
+from tensorboard.compat.proto.struct_pb2 import StructuredValue, TensorSpecProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+from graphpatch.graph.restored import Restored
+
+NODES = 1  # the field of SavedObjectGraph
+
+
+def additions(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
+    """What an object graph of `count` objects needs besides, so that these are restored.
+
+    Protobuf merges it with the object graph that it is written behind.
+    """
+    found = SavedObjectGraph()
+    for gradient in gradients:
+        bound = []
+        for argument in gradient.captured:
+            bound.append(count + len(found.nodes))
+            captured = found.nodes.add().captured_tensor
+            captured.name, captured.concrete_function = f"{argument}:0", gradient.of
+        function = found.concrete_functions[gradient.name]
+        function.CopyFrom(_gradient(gradient))
+        function.bound_inputs.extend(bound)
+    return found
+
+
+def _gradient(gradient: Restored) -> SavedConcreteFunction:
+    """The function as it is called: with the upstream gradients, for a list of gradients."""
+    signature = gradient.function.signature
+    upstream = signature.input_arg[: len(signature.input_arg) - len(gradient.captured)]
+    types = {arg.name: arg.type for arg in signature.output_arg}
+    results = [_spec(name, types[name]) if name else _none() for name in gradient.results]
+    return SavedConcreteFunction(
+        canonicalized_input_signature=arguments([_spec(arg.name, arg.type) for arg in upstream]),
+        output_signature=_list(results),
+    )
+
+
+def arguments(positional: Sequence[StructuredValue]) -> StructuredValue:
+    """The arguments of a function, all by position: ((...), {})."""
+    found = StructuredValue()
+    found.tuple_value.values.add().tuple_value.values.extend(positional)
+    found.tuple_value.values.add().dict_value.SetInParent()
+    found.tuple_value.values[0].tuple_value.SetInParent()
+    return found
+
+
+def named(values: Mapping[str, StructuredValue]) -> StructuredValue:
+    """A dict."""
+    found = StructuredValue()
+    found.dict_value.SetInParent()
+    for name, value in values.items():
+        found.dict_value.fields[name].CopyFrom(value)
+    return found
+
+
+def spec(argument: OpDef.ArgDef, shape: TensorShapeProto) -> StructuredValue:
+    """A tensor of this name, dtype and shape."""
+    value = TensorSpecProto(name=argument.name, dtype=argument.type, shape=shape)
+    return StructuredValue(tensor_spec_value=value)
+
+
+def _spec(name: str, dtype: int) -> StructuredValue:
+    return spec(OpDef.ArgDef(name=name, type=dtype), TensorShapeProto(unknown_rank=True))
+
+
+def _list(values: Sequence[StructuredValue]) -> StructuredValue:
+    found = StructuredValue()
+    found.list_value.values.extend(values)
+    return found
+
+
+def _none() -> StructuredValue:
+    found = StructuredValue()
+    found.none_value.SetInParent()
+    return found

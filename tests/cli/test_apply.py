@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+from graphpatch.formats import load
+from tests import graphs
+
+Run = Callable[..., Any]
+OVERRIDE = "_gradient_op_type"
+ELU = {
+    "match": {"op": "Relu", "body": "main"},
+    "patch": {"override_gradient": "Elu"},
+    "name": "elu",
+}
+MINE = ELU | {"patch": {"override_gradient": {"registered": "Mine"}}, "name": "mine"}
+STOP = {"match": {"op": "Round"}, "patch": {"stop_gradient": True}, "name": "stop"}
+
+
+@pytest.fixture
+def rules(rules_file: Callable[..., Path]) -> Path:
+    return rules_file(ELU, STOP)
+
+
+def files(folder: Path) -> list[str]:
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(str(path.relative_to(folder)) for path in found if path.suffix != ".json")
+
+
+def is_patched(path: Path) -> bool:
+    return all(
+        graph.main.node("relu").attr(OVERRIDE) == graphs.attr("Elu")
+        and graph.main.node("round").op == "StopGradient"
+        for graph in load(path).graphs
+    )
+
+
+def test_a_model_is_patched_beside_itself(run_cli: Run, rules: Path, model_file: Path) -> None:
+    before = model_file.read_bytes()
+    done = run_cli("apply", rules, model_file)
+    out = model_file.with_name("model.patched.pb")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"{model_file} -> {out}",
+        "  elu   1 Relu  (stock)",
+        "  stop  1 Round  (construction)",
+    ]
+    assert is_patched(out)
+    assert model_file.read_bytes() == before
+    assert files(model_file.parent) == ["model.patched.pb", "model.pb"]
+
+
+def test_what_the_consumer_must_register_is_said(
+    run_cli: Run, rules_file: Callable[..., Path], model_file: Path
+) -> None:
+    done = run_cli("apply", rules_file(MINE), model_file)
+    assert done.code == 0
+    assert "Mine" in done.stdout
+    assert done.stdout.splitlines()[1] == "  mine  1 Relu  (attr)"
+
+
+def test_the_json_document(run_cli: Run, rules_file: Callable[..., Path], model_file: Path) -> None:
+    rules = rules_file(MINE, STOP)
+    done = run_cli("apply", rules, model_file, "--json")
+    assert (done.code, done.stderr) == (0, "")
+    match = {"body": "main", "op": "relu", "type": "Relu"}
+    [output] = done.json.pop("outputs")
+    assert set(done.json) == {"outputs"}
+    assert output.pop("notes") == []
+    assert output == {
+        "model": str(model_file),
+        "output": str(model_file.with_name("model.patched.pb")),
+        "rules": [
+            {"name": "mine", "matches": [match], "emit": "attr"},
+            {
+                "name": "stop",
+                "matches": [{"body": "main", "op": "round", "type": "Round"}],
+                "emit": "construction",
+            },
+        ],
+        "nodes": {"before": 11, "after": 12},
+        "consumer": {"session": ["Mine"], "tape": ["Mine"]},
+    }
+
+
+def test_a_dry_run_does_all_but_write(run_cli: Run, rules: Path, model_file: Path) -> None:
+    wet = run_cli("apply", rules, model_file, "--json", "-o", model_file.with_name("out.pb")).json
+    model_file.with_name("out.pb").unlink()
+    for more in ([], ["-o", "out.pb"], ["-o", "new/folder/"]):
+        done = run_cli(
+            "apply", rules, model_file, "--dry-run", "--json", *more, cwd=model_file.parent
+        )
+        assert done.json["outputs"][0] == wet["outputs"][0] | {"output": None}
+        assert files(model_file.parent) == ["model.pb"]
+        assert not (model_file.parent / "new").exists()
+    done = run_cli("apply", rules, model_file, "--dry-run")
+    assert done.stdout.startswith(f"{model_file} -> (dry run, nothing written)\n")
+
+
+def test_a_dry_run_finds_what_is_wrong(
+    run_cli: Run, rules_file: Callable[..., Path], model_file: Path
+) -> None:
+    nothing = {"match": {"op": "Rleu"}, "patch": {"stop_gradient": True}}
+    done = run_cli("apply", rules_file(nothing), model_file, "--dry-run")
+    assert (done.code, done.stdout) == (1, "")
+    assert "nearest: Relu" in done.stderr
+
+
+# -o, seen from the folder of the models: what is given, and which files there are then.
+OUTPUTS: dict[str, tuple[list[str], list[str]]] = {
+    "a file": (["model.pb", "-o", "out.pb"], ["out.pb"]),
+    "a file elsewhere": (["model.pb", "-o", "old/out.pb"], ["old/out.pb"]),
+    "a folder": (["model.pb", "-o", "old"], ["old/model.pb"]),
+    "a folder with a slash": (["model.pb", "-o", "old/"], ["old/model.pb"]),
+    "a new folder": (["model.pb", "-o", "new/deep/"], ["new/deep/model.pb"]),
+    "several, silent": (
+        ["model.pb", "other.pb"], ["model.patched.pb", "other.patched.pb"],
+    ),
+    "several to a folder": (
+        ["model.pb", "other.pb", "-o", "old"], ["old/model.pb", "old/other.pb"],
+    ),
+    "several to a new one": (
+        ["model.pb", "other.pb", "-o", "new"], ["new/model.pb", "new/other.pb"],
+    ),
+    "a link keeps its name": (["link.pb", "-o", "old"], ["old/link.pb"]),
+    "text": (["model.pb", "-o", "out.pbtxt"], ["out.pbtxt"]),
+    "a MetaGraphDef": (["model.pb", "-o", "out.meta"], ["out.meta"]),
+    "a SavedModel": (["saved"], ["saved.patched/saved_model.pb"]),
+    "its message": (["saved/saved_model.pb"], ["saved.patched/saved_model.pb"]),
+    "a SavedModel to a name": (["saved", "-o", "out"], ["out/saved_model.pb"]),
+    "a SavedModel to a folder": (["saved", "-o", "old"], ["old/saved/saved_model.pb"]),
+    "its message to a folder": (
+        ["saved/saved_model.pb", "-o", "new/"], ["new/saved/saved_model.pb"],
+    ),
+    "a SavedModel and a file": (
+        ["saved", "model.pb", "-o", "new"], ["new/saved/saved_model.pb", "new/model.pb"],
+    ),
+    "over an old SavedModel": (["saved", "-o", "older"], ["older/saved_model.pb"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("args", "written"), OUTPUTS.values(), ids=OUTPUTS)
+def test_where_models_go(
+    run_cli: Run, rules: Path, model_file: Path, args: list[str], written: list[str]
+) -> None:
+    folder = model_file.parent
+    (folder / "other.pb").write_bytes(model_file.read_bytes())
+    (folder / "link.pb").symlink_to("other.pb")
+    (folder / "old").mkdir()
+    for name in ("saved", "older"):
+        graphs.saved_model_folder(folder / name, graphs.metagraph(graphs.sample(), "serve"))
+    before = files(folder)
+    done = run_cli("apply", rules, *args, "--json", cwd=folder)
+    assert (done.code, done.stderr) == (0, "")
+    reported = [output["output"] for output in done.json["outputs"]]
+    assert [path.removesuffix("/saved_model.pb") for path in written] == reported
+    assert all(is_patched(folder / path) for path in reported)
+    new = [name for name in files(folder) if name not in before]
+    whole = [name for path in written for name in with_the_rest(path)]
+    assert sorted(new) == sorted(name for name in whole if name not in before)
+
+
+def with_the_rest(path: str) -> list[str]:
+    """The file; with a SavedModel's message, what belongs to it."""
+    if not path.endswith("/saved_model.pb"):
+        return [path]
+    rest = (
+        "variables/variables.index variables/variables.data-00000-of-00001 assets/words.txt"
+        " assets.extra/saved_model.pb saved_model.pb"
+    )
+    return [f"{path.removesuffix('saved_model.pb')}{name}" for name in rest.split()]
+
+
+@pytest.mark.parametrize("given", [".", "saved_model.pb"])
+def test_a_saved_model_from_within(run_cli: Run, rules: Path, tmp_path: Path, given: str) -> None:
+    folder = graphs.saved_model_folder(tmp_path / "saved", graphs.metagraph(graphs.sample(), "a"))
+    done = run_cli("apply", rules, given, "--json", cwd=folder)
+    assert done.code == 0
+    assert is_patched(tmp_path / "saved.patched")
+    done = run_cli("apply", rules, given, "-o", "../new/", cwd=folder)
+    assert done.code == 0
+    assert is_patched(tmp_path / "new" / "saved")
+
+
+# Pipes
+
+
+def test_through_a_pipe(run_cli: Run, rules: Path, model_file: Path) -> None:
+    model = model_file.read_bytes()
+    run_cli("apply", rules, model_file, "-o", "out.pb", cwd=model_file.parent)
+    expected = model_file.with_name("out.pb").read_bytes()
+    for args in (
+        ["-"],
+        ["-", "-o", "-"],
+        [model_file, "-o", "-"],
+        [model_file, "-o", "/dev/stdout"],
+    ):
+        done = run_cli("apply", rules, *args, stdin=model)
+        assert (done.code, done.raw[: len(expected)]) == (0, expected)
+        said = done.stderr + done.raw[len(expected) :].decode()
+        assert said.splitlines()[1] == "  elu   1 Relu  (stock)"
+    done = run_cli("apply", rules, "-", "-o", "piped.pb", stdin=model, cwd=model_file.parent)
+    assert (done.code, done.stderr) == (0, "")
+    assert model_file.with_name("piped.pb").read_bytes() == expected
+
+
+def test_text_stays_text_through_a_pipe(run_cli: Run, rules: Path) -> None:
+    done = run_cli("apply", rules, "-", stdin=str(graphs.sample()).encode())
+    assert done.code == 0
+    found = text_format.Parse(done.stdout, GraphDef())
+    assert {node.name: node for node in found.node}["relu"].attr[OVERRIDE].s == b"Elu"
+
+
+def test_what_comes_with_a_model_in_a_pipe_goes_to_stderr(
+    run_cli: Run, rules: Path, model_file: Path
+) -> None:
+    done = run_cli("apply", rules, model_file, "-", stdin=model_file.read_bytes())
+    assert done.code == 0
+    assert GraphDef.FromString(done.raw).node[0].name == "x"
+    assert done.stderr.startswith(f"{model_file} -> {model_file.with_name('model.patched.pb')}\n")
+
+
+def test_rules_from_a_pipe(run_cli: Run, rules: Path, model_file: Path) -> None:
+    done = run_cli("apply", "-", model_file, stdin=rules.read_bytes())
+    assert done.code == 0
+    assert is_patched(model_file.with_name("model.patched.pb"))
+
+
+@pytest.mark.parametrize(
+    "args", [["-", "--json"], ["model.pb", "-o", "-", "--json"], ["model.pb", "-", "-o", "-"]]
+)
+def test_two_things_do_not_go_to_one_standard_output(
+    run_cli: Run, rules: Path, model_file: Path, args: list[str]
+) -> None:
+    done = run_cli("apply", rules, *args, cwd=model_file.parent, stdin=model_file.read_bytes())
+    assert (done.code, done.raw) == (2, b"")
+    assert "standard output" in done.stderr
+
+
+def test_a_saved_model_does_not_go_through_a_pipe(
+    run_cli: Run, rules: Path, tmp_path: Path
+) -> None:
+    folder = graphs.saved_model_folder(tmp_path / "saved", graphs.metagraph(graphs.sample(), "a"))
+    done = run_cli("apply", rules, folder, "-o", "-")
+    assert (done.code, done.raw) == (1, b"")
+    assert done.stderr == "graphpatch: a SavedModel is a folder, and does not go through a pipe\n"
+
+
+# Several models
+
+
+def test_one_model_that_fails_does_not_stop_the_others(
+    run_cli: Run, rules: Path, model_file: Path
+) -> None:
+    bad, other = model_file.with_name("bad.pb"), model_file.with_name("other.pb")
+    bad.write_bytes(b"no model")
+    other.write_bytes(model_file.read_bytes())
+    done = run_cli("apply", rules, model_file, bad, other, "--json")
+    assert done.code == 1
+    assert [output["model"] for output in done.json["outputs"]] == [str(model_file), str(other)]
+    [error] = done.json["errors"]
+    assert error["model"] == str(bad)
+    assert done.stderr == f"graphpatch: {error['error']}\n"
+    assert is_patched(model_file.with_name("other.patched.pb"))
+    assert not model_file.with_name("bad.patched.pb").exists()
+
+
+# --emit
+
+
+def test_the_carrier_is_chosen(
+    run_cli: Run, rules_file: Callable[..., Path], model_file: Path
+) -> None:
+    identity = ELU | {"patch": {"override_gradient": "identity"}}
+    own = identity | {"match": {"op": "Relu6"}, "emit": "auto"}
+    rules = rules_file(identity, own)
+    for emit, expected in (("attr", ["attr", "stock"]), ("auto", ["stock", "stock"])):
+        done = run_cli("apply", rules, model_file, "--emit", emit, "--dry-run", "--json")
+        assert [rule["emit"] for rule in done.json["outputs"][0]["rules"]] == expected
+    done = run_cli("apply", rules, model_file, "--emit", "atr")
+    assert done.code == 2
+    assert "'atr' is not one of" in done.stderr
+    assert "'attr'" in done.stderr

@@ -1,0 +1,284 @@
+"""Where nothing can be written: one clear message, exit 1, and the old files are whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.formats import load
+from graphpatch.graph import wire
+from tests import graphs
+from tests.refusals import MODEL, SAMPLE, everything, refused, sound_files
+
+Run = Callable[..., Any]
+CHECKOUT = Path(graphpatch.__file__).parent.parent
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return sound_files(tmp_path)
+
+
+# -o
+
+
+@pytest.mark.parametrize(
+    "out", ["model.pb", "./model.pb", "saved/../model.pb", "link.pb", "hard.pb"]
+)
+def test_a_model_is_never_written_over(run_cli: Run, folder: Path, out: str) -> None:
+    (folder / "link.pb").symlink_to("model.pb")
+    os.link(folder / "model.pb", folder / "hard.pb")
+    before = everything(folder)
+    done = run_cli("apply", "rules.json", "model.pb", "-o", out, cwd=folder)
+    refused(done, f"{out} is the model itself; a model is never written over".removeprefix("./"))
+    assert everything(folder) == before
+    assert (folder / "link.pb").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "out", ["saved", "saved/", "linked", "saved/saved_model.pb", "saved/out", "."]
+)
+def test_a_saved_model_is_never_written_over(run_cli: Run, folder: Path, out: str) -> None:
+    (folder / "linked").symlink_to("saved")
+    before = everything(folder)
+    done = run_cli("apply", "rules.json", "saved", "-o", out, cwd=folder)
+    assert done.code == 1
+    refused(done)
+    assert everything(folder) == before
+
+
+CANNOT_WRITE: dict[str, tuple[list[str], str]] = {
+    "no such folder": (["model.pb", "-o", "gone/out.pb"], "cannot write gone/out.pb: No such file"),
+    "below a file": (["model.pb", "-o", "model.pb/out"], "cannot write model.pb/out: Not a dir"),
+    "a folder below a file": (["model.pb", "-o", "model.pb/out/"], "cannot write model.pb/out/: "),
+    "over a SavedModel": (["model.pb", "-o", "saved"], "cannot write saved: Is a directory"),
+    "a SavedModel over a file": (["saved", "-o", "model.pb"], "a SavedModel is a folder"),
+    "a SavedModel below a file": (["saved", "-o", "model.pb/out"], "cannot write model.pb/out: "),
+    "a folder that is a file": (["model.pb", "-o", "model.pb/"], "model.pb/ is a file"),
+    "several to a file": (["model.pb", "saved", "-o", "large.pb"], "large.pb is a file; several"),
+    "two to one": (["model.pb", "./model.pb", "-o", "new"], "two models would be written to new/m"),
+    "a full device": (["model.pb", "-o", "/dev/full"], "cannot write /dev/full: No space left on"),
+    "a full device, large": (["large.pb", "-o", "/dev/full"], "cannot write /dev/full: No space"),
+}
+
+
+@pytest.mark.parametrize(("args", "said"), CANNOT_WRITE.values(), ids=CANNOT_WRITE)
+def test_where_nothing_can_be_written(
+    run_cli: Run, folder: Path, args: list[str], said: str
+) -> None:
+    before = everything(folder)
+    refused(run_cli("apply", "rules.json", *args, cwd=folder), said)
+    assert everything(folder) == before
+    assert not (folder / "new").exists()
+    assert Path("/dev/full").is_char_device()
+
+
+@pytest.mark.parametrize("model", ["model.pb", "large.pb"])
+def test_a_full_pipe(folder: Path, model: str) -> None:
+    command = [sys.executable, "-m", "graphpatch", "apply", str(folder / "rules.json")]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*command, str(folder / model), "-o", "-"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            cwd=CHECKOUT,
+        )
+    assert done.returncode == 1
+    assert done.stderr == ("graphpatch: cannot write standard output: No space left on device\n")
+
+
+# What a disk, or rights, refuse: in a child that limits itself, then runs the command.
+
+LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
+# All imports come first: the interpreter may lie where nobody else can read it.
+NOBODY = (
+    "import os, graphpatch.cli.apply; from graphpatch.opdefs import table; table();"
+    "os.setgroups([]); os.setgid(65534); os.setuid(65534); "
+)
+MAIN = "from graphpatch.cli import main; main()"
+
+
+def with_limit(first: str) -> dict[str, list[str]]:
+    return {"command": [sys.executable, "-B", "-c", first + MAIN]}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["large.pb"],
+        ["large.pb", "-o", "old.pb"],
+        ["large.pb", "-o", "x.pbtxt"],
+        ["saved"],
+        ["saved", "-o", "old"],
+    ],
+)
+def test_a_full_disk(run_cli: Run, folder: Path, args: list[str]) -> None:
+    (folder / "old.pb").write_bytes(b"the old file")
+    graphs.saved_model_folder(folder / "old", graphs.metagraph(SAMPLE, "old"))
+    before = everything(folder)
+    done = run_cli("apply", "rules.json", *args, cwd=folder, **with_limit(LIMITED))
+    refused(done, "cannot write ", ": File too large")
+    assert everything(folder) == before
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def as_somebody(folder: Path) -> dict[str, list[str]]:
+    """How to run a command as one whom rights bind; the superuser becomes nobody."""
+    if os.geteuid() != 0:
+        return with_limit("")
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return with_limit(NOBODY)
+
+
+def test_a_folder_that_cannot_be_written_to(run_cli: Run, folder: Path) -> None:
+    somebody = as_somebody(folder)
+    closed = folder / "closed"
+    closed.mkdir()
+    (folder / "blind").mkdir()
+    (closed / "old.pb").write_bytes(b"the old file")
+    before = everything(folder)
+    closed.chmod(0o555)
+    (folder / "blind").chmod(0o000)
+    folder.chmod(0o555)
+    for args, said in (
+        (["model.pb"], "cannot write model.patched.pb: Permission denied"),
+        (["saved"], "cannot write saved.patched: Permission denied"),
+        (["model.pb", "-o", "closed/new.pb"], "cannot write closed/new.pb: Permission denied"),
+        (["model.pb", "-o", "closed/old.pb"], "cannot write closed/old.pb: Permission denied"),
+        (["model.pb", "-o", "closed"], "cannot write closed/model.pb: Permission denied"),
+        (["model.pb", "-o", "new/"], "cannot write new/: Permission denied"),
+        (["model.pb", "-o", "blind/x.pb"], "cannot write blind/x.pb: Permission denied"),
+        (["saved", "-o", "closed/new"], "cannot write closed/new: Permission denied"),
+    ):
+        refused(run_cli("apply", "rules.json", *args, cwd=folder, **somebody), said)
+    for path in (folder, closed, folder / "blind"):
+        path.chmod(0o755)
+    assert everything(folder) == before
+
+
+def test_a_read_only_saved_model_is_patched(run_cli: Run, folder: Path) -> None:
+    somebody = as_somebody(folder)
+    (folder / "new").mkdir(mode=0o777)
+    (folder / "new").chmod(0o777)
+    for path in [folder / "saved", *(folder / "saved").rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    done = run_cli("apply", "rules.json", "saved", "-o", "new/out", cwd=folder, **somebody)
+    for path in [folder / "saved", *(folder / "saved").rglob("*")]:
+        path.chmod(0o755)
+    assert (done.code, done.stderr) == (0, "")
+    assert load(folder / "new" / "out").node_count == 11
+
+
+def test_a_model_that_cannot_be_read(run_cli: Run, folder: Path) -> None:
+    somebody = as_somebody(folder)
+    for name in ("model.pb", "rules.json"):
+        (folder / name).chmod(0o000)
+        done = run_cli("apply", "rules.json", "model.pb", cwd=folder, **somebody)
+        refused(done, f"cannot read {name}: Permission denied")
+        (folder / name).chmod(0o644)
+
+
+# A process that is killed
+
+# Signals itself after that many writes to files; or when the new file is to take its name.
+KILLED = """
+import os, signal
+from pathlib import Path
+left, write, replace, rename = [{writes}], os.write, Path.replace, Path.rename
+def kill():
+    os.kill(os.getpid(), signal.{signal})
+def counted(descriptor, data):
+    done = write(descriptor, data)
+    left[0] -= 1
+    if left[0] == 0:
+        kill()
+    return done
+def named(path, target, do):
+    if left[0] > 0:
+        kill()
+    return do(path, target)
+os.write = counted
+Path.replace = lambda path, target: named(path, target, replace)
+Path.rename = lambda path, target: named(path, target, rename)
+"""
+
+
+@pytest.mark.parametrize("writes", [1, 2, 100])
+@pytest.mark.parametrize("args", [["large.pb", "-o", "old.pb"], ["saved", "-o", "old"]])
+def test_a_process_that_is_killed_leaves_the_old_file(
+    run_cli: Run, folder: Path, args: list[str], writes: int
+) -> None:
+    (folder / "old.pb").write_bytes(MODEL)
+    graphs.saved_model_folder(folder / "old", graphs.metagraph(SAMPLE, "old"))
+    before = everything(folder)
+    first = KILLED.format(writes=writes, signal="SIGKILL")
+    done = run_cli("apply", "rules.json", *args, cwd=folder, **with_limit(first))
+    assert done.code == -signal.SIGKILL
+    after = everything(folder)
+    assert {name: after[name] for name in before} == before
+    left = {name.split("/")[0] for name in after.keys() - before.keys()}
+    assert len(left) <= 1
+    assert all(name.startswith(".old") and name.endswith(".tmp") for name in left)
+
+
+def test_an_interrupted_process_leaves_nothing(run_cli: Run, folder: Path) -> None:
+    (folder / "old.pb").write_bytes(b"the old file")
+    before = everything(folder)
+    for writes in (1, 100):
+        first = KILLED.format(writes=writes, signal="SIGINT")
+        done = run_cli(
+            "apply", "rules.json", "large.pb", "-o", "old.pb", cwd=folder, **with_limit(first)
+        )
+        assert (done.code, done.raw, done.stderr.strip()) == (130, b"", "")
+        assert everything(folder) == before
+
+
+def sparse_model(path: Path, size: int) -> None:
+    """A model with a Const of this many zero bytes, which take no place on the disk."""
+    content = wire.varint(4 << 3 | wire.BYTES) + wire.varint(size)
+    value = wire.varint(8 << 3 | wire.BYTES) + wire.varint(len(content) + size) + content
+    key = wire.encoded(1, b"value") + wire.varint(2 << 3 | wire.BYTES)
+    entry = key + wire.varint(len(value) + size) + value
+    attr = wire.varint(5 << 3 | wire.BYTES) + wire.varint(len(entry) + size) + entry
+    named = wire.encoded(1, b"zeros") + wire.encoded(2, b"Const") + attr
+    node = wire.varint(1 << 3 | wire.BYTES) + wire.varint(len(named) + size) + named
+    path.write_bytes(MODEL + node)
+    os.truncate(path, len(MODEL + node) + size)
+
+
+def test_a_process_that_is_killed_from_outside(folder: Path) -> None:
+    sparse_model(folder / "sparse.pb", 1 << 29)
+    (folder / "old.pb").write_bytes(b"the old file")
+    command = [sys.executable, "-m", "graphpatch", "apply", str(folder / "rules.json")]
+    process = subprocess.Popen(
+        [*command, str(folder / "sparse.pb"), "-o", str(folder / "old.pb")], cwd=CHECKOUT
+    )
+    while process.poll() is None and not list(folder.glob(".old.pb.*.tmp")):
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert (folder / "old.pb").read_bytes() == b"the old file"
+    [left] = folder.glob(".old.pb.*.tmp")
+    assert left.stat().st_size < (folder / "sparse.pb").stat().st_size
+    left.unlink()
+
+
+def test_the_next_run_is_not_disturbed(run_cli: Run, folder: Path) -> None:
+    first = KILLED.format(writes=1, signal="SIGKILL")
+    args = ("apply", "rules.json", "large.pb", "-o", "old.pb")
+    assert run_cli(*args, cwd=folder, **with_limit(first)).code == -signal.SIGKILL
+    assert not (folder / "old.pb").exists()
+    assert run_cli(*args, cwd=folder).code == 0
+    assert load(folder / "old.pb").node_count == 12

@@ -1,0 +1,120 @@
+"""What all commands have in common: help, versions, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import graphpatch
+from graphpatch import cli
+from graphpatch.errors import GraphpatchError, ModelError
+from graphpatch.rules import schema
+
+Run = Callable[..., Any]
+CHECKOUT = Path(graphpatch.__file__).parent.parent
+
+
+def test_help_names_every_command(run_cli: Run) -> None:
+    done = run_cli("--help")
+    assert (done.code, done.stderr) == (0, "")
+    for name, does in cli.COMMANDS.items():
+        assert f"  {name} " in done.stdout
+        assert does[:30] in done.stdout
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_help(run_cli: Run, name: str) -> None:
+    done = run_cli(name, "--help")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: ")
+    assert f" {name} " in done.stdout.splitlines()[0]
+
+
+def test_the_version(run_cli: Run) -> None:
+    done = run_cli("--version")
+    assert done.code == 0
+    assert done.stdout.endswith(f"version {graphpatch.__version__}\n")
+
+
+def test_the_schema(run_cli: Run) -> None:
+    done = run_cli("schema")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.json == json.loads(json.dumps(schema()))
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["opps"], "No such command 'opps'"),
+        (["ops"], "Missing argument 'MODEL'"),
+        (["apply", "rules.json"], "Missing argument 'MODEL...'"),
+        (["ops", "m.pb", "--jsn"], "--jsn"),
+        (["ops", "m.pb", "--jsn"], "--json"),
+        (["apply", "r", "m", "--emit", "function2"], "'function2' is not one of"),
+    ],
+)
+def test_wrong_usage_exits_2(run_cli: Run, args: list[str], message: str) -> None:
+    done = run_cli(*args)
+    assert (done.code, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+RAISED: list[tuple[BaseException, int, str]] = [
+    (GraphpatchError("what is wrong"), 1, "graphpatch: what is wrong\n"),
+    (ModelError("m.pb: is empty"), 1, "graphpatch: m.pb: is empty\n"),
+    (click.UsageError("not so"), 2, "Error: not so\n"),
+    (KeyboardInterrupt(), 130, ""),
+    (OSError(28, "No space left on device"), 1, "cannot write standard output: No space left"),
+    (OSError(2, "No such file"), 3, "this is a bug of graphpatch; please report the above"),
+    (KeyError("x"), 3, "Traceback (most recent call last):"),
+    (ZeroDivisionError(), 3, "this is a bug of graphpatch; please report the above"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "message"), RAISED, ids=repr)
+def test_exit_codes(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    message: str,
+) -> None:
+    def fail(**options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli.cli, "main", fail)
+    assert cli._run() == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert message in said.err
+
+
+def test_a_reader_that_goes_away_is_no_bug(model_file: Path) -> None:
+    command = f"{sys.executable} -m graphpatch ops {model_file} --all | true"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=CHECKOUT,
+    )
+    assert done.returncode in (0, 1)
+    assert done.stderr == ""
+
+
+def test_a_full_standard_output(model_file: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "graphpatch", "ops", str(model_file)]
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=CHECKOUT
+        )
+    assert done.returncode == 1
+    assert done.stderr == ("graphpatch: cannot write standard output: No space left on device\n")

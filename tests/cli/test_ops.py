@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphpatch.formats import load
+from tests import graphs
+from tests.graphs import const, graphdef, node
+
+Run = Callable[..., Any]
+
+
+def test_op_types_with_their_counts(run_cli: Run, model_file: Path) -> None:
+    done = run_cli("ops", model_file)
+    assert (done.code, done.stderr) == (0, "")
+    first, *lines = done.stdout.splitlines()
+    assert first == f"{model_file}: GraphDef, 11 ops, 1 functions"
+    counts = [(int(line.split()[0]), line.split()[1]) for line in lines]
+    assert counts == [
+        (2, "Identity"), (2, "Relu"), (1, "Const"), (1, "Mul"), (1, "NoOp"), (1, "Placeholder"),
+        (1, "Relu6"), (1, "Round"), (1, "f"),
+    ]  # fmt: skip
+    gradients = {line.split()[1]: line.split(maxsplit=2)[2] for line in lines}
+    assert gradients["Relu"] == "stock"
+    assert gradients["Const"] == "none: TensorFlow registers it as not differentiable"
+    assert gradients["Placeholder"] == "none: TensorFlow has no gradient for it (LookupError)"
+    assert gradients["f"] == "that of the function it calls"
+
+
+def test_a_name_tells_type_and_inputs(run_cli: Run, tmp_path: Path) -> None:
+    # What users of gradient_override_map must find out first: `Multiply` is of type Mul.
+    path = tmp_path / "m.pb"
+    message = graphdef(
+        const("w"),
+        node("w/read", "Identity", "w"),
+        const("Const"),
+        node("Multiply", "Mul", "w/read", "Const"),
+    )
+    path.write_bytes(message.SerializeToString())
+    done = run_cli("ops", path, "Multiply")
+    assert done.code == 0
+    assert done.stdout.splitlines() == [
+        "Multiply",
+        "  type      Mul",
+        "  inputs    w/read",
+        "            Const",
+        "  outputs   Multiply  float32",
+        '  attrs     T = "float32"',
+        "  gradient  stock",
+    ]
+
+
+NAMES: dict[str, tuple[list[str], list[str]]] = {
+    "a name": (["round"], ["round"]),
+    "a tensor": (["round:0"], ["round"]),
+    "a control input": (["^round"], ["round"]),
+    "in every body": (["relu"], ["relu", "f:relu"]),
+    "a glob": (["tower/*"], ["tower/relu6"]),
+    "a glob over scopes": (["**relu*"], ["relu", "tower/relu6", "f:relu"]),
+    "several": (["x", "w/*"], ["x", "w/read"]),
+    "all": (["--all"], "x w w/read Multiply relu tower/relu6 round call out done f:relu".split()),
+}
+
+
+@pytest.mark.parametrize(("args", "names"), NAMES.values(), ids=NAMES)
+def test_ops_by_name(run_cli: Run, model_file: Path, args: list[str], names: list[str]) -> None:
+    done = run_cli("ops", model_file, *args, "--json")
+    assert (done.code, done.stderr) == (0, "")
+    found = [(op["body"], op["name"]) for op in done.json["ops"]]
+    assert [name if body == "main" else f"{body}:{name}" for body, name in found] == names
+    listed = run_cli("ops", model_file, *args).stdout
+    assert listed.count("  gradient  ") == len(names)
+
+
+def test_the_json_document(run_cli: Run, model_file: Path) -> None:
+    done = run_cli("ops", model_file, "--json")
+    assert done.json == {
+        "model": str(model_file),
+        "format": "GraphDef",
+        "types": {
+            "Identity": 2, "Relu": 2, "Const": 1, "Mul": 1, "NoOp": 1, "Placeholder": 1,
+            "Relu6": 1, "Round": 1, "f": 1,
+        },
+    }  # fmt: skip
+    [op] = run_cli("ops", model_file, "w/read", "--json").json["ops"]
+    assert op.pop("changed") == []
+    assert op == {
+        "body": "main",
+        "name": "w/read",
+        "type": "Identity",
+        "inputs": ["w"],
+        "outputs": [{"tensor": "w/read", "dtype": "float32"}],
+        "attrs": {"T": "float32", "_class": ["loc:@w"]},
+        "gradient": {"state": "stock"},
+    }
+
+
+GRADIENTS = {
+    "stock": (node("n", "Relu", "x"), "stock"),
+    "none": (node("n", "Shape", "x"), "none: TensorFlow registers it as not differentiable"),
+    "missing": (
+        node("n", "Mfcc", "x", "x"),
+        "none: TensorFlow has no gradient for it (LookupError)",
+    ),
+    "overridden": (
+        node("n", "Relu", "x", _gradient_op_type="GuidedRelu"),
+        "overridden by GuidedRelu",
+    ),
+    "unknown": (node("n", "ZeroOut", "x"), "unknown: the op type is not TensorFlow's"),
+}
+
+
+@pytest.mark.parametrize("state", GRADIENTS)
+def test_what_the_gradient_of_an_op_is(run_cli: Run, tmp_path: Path, state: str) -> None:
+    message, words = GRADIENTS[state]
+    path = tmp_path / "m.pb"
+    path.write_bytes(graphdef(node("x", "Placeholder"), message).SerializeToString())
+    assert run_cli("ops", path, "n").stdout.splitlines()[-1] == f"  gradient  {words}"
+    [op] = run_cli("ops", path, "n", "--json").json["ops"]
+    assert op["gradient"]["state"] == state
+    assert op["gradient"].get("key") == ("GuidedRelu" if state == "overridden" else None)
+
+
+def test_a_name_that_is_not_there_gets_the_nearest(run_cli: Run, model_file: Path) -> None:
+    done = run_cli("ops", model_file, "Multipyl", "relu")
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"graphpatch: {model_file}: no op is named 'Multipyl'; nearest: Multiply\n"
+    )
+
+
+def test_a_broken_graph_is_shown_with_a_note(run_cli: Run, tmp_path: Path) -> None:
+    path = tmp_path / "m.pb"
+    message = graphdef(node("a", "ZeroOut", "gone"), node("a", "NoOp"))
+    path.write_bytes(message.SerializeToString())
+    done = run_cli("ops", path, "--json")
+    assert (done.code, done.json["types"]) == (0, {"NoOp": 1, "ZeroOut": 1})
+    assert done.stderr.splitlines() == [
+        f"note: {path}: the main graph: 1 names are not unique: 'a'",
+        "note: TensorFlow does not know op type ZeroOut ('a'): it needs its library",
+    ]
+
+
+def test_every_format(run_cli: Run, tmp_path: Path) -> None:
+    meta = graphs.metagraph(graphs.sample(), "serve")
+    files = {
+        "GraphDef": graphs.sample().SerializeToString(),
+        "GraphDef as text": str(graphs.sample()).encode(),
+        "MetaGraphDef": meta.SerializeToString(),
+        "SavedModel": graphs.saved_model(meta, meta),
+    }
+    for kind, data in files.items():
+        path = tmp_path / kind
+        path.write_bytes(data)
+        document = run_cli("ops", path, "--json").json
+        assert document["format"] == kind
+        assert document["types"]["Relu"] == (4 if kind == "SavedModel" else 2)
+    folder = graphs.saved_model_folder(tmp_path / "saved", meta)
+    for path in (folder, folder / "saved_model.pb"):
+        assert run_cli("ops", path, "--json").json["format"] == "SavedModel"
+
+
+def test_a_model_from_a_pipe(run_cli: Run, model_file: Path) -> None:
+    done = run_cli("ops", "-", "relu", stdin=model_file.read_bytes())
+    assert (done.code, done.stdout.splitlines()[1]) == (0, "  type      Relu")
+    done = run_cli("ops", "-", "--json", stdin=str(graphs.sample()).encode())
+    assert (done.json["model"], done.json["format"]) == ("-", "GraphDef as text")
+
+
+def test_long_values_are_cut_in_words_and_whole_in_json(run_cli: Run, tmp_path: Path) -> None:
+    path = tmp_path / "m.pb"
+    path.write_bytes(graphdef(node("n", "NoOp", _note=b"x" * 500)).SerializeToString())
+    [line] = [line for line in run_cli("ops", path, "n").stdout.splitlines() if "_note" in line]
+    assert line.endswith("xxx...")
+    assert len(line) < 110
+    assert run_cli("ops", path, "n", "--json").json["ops"][0]["attrs"]["_note"] == "x" * 500
+
+
+def test_the_model_is_not_written_to(run_cli: Run, model_file: Path) -> None:
+    before = model_file.read_bytes()
+    run_cli("ops", model_file, "--all")
+    assert model_file.read_bytes() == before
+    assert [path.name for path in model_file.parent.iterdir()] == [model_file.name]
+    assert load(model_file).node_count == 11

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from graphpatch.cli import progress
+from graphpatch.cli.progress import Bar, bar
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_there_is_none_where_nobody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with bar() as shown:
+        assert shown is None
+
+
+def test_within_the_first_second_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with bar() as shown:
+        assert shown is not None
+        for done in range(100):
+            shown("reading", done, 100)
+        shown("reading", 100, 100)
+    assert terminal.getvalue() == ""
+
+
+def test_after_it_each_stage_has_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "PATIENCE", 0)
+    monkeypatch.setenv("TERM", "xterm")
+    with bar() as shown:
+        assert shown is not None
+        shown("reading", 100, 100)
+        shown("writing", 25, 25)
+        assert isinstance(shown, Bar)
+        assert shown.progress is not None
+        found = [(task.description, task.completed, task.total) for task in shown.progress.tasks]
+    assert found == [("reading", 100, 100), ("writing", 25, 25)]
+    assert "reading" in terminal.getvalue()
+    assert shown.progress.finished
+
+
+def test_it_is_redrawn_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "PATIENCE", 0)
+    monkeypatch.setattr(progress, "INTERVAL", 1000)
+    with bar() as shown:
+        assert isinstance(shown, Bar)
+        shown("reading", 1, 100)
+        assert shown.progress is None
+        shown("reading", 100, 100)
+        assert shown.progress is not None
+
+
+def test_it_is_taken_away_when_something_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "PATIENCE", 0)
+    seen: list[Bar] = []
+
+    def fail() -> None:
+        with bar() as shown:
+            assert isinstance(shown, Bar)
+            seen.append(shown)
+            shown("reading", 1, 1)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert seen[0].progress is not None
+    assert not seen[0].progress.live.is_started

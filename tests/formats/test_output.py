@@ -1,0 +1,265 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from graphpatch.errors import OutputError
+from graphpatch.formats import output
+from graphpatch.formats.output import BUFFER, KERNEL, write_file, write_folder, write_pieces
+from graphpatch.graph.wire import Piece, Source, Span, map_file
+
+DATA = os.urandom(3 * KERNEL + 17)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    path = tmp_path / "source"
+    path.write_bytes(DATA)
+    return map_file(path)
+
+
+def pieces_of(source: Source) -> tuple[list[Piece], bytes]:
+    """Pieces of every size: small and large, from memory and from the file."""
+    large = Span(source, 7, 2 * KERNEL)
+    pieces: list[Piece] = [b"<", Span(source, 1, 5), large, b"x" * (BUFFER + 1), large, b"", b">"]
+    middle = DATA[7 : 2 * KERNEL]
+    return pieces, b"<" + DATA[1:5] + middle + b"x" * (BUFFER + 1) + middle + b">"
+
+
+def listed(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_pieces_are_written_one_behind_the_other(tmp_path: Path, source: Source) -> None:
+    pieces, expected = pieces_of(source)
+    write_file(tmp_path / "out", pieces)
+    assert (tmp_path / "out").read_bytes() == expected
+    assert listed(tmp_path) == ["out", "source"]
+
+
+@pytest.mark.parametrize("number", sorted(output.NOT_IN_KERNEL))
+def test_where_the_kernel_does_not_copy_it_is_done_here(
+    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*args: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "copy_file_range", refuse, raising=False)
+    pieces, expected = pieces_of(source)
+    write_file(tmp_path / "out", pieces)
+    assert (tmp_path / "out").read_bytes() == expected
+
+
+@pytest.mark.parametrize("most", [0, 1000])
+def test_where_the_kernel_stops_early_the_rest_is_done_here(
+    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    copy, left = os.copy_file_range, [3]
+
+    def some(source: int, target: int, count: int, at: int) -> int:
+        left[0] -= 1
+        return copy(source, target, min(count, most), at) if left[0] > 0 and most else 0
+
+    monkeypatch.setattr(os, "copy_file_range", some)
+    pieces, expected = pieces_of(source)
+    write_file(tmp_path / "out", pieces)
+    assert (tmp_path / "out").read_bytes() == expected
+
+
+def test_pieces_go_through_a_pipe(source: Source) -> None:
+    pieces, expected = pieces_of(source)
+    read, write = os.pipe()
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(Path(f"/dev/fd/{read}").read_bytes()))
+    reader.start()
+    write_pieces(write, pieces)
+    os.close(write)
+    reader.join()
+    os.close(read)
+    assert found == [expected]
+
+
+def test_progress_is_told_to_the_end(tmp_path: Path, source: Source) -> None:
+    pieces, expected = pieces_of(source)
+    told: list[tuple[str, int, int]] = []
+    write_file(tmp_path / "out", pieces, lambda *args: told.append(args))
+    assert {(what, total) for what, _, total in told} == {("writing", len(expected))}
+    done = [done for _, done, _ in told]
+    assert done == sorted(done)
+    assert done[-1] == len(expected)
+
+
+def test_the_file_has_the_rights_that_new_files_have(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    write_file(tmp_path / "out", [b"new"])
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_what_was_there_is_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_bytes(b"old and longer")
+    write_file(out, [b"new"])
+    assert out.read_bytes() == b"new"
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder/out")
+    for data in (b"first", b"second"):
+        write_file(tmp_path / "link", [data])
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "folder" / "out").read_bytes() == data
+    assert listed(tmp_path / "folder") == ["out"]
+
+
+def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
+    write_file(Path("/dev/null"), [b"gone"])
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(OutputError, match="cannot write /dev/full: No space left on device"):
+        write_file(Path("/dev/full"), [b"gone"])
+    assert Path("/dev/full").is_char_device()
+    assert not [name for name in listed(Path("/dev")) if name.startswith((".null", ".full"))]
+
+
+def test_a_named_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    reader.start()
+    write_file(pipe, [b"through"])
+    reader.join()
+    assert found == [b"through"]
+    assert listed(tmp_path) == ["pipe"]
+
+
+FAILURES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "a folder that is not there": (lambda p: p / "gone" / "out", "No such file or directory"),
+    "below a file": (lambda p: p / "source" / "out", "Not a directory"),
+    "a folder": (lambda p: p / "folder", "Is a directory"),
+    "a name that is too long": (lambda p: p / ("x" * 300), "File name too long"),
+}
+
+
+@pytest.mark.parametrize(("where", "reason"), FAILURES.values(), ids=FAILURES)
+def test_where_nothing_can_be_written(
+    tmp_path: Path, source: Source, where: Callable[[Path], Path], reason: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OutputError, match=f"cannot write .*: .*({reason})"):
+        write_file(where(tmp_path), [b"new"])
+    assert listed(tmp_path) == ["folder", "source"]
+    assert listed(tmp_path / "folder") == []
+
+
+def test_a_disk_that_is_full_leaves_the_old_file(
+    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "out").write_bytes(b"old")
+    for function in ("write", "copy_file_range"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, function, full)
+            with pytest.raises(OutputError, match="No space left on device"):
+                write_file(tmp_path / "out", pieces_of(source)[0])
+        assert (tmp_path / "out").read_bytes() == b"old"
+        assert listed(tmp_path) == ["out", "source"]
+
+
+def test_whatever_goes_wrong_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"old")
+
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_file(tmp_path / "out", [b"new"], interrupt)
+    assert (tmp_path / "out").read_bytes() == b"old"
+    assert listed(tmp_path) == ["out"]
+
+
+# Folders
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Path:
+    folder = tmp_path / "original"
+    (folder / "below").mkdir(parents=True)
+    for name in ("message", "left", "kept", "below/message", "below/left"):
+        (folder / name).write_text(name)
+    (folder / "link").symlink_to(folder / "kept")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+EXPECTED = {
+    "message": "new",
+    "kept": "kept",
+    "link": "kept",
+    "below/message": "below/message",
+    "below/left": "below/left",
+}
+
+
+def test_a_folder_like_another(tmp_path: Path, original: Path) -> None:
+    before = contents(original)
+    write_folder(tmp_path / "out", original, "message", [b"new"], ["left"])
+    assert contents(tmp_path / "out") == EXPECTED
+    assert not (tmp_path / "out" / "link").is_symlink()
+    assert contents(original) == before
+    assert listed(tmp_path) == ["original", "out"]
+
+
+def test_a_folder_of_a_read_only_one_can_be_written_to(tmp_path: Path, original: Path) -> None:
+    for path in (original / "below", original):
+        path.chmod(0o555)
+    write_folder(tmp_path / "out", original, "message", [b"new"], ["left"])
+    assert contents(tmp_path / "out") == EXPECTED
+    for path in (tmp_path / "out", tmp_path / "out" / "below"):
+        assert path.stat().st_mode & 0o200
+    for path in (original, original / "below"):
+        path.chmod(0o755)
+
+
+def test_a_folder_that_was_there_is_replaced(tmp_path: Path, original: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old").touch()
+    write_folder(tmp_path / "out", original, "message", [b"new"], ["left"])
+    assert contents(tmp_path / "out") == EXPECTED
+    assert listed(tmp_path) == ["original", "out"]
+
+
+@pytest.mark.parametrize("broken", ["copyfile", "write", "rename"])
+def test_a_folder_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def full(*args: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def not_the_new_one(path: Path, target: Path) -> Path:
+        return full() if path.suffix == ".tmp" else path.replace(target)
+
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old").touch()
+    what = {"copyfile": shutil, "write": os, "rename": Path}[broken]
+    with monkeypatch.context() as patch:
+        patch.setattr(what, broken, not_the_new_one if broken == "rename" else full)
+        with pytest.raises(OutputError, match="out: No space left on device"):
+            write_folder(tmp_path / "out", original, "message", [b"new"], ["left"])
+    assert listed(tmp_path / "out") == ["old"]
+    assert listed(tmp_path) == ["original", "out"]

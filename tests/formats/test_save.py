@@ -1,0 +1,211 @@
+"""Models in and out: what is kept, what is converted, what is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from google.protobuf.message import Message
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
+
+from graphpatch.errors import OutputError
+from graphpatch.formats import default_output, load
+from graphpatch.graph import wire
+from tests import graphs
+
+SAMPLE = graphs.sample()
+META = graphs.metagraph(SAMPLE, "serve", "gpu")
+STRANGE = wire.encoded(77, b"?" * 40) + b"\x98\x06\x01"
+
+
+def as_text(message: Message) -> bytes:
+    return text_format.MessageToString(message).encode()
+
+
+def undone(graph: GraphDef) -> GraphDef:
+    """The graph without what `patched` did, which must be there."""
+    [relu] = [node for node in graph.node if node.name == "relu"]
+    assert relu.attr.pop("_a").s == b"x"
+    assert relu.attr.pop("_graphpatch").list.s
+    return graph
+
+
+def undone_meta(meta: MetaGraphDef) -> MetaGraphDef:
+    undone(meta.graph_def)
+    return meta
+
+
+def from_binary(data: bytes) -> GraphDef:
+    return undone(GraphDef.FromString(data))
+
+
+def from_text(data: bytes) -> GraphDef:
+    return undone(text_format.Parse(data.decode(), GraphDef()))
+
+
+def meta_from_binary(data: bytes) -> MetaGraphDef:
+    return undone_meta(MetaGraphDef.FromString(data))
+
+
+def meta_from_text(data: bytes) -> MetaGraphDef:
+    return undone_meta(text_format.Parse(data.decode(), MetaGraphDef()))
+
+
+BINARY, TEXT = SAMPLE.SerializeToString(deterministic=True), as_text(SAMPLE)
+META_BINARY, META_TEXT = META.SerializeToString(deterministic=True), as_text(META)
+BARE = MetaGraphDef(meta_info_def=MetaGraphDef.MetaInfoDef(), graph_def=SAMPLE)
+
+# From which file to which, how the result is read, and what must be in it.
+CONVERSIONS: dict[str, tuple[str, bytes, str, Callable[[bytes], Message], Message]] = {
+    "a .pb": ("m.pb", BINARY, "out.pb", from_binary, SAMPLE),
+    "to no suffix": ("m.pb", BINARY, "out", from_binary, SAMPLE),
+    "a .pbtxt": ("m.pbtxt", TEXT, "out.pbtxt", from_text, SAMPLE),
+    "text to no suffix": ("m.pbtxt", TEXT, "out", from_text, SAMPLE),
+    "a .meta": ("m.meta", META_BINARY, "out.meta", meta_from_binary, META),
+    "a text .meta": ("m.meta", META_TEXT, "out.meta", meta_from_text, META),
+    "a text MetaGraphDef": ("m.pbtxt", META_TEXT, "out.pbtxt", meta_from_text, META),
+    ".pb to .pbtxt": ("m.pb", BINARY, "out.pbtxt", from_text, SAMPLE),
+    ".pbtxt to .pb": ("m.pbtxt", TEXT, "out.pb", from_binary, SAMPLE),
+    ".pb to .meta": ("m.pb", BINARY, "out.meta", meta_from_binary, BARE),
+    ".pbtxt to .meta": ("m.pbtxt", TEXT, "out.meta", meta_from_binary, BARE),
+    ".meta to .pbtxt": ("m.meta", META_BINARY, "out.pbtxt", meta_from_text, META),
+    "text to .meta": ("m.pbtxt", META_TEXT, "out.meta", meta_from_binary, META),
+    # A file whose name says something else stays what it is under such a name.
+    "a text .pb": ("m.pb", TEXT, "out.pb", from_text, SAMPLE),
+    "a binary .pbtxt": ("m.pbtxt", BINARY, "out.pbtxt", from_binary, SAMPLE),
+    "a MetaGraphDef .pb": ("m.pb", META_BINARY, "out.pb", meta_from_binary, META),
+    "a GraphDef .meta": ("m.meta", BINARY, "out.meta", from_binary, SAMPLE),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "out", "read", "expected"), CONVERSIONS.values(), ids=CONVERSIONS
+)
+def test_a_model_is_written_as_its_name_says(
+    tmp_path: Path,
+    name: str,
+    data: bytes,
+    out: str,
+    read: Callable[[bytes], Message],
+    expected: Message,
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    graphs.patched_model(tmp_path / name).save(tmp_path / out)
+    assert read((tmp_path / out).read_bytes()) == expected
+    assert (tmp_path / name).read_bytes() == data
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted({name, out})
+
+
+SAVED = graphs.saved_model(META, META)
+
+
+@pytest.mark.parametrize(
+    "data", [STRANGE + BINARY + STRANGE, STRANGE + META_BINARY + STRANGE, SAVED + STRANGE]
+)
+def test_what_nobody_touched_is_the_same_file(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "m").write_bytes(data)
+    load(tmp_path / "m").save(tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == data
+
+
+@pytest.mark.parametrize("data", [META_BINARY, SAVED])
+def test_around_a_patched_graph_all_bytes_stay(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "m").write_bytes(STRANGE + data + STRANGE)
+    graphs.patched_model(tmp_path / "m").save(tmp_path / "out")
+    found = (tmp_path / "out").read_bytes()
+    assert found.startswith(STRANGE)
+    assert found.endswith(STRANGE)
+    around = META_BINARY.replace(wire.encoded(2, BINARY), b"|").split(b"|")
+    for part in around:
+        assert found.count(part) == data.count(part) > 0
+
+
+REFUSED = {
+    "a MetaGraphDef as .pb": ("m.meta", META_BINARY, "out.pb", "collections of a MetaGraphDef"),
+    "a text MetaGraphDef as .pb": ("m.pbtxt", META_TEXT, "out.pb", "collections of a MetaGraphDef"),
+    "unknown fields as text": ("m.pb", BINARY + STRANGE, "out.pbtxt", "does not know, which text"),
+    "unknown fields of a node": (
+        "m.pb",
+        BINARY + wire.encoded(1, graphs.node("z", "NoOp").SerializeToString() + STRANGE),
+        "out.pbtxt",
+        "does not know, which text",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "data", "out", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_would_lose_something_is_refused(
+    tmp_path: Path, name: str, data: bytes, out: str, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(OutputError, match=reason):
+        load(tmp_path / name).save(tmp_path / out)
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+def same(path: Path) -> Path:
+    return path
+
+
+def symlink(path: Path) -> Path:
+    link = path.with_name("link")
+    link.symlink_to(path)
+    return link
+
+
+def hard_link(path: Path) -> Path:
+    link = path.with_name("link")
+    os.link(path, link)
+    return link
+
+
+def roundabout(path: Path) -> Path:
+    return path.parent / ".." / path.parent.name / path.name
+
+
+@pytest.mark.parametrize("other", [same, symlink, hard_link, roundabout])
+def test_a_model_is_never_written_over(tmp_path: Path, other: Callable[[Path], Path]) -> None:
+    path = tmp_path / "m.pb"
+    path.write_bytes(BINARY)
+    folder = graphs.saved_model_folder(tmp_path / "saved", META)
+    for model in [path] if other is hard_link else [path, folder]:
+        out = other(model)
+        with pytest.raises(OutputError, match="is the model itself; a model is never written over"):
+            graphs.patched_model(model).save(out)
+        if out.is_symlink():
+            out.unlink()
+    assert path.read_bytes() == BINARY
+
+
+DEFAULTS = {
+    "m.pb": "m.patched.pb",
+    "a/m.pbtxt": "a/m.patched.pbtxt",
+    "m.meta": "m.patched.meta",
+    "m": "m.patched",
+    "m.1.pb": "m.1.patched.pb",
+    "saved": "saved.patched",
+    "saved/saved_model.pb": "saved.patched",
+    "v1.2": "v1.2.patched",
+}
+
+
+@pytest.mark.parametrize(("name", "out"), DEFAULTS.items())
+def test_where_the_patched_model_goes(tmp_path: Path, name: str, out: str) -> None:
+    path = tmp_path / name
+    if name.partition("/")[0] in ("saved", "v1.2"):
+        graphs.saved_model_folder(tmp_path / name.partition("/")[0], META)
+    else:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(BINARY)
+    assert default_output(load(path)) == str(tmp_path / out)
+
+
+def test_from_a_pipe_it_goes_to_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(BINARY)
+    model = load(tmp_path / "m")
+    model.path = "-"
+    assert default_output(model) == "-"

@@ -1,0 +1,113 @@
+"""SavedModel folders: variables, assets and all else go with the graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphpatch.errors import OutputError
+from graphpatch.formats import default_output, load
+from tests import graphs
+
+SAMPLE = graphs.sample()
+META = graphs.metagraph(SAMPLE, "serve", "gpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return graphs.saved_model_folder(tmp_path / "saved", META, graphs.metagraph(SAMPLE, "train"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("given", ["", "saved_model.pb", "."])
+def test_a_folder_goes_to_a_folder(folder: Path, given: str) -> None:
+    model = graphs.patched_model(folder / given)
+    assert (model.format, model.file) == ("SavedModel", "saved_model.pb")
+    assert [graph.label for graph in model.graphs] == ["serve,gpu", "train"]
+    before = contents(folder)
+    model.save(folder.parent / "out")
+    found = contents(folder.parent / "out")
+    again = load(folder.parent / "out")
+    for graph in again.graphs:
+        assert graph.main.node("relu").attr("_a") == graphs.attr("x")
+    found["saved_model.pb"] = before["saved_model.pb"]
+    assert found == {name: data for name, data in before.items() if name != "fingerprint.pb"}
+    assert contents(folder) == before
+    assert sorted(one.name for one in folder.parent.iterdir()) == ["out", "saved"]
+
+
+def test_a_text_saved_model_stays_text(folder: Path) -> None:
+    text = f"saved_model_schema_version: 1\nmeta_graphs {{ {META} }}\n"
+    (folder / "saved_model.pb").unlink()
+    (folder / "saved_model.pbtxt").write_text(text)
+    model = graphs.patched_model(folder)
+    assert (model.format, model.file) == ("SavedModel as text", "saved_model.pbtxt")
+    model.save(folder.parent / "out")
+    found = contents(folder.parent / "out")
+    assert found["saved_model.pbtxt"].startswith(b"saved_model_schema_version: 1\n")
+    assert load(folder.parent / "out").graphs[0].main.node("relu").attr("_a") == graphs.attr("x")
+
+
+def test_a_folder_that_was_there_is_replaced_as_a_whole(folder: Path) -> None:
+    out = folder.parent / "out"
+    out.mkdir()
+    (out / "old").touch()
+    graphs.patched_model(folder).save(out)
+    assert contents(out).keys() == contents(folder).keys() - {"fingerprint.pb"}
+    assert sorted(one.name for one in folder.parent.iterdir()) == ["out", "saved"]
+
+
+@pytest.mark.parametrize("out", ["out.pb", "out.pbtxt", "out.meta", "saved/saved_model.pb"])
+def test_a_folder_is_not_written_as_a_file(folder: Path, out: str) -> None:
+    before = contents(folder)
+    with pytest.raises(OutputError, match=r"is a folder|is the model itself"):
+        graphs.patched_model(folder).save(folder.parent / out)
+    assert contents(folder) == before
+    assert sorted(one.name for one in folder.parent.iterdir()) == ["saved"]
+
+
+@pytest.mark.parametrize("out", ["saved/out", "saved/variables/out", "saved/new/../out"])
+def test_a_folder_is_not_written_into_itself(folder: Path, out: str) -> None:
+    before = contents(folder)
+    with pytest.raises(OutputError, match="lies in the model's folder"):
+        graphs.patched_model(folder).save(folder.parent / out)
+    assert contents(folder) == before
+
+
+def test_a_folder_is_not_written_over_a_file(folder: Path) -> None:
+    out = folder.parent / "out"
+    out.write_text("old")
+    with pytest.raises(OutputError, match=r"out is a file, and a SavedModel is a folder"):
+        graphs.patched_model(folder).save(out)
+    assert out.read_text() == "old"
+    assert sorted(one.name for one in folder.parent.iterdir()) == ["out", "saved"]
+
+
+def test_a_file_is_not_written_over_a_folder(folder: Path) -> None:
+    path = folder.parent / "m.pb"
+    path.write_bytes(SAMPLE.SerializeToString())
+    before = contents(folder)
+    with pytest.raises(OutputError, match=r"cannot write .*saved: Is a directory"):
+        load(path).save(folder)
+    assert contents(folder) == before
+    assert sorted(one.name for one in folder.parent.iterdir()) == ["m.pb", "saved"]
+
+
+@pytest.mark.parametrize("given", [".", "saved_model.pb", "../saved", "assets/.."])
+def test_where_a_folder_goes_that_is_named_from_within(
+    folder: Path, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    model = graphs.patched_model(given)
+    out = default_output(model)
+    assert Path(out).resolve() == folder.parent / "saved.patched"
+    model.save(out)
+    assert load(out).graphs[0].main.node("relu").attr("_a") == graphs.attr("x")

@@ -1,0 +1,194 @@
+"""What a file is, its bytes tell, not its name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from google.protobuf.message import Message
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+from graphpatch.errors import ModelError
+from graphpatch.formats import load
+from graphpatch.graph import wire
+from tests import graphs
+from tests.graphs import const, graphdef, node
+
+SAMPLE = graphs.sample()
+META = graphs.metagraph(SAMPLE, "serve")
+STRANGE = wire.encoded(77, b"?" * 40) + b"\x98\x06\x01"
+LIBRARY = graphdef(functions=SAMPLE.library.function)
+SAVED_AS_TEXT = f"saved_model_schema_version: 1 meta_graphs {{ {META} }}"
+
+
+def as_text(message: Message, before: str = "") -> bytes:
+    return (before + text_format.MessageToString(message)).encode()
+
+
+FORMATS = {
+    "a GraphDef": ("m.pb", SAMPLE.SerializeToString(deterministic=True), "GraphDef"),
+    "without versions": (
+        "m.pb",
+        GraphDef(node=SAMPLE.node).SerializeToString(deterministic=True),
+        "GraphDef",
+    ),
+    "a binary .pbtxt": ("m.pbtxt", SAMPLE.SerializeToString(deterministic=True), "GraphDef"),
+    "without a suffix": ("m", SAMPLE.SerializeToString(deterministic=True), "GraphDef"),
+    "a library alone": ("m.pb", LIBRARY.SerializeToString(deterministic=True), "GraphDef"),
+    "versions alone": ("m.pb", graphdef().SerializeToString(deterministic=True), "GraphDef"),
+    "the library first": (
+        "m.pb",
+        LIBRARY.SerializeToString(deterministic=True)
+        + GraphDef(node=SAMPLE.node).SerializeToString(deterministic=True),
+        "GraphDef",
+    ),
+    "fields that nobody knows": (
+        "m.pb",
+        STRANGE + SAMPLE.SerializeToString(deterministic=True),
+        "GraphDef",
+    ),
+    "a large constant first": (
+        "m.pb",
+        graphdef(const("c", 99_999)).SerializeToString(deterministic=True),
+        "GraphDef",
+    ),
+    "a node of many fields": (
+        "m.pb",
+        wire.encoded(1, STRANGE * 20 + node("a", "NoOp").SerializeToString(deterministic=True)),
+        "GraphDef",
+    ),
+    "a text .pb": ("m.pb", as_text(SAMPLE), "GraphDef as text"),
+    "a text .pbtxt": ("m.pbtxt", as_text(SAMPLE), "GraphDef as text"),
+    "a text of a library": ("m.pbtxt", as_text(LIBRARY), "GraphDef as text"),
+    "a text of versions": ("m.pbtxt", as_text(graphdef()), "GraphDef as text"),
+    "a text with a comment": (
+        "m.pbtxt",
+        as_text(SAMPLE, "# node: of a kind\n\n  # another\n"),
+        "GraphDef as text",
+    ),
+    "a MetaGraphDef": ("m.meta", META.SerializeToString(deterministic=True), "MetaGraphDef"),
+    "a MetaGraphDef named .pb": (
+        "m.pb",
+        META.SerializeToString(deterministic=True),
+        "MetaGraphDef",
+    ),
+    "without a meta_info_def": (
+        "m.meta",
+        wire.encoded(2, SAMPLE.SerializeToString(deterministic=True)) + STRANGE,
+        "MetaGraphDef",
+    ),
+    "a text MetaGraphDef": ("m.meta", as_text(META), "MetaGraphDef as text"),
+    "a SavedModel": ("m.pb", graphs.saved_model(META), "SavedModel"),
+    "a SavedModel of two": ("m.pb", graphs.saved_model(META, META), "SavedModel"),
+    "without a schema version": ("m.pb", graphs.saved_model(META)[2:], "SavedModel"),
+    "a text SavedModel": ("m.pbtxt", SAVED_AS_TEXT.encode(), "SavedModel as text"),
+}
+
+
+@pytest.mark.parametrize(("name", "data", "kind"), FORMATS.values(), ids=FORMATS)
+def test_a_file_is_what_its_bytes_say(tmp_path: Path, name: str, data: bytes, kind: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    model = load(path)
+    assert model.format == kind
+    assert model.path == str(path)
+    assert all(len(body) == len(body.heads.ops) for graph in model.graphs for body in graph.bodies)
+
+
+@pytest.mark.parametrize(
+    "name", [key for key, (_, _, kind) in FORMATS.items() if "text" not in kind]
+)
+def test_what_is_read_is_written(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(FORMATS[name][1])
+    assert graphs.joined(load(path).pieces()) == FORMATS[name][1]
+
+
+ONNX_NODE = wire.encoded(1, b"x") + wire.encoded(2, b"y") + wire.encoded(4, b"Relu")
+ONNX = b"\x08\x07" + wire.encoded(2, b"tf2onnx") + wire.encoded(7, wire.encoded(1, ONNX_NODE))
+NOTHING = "not a GraphDef, a MetaGraphDef or a SavedModel"
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935\nsize 1\n"
+NO_MODEL = {
+    "an empty file": (b"", "model is empty"),
+    "white space": (b" \n\n", "text, but not that of a GraphDef, a MetaGraphDef or a SavedModel"),
+    "a Git LFS pointer": (LFS, "a Git LFS pointer, not the file that it stands for"),
+    "an HTML page": (b"<!DOCTYPE html>\n<html>", "an HTML or XML page"),
+    "an HTML page after blanks": (b"\n  <html>", "an HTML or XML page"),
+    "an HTML page with a byte order mark": (b"\xef\xbb\xbf<html>", "an HTML or XML page"),
+    "JSON": (b'{"version": 1, "rules": []}', "text, but not that of"),
+    "prose": (b"node by node, this is no graph\n", "text, but not that of"),
+    "Latin 1": (b"node { name: \"\xe4\" }", "neither a protobuf nor UTF-8 text (byte 14)"),
+    "noise": (bytes(range(256)), NOTHING),
+    "zeros": (bytes(100), NOTHING),
+    "a picture": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", NOTHING),
+    "gzip": (b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x4b", NOTHING),
+    "HDF5": (b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0", NOTHING),
+    "a zip (Keras v3)": (b"PK\x03\x04\x14\0\0\0\0\0", NOTHING),
+    "a flatbuffer": (b"\x1c\0\0\0TFL3\x14\0\x20\0", NOTHING),
+    "ONNX": (ONNX, NOTHING),
+    "a schema version alone": (b"\x08\x01", NOTHING),
+    "another protobuf": (b"\x0a\x05hello", NOTHING),
+    "an unknown field in text": (
+        b'node { name: "a" }\nnode { nmae: "b" }',
+        'not a GraphDef in text form: 2:8 : Message type "tensorboard.NodeDef" has no field named',
+    ),
+    "a text cut short": (b'node {\n  name: "a"\n', "not a GraphDef in text form"),
+    "two GraphDefs in a MetaGraphDef": (
+        META.SerializeToString() + wire.encoded(2, SAMPLE.SerializeToString()),
+        "a MetaGraphDef holds 2 GraphDefs; it must hold one",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "reason"), NO_MODEL.values(), ids=NO_MODEL)
+@pytest.mark.parametrize("name", ["model", "model.pb", "model.pbtxt"])
+def test_what_is_no_model_is_refused(tmp_path: Path, name: str, data: bytes, reason: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(ModelError) as raised:
+        load(path)
+    assert str(path) in str(raised.value)
+    assert reason.replace("model is", f"{name} is") in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [SAMPLE.SerializeToString(deterministic=True), META.SerializeToString(deterministic=True)],
+)
+def test_a_file_cut_short_is_refused_at_every_byte_that_ends_no_field(
+    tmp_path: Path, data: bytes
+) -> None:
+    # What ends with a whole field is a message itself; nobody can tell that there was more.
+    path = tmp_path / "model.pb"
+    for end in set(range(len(data))) - {field.end for field in wire.fields(data, 0, len(data))}:
+        path.write_bytes(data[:end])
+        with pytest.raises(ModelError, match=str(path)):
+            load(path)
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    for path in (tmp_path / "gone.pb", tmp_path / "gone" / "model.pb"):
+        with pytest.raises(ModelError, match=f"cannot read {path}: No such file or directory"):
+            load(path)
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"is a folder without saved_model.pb or saved_model.pbtxt"
+    ):
+        load(tmp_path)
+    (tmp_path / "saved_model.cpb").touch()
+    with pytest.raises(ModelError, match="a SavedModel in chunks, cannot be read yet"):
+        load(tmp_path)
+
+
+def test_a_named_pipe_is_read_like_a_file(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.write(write, SAMPLE.SerializeToString(deterministic=True))
+    os.close(write)
+    model = load(f"/dev/fd/{read}")
+    os.close(read)
+    assert model.format == "GraphDef"
+    assert model.node_count == 11

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from google.protobuf import text_format
+from hypothesis import given
+from hypothesis import strategies as st
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
+
+from graphpatch.errors import ModelError, OutputError
+from graphpatch.formats import text
+from graphpatch.formats.container import GRAPH, META, SAVED
+from graphpatch.graph import wire
+from tests import graphs
+from tests.graphs import graphdef, node
+
+SAMPLE = graphs.sample()
+
+
+@pytest.mark.parametrize("head", [b"node {", b"# \xc3\xa4\r\n\tnode", b"", b" \n"])
+def test_text(head: bytes) -> None:
+    assert text.is_text(head)
+
+
+@pytest.mark.parametrize("head", [SAMPLE.SerializeToString(), b"\x00", b"node\x01", b"\x1b[0m"])
+def test_no_text(head: bytes) -> None:
+    assert not text.is_text(head)
+
+
+def test_a_graph_in_text_form_is_that_graph() -> None:
+    data, container = text.parse(text_format.MessageToString(SAMPLE).encode())
+    assert container is GRAPH
+    assert GraphDef.FromString(data) == SAMPLE
+
+
+def test_it_is_always_the_same_bytes() -> None:
+    data = text_format.MessageToString(SAMPLE).encode()
+    assert text.parse(data) == text.parse(data)
+
+
+@given(st.floats(width=32), st.integers(-(2**63), 2**63 - 1), st.binary(max_size=50))
+def test_values_come_through_unchanged(number: float, integer: int, raw: bytes) -> None:
+    message = graphdef(node("n", "NoOp", f=number, i=integer, s=raw))
+    tensor = message.node[0].attr["value"].tensor
+    tensor.float_val.append(number)
+    tensor.double_val.append(number / 3)
+    tensor.tensor_content = raw
+    found = text.unparse([message.SerializeToString()], GRAPH)
+    again = GraphDef.FromString(text.parse(found)[0])
+    if math.isnan(number):
+        assert math.isnan(again.node[0].attr["f"].f)
+    else:
+        assert again == message
+
+
+def test_an_any_comes_through_unread() -> None:
+    meta = graphs.metagraph(SAMPLE, "serve")
+    found = text.unparse([meta.SerializeToString()], META)
+    data, container = text.parse(found)
+    assert container is META
+    assert MetaGraphDef.FromString(data) == meta
+
+
+def test_a_saved_model() -> None:
+    raw = graphs.saved_model(graphs.metagraph(SAMPLE, "a"), graphs.metagraph(SAMPLE, "b"))
+    found = text.unparse([raw], SAVED)
+    assert found.startswith(b"saved_model_schema_version: 1\nmeta_graphs {\n")
+    data, container = text.parse(found)
+    assert container is SAVED
+    assert text.unparse([data], SAVED) == found
+
+
+ERRORS = {
+    "a field that is not there": (b'node {\n  nmae: "a"\n}', r"2:3 .* no field named .*nmae"),
+    "no closing brace": (b'node {\n  name: "a"\n', r"(2:9|3:1)"),
+    "a number for a text": (b"node { name: 3 }", r"1:14"),
+    "a text for a number": (b'version: "x"', r"1:10"),
+    "a dtype that is not there": (
+        b'node { name: "a" attr { key: "T" value { type: DT_FLOTA } } }',
+        r"1:\d+ .*DT_FLOTA",
+    ),
+    "another message": (b'layer { name: "a" }', "text, but not that of a GraphDef"),
+    "a SavedModel in a GraphDef": (b"node {} meta_graphs {}", "1:9 .* no field named"),
+}
+
+
+@pytest.mark.parametrize(("data", "reason"), ERRORS.values(), ids=ERRORS)
+def test_errors_say_line_and_column(data: bytes, reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        text.parse(data)
+
+
+@pytest.mark.parametrize("where", ["nowhere", "graph", "node", "attr"])
+def test_what_text_cannot_hold_is_refused(where: str) -> None:
+    strange = wire.encoded(77, b"?")
+    nodedef = wire.encoded(1, b"a") + wire.encoded(2, b"NoOp")
+    value = wire.encoded(1, b"T") + wire.encoded(2, b"\x30\x01" + strange * (where == "attr"))
+    nodedef += wire.encoded(5, value) + strange * (where == "node")
+    raw = wire.encoded(1, nodedef) + strange * (where == "graph")
+    if where == "nowhere":
+        assert text.unparse([raw], GRAPH).startswith(b'node {\n  name: "a"\n')
+        return
+    with pytest.raises(OutputError, match="the GraphDef holds fields that graphpatch does not"):
+        text.unparse([raw], GRAPH)
+
+
+def test_bytes_that_are_no_message_are_refused() -> None:
+    with pytest.raises(ModelError, match="should be a GraphDef"):
+        text.unparse([wire.encoded(1, b"\x0a\x02\xff\xff")], GRAPH)

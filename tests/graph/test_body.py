@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import pytest
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+from graphpatch.errors import ModelError
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.heads import LARGE
+from tests import graphs
+from tests.graphs import const, function, graphdef, node
+
+SPLIT = node("split", "Split", "axis", "x", num_split=3)
+
+
+@pytest.fixture
+def body() -> Body:
+    return graphs.opened(graphs.sample()).main
+
+
+def names_of(nodes: list[Node]) -> list[str]:
+    return [one.name for one in nodes]
+
+
+def test_the_main_graph_and_its_functions_are_bodies() -> None:
+    graph = graphs.opened(graphs.sample())
+    assert [(one.label, one.is_main, len(one)) for one in graph.bodies] == [
+        ("main", True, 10),
+        ("f", False, 1),
+    ]
+    assert graph.body("f") is graph.functions["f"]
+    assert graph.body("main") is graph.main
+    assert graph.functions["f"].arguments == {"a": graphs.FLOAT}
+    assert graph.main.arguments == {}
+    assert graph.functions["f"].ret == {"b": "relu:activations:0"}
+    assert graph.library.producer == 1087
+
+
+def test_nodes_are_those_of_the_file_in_its_order(body: Body) -> None:
+    for found, message in zip(body, graphs.sample().node, strict=True):
+        assert (found.name, found.op, found.device) == (message.name, message.op, message.device)
+        assert found.inputs == tuple(message.input)
+        assert found.attr_names == sorted(message.attr)
+        assert {key: found.attr(key) for key in found.attr_names} == dict(message.attr)
+        assert body.node(message.name) == found
+    assert body.by_type["Identity"] == [2, 8]
+    assert body.by_name["done"] == 9
+
+
+def test_a_name_that_is_not_there_gets_the_nearest(body: Body) -> None:
+    with pytest.raises(ModelError, match="no op 'rleu' in main; nearest: relu"):
+        body.node("rleu")
+
+
+def test_who_reads_an_op(body: Body) -> None:
+    assert body.readers["relu"] == [(5, 0)]
+    assert body.readers["w/read"] == [(3, 1)]
+    assert body.readers["out"] == [(9, 0)]
+    assert "done" not in body.readers
+    assert body.node("done").data_inputs == ()
+    assert body.node("Multiply").data_inputs == ("x", "w/read")
+
+
+def test_who_makes_a_tensor(body: Body) -> None:
+    for text in ("relu", "relu:0", "^relu", "relu:activations:0"):
+        assert body.producer(text) == body.node("relu")
+    assert body.producer("nobody") is None
+
+
+def test_outputs_and_arguments_go_by_the_op_type(body: Body) -> None:
+    [out] = body.node("relu").outputs or []
+    assert (out.name, out.dtype, out.is_ref) == ("activations", "float32", False)
+    split = graphs.main(SPLIT).node("split")
+    assert [(one.name, one.index) for one in split.outputs or []] == [
+        ("output", 0), ("output", 1), ("output", 2),
+    ]  # fmt: skip
+    assert [one.dtype for one in split.arguments or []] == ["int32", "float32"]
+    assert body.node("done").outputs == []
+
+
+def test_a_function_of_the_library_is_an_op_type(body: Body) -> None:
+    call = body.node("call")
+    assert call.opdef is not None
+    assert call.opdef.known_to == "library"
+    assert [one.name for one in call.outputs or []] == ["b"]
+    assert body.library.opdef("NoSuchOp") is None
+
+
+def test_tensors_are_spelled_as_the_body_spells_them() -> None:
+    spelled = graphs.main(SPLIT).node("split")
+    assert [spelled.tensor(k) for k in range(3)] == ["split", "split:1", "split:2"]
+    inner = function("f", ["axis", "x"], [SPLIT, node("odd", "NoSuchOp")], {})
+    body = graphs.opened(graphdef(functions=[inner])).functions["f"]
+    assert [body.node("split").tensor(k) for k in range(3)] == [
+        f"split:output:{k}" for k in range(3)
+    ]
+    with pytest.raises(ModelError, match="the outputs of op type NoSuchOp are not known"):
+        body.node("odd").tensor(0)
+    assert body.node("odd").outputs is None
+
+
+def test_an_attr_that_is_missing_is_told_with_its_op() -> None:
+    body = graphs.main(node("n", "Split", "n", "n"), node("m", "Relu", "n", T=None))
+    with pytest.raises(ModelError, match="Split 'n': attr 'num_split' is missing"):
+        assert body.node("n").outputs
+    [out] = body.node("m").outputs or []
+    assert out.dtype is None
+
+
+def test_a_node_says_where_it_is() -> None:
+    graph = graphs.opened(graphs.sample())
+    assert str(graph.main.node("relu")) == "Relu 'relu'"
+    assert str(graph.functions["f"].node("relu")) == "Relu 'relu' in function f"
+
+
+def test_attrs_of_a_large_node() -> None:
+    large = const("c", 2 * LARGE)
+    found = graphs.main(large, node("d", "NoOp")).node("c")
+    assert found.attr("value") == large.attr["value"]
+    assert found.attr_names == ["dtype", "value"]
+    assert [one.dtype for one in found.outputs or []] == ["float32"]
+
+
+def test_a_copy_is_changed_without_the_original_seeing_it() -> None:
+    graph = graphs.opened(graphs.sample())
+    before = graphs.written(graph)
+    copy = graph.copy()
+    assert graphs.written(copy) == before
+    for body in copy.bodies:
+        body.heads.names[0] = body.heads.ops[0] = "changed"
+        body.heads.inputs[0] = ("changed",)
+        body.ret["b"] = "changed"
+        body.edited[0] = []
+        body.placed[0] = [0]
+    copy.library.gradients["f"] = "g"
+    copy.added.function.add()
+    assert graphs.written(graph) == before
+    assert graphs.written(copy) != before
+    assert graph.main.heads.names[0] == "x"
+    assert graph.functions["f"].ret == {"b": "relu:activations:0"}
+    assert not graph.library.gradients
+    assert not graph.added.function
+    assert graph.functions["f"].library is graph.library
+    assert copy.functions["f"].library is copy.library
+
+
+def test_gradients_of_functions_are_read() -> None:
+    message = graphs.sample()
+    message.library.gradient.add(function_name="f", gradient_func="f_grad")
+    assert graphs.opened(message).library.gradients == {"f": "f_grad"}
+
+
+def test_functions_in_several_libraries_are_one_library() -> None:
+    # Concatenated GraphDefs merge, and so do their libraries.
+    other = graphdef(node("y", "NoOp"), functions=[function("g", ["a"], [], {"b": "a"})])
+    raw = graphs.sample().SerializeToString() + other.SerializeToString()
+    graph = graphs.opened(raw)
+    assert [body.label for body in graph.bodies] == ["main", "f", "g"]
+    assert graph.main.heads.names[-1] == "y"
+    assert graphs.written(graph) == raw
+    assert GraphDef.FromString(raw).library.function[1].signature.name == "g"
+
+
+def test_two_functions_of_one_name_are_refused() -> None:
+    twice = [function("f", ["a"], [], {"b": "a"})] * 2
+    with pytest.raises(ModelError, match="two functions are named 'f'"):
+        graphs.opened(graphdef(functions=twice))

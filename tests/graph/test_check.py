@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+from graphpatch.errors import ModelError
+from graphpatch.graph.check import check, foreign
+from tests import graphs
+from tests.graphs import function, graphdef, node
+
+SOUND = {
+    "nothing": graphdef(),
+    "the sample": graphs.sample(),
+    "every spelling": graphdef(
+        node("s", "Split", "s", "s", num_split=2),
+        node("a", "AddN", "s", "s:0", "s:1", "^s", N=3),
+    ),
+    "a loop": graphdef(
+        node("merge", "Merge", "next", "next", N=2), node("next", "NextIteration", "merge")
+    ),
+    "a function": graphdef(
+        functions=[
+            function(
+                "f", ["a", "b"], [node("n", "Add", "a", "b"), node("m", "Neg", "n:z:0", "^n")], {}
+            )
+        ]
+    ),
+    "the same names in two bodies": graphdef(
+        node("n", "NoOp"), functions=[function("f", [], [node("n", "NoOp")], {})]
+    ),
+}
+
+BROKEN = {
+    "a name twice": (
+        graphdef(node("a", "NoOp"), node("b", "NoOp"), node("a", "NoOp")),
+        "the main graph: 1 names are not unique: 'a'",
+    ),
+    "five names twice": (
+        graphdef(*(node(name, "NoOp") for name in "abcde" * 2)),
+        "the main graph: 5 names are not unique: 'a', 'b', 'c' and 2 more",
+    ),
+    "a name twice in a function": (
+        graphdef(functions=[function("f", [], [node("a", "NoOp")] * 2, {})]),
+        "function f: 1 names are not unique: 'a'",
+    ),
+    "an input that names no op": (
+        graphdef(node("relu1", "Relu", "x"), node("r", "Relu", "relu2:0")),
+        "the main graph: 2 inputs name no op; the first is input 'x' of 'relu1'",
+    ),
+    "with one that is near": (
+        graphdef(node("features", "NoOp"), node("r", "Relu", "featuers:0")),
+        "input 'featuers:0' of 'r'; nearest: features",
+    ),
+    "a control input": (graphdef(node("r", "NoOp", "^gone")), "input '^gone' of 'r'"),
+    "in a function": (
+        graphdef(node("x", "NoOp"), functions=[function("f", ["a"], [node("r", "Neg", "x")], {})]),
+        "function f: 1 inputs name no op; the first is input 'x' of 'r'",
+    ),
+}
+
+
+@pytest.mark.parametrize("message", SOUND.values(), ids=SOUND)
+def test_a_sound_graph_is_taken(message: GraphDef) -> None:
+    graph = graphs.opened(message)
+    check(graph)
+    assert graph.main.label == "main"
+
+
+@pytest.mark.parametrize(("message", "reason"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_graph_is_refused(message: GraphDef, reason: str) -> None:
+    with pytest.raises(ModelError) as raised:
+        check(graphs.opened(message))
+    assert reason in str(raised.value)
+
+
+def notes(*nodes: GraphDef, functions: tuple[()] = ()) -> list[str]:
+    return list(foreign(graphs.opened(graphdef(*nodes, functions=functions))))
+
+
+def test_what_tensorflow_takes_gets_no_note() -> None:
+    for message in SOUND.values():
+        assert list(foreign(graphs.opened(message))) == []
+
+
+def test_an_op_type_that_tensorflow_does_not_know_is_told_once() -> None:
+    [note] = notes(*(node(name, "ZeroOut") for name in "ab"))
+    assert note == "TensorFlow does not know op type ZeroOut ('a'): it needs its library"
+
+
+def test_an_op_type_of_tensorflow_1_alone() -> None:
+    assert notes(node("a", "SdcaFprint")) == []
+    assert notes(node("a", "BigQueryReader")) == [
+        "op type BigQueryReader ('a') is known to TensorFlow 1 alone"
+    ]
+
+
+def test_names_that_tensorflow_refuses() -> None:
+    [note] = notes(*(node(name, "NoOp") for name in ("ok", "a b", "c d", "e f", "g h")))
+    assert note == (
+        "the main graph: TensorFlow refuses to import these names: 'a b', 'c d', 'e f' and 1 more"
+    )

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tensorboard.compat.proto.function_pb2 import FunctionDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
+from graphpatch.errors import PatchError
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body
+from graphpatch.graph.check import check
+from graphpatch.graph.edit import Editor
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.provenance import Author
+from tests import graphs
+from tests.graphs import attr, function, graphdef, node
+
+T = {"T": attr("float32")}
+
+
+def split_and_readers() -> list[NodeDef]:
+    return [
+        node("split", "Split", "axis", "x", num_split=2),
+        node("sum", "Add", "split", "split:1", "^split"),
+        node("again", "Neg", "split:0"),
+    ]
+
+
+def in_function() -> FunctionDef:
+    nodes = [
+        node("split", "Split", "axis", "x", num_split=2),
+        node("sum", "Add", "split:output:0", "split:output:1", "^split"),
+        node("relu", "Relu", "sum:z:0"),
+        node("elu", "Elu", "sum:z:0"),
+    ]
+    return function("f", ["axis", "x"], nodes, {"y": "relu:activations:0", "s": "split:output:1"})
+
+
+def graph_of_both() -> Graph:
+    main = [node("axis", "Const", dtype="int32"), node("x", "Placeholder"), *split_and_readers()]
+    return graphs.opened(graphdef(*main, functions=[in_function()]))
+
+
+@pytest.fixture
+def graph() -> Graph:
+    graph = graph_of_both().copy()
+    for body in graph.bodies:  # made before the edits, so that these must keep them right
+        assert body.readers
+        assert body.by_type
+    return graph
+
+
+@pytest.fixture
+def editor(graph: Graph) -> Editor:
+    return Editor(graph, Author("rule", "id"))
+
+
+def did(body: Body) -> dict[str, list[str]]:
+    """Which edits each op of a body carries."""
+    found = {one.name: [entry["did"] for entry in provenance.entries(one)] for one in body}
+    return {name: edits for name, edits in found.items() if edits}
+
+
+def consistent(graph: Graph) -> Graph:
+    """The graph as it is written; in memory it must say the same."""
+    again = graphs.opened(graphs.written(graph))
+    check(again)
+    for new, body in zip(again.bodies, graph.bodies, strict=True):
+        assert {n.name: (n.op, n.inputs) for n in new} == {n.name: (n.op, n.inputs) for n in body}
+        assert new.ret == body.ret
+        assert new.by_name.keys() == body.by_name.keys()
+        assert all(body.heads.names[place] == name for name, place in body.by_name.items())
+        assert by_names(new, new.by_type) == by_names(body, body.by_type)
+        assert reads(new) == reads(body)
+    return again
+
+
+def by_names(body: Body, index: dict[str, list[int]]) -> dict[str, set[str]]:
+    return {key: {body.heads.names[place] for place in places} for key, places in index.items()}
+
+
+def reads(body: Body) -> dict[str, set[tuple[str, int]]]:
+    found = {
+        name: {(body.heads.names[place], slot) for place, slot in uses}
+        for name, uses in body.readers.items()
+    }
+    return {name: uses for name, uses in found.items() if uses}
+
+
+def test_an_attr_is_set_and_dropped(graph: Graph, editor: Editor) -> None:
+    again = graph.main.node("again")
+    editor.set_attr(again, "_gradient_op_type", attr("Relu6"))
+    assert consistent(graph).main.node("again").attr("_gradient_op_type") == attr("Relu6")
+    editor.set_attr(again, "_gradient_op_type", None)
+    assert consistent(graph).main.node("again").attr("_gradient_op_type") is None
+    assert [entry["was"] for entry in provenance.entries(again)] == [
+        None,
+        attr("Relu6").SerializeToString().hex(),
+    ]
+    assert did(graph.main) == {"again": ["attr", "attr"]}
+
+
+@pytest.mark.parametrize("label", ["main", "f"])
+def test_another_input(graph: Graph, editor: Editor, label: str) -> None:
+    body = graph.body(label)
+    was = body.node("sum").inputs
+    editor.set_input(body.node("sum"), 1, "x")
+    editor.set_input(body.node("sum"), 2, "^axis" if body.is_main else "^relu")
+    assert body.node("sum").inputs[:2] == (was[0], "x")
+    consistent(graph)
+    assert [(e["slot"], e["was"]) for e in provenance.entries(body.node("sum"))] == [
+        (1, was[1]),
+        (2, "^split"),
+    ]
+
+
+def test_an_op_is_added_beside_another(graph: Graph, editor: Editor) -> None:
+    beside = graph.main.node("sum")
+    editor.set_attr(beside, "_class", attr([b"loc:@x"]))
+    after = editor.add("sum/new", "Identity", ["sum"], T, beside)
+    before = editor.add("sum/old", "Identity", ["x"], T, beside, before=True)
+    assert (after.name, after.op, after.inputs) == ("sum/new", "Identity", ("sum",))
+    assert before.attr("_class") == attr([b"loc:@x"])
+    assert [one.name for one in consistent(graph).main] == [
+        "axis", "x", "split", "sum/old", "sum", "sum/new", "again",
+    ]  # fmt: skip
+    assert did(graph.main) == {"sum": ["attr"], "sum/new": ["added"], "sum/old": ["added"]}
+
+
+def test_an_added_op_runs_on_the_device_of_its_neighbour() -> None:
+    graph = graphs.opened(graphs.sample()).copy()
+    Editor(graph, Author("r", "i")).add("new", "Relu", ["relu"], T, graph.main.node("relu"))
+    assert consistent(graph).main.node("new").device == "/cpu:0"
+
+
+def test_added_ops_lie_behind_what_they_read(graph: Graph, editor: Editor) -> None:
+    beside = graph.main.node("sum")
+    one = editor.add("one", "Identity", ["sum"], T, beside)
+    two = editor.add("two", "Identity", ["one"], T, beside)
+    editor.add("three", "Identity", ["two"], T, one)
+    editor.add("four", "Identity", ["sum"], T, two)
+    assert [found.name for found in consistent(graph).main][3:] == [
+        "sum", "one", "two", "four", "three", "again",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("label", ["main", "f"])
+def test_a_name_that_is_taken_gets_a_number(graph: Graph, editor: Editor, label: str) -> None:
+    body = graph.body(label)
+    found = [
+        editor.add(name, "NoOp", [], {}, body.node("sum")).name for name in ("sum", "sum", "x")
+    ]
+    assert found == ["sum_1", "sum_2", "x_1"]  # x is an op of the graph, an argument of f
+    consistent(graph)
+
+
+def test_an_op_gives_its_name_to_another(graph: Graph, editor: Editor) -> None:
+    split = graph.main.node("split")
+    typed = {"T": attr(["float32", "float32"])}
+    new = editor.take_name(
+        split, "IdentityN", lambda moved: [moved.tensor(0), moved.tensor(1)], typed
+    )
+    assert (split.name, new.name, new.inputs) == (
+        "split/forward", "split", ("split/forward", "split/forward:1"),
+    )  # fmt: skip
+    found = consistent(graph).main
+    assert [one.name for one in found][2:] == ["split/forward", "split", "sum", "again"]
+    assert found.node("sum").inputs == ("split", "split:1", "^split")
+    assert graphs.parsed(graph).node[4] == split_and_readers()[1]
+    assert did(graph.main) == {"split": ["added"], "split/forward": ["renamed"]}
+
+
+def test_in_a_function_outputs_are_spelled_anew(graph: Graph, editor: Editor) -> None:
+    body = graph.functions["f"]
+    typed = {"T": attr(["float32", "float32"])}
+    editor.take_name(
+        body.node("split"), "IdentityN", lambda moved: [moved.tensor(0), moved.tensor(1)], typed
+    )
+    found = consistent(graph).functions["f"]
+    assert found.node("split").inputs == ("split/forward:output:0", "split/forward:output:1")
+    assert found.node("sum").inputs == ("split:output:0", "split:output:1", "^split")
+    assert found.ret == {"y": "relu:activations:0", "s": "split:output:1"}
+    editor.take_name(body.node("sum"), "Identity", lambda moved: [moved.tensor(0)], T)
+    editor.take_name(body.node("relu"), "Identity", lambda moved: [moved.tensor(0)], T)
+    found = consistent(graph).functions["f"]
+    assert found.node("sum").inputs == ("sum/forward:z:0",)
+    assert found.node("elu").inputs == ("sum:output:0",)
+    assert found.node("relu").inputs == ("relu/forward:activations:0",)
+    assert found.ret == {"y": "relu:output:0", "s": "split:output:1"}
+    assert did(body)["elu"] == ["input"]
+
+
+def test_shapes_go_with_the_name_and_stay_with_the_op() -> None:
+    shapes = attr([b"shape"])
+    message = graphdef(node("a", "Relu", "a", _output_shapes=shapes, _class=[b"loc:@b"]))
+    graph = graphs.opened(message).copy()
+    new = Editor(graph, Author("r", "i")).take_name(
+        graph.main.node("a"), "Identity", lambda m: [m.name], T
+    )
+    for name in ("a", "a/forward"):
+        assert consistent(graph).main.node(name).attr("_output_shapes") == shapes
+    assert new.attr("_class") == attr([b"loc:@b"])
+
+
+def test_a_name_can_be_given_twice(graph: Graph, editor: Editor) -> None:
+    for _ in range(2):
+        editor.take_name(graph.main.node("again"), "Identity", lambda moved: [moved.name], T)
+    assert [one.name for one in consistent(graph).main][4:] == [
+        "again/forward", "again/forward_1", "again",
+    ]  # fmt: skip
+
+
+def test_in_a_function_an_op_of_unknown_outputs_stays() -> None:
+    odd = function("f", ["x"], [node("odd", "NoSuchOp", "x")], {})
+    graph = graphs.opened(graphdef(functions=[odd])).copy()
+    with pytest.raises(PatchError, match="NoSuchOp 'odd' in function f: its outputs are not known"):
+        Editor(graph, Author("r", "i")).take_name(
+            graph.functions["f"].node("odd"), "Identity", lambda moved: [], T
+        )
+
+
+READERS: dict[str, tuple[str, int, dict[str, tuple[str, ...]], dict[str, str], int]] = {
+    "output 0 in both spellings": (
+        "main", 0, {"sum": ("new", "split:1", "^split"), "again": ("new",)}, {}, 2,
+    ),
+    "output 1": ("main", 1, {"sum": ("split", "new", "^split"), "again": ("split:0",)}, {}, 1),
+    "in a function": (
+        "f", 0, {"sum": ("new:output:0", "split:output:1", "^split")},
+        {"y": "relu:activations:0", "s": "split:output:1"}, 1,
+    ),
+    "what a function returns": (
+        "f", 1, {"sum": ("split:output:0", "new:output:0", "^split")},
+        {"y": "relu:activations:0", "s": "new:output:0"}, 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("label", "output", "inputs", "ret", "count"), READERS.values(), ids=READERS
+)
+def test_readers_are_sent_elsewhere(
+    graph: Graph,
+    editor: Editor,
+    label: str,
+    output: int,
+    inputs: dict[str, tuple[str, ...]],
+    ret: dict[str, str],
+    count: int,
+) -> None:
+    body = graph.body(label)
+    split = body.node("split")
+    new = editor.add("new", "Identity", [split.tensor(output)], T, beside=split)
+    assert editor.reroute(split, output, new.tensor(0), keep=new.index) == count
+    found = consistent(graph).body(label)
+    assert {name: found.node(name).inputs for name in inputs} == inputs
+    assert found.node("new").inputs == (split.tensor(output),)
+    assert found.ret == ret
+
+
+CHANGES: dict[str, Callable[[Editor], object]] = {
+    "attr": lambda e: e.set_attr(e.graph.main.node("again"), "_a", attr(1)),
+    "input": lambda e: e.set_input(e.graph.functions["f"].node("elu"), 0, "x"),
+    "add": lambda e: e.add("n", "NoOp", [], {}, e.graph.main.node("x")),
+    "take name": lambda e: e.take_name(e.graph.main.node("x"), "Identity", lambda m: [m.name], T),
+    "reroute": lambda e: e.reroute(e.graph.main.node("split"), 0, "x", keep=-1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_of_a_copy_leaves_the_original(change: Callable[[Editor], object]) -> None:
+    original = graph_of_both()
+    before = graphs.written(original)
+    copy = original.copy()
+    change(Editor(copy, Author("r", "i")))
+    assert graphs.written(original) == before != graphs.written(copy)
+    consistent(original)
+    consistent(copy)
+
+
+def test_every_edit_is_the_same_on_every_run() -> None:
+    found = []
+    for _ in range(2):
+        graph = graph_of_both().copy()
+        for change in CHANGES.values():
+            change(Editor(graph, Author("r", "i")))
+        found.append(graphs.written(graph))
+    assert found[0] == found[1]
+
+
+def test_what_an_editor_is_told_once_it_tells_once(editor: Editor) -> None:
+    for _ in range(2):
+        editor.note("a")
+        editor.used("attr", session="one", tape="two")
+    editor.used("stock")
+    editor.left_alone("why")
+    assert (list(editor.notes), list(editor.carriers)) == (["a"], ["attr", "stock"])
+    assert (list(editor.session), list(editor.tape), editor.idle) == (["one"], ["two"], ["why"])
+    answers = iter([1, 2])
+    assert [editor.cached("question", lambda: next(answers)) for _ in range(2)] == [1, 1]

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+from graphpatch.graph import wire
+from graphpatch.graph.edit import Editor
+from graphpatch.graph.emit import graph_pieces
+from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.heads import LARGE
+from graphpatch.graph.provenance import Author
+from graphpatch.graph.wire import Source, Span
+from tests import graphs
+from tests.graphs import attr, const, function, graphdef, node
+
+STRANGE = wire.encoded(77, b"?" * 40) + b"\x98\x06\x01"
+
+
+def patched(graph: Graph, *ops: str) -> Graph:
+    copy = graph.copy()
+    for name in ops:
+        body = copy.main if "." not in name else copy.functions[name.partition(".")[0]]
+        Editor(copy, Author("r", "i")).set_attr(body.node(name.rpartition(".")[2]), "_a", attr("x"))
+    return copy
+
+
+def without_marks(message: GraphDef) -> GraphDef:
+    for nodes in [message.node, *(one.node_def for one in message.library.function)]:
+        for one in nodes:
+            for key in ("_a", "_graphpatch"):
+                one.attr.pop(key, None)
+    return message
+
+
+def test_what_nobody_touched_is_one_span() -> None:
+    raw = graphs.sample().SerializeToString()
+    source = Source(b"??" + raw + b"??")
+    graph = open_graph(source, 2, 2 + len(raw))
+    assert graph_pieces(graph) == [Span(source, 2, 2 + len(raw))]
+
+
+def test_of_a_touched_large_node_the_tensor_is_a_span() -> None:
+    graph = patched(graphs.opened(graphdef(const("c", 4 * LARGE), node("d", "NoOp"))), "c")
+    pieces = graph_pieces(graph)
+    assert wire.size(piece for piece in pieces if isinstance(piece, bytes)) < 500
+    assert without_marks(graphs.parsed(graph)) == graphdef(const("c", 4 * LARGE), node("d", "NoOp"))
+
+
+def test_nodes_before_between_and_behind_other_fields() -> None:
+    nodes = [wire.encoded(1, node(f"n{k}", "NoOp").SerializeToString()) for k in range(4)]
+    inner = function("f", ["a"], [node("m", "Neg", "a")], {"b": "m:y:0"})
+    library = wire.encoded(2, wire.encoded(1, inner.SerializeToString() + STRANGE) + STRANGE)
+    raw = STRANGE + nodes[0] + library + nodes[1] + b"\x18\x15" + nodes[2] + STRANGE + nodes[3]
+    graph = graphs.opened(raw)
+    assert graphs.written(graph) == raw
+    found = graphs.written(patched(graph, "n1"))
+    at = raw.index(nodes[1])
+    assert found.startswith(raw[:at])
+    assert found.endswith(raw[at + len(nodes[1]) :])
+    assert without_marks(GraphDef.FromString(found)) == GraphDef.FromString(raw)
+    found = graphs.written(patched(graph, "f.m"))
+    start, end = raw.index(library), raw.index(library) + len(library)
+    assert found.startswith(raw[:start])
+    assert found.endswith(raw[end:])
+    assert found.count(STRANGE) == raw.count(STRANGE)
+    assert without_marks(GraphDef.FromString(found)) == GraphDef.FromString(raw)
+
+
+def test_nodes_of_several_functions_and_libraries() -> None:
+    def one(name: str) -> GraphDef:
+        return graphdef(functions=[function(name, ["a"], [node("m", "Neg", "a")], {"b": "m:y:0"})])
+
+    raw = b"".join(one(name).SerializeToString() for name in "fgh")
+    found = graphs.parsed(patched(graphs.opened(raw), "h.m", "f.m"))
+    assert ["_a" in f.node_def[0].attr for f in found.library.function] == [True, False, True]
+    assert without_marks(found) == GraphDef.FromString(raw)
+
+
+def test_a_function_returns_what_it_was_told_to() -> None:
+    inner = function("f", ["a"], [node("m", "Neg", "a")], {"b": "m:y:0", "c": "a", "": "a"})
+    graph = graphs.opened(graphdef(functions=[inner])).copy()
+    graph.functions["f"].ret["b"] = "a"
+    [found] = graphs.parsed(graph).library.function
+    assert dict(found.ret) == {"b": "a", "c": "a", "": "a"}
+    found.ret["b"] = "m:y:0"
+    assert found == inner
+
+
+def test_functions_that_were_added_come_last() -> None:
+    graph = graphs.opened(graphs.sample()).copy()
+    raw = graphs.written(graph)
+    graph.added.function.add().signature.name = "new"
+    graph.added.gradient.add(function_name="f", gradient_func="new")
+    assert graphs.written(graph).startswith(raw)
+    library = graphs.parsed(graph).library
+    assert [one.signature.name for one in library.function] == ["f", "new"]
+    assert library.gradient[0].gradient_func == "new"
+
+
+def test_an_empty_graph() -> None:
+    assert graph_pieces(graphs.opened(b"")) == []
+    assert graphs.written(graphs.opened(b"")) == b""

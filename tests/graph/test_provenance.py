@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from graphpatch.errors import ModelError
+from graphpatch.graph import provenance
+from graphpatch.graph.edit import Editor
+from graphpatch.graph.heads import LARGE
+from graphpatch.graph.provenance import KEY, Author, entries, touched
+from tests import graphs
+from tests.graphs import attr, const, node
+
+AUTHOR = Author("clip", "0123456789abcdef")
+
+
+def test_an_entry_is_one_json_object() -> None:
+    assert json.loads(AUTHOR.entry("attr", attr="T", was=None)) == {
+        "rule": "clip", "id": "0123456789abcdef", "did": "attr", "attr": "T", "was": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [4, 2 * LARGE])
+def test_edits_are_written_down_oldest_first(size: int) -> None:
+    graph = graphs.opened(graphs.graphdef(const("c", size), node("d", "NoOp")))
+    body = graph.main
+    assert not list(touched(body))
+    assert entries(body.node("c")) == []
+    for rule in ("one", "two"):
+        Editor(graph, Author(rule, rule)).set_attr(body.node("c"), "_a", attr(rule))
+    assert [entry["rule"] for entry in entries(body.node("c"))] == ["one", "two"]
+    assert [entry["was"] for entry in entries(body.node("c"))] == [
+        None,
+        attr("one").SerializeToString().hex(),
+    ]
+    assert [found.name for found in touched(body)] == ["c"]
+
+
+@pytest.mark.parametrize("size", [4, 2 * LARGE])
+def test_what_was_written_down_is_read_from_the_file(size: int) -> None:
+    graph = graphs.opened(graphs.graphdef(const("c", size), node("d", "NoOp")))
+    Editor(graph, AUTHOR).set_attr(graph.main.node("c"), "_a", attr("x"))
+    again = graphs.opened(graphs.written(graph))
+    assert [found.name for found in touched(again.main)] == ["c"]
+    assert entries(again.main.node("c")) == entries(graph.main.node("c"))
+    assert [entry["did"] for entry in entries(again.main.node("c"))] == ["attr"]
+
+
+def test_the_attr_starts_with_an_underscore_as_tensorflow_ignores_those() -> None:
+    assert KEY.startswith("_")
+
+
+@pytest.mark.parametrize(
+    "value", [[b"no JSON"], [b"[]"], [b"{}"], [b'{"id": 1}'], [b'"text"'], b"no list", 3]
+)
+def test_what_is_no_provenance_of_ours_is_said(value: object) -> None:
+    attrs: dict[str, Any] = {KEY: value}
+    body = graphs.main(node("a", "NoOp", **attrs))
+    with pytest.raises(ModelError, match=r"NoOp 'a': its attr _graphpatch is not one that graphp"):
+        entries(body.node("a"))
+
+
+def test_a_list_without_edits_is_no_provenance() -> None:
+    attrs: dict[str, Any] = {KEY: []}
+    assert provenance.entries(graphs.main(node("a", "NoOp", **attrs)).node("a")) == []

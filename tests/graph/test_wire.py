@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphpatch.errors import ModelError
+from graphpatch.graph import wire
+from graphpatch.graph.wire import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    Field,
+    Piece,
+    Replacement,
+    Source,
+    Span,
+)
+from tests import graphs
+
+# A field of each wire type: number 1 a number, 2 bytes, 3 and 4 fixed, 200 bytes.
+EACH = b"\x08\x96\x01" + b"\x12\x03abc" + b"\x1d1234" + b"\x2112345678" + b"\xc2\x0c\x00"
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_a_number_is_read_as_it_was_encoded(number: int) -> None:
+    raw = wire.varint(number)
+    assert wire.read_varint(b"??" + raw + b"??", 2) == (number, 2 + len(raw))
+
+
+@pytest.mark.parametrize(
+    ("number", "raw"), [(0, b"\0"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02")]
+)
+def test_numbers_are_encoded_as_protobuf_does(number: int, raw: bytes) -> None:
+    assert wire.varint(number) == raw
+
+
+def test_a_number_of_more_than_64_bits_is_refused() -> None:
+    with pytest.raises(ModelError, match="more than 64 bits"):
+        wire.read_varint(b"\xff" * 11, 0)
+
+
+def test_fields_lie_one_behind_the_other() -> None:
+    assert list(wire.fields(EACH, 0, len(EACH))) == [
+        Field(1, VARINT, 0, 1, 3),
+        Field(2, BYTES, 3, 5, 8),
+        Field(3, FIXED32, 8, 9, 13),
+        Field(4, FIXED64, 13, 14, 22),
+        Field(200, BYTES, 22, 25, 25),
+    ]
+
+
+def test_a_message_in_the_middle_of_a_source() -> None:
+    found = list(wire.fields(b"??" + EACH + b"??", 2, 2 + len(EACH)))
+    assert [(field.number, field.end - field.start) for field in found] == [
+        (1, 3), (2, 5), (3, 5), (4, 9), (200, 3),
+    ]  # fmt: skip
+
+
+def test_a_message_cut_short_is_refused_at_every_byte_that_ends_no_field() -> None:
+    whole = {0, *(field.end for field in wire.fields(EACH, 0, len(EACH)))}
+    for end in range(len(EACH)):
+        if end in whole:
+            assert len(list(wire.fields(EACH[:end], 0, end))) < 5
+            continue
+        with pytest.raises(ModelError, match="truncated"):
+            list(wire.fields(EACH[:end], 0, end))
+        with pytest.raises(ModelError, match=f"truncated: the field at byte .* not {end}"):
+            list(wire.fields(EACH, 0, end))
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"\x00\x00", r"byte 0 starts no field \(tag 0\)"),
+        (b"\x08\x01\x07\x01", "byte 2 starts no field"),
+        (b"\x0b\x0c", "byte 0 starts no field"),
+        (b"\x0e\x00\x00\x00\x00", "byte 0 starts no field"),
+        (b"\xff" * 12, "more than 64 bits"),
+    ],
+)
+def test_what_is_no_message_is_refused(raw: bytes, reason: str) -> None:
+    with pytest.raises(ModelError, match=f"not a protobuf: .*{reason}|{reason}"):
+        list(wire.fields(raw, 0, len(raw)))
+
+
+def test_a_length_beyond_all_bounds_is_refused() -> None:
+    raw = b"\x0a" + wire.varint(2**63) + b"abc"
+    with pytest.raises(ModelError, match="truncated"):
+        list(wire.fields(raw, 0, len(raw)))
+
+
+def test_encoding_and_enclosing_are_the_same_message() -> None:
+    source = Source(b"0123456789")
+    pieces: list[Piece] = [b"ab", Span(source, 2, 5), b"c"]
+    assert wire.size(pieces) == 6
+    assert (
+        graphs.joined(wire.enclosed(5, pieces)) == wire.encoded(5, b"ab234c") == b"\x2a\x06ab234c"
+    )
+    assert wire.encoded(200, b"") == b"\xc2\x0c\x00"
+
+
+def test_splicing_puts_pieces_in_place_and_leaves_the_rest() -> None:
+    source = Source(b"0123456789")
+    pieces = wire.splice(
+        source,
+        1,
+        9,
+        [Replacement(1, 1, [b"<"]), Replacement(3, 5, [b"a", b"b"]), Replacement(8, 9, [])],
+    )
+    assert graphs.joined(pieces) == b"<12ab567"
+    assert [piece for piece in pieces if isinstance(piece, Span)] == [
+        (source, 1, 3),
+        (source, 5, 8),
+    ]
+    assert wire.splice(source, 0, 10, []) == [Span(source, 0, 10)]
+    assert wire.splice(source, 4, 4, []) == []
+
+
+def test_a_file_is_mapped_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(EACH)
+    source = wire.map_file(path)
+    assert isinstance(source.data, mmap.mmap)
+    assert source.data[:] == EACH
+    assert source.descriptor >= 0
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    with pytest.raises(ModelError, match="file is empty"):
+        wire.map_file(path)

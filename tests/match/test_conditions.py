@@ -1,0 +1,194 @@
+"""Each key of a match: which ops of a graph it means, and which it leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+from graphpatch.errors import RulesError
+from graphpatch.graph.graph import Graph
+from graphpatch.match.conditions import KEYS, conditions, holds
+from graphpatch.match.select import select
+from graphpatch.match.spec import FIELDS, Match
+from tests import graphs
+from tests.graphs import const, function, graphdef, node
+
+CALLED = AttrValue(func={"name": "f"})
+
+
+def match(value: Any) -> Match:
+    return msgspec.convert(value, Match)
+
+
+def shape(*sizes: int, unknown: bool = False) -> AttrValue:
+    dims = [TensorShapeProto.Dim(size=size) for size in sizes]
+    return AttrValue(shape=TensorShapeProto(dim=dims, unknown_rank=unknown))
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    conv: dict[str, Any] = {"strides": [1, 2, 2, 1], "padding": "SAME", "use_cudnn_on_gpu": False}
+    inner = [node("relu", "Relu", "a"), node("conv", "Conv2D", "a", "a", **conv)]
+    return graphs.opened(
+        graphdef(
+            node("x", "Placeholder", shape=shape(-1, 4)),
+            node("half", "Placeholder", dtype="float16", shape=shape(unknown=True)),
+            const("w"),
+            node("v", "VariableV2", dtype="float32"),
+            node("tower/conv", "Conv2D", "x", "w", **conv),
+            node("tower/conv_1", "Conv2D", "x", "w", strides=[1, 1, 1, 1], padding="VALID"),
+            node("tower/relu", "Relu", "tower/conv"),
+            node("relu", "Relu", "half", T="float16", _gradient_op_type="Mine"),
+            node("relu6", "Relu6", "relu", T="float16"),
+            node("leaky", "LeakyRelu", "tower/relu", alpha=0.1),
+            node("stripped", "LeakyRelu", "leaky", T=None),
+            node("norm", "FusedBatchNorm", "leaky", "w", "w", "w", "w"),
+            node("norm_off", "FusedBatchNorm", "norm", "w", "w", "w", "w", is_training=False),
+            node("cast", "Cast", "norm", SrcT="float32", DstT="int32"),
+            node(
+                "call", "StatefulPartitionedCall", "cast", f=CALLED, Tin=["int32"], Tout=["int32"]
+            ),
+            node("odd", "ZeroOut", "cast", _class=[b"loc:@w"]),
+            node("done", "NoOp", "^odd"),
+            functions=[
+                function("f", ["a"], inner, {"b": "relu:activations:0"}),
+                function("while_body_1", ["a"], [node("relu", "Relu", "a")], {}),
+            ],
+        )
+    )
+
+
+ALL = (
+    "x half w v tower/conv tower/conv_1 tower/relu relu relu6 leaky stripped norm norm_off cast"
+    " call odd done f:relu f:conv while_body_1:relu"
+).split()
+RELUS = ["tower/relu", "relu", "f:relu", "while_body_1:relu"]
+CONVS = ["tower/conv", "tower/conv_1", "f:conv"]
+
+MATCHES: list[tuple[Any, list[str]]] = [
+    ({}, ALL),
+    # op
+    ({"op": "Relu"}, RELUS),
+    ({"op": "relu"}, []),
+    ({"op": "Relu*"}, ["tower/relu", "relu", "relu6", "f:relu", "while_body_1:relu"]),
+    ({"op": ["Relu6", "Cast", "NoSuchOp"]}, ["relu6", "cast"]),
+    ({"op": "*Relu"}, [*RELUS[:2], "leaky", "stripped", *RELUS[2:]]),
+    # name
+    ({"name": "relu"}, ["relu", "f:relu", "while_body_1:relu"]),
+    ({"name": "tower/*"}, ["tower/conv", "tower/conv_1", "tower/relu"]),
+    ({"name": "**/relu"}, RELUS),
+    ({"name": ["relu6", "relu6", "gone", "x"]}, ["x", "relu6"]),
+    ({"name": ["relu6", "tower/c*"]}, ["tower/conv", "tower/conv_1", "relu6"]),
+    ({"name": "tower"}, []),
+    ({"op": "Conv2D", "name": "tower/**"}, CONVS[:2]),
+    ({"op": "Relu", "name": "tower/conv"}, []),
+    # name_regex
+    ({"name_regex": "relu"}, ["relu", "f:relu", "while_body_1:relu"]),
+    ({"name_regex": r".*relu\d?"}, ["tower/relu", "relu", "relu6", "f:relu", "while_body_1:relu"]),
+    ({"name_regex": "elu"}, []),
+    ({"name_regex": "(x|w|v)"}, ["x", "w", "v"]),
+    # attr
+    ({"attr": {"strides": [1, 2, 2, 1]}}, ["tower/conv", "f:conv"]),
+    ({"attr": {"padding": "VALID"}}, ["tower/conv_1"]),
+    ({"attr": {"padding": {"in": ["SAME", "VALID"]}}}, CONVS),
+    ({"attr": {"padding": "SAME", "strides": {"in": [[1, 1, 1, 1]]}}}, []),
+    ({"attr": {"strides": [1, 2]}}, []),
+    ({"attr": {"T": "float16"}}, ["relu", "relu6"]),
+    ({"attr": {"DstT": "int32"}}, ["cast"]),
+    ({"attr": {"shape": [-1, 4]}}, ["x"]),
+    ({"attr": {"alpha": 0.1}}, ["leaky"]),
+    ({"attr": {"f": "f"}}, ["call"]),
+    ({"attr": {"_class": ["loc:@w"]}}, ["odd"]),
+    ({"attr": {"_gradient_op_type": "Mine"}}, ["relu"]),
+    ({"attr": {"_gradient_op_type": True}}, ["relu"]),
+    ({"op": "Relu", "attr": {"_gradient_op_type": False}}, ["tower/relu", *RELUS[2:]]),
+    ({"attr": {"alpha": True}}, ["leaky"]),
+    ({"attr": {"value": True}}, ["w"]),
+    ({"attr": {"no_such_attr": True}}, []),
+    # what TensorFlow takes for an attr that the NodeDef leaves out
+    ({"attr": {"alpha": 0.2}}, ["stripped"]),
+    ({"op": "LeakyRelu", "attr": {"T": "float32"}}, ["leaky", "stripped"]),
+    ({"attr": {"data_format": "NHWC"}}, [*CONVS[:2], "norm", "norm_off", "f:conv"]),
+    ({"attr": {"dilations": [1, 1, 1, 1]}}, CONVS),
+    ({"op": "FusedBatchNorm", "attr": {"epsilon": {"in": [1, 0.0001]}}}, ["norm", "norm_off"]),
+    ({"attr": {"is_training": True}}, ["norm"]),
+    ({"attr": {"is_training": False}, "op": "Fused*"}, ["norm_off"]),
+    ({"attr": {"is_training": {"in": [True]}}}, ["norm"]),
+    ({"attr": {"use_cudnn_on_gpu": True}}, ["tower/conv_1"]),
+    ({"attr": {"use_cudnn_on_gpu": False}, "op": "Conv2D"}, ["tower/conv", "f:conv"]),
+    # dtype of output 0
+    ({"dtype": "float16"}, ["half", "relu", "relu6"]),
+    ({"dtype": ["int32", "float16"]}, ["half", "relu", "relu6", "cast", "call"]),
+    ({"dtype": "float32", "op": "Variable*"}, ["v"]),
+    ({"dtype": "float32", "op": ["Leaky*", "NoOp", "ZeroOut"]}, ["leaky", "stripped"]),
+    # body
+    ({"body": "main", "op": "Relu"}, ["tower/relu", "relu"]),
+    ({"body": "f"}, ["f:relu", "f:conv"]),
+    ({"body": "while_*"}, ["while_body_1:relu"]),
+    ({"body": ["f", "main"], "op": "Conv2D"}, CONVS),
+    ({"body": "gone"}, []),
+    # any, all, not
+    ({"any": [{"op": "Cast"}, {"name": "x"}]}, ["x", "cast"]),
+    ({"any": []}, []),
+    ({"all": [{"op": "Relu"}, {"name": "tower/*"}]}, ["tower/relu"]),
+    ({"all": []}, ALL),
+    ({"op": "Relu", "not": {"body": "main"}}, RELUS[2:]),
+    ({"not": {"not": {"op": "Cast"}}}, ["cast"]),
+    ({"not": {}}, []),
+    ({"any": [{"all": [{"op": "Relu"}, {"not": {"body": "*"}}]}, {"name": "v"}]}, ["v"]),
+]  # fmt: skip
+
+
+def spelled(graph: Graph, wanted: Match) -> list[str]:
+    found = [(node.body.label, node.name) for node in select(graph, wanted)]
+    return [name if label == "main" else f"{label}:{name}" for label, name in found]
+
+
+@pytest.mark.parametrize(("value", "names"), MATCHES, ids=str)
+def test_a_match_means_these_ops_and_no_others(graph: Graph, value: Any, names: list[str]) -> None:
+    wanted = match(value)
+    assert spelled(graph, wanted) == names
+    # The indices that `select` uses give what the conditions say.
+    condition = holds(wanted)
+    slowly = [node for body in graph.bodies for node in body if condition(node)]
+    assert [(n.body.label, n.index) for n in slowly] == [
+        (n.body.label, n.index) for n in select(graph, wanted)
+    ]
+
+
+def test_every_key_has_its_condition() -> None:
+    tried = {key for value, _ in MATCHES for key in value}
+    assert tried == {
+        "op", "name", "name_regex", "attr", "dtype", "body", "any", "all", "not",
+    }  # fmt: skip
+    assert tried <= set(KEYS) <= {field.encode_name for field in FIELDS}
+
+
+def test_conditions_are_those_that_are_given() -> None:
+    given = {"dtype": "float32", "op": "Relu", "not": {"name": "x"}}
+    assert list(conditions(match(given))) == ["op", "not", "dtype"]
+    assert conditions(match({})) == {}
+
+
+def test_a_regular_expression_that_is_none() -> None:
+    with pytest.raises(RulesError, match=r"name_regex '\(a' is no regular expression: missing \)"):
+        conditions(match({"name_regex": "(a"}))
+
+
+def test_after_an_edit_it_is_the_new_graph_that_is_matched(graph: Graph) -> None:
+    from graphpatch.graph.edit import Editor
+    from graphpatch.graph.provenance import Author
+
+    copy = graph.copy()
+    assert spelled(copy, match({"op": "Identity"})) == []
+    moved = copy.main.node("relu6")
+    typed = {"T": graphs.attr("float16")}
+    Editor(copy, Author("r", "i")).take_name(moved, "Identity", lambda m: [m.name], typed)
+    assert spelled(copy, match({"op": "Identity"})) == ["relu6"]
+    assert spelled(copy, match({"name": "relu6"})) == ["relu6"]
+    assert spelled(copy, match({"op": "Relu6"})) == ["relu6/forward"]
+    assert spelled(graph, match({"op": "Relu6"})) == ["relu6"]

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphpatch.match.glob import compiled, is_glob, matches
+
+# A glob, the names that it means, and names that it must leave.
+GLOBS: dict[str, tuple[list[str], list[str]]] = {
+    "relu": (["relu"], ["relu1", "a/relu", "Relu", "relu/a", ""]),
+    "a/relu": (["a/relu"], ["relu", "b/a/relu", "a/b/relu"]),
+    "*": (["relu", "a", ""], ["a/relu"]),
+    "relu*": (["relu", "relu1", "relu_1"], ["relu/a", "a/relu"]),
+    "*relu*": (["relu", "my_relu_1"], ["a/relu", "Relu"]),
+    "a/*": (["a/b", "a/relu1"], ["a", "a/b/c", "b/a/c"]),
+    "a/*/c": (["a/b/c"], ["a/c", "a/b/b/c"]),
+    "a/**": (["a/b", "a/b/c", "a/b/c/d"], ["a", "ab/c", "b/a/c"]),
+    "**": (["a", "a/b", "a/b/c", ""], []),
+    "**/relu": (["relu", "a/relu", "a/b/relu"], ["a/relu1", "prelu", "a/prelu"]),
+    "a/**/c": (["a/c", "a/b/c", "a/b/b/c"], ["a/bc", "ac", "c"]),
+    "**/conv*/**": (["conv1/w", "a/conv/b/c"], ["conv1", "a/conv"]),
+    "a**": (["a", "a/b", "ab/c"], ["b/a"]),
+    "relu?": (["relu1", "relu_"], ["relu", "relu12", "relu/"]),
+    "a.b": (["a.b"], ["a_b", "axb"]),
+    "a[12]": (["a[12]"], ["a1", "a2"]),
+    "a+(b)$": (["a+(b)$"], ["aab"]),
+    "*Relu*": (["Relu", "Relu6", "LeakyRelu"], ["relu", "Elu"]),
+}
+
+
+@pytest.mark.parametrize(("glob", "names"), GLOBS.items())
+def test_a_glob_means_these_names_and_no_others(
+    glob: str, names: tuple[list[str], list[str]]
+) -> None:
+    meant, left = names
+    assert [name for name in meant + left if matches(glob, name)] == meant
+
+
+@given(st.text(st.characters(exclude_characters="*?", codec="utf-8"), max_size=20))
+def test_without_a_wildcard_it_is_a_name(name: str) -> None:
+    assert not is_glob(name)
+    assert matches(name, name)
+    assert not matches(name, name + "x")
+
+
+@given(st.text("ab/*?", max_size=8), st.text("ab/", max_size=8))
+def test_a_glob_is_read_token_by_token(glob: str, name: str) -> None:
+    assert is_glob(glob) == any(wildcard in glob for wildcard in "*?")
+    assert matches(glob, name) == slowly(glob, name)
+
+
+def slowly(glob: str, name: str) -> bool:
+    """The same, tried out letter by letter."""
+    if not glob:
+        return not name
+    if glob.startswith("**/"):
+        scopes = [0] + [place + 1 for place, letter in enumerate(name) if letter == "/"]
+        return any(slowly(glob[3:], name[place:]) for place in scopes)
+    if glob.startswith("**"):
+        return any(slowly(glob[2:], name[place:]) for place in range(len(name) + 1))
+    if glob.startswith("*"):
+        most = len(name.partition("/")[0])
+        return any(slowly(glob[1:], name[place:]) for place in range(most + 1))
+    letters = {"?": "ab"}.get(glob[0], glob[0])
+    return name[:1] != "" and name[0] in letters and slowly(glob[1:], name[1:])
+
+
+def test_it_is_compiled_once() -> None:
+    assert compiled("a/**") is compiled("a/**")
+    assert isinstance(compiled("a/**"), re.Pattern)

@@ -1,0 +1,124 @@
+"""What is said of a match that found nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from graphpatch.match import misses
+from graphpatch.match.misses import explain, nearest_names
+from graphpatch.match.spec import Match
+from tests import graphs
+from tests.graphs import graphdef, node
+
+
+def said(value: Any, *more: Any) -> list[str]:
+    found = explain([graphs.opened(graphs.sample()), *more], msgspec.convert(value, Match))
+    return [line.strip() for line in found.splitlines()]
+
+
+SAID: dict[str, tuple[Any, list[str]]] = {
+    "an op type": (
+        {"op": "Rleu"},
+        ["looked at 11 ops", "op 'Rleu': 0 of them; nearest: Relu, Relu6"],
+    ),
+    "the case of an op type": (
+        {"op": "relu"},
+        ["looked at 11 ops", "op 'relu': 0 of them; nearest: Relu, Relu6"],
+    ),
+    "a glob of op types": (
+        {"op": "*relu*"},
+        ["looked at 11 ops", "op '*relu*': 0 of them; nearest: Relu, Relu6"],
+    ),
+    "an op type like none": (
+        {"op": "Xyz"},
+        [
+            "looked at 11 ops",
+            "op 'Xyz': 0 of them; nearest: Const, Identity, Mul, NoOp, Placeholder",
+        ],
+    ),
+    "a name": ({"name": "rleu"}, ["looked at 11 ops", "name 'rleu': 0 of them; nearest: relu"]),
+    "a name without its scope": (
+        {"name": "relu6"},
+        ["looked at 11 ops", "name 'relu6': 0 of them; nearest: relu, tower/relu6"],
+    ),
+    "a glob": (
+        {"name": "towr/*relu*"},
+        ["looked at 11 ops", "name 'towr/*relu*': 0 of them; nearest: relu, tower/relu6"],
+    ),
+    "several": (
+        {"op": ["Rleu", "Mull"], "name": "x"},
+        [
+            "looked at 11 ops",
+            "op 'Rleu', 'Mull': 0 of them; nearest: Relu, Relu6, Mul",
+            "name 'x': 1 of them",
+        ],
+    ),
+    "a body": (
+        {"body": "mian"},
+        ["looked at 11 ops", "body 'mian': 0 of them; nearest: main"],
+    ),
+    "keys that hold alone": (
+        {"op": "Relu", "name": "tower/**", "attr": {"T": "float32"}, "dtype": "int32"},
+        [
+            "looked at 11 ops",
+            "op 'Relu': 2 of them",
+            "name 'tower/**': 1 of them",
+            "attr: 7 of them",
+            "dtype: 0 of them",
+        ],
+    ),
+    "a regular expression": (
+        {"name_regex": "Relu.*"},
+        ["looked at 11 ops", "name_regex 'Relu.*': 0 of them"],
+    ),
+    "what is combined": (
+        {"any": [{"op": "Gone"}], "not": {"op": "Relu"}},
+        ["looked at 11 ops", "any: 0 of them", "not: 9 of them"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "lines"), SAID.values(), ids=SAID)
+def test_it_says_why_nothing_was_found(value: Any, lines: list[str]) -> None:
+    assert said(value) == lines
+
+
+def test_it_looks_at_every_graph_of_a_model() -> None:
+    other = graphs.opened(graphdef(node("elu", "Elu", "elu")))
+    assert said({"op": "Eluu"}, other) == [
+        "looked at 12 ops",
+        "op 'Eluu': 0 of them; nearest: Elu",
+    ]
+
+
+def test_it_says_the_same_on_every_run() -> None:
+    types = ["Relu", "Relu6", "LeakyRelu", "QuantizedRelu", "ReluGrad", "Relu6Grad", "Selu"]
+    other = graphs.opened(graphdef(*(node(op, op, op) for op in types)))
+    [_, line] = explain([other], msgspec.convert({"op": "*relu*"}, Match)).splitlines()
+    assert line.endswith("nearest: LeakyRelu, QuantizedRelu, Relu, Relu6, Relu6Grad")
+
+
+NEAR: dict[str, tuple[str, list[str], list[str]]] = {
+    "similar": ("conv1", ["conv2", "pool1", "x"], ["conv2"]),
+    "another case first": ("Conv", ["conv1", "conv"], ["conv", "conv1"]),
+    "in another scope": ("conv", ["a/b/conv", "x"], ["a/b/conv"]),
+    "what a glob holds": ("a/*conv*", ["b/my_conv_1", "a/pool"], ["b/my_conv_1"]),
+    "at most five": ("n*", [f"n{k}" for k in range(9)], ["n0", "n1", "n2", "n3", "n4"]),
+    "nothing": ("zzz", ["a", "b"], []),
+    "no names": ("a", [], []),
+}
+
+
+@pytest.mark.parametrize(("text", "legal", "found"), NEAR.values(), ids=NEAR)
+def test_the_nearest_names(text: str, legal: list[str], found: list[str]) -> None:
+    assert nearest_names(text, legal) == found
+
+
+def test_among_very_many_names_it_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(misses, "LARGE", 2)
+    legal = ["a", "b", "conv1", "scope/conv"]
+    assert nearest_names("conv2", legal) == []
+    assert nearest_names("conv", legal) == ["conv1", "scope/conv"]

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphpatch import names
+from graphpatch.names import OP_NAME, TensorName, fresh, op_of, parse
+
+SPELLED = {
+    "op": TensorName("op"),
+    "scope/op": TensorName("scope/op"),
+    "op:1": TensorName("op", 1),
+    "op:12": TensorName("op", 12),
+    "^op": TensorName("op", control=True),
+    "^scope/op": TensorName("scope/op", control=True),
+    "op:out:0": TensorName("op", 0, "out"),
+    "scope/op:output_shapes:3": TensorName("scope/op", 3, "output_shapes"),
+}
+
+
+@pytest.mark.parametrize(("text", "name"), SPELLED.items())
+def test_each_spelling_is_taken_apart_and_put_together(text: str, name: TensorName) -> None:
+    assert parse(text) == name
+    assert str(name) == text
+    assert op_of(text) == name.op
+
+
+def test_output_0_has_two_spellings_and_is_one_tensor() -> None:
+    assert parse("op:0") == parse("op")
+    assert str(parse("op:0")) == "op"
+
+
+def test_an_output_arg_is_not_an_index() -> None:
+    assert parse("op:1:0") == TensorName("op", 0, "1")
+    assert parse("op:1:0") != parse("op:1")
+
+
+@given(
+    st.from_regex(OP_NAME, fullmatch=True),
+    st.integers(0, 1000),
+    st.from_regex(r"[a-z_][a-z0-9_]*", fullmatch=True) | st.just(""),
+    st.booleans(),
+)
+def test_what_is_put_together_is_taken_apart(op: str, index: int, arg: str, control: bool) -> None:
+    name = TensorName(op, control=True) if control else TensorName(op, index, arg)
+    assert parse(str(name)) == name
+    assert op_of(str(name)) == op
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "A/b", "a.b", "_Arg", "0start", ".hidden", "a>b", "a/b-c", "a\\b", "a_1"]
+)
+def test_names_that_tensorflow_takes(name: str) -> None:
+    assert OP_NAME.fullmatch(name)
+
+
+@pytest.mark.parametrize("name", ["", "/a", "-a", "a b", "a:0", "^a", "ä", "a\n"])
+def test_names_that_tensorflow_refuses(name: str) -> None:
+    assert not OP_NAME.fullmatch(name)
+
+
+@pytest.mark.parametrize(
+    ("taken", "name"),
+    [
+        ((), "a"),
+        (("b", "a_1"), "a"),
+        (("a",), "a_1"),
+        (("a", "a_1", "a_2"), "a_3"),
+        (("a", "a_2"), "a_1"),
+    ],
+)
+def test_a_fresh_name_is_the_first_that_is_free(taken: tuple[str, ...], name: str) -> None:
+    assert fresh("a", taken) == name
+    assert fresh("a", taken) == fresh("a", frozenset(taken)) == names.fresh("a", list(taken))

@@ -1,0 +1,112 @@
+"""No file-to-file command imports TensorFlow: each is run where the import is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphpatch import cli
+from graphpatch.formats import load
+from tests import graphs
+
+Run = Callable[..., Any]
+
+REFUSE = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"tensorflow", "keras", "tf_keras", "jax", "torch"}:
+            raise AssertionError(f"imports {name}")
+
+sys.meta_path.insert(0, Refuse())
+"""
+MAIN = "from graphpatch.cli import main; main()"
+WITHOUT = {"command": [sys.executable, "-c", REFUSE + MAIN]}
+
+RULES = [
+    {"match": {"op": "Relu", "body": "main"}, "patch": {"override_gradient": "guided_relu"}},
+    {"match": {"op": "Relu6"}, "patch": {"filter_gradient": {"clip": {"min": -1, "max": 1}}}},
+    {"match": {"op": "Round"}, "patch": {"straight_through": True}},
+    {"match": {"name": "out"}, "patch": {"stop_gradient": True, "at": "inputs"}},
+    {"match": {"name": "Multiply"}, "patch": {"override_gradient": {"registered": "Mine"}}},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    meta = graphs.metagraph(graphs.sample(), "serve")
+    (tmp_path / "model.pb").write_bytes(graphs.sample().SerializeToString())
+    (tmp_path / "text.pbtxt").write_text(str(graphs.sample()))
+    (tmp_path / "model.meta").write_bytes(meta.SerializeToString())
+    graphs.saved_model_folder(tmp_path / "saved", meta)
+    (tmp_path / "rules.json").write_text(json.dumps({"version": 1, "rules": RULES}))
+    return tmp_path
+
+
+def test_the_import_is_refused(run_cli: Run) -> None:
+    for name in ("tensorflow", "keras", "tensorflow.core.framework.graph_pb2"):
+        done = run_cli(command=[sys.executable, "-c", f"{REFUSE}import {name}"])
+        assert done.code == 1
+        assert "AssertionError: imports" in done.stderr
+
+
+MODELS = ["model.pb", "text.pbtxt", "model.meta", "saved"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_ops(run_cli: Run, folder: Path, model: str) -> None:
+    for args in ([], ["--all", "--json"], ["relu", "tower/*"]):
+        done = run_cli("ops", model, *args, cwd=folder, **WITHOUT)
+        assert (done.code, done.stderr) == (0, "")
+        assert "Relu6" in done.stdout
+    assert run_cli("ops", model, "rleu", cwd=folder, **WITHOUT).code == 1
+
+
+@pytest.mark.parametrize("emit", ["auto", "attr"])
+@pytest.mark.parametrize("model", MODELS)
+def test_apply(run_cli: Run, folder: Path, model: str, emit: str) -> None:
+    done = run_cli("apply", "rules.json", model, "--emit", emit, "--json", cwd=folder, **WITHOUT)
+    assert (done.code, done.stderr) == (0, "")
+    [output] = done.json["outputs"]
+    assert len(output["rules"]) == len(RULES)
+    assert load(folder / output["output"]).node_count == output["nodes"]["after"]
+    done = run_cli("apply", "rules.json", model, "--dry-run", cwd=folder, **WITHOUT)
+    assert (done.code, done.stderr) == (0, "")
+
+
+def test_conversions(run_cli: Run, folder: Path) -> None:
+    for out in ("out.pbtxt", "out.meta"):
+        done = run_cli("apply", "rules.json", "model.pb", "-o", out, cwd=folder, **WITHOUT)
+        assert (done.code, done.stderr) == (0, "")
+        assert load(folder / out).node_count > 11
+
+
+def test_a_pipe(run_cli: Run, folder: Path) -> None:
+    data = (folder / "model.pb").read_bytes()
+    done = run_cli("apply", "rules.json", "-", cwd=folder, stdin=data, **WITHOUT)
+    assert done.code == 0
+    assert b"StopGradient" in done.raw
+
+
+# Commands that take no files, or none of ours.
+OTHERS = [["--help"], ["--version"], ["schema"], ["gradients"], ["gradients", "--json"]]
+
+
+@pytest.mark.parametrize(
+    "args", [*OTHERS, *([name, "--help"] for name in cli.COMMANDS)], ids=" ".join
+)
+def test_what_takes_no_file(run_cli: Run, args: list[str]) -> None:
+    done = run_cli(*args, **WITHOUT)
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_the_package_is_imported_without(run_cli: Run) -> None:
+    done = run_cli(command=[sys.executable, "-c", f"{REFUSE}import graphpatch, graphpatch.runtime"])
+    assert (done.code, done.stderr) == (0, "")

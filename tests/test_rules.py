@@ -1,0 +1,148 @@
+"""Rules files: what is read, and how every error walks to its key."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from graphpatch.match.spec import Match
+from graphpatch.patches import KINDS
+from graphpatch.rules import EMITS, Expect, Rule, RuleSpec, load_rules, rules_from, schema
+
+ZERO = {"override_gradient": "zero"}
+KIND_NAMES = "override_gradient, filter_gradient, stop_gradient, straight_through"
+
+
+def rule(**keys: Any) -> dict[str, Any]:
+    return {"match": {"op": "Relu"}, "patch": ZERO, **keys}
+
+
+def patched(**patch: Any) -> dict[str, Any]:
+    return {"match": {"op": "Relu"}, "patch": patch}
+
+
+def matched(**match: Any) -> dict[str, Any]:
+    return {"match": match, "patch": ZERO}
+
+
+# What is read
+
+
+def test_a_rules_file(tmp_path: Path) -> None:
+    path = tmp_path / "rules.json"
+    path.write_text(json.dumps({"version": 1, "rules": [rule(name="mine", expect=2), rule()]}))
+    first, second = load_rules(path)
+    assert (first.author.rule, second.author.rule) == ("mine", "rule 2")
+    assert first.match == msgspec.convert({"op": "Relu"}, Match)
+    assert (first.expect, second.expect) == (Expect(2, 2), Expect(1, None))
+
+
+def test_rules_from_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stdin:
+        buffer = io.BytesIO(json.dumps({"version": 1, "rules": [rule()]}).encode())
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    assert len(load_rules("-")) == 1
+
+
+def test_a_list_of_rules_is_a_rules_file() -> None:
+    assert rules_from([rule()]) == rules_from({"version": 1, "rules": [rule()]})
+    assert rules_from((rule(),)) == rules_from([rule()])
+
+
+EXPECTS: list[tuple[Any, Expect, str]] = [
+    (3, Expect(3, 3), "3"),
+    (0, Expect(0, 0), "0"),
+    ({"min": 0}, Expect(0), "at least 0"),
+    ({"min": 2}, Expect(2), "at least 2"),
+    ({"max": 4}, Expect(1, 4), "1 to 4"),
+    ({"min": 1, "max": 4}, Expect(1, 4), "1 to 4"),
+    ({}, Expect(1, None), "at least 1"),
+]
+
+
+@pytest.mark.parametrize(("value", "expect", "words"), EXPECTS)
+def test_how_often_a_rule_must_match(value: Any, expect: Expect, words: str) -> None:
+    [found] = rules_from([rule(expect=value)])
+    assert found.expect == expect
+    assert str(found.expect) == words
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"override_gradient": "stock"},
+        {"override_gradient": "Relu6"},
+        {"override_gradient": {"registered": "Mine"}},
+        {"filter_gradient": {"clip": {"min": -0.1, "max": 0.1}}},
+        {"filter_gradient": {"scale": 0.5}, "at": "inputs"},
+        {"filter_gradient": {"reverse": {"strength": 0.3}}, "at": "output:1"},
+        {"stop_gradient": True},
+        {"stop_gradient": True, "at": "input:0"},
+        {"straight_through": True},
+        {"straight_through": {"input": 1}},
+    ],
+    ids=json.dumps,
+)
+def test_patches_that_are_legal(patch: dict[str, Any]) -> None:
+    [found] = rules_from([patched(**patch)])
+    assert type(found.patch).__name__.lower() == next(iter(patch)).replace("_", "")
+
+
+@pytest.mark.parametrize("emit", EMITS)
+def test_the_carrier_of_a_rule_and_that_of_a_run(emit: str) -> None:
+    assert emit_of(rules_from([rule(emit=emit)])) == emit
+    assert emit_of(rules_from([rule(emit=emit)], "attr")) == emit
+    assert emit_of(rules_from([rule()], emit)) == emit
+    assert emit_of(rules_from([rule()])) == "auto"
+
+
+def emit_of(rules: list[Rule]) -> Any:
+    return getattr(rules[0].patch, "emit")  # noqa: B009
+
+
+SAME = rule(name="a", expect=3, emit="attr")
+OTHERS = [matched(op="Relu6"), matched(op=["Relu"]), patched(stop_gradient=True)]
+
+
+def test_a_fingerprint_is_what_a_rule_does() -> None:
+    [one] = rules_from([rule()])
+    [same] = rules_from([SAME])
+    assert one.author.id == same.author.id
+    attrs = [{"a": 1, "b": 2}, {"b": 2, "a": 1}]
+    [one_way], [the_other] = (rules_from([matched(attr=attr)]) for attr in attrs)
+    assert one_way.author.id == the_other.author.id
+    others = [rules_from([other])[0].author.id for other in OTHERS]
+    assert len({one.author.id, *others}) == 1 + len(OTHERS)
+    assert re.fullmatch("[0-9a-f]{16}", one.author.id)
+
+
+def test_a_fingerprint_is_the_same_in_every_process() -> None:
+    [one] = rules_from([rule()])
+    assert one.author.id == rules_from([rule()])[0].author.id == FINGERPRINT
+
+
+# If this changes, a model that was patched by the version before can be patched twice.
+FINGERPRINT = "139c4084e9fdfb67"
+
+# The JSON Schema
+
+
+def test_the_schema_has_every_key() -> None:
+    found = schema()
+    defined = found["$defs"]
+    assert found["$ref"] == "#/$defs/RulesFile"
+    assert defined["RulesFile"]["required"] == ["version", "rules"]
+    for name, struct in (("Match", Match), ("RuleSpec", RuleSpec), ("Expect", Expect)):
+        legal = {field.encode_name for field in msgspec.structs.fields(struct)}
+        assert defined[name]["properties"].keys() == legal
+        assert defined[name]["additionalProperties"] is False
+    assert defined["PatchSpec"]["properties"].keys() >= KINDS.keys()
+    assert json.loads(json.dumps(found))["$defs"].keys() == defined.keys()

@@ -1,0 +1,249 @@
+"""Rules files that are wrong: how every error walks to its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphpatch.errors import RulesError
+from graphpatch.rules import EMITS, load_rules, rules_from
+
+ZERO = {"override_gradient": "zero"}
+KIND_NAMES = "override_gradient, filter_gradient, stop_gradient, straight_through"
+
+
+def rule(**keys: Any) -> dict[str, Any]:
+    return {"match": {"op": "Relu"}, "patch": ZERO, **keys}
+
+
+def patched(**patch: Any) -> dict[str, Any]:
+    return {"match": {"op": "Relu"}, "patch": patch}
+
+
+def matched(**match: Any) -> dict[str, Any]:
+    return {"match": match, "patch": ZERO}
+
+
+# The document, and the whole message.
+ERRORS: dict[str, tuple[Any, str]] = {
+    "nothing": ({}, "at the top: Object missing required field `version`"),
+    "a text": ("rules", "at the top: Expected `object`, got `str`"),
+    "null": (None, "at the top: Expected `object`, got `null`"),
+    "no version": ({"rules": [rule()]}, "at the top: Object missing required field `version`"),
+    "another version": ({"version": 2, "rules": []}, "version: Invalid enum value 2; legal: 1"),
+    "no rules": ({"version": 1}, "at the top: Object missing required field `rules`"),
+    "an empty list": ([], "rules: Expected `array` of length >= 1"),
+    "an unknown key at the top": (
+        {"version": 1, "rulez": []},
+        "at the top: unknown key 'rulez'; nearest: rules",
+    ),
+    "an unknown key of a rule": (
+        [rule(), rule(expects=1)],
+        "rules[1]: unknown key 'expects'; nearest: expect",
+    ),
+    "one like none": (
+        [rule(zzz=1)],
+        "rules[0]: unknown key 'zzz'; legal: match, patch, name, expect, emit",
+    ),
+    "no match": ([{"patch": ZERO}], "rules[0]: Object missing required field `match`"),
+    "no patch": ([{"match": {}}], "rules[0]: Object missing required field `patch`"),
+    "a rule that is none": ([3], "rules[0]: Expected `object`, got `int`"),
+    # match
+    "an unknown key of a match": (
+        [rule(), matched(nmae="x")],
+        "rules[1].match: unknown key 'nmae'; nearest: name",
+    ),
+    "in any": (
+        [matched(any=[{"op": "Relu"}, {"opp": "x"}])],
+        "rules[0].match.any[1]: unknown key 'opp'; nearest: op",
+    ),
+    "in not in all": (
+        [matched(all=[{"not": {"regex": "x"}}])],
+        "rules[0].match.all[0].not: unknown key 'regex'; nearest: name_regex",
+    ),
+    "in attr": (
+        [matched(attr={"T": {"inn": []}})],
+        "rules[0].match.attr[...]: unknown key 'inn'; nearest: in",
+    ),
+    "a number for an op": (
+        [matched(op=3)],
+        "rules[0].match.op: Expected `str | array | null`, got `int`",
+    ),
+    "a number among ops": (
+        [matched(op=["a", 1])],
+        "rules[0].match.op[1]: Expected `str`, got `int`",
+    ),
+    "an object for a body": (
+        [matched(body={})],
+        "rules[0].match.body: Expected `str | array | null`, got `object`",
+    ),
+    "null for an attr": (
+        [matched(attr={"T": None})],
+        "rules[0].match.attr[...]: Expected `bool | int | float | str | object | array`,"
+        " got `null`",
+    ),
+    "a match for a list": (
+        [matched(any={"op": "x"})],
+        "rules[0].match.any: Expected `array | null`, got `object`",
+    ),
+    "a regular expression": (
+        [rule(name="mine", match={"name_regex": "(a"})],
+        "rules[0] ('mine'): name_regex '(a' is no regular expression:"
+        " missing ), unterminated subpattern at position 0",
+    ),
+    "a regular expression inside": (
+        [matched(**{"not": {"name_regex": "*"}})],
+        "rules[0] ('rule 1'): name_regex '*' is no regular expression:"
+        " nothing to repeat at position 0",
+    ),
+    # patch
+    "no kind": (
+        [patched()],
+        f"rules[0] ('rule 1'): patch: exactly one of {KIND_NAMES} must be there, and there is none",
+    ),
+    "an option alone": (
+        [patched(at="inputs")],
+        f"rules[0] ('rule 1'): patch: exactly one of {KIND_NAMES} must be there, and there is none",
+    ),
+    "two kinds": (
+        [patched(stop_gradient=True, override_gradient="zero")],
+        f"rules[0] ('rule 1'): patch: exactly one of {KIND_NAMES} must be there,"
+        " not 2 (override_gradient, stop_gradient)",
+    ),
+    "an unknown kind": (
+        [patched(stop_gradients=True)],
+        "rules[0].patch: unknown key 'stop_gradients';"
+        " nearest: stop_gradient, filter_gradient, override_gradient",
+    ),
+    "an option of another kind": (
+        [patched(override_gradient="zero", at="inputs")],
+        "rules[0] ('rule 1'): patch.at does not go with override_gradient",
+    ),
+    "and with straight_through": (
+        [patched(straight_through=True, at="inputs")],
+        "rules[0] ('rule 1'): patch.at does not go with straight_through",
+    ),
+    "a place that is none": (
+        [patched(stop_gradient=True, at="input")],
+        "rules[0].patch.at: Invalid value; legal: outputs, inputs, output:0, input:1",
+    ),
+    "false": (
+        [patched(stop_gradient=False)],
+        "rules[0].patch.stop_gradient: Invalid enum value False; legal: true",
+    ),
+    "a text for true": (
+        [patched(stop_gradient="yes")],
+        "rules[0].patch.stop_gradient: Expected `bool`, got `str`",
+    ),
+    "an unknown key of straight_through": (
+        [patched(straight_through={"inputs": 1})],
+        "rules[0].patch.straight_through: unknown key 'inputs'; nearest: input",
+    ),
+    "an input below 0": (
+        [patched(straight_through={"input": -1})],
+        "rules[0].patch.straight_through.input: Expected `int` >= 0",
+    ),
+    # G
+    "a number for a gradient": (
+        [patched(override_gradient=3)],
+        "rules[0].patch.override_gradient: Expected `str | object`, got `int`",
+    ),
+    "a parameter that is missing": (
+        [patched(filter_gradient={"clip": {"min": 0}})],
+        "rules[0] ('rule 1'): patch.filter_gradient: clip needs max: the upper bound",
+    ),
+    "an unknown parameter": (
+        [patched(filter_gradient={"clip": {"mn": 0, "max": 1}})],
+        "rules[0] ('rule 1'): patch.filter_gradient: clip has no parameter 'mn'; nearest: min",
+    ),
+    "a parameter that is no number": (
+        [patched(filter_gradient={"scale": "half"})],
+        "rules[0] ('rule 1'): patch.filter_gradient: scale: factor is 'half', not a number",
+    ),
+    "two gradients": (
+        [patched(override_gradient={"zero": {}, "clip": {}})],
+        "rules[0] ('rule 1'): patch.override_gradient:"
+        " a gradient is a name or one {name: parameters}, not 2 keys",
+    ),
+    "a registered gradient without a name": (
+        [patched(override_gradient={"registered": ""})],
+        "rules[0] ('rule 1'): patch.override_gradient:"
+        " \"registered\" is the name of a gradient, not ''",
+    ),
+    # expect, emit, name
+    "expect below 0": ([rule(expect=-1)], "rules[0].expect: Expected `int` >= 0"),
+    "expect as a text": (
+        [rule(expect="1")],
+        "rules[0].expect: Expected `int | object`, got `str`",
+    ),
+    "expect as true": ([rule(expect=True)], "rules[0].expect: Expected `int | object`, got `bool`"),
+    "an unknown key of expect": (
+        [rule(expect={"mim": 1})],
+        "rules[0].expect: unknown key 'mim'; nearest: min",
+    ),
+    "more than at most": (
+        [rule(expect={"min": 3, "max": 2})],
+        "rules[0] ('rule 1'): expect: max is 2, and min is 3",
+    ),
+    "an unknown carrier": (
+        [rule(emit="atr")],
+        f"rules[0].emit: Invalid enum value 'atr'; legal: {', '.join(EMITS)}",
+    ),
+    "a number for a name": ([rule(name=3)], "rules[0].name: Expected `str`, got `int`"),
+}
+
+
+@pytest.mark.parametrize(("document", "message"), ERRORS.values(), ids=ERRORS)
+def test_an_error_walks_to_its_key(document: Any, message: str) -> None:
+    with pytest.raises(RulesError) as raised:
+        rules_from(document)
+    assert str(raised.value) == message
+
+
+def test_a_gradient_that_is_not_there_gets_the_nearest() -> None:
+    with pytest.raises(RulesError, match=r"override_gradient: 'guided_rlu' .*nearest: guided_relu"):
+        rules_from([patched(override_gradient="guided_rlu")])
+    with pytest.raises(RulesError, match=r"override_gradient: 'relu6' .*nearest: .*Relu6"):
+        rules_from([patched(override_gradient="relu6")])
+
+
+JSON_ERRORS: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "line 1, column 1: not valid JSON: Input data was truncated"),
+    "cut short": (b'{"version": 1,\n "rules": [', "line 2, column 12: not valid JSON: Input data"),
+    "a bracket too early": (b'{"version": 1,\n "rules": [}]', "line 2, column 12: not valid JSON"),
+    "a comma too many": (b'{\n\n  "version": 1,\n}', "line 4, column 1: not valid JSON: "),
+    "a comment": (b'{"version": 1,\n  // mine\n', "line 2, column 3: not valid JSON: "),
+    "single quotes": (b"{'version': 1}", "line 1, column 2: not valid JSON: "),
+    "a bare word": (b'{"version": one}', "line 1, column 13: not valid JSON: invalid character"),
+    "what follows": (b'{"version": 1}\n{}', "line 2, column 2: not valid JSON: trailing char"),
+    "no UTF-8": (b'{"version": "\xff"}', "line 1, column 14: not valid JSON: not UTF-8"),
+    "a model": (b"\x0a\x10\x0a\x01x\x12\x0bPlaceholder", "not valid JSON: invalid character"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "message"), JSON_ERRORS.values(), ids=JSON_ERRORS)
+def test_what_is_no_json_is_said_with_line_and_column(
+    tmp_path: Path, data: bytes, message: str
+) -> None:
+    path = tmp_path / "rules.json"
+    path.write_bytes(data)
+    with pytest.raises(RulesError) as raised:
+        load_rules(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert message in str(raised.value)
+
+
+def test_an_error_in_a_file_starts_with_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "rules.json"
+    path.write_text('{"version": 1}')
+    with pytest.raises(RulesError) as raised:
+        load_rules(path)
+    assert str(raised.value) == f"{path}: at the top: Object missing required field `rules`"
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "gone", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(RulesError, match=f"cannot read {path}: {reason}"):
+            load_rules(path)

@@ -1,0 +1,153 @@
+"""The house: small files, small functions, imports that go one way, TensorFlow in one room."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import graphpatch
+
+ROOT = Path(graphpatch.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+# A room may import from itself and from those before it.
+ROOMS = (
+    "errors",
+    "names",
+    "dtypes",
+    "opdefs",
+    "graph",
+    "formats",
+    "match",
+    "gradients",
+    "patches",
+    "rules",
+    "apply",
+    "analysis",
+    "runtime",
+    "cli",
+)
+# Upward, and in functions only: gradients in Python are traced where TensorFlow may be imported.
+UPWARD = {("patches", "runtime")}
+# Not rooms: the package itself exports what is in them, `python -m` starts it.
+DOORS = {"__init__", "__main__", "data"}
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported(node: ast.AST) -> list[str]:
+    """The modules that a statement imports, in full."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    assert node.level == 0, "a relative import"
+    return [f"{node.module}.{alias.name}" for alias in node.names]
+
+
+def within(path: Path) -> Iterator[tuple[ast.AST, bool]]:
+    """Each statement of a file, and whether it lies in a function or under TYPE_CHECKING."""
+    stack: list[tuple[ast.AST, bool]] = [(tree_of(path), False)]
+    while stack:
+        node, inside = stack.pop()
+        yield node, inside
+        inside = inside or isinstance(node, ast.FunctionDef)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            inside = True
+        stack += [(child, inside) for child in ast.iter_child_nodes(node)]
+
+
+@pytest.fixture(params=FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def path(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.param
+    return found
+
+
+def test_every_room_is_there() -> None:
+    found = {room_of(path) for path in FILES}
+    assert found - DOORS == set(ROOMS)
+
+
+def test_files_are_small(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
+
+
+def test_functions_are_small(path: Path) -> None:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < 40, node.name
+
+
+def test_every_file_says_what_it_is(path: Path) -> None:
+    tree = tree_of(path)
+    assert ast.get_docstring(tree)
+    future = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    if len(tree.body) > 1 and path.name != "__init__.py":
+        assert future[0].module == "__future__"
+
+
+def test_imports_go_one_way(path: Path) -> None:
+    room = room_of(path)
+    if room in DOORS:
+        return
+    for node, inside in within(path):
+        for name in imported(node):
+            if name.startswith("graphpatch."):
+                other = name.split(".")[1]
+                allowed = inside and (room, other) in UPWARD
+                assert allowed or ROOMS.index(other) <= ROOMS.index(room), ast.unparse(node)
+
+
+def test_no_file_imports_itself_in_a_circle() -> None:
+    modules = {
+        ".".join(["graphpatch", *path.relative_to(ROOT).with_suffix("").parts]): path
+        for path in FILES
+    }
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    reads = {name: set(at_import(path, modules)) - {name} for name, path in modules.items()}
+    while True:
+        leaves = {name for name, others in reads.items() if not others}
+        if not leaves:
+            break
+        reads = {name: others - leaves for name, others in reads.items() if name not in leaves}
+    assert reads == {}
+
+
+def at_import(path: Path, modules: dict[str, Path]) -> Iterator[str]:
+    """The modules of the package that are imported when a file is."""
+    for node, inside in within(path):
+        for name in [] if inside else imported(node):
+            found = name if name in modules else name.rpartition(".")[0]
+            if found in modules:
+                yield found
+
+
+def test_tensorflow_is_imported_in_runtime_and_there_in_functions(path: Path) -> None:
+    for node, inside in within(path):
+        for name in imported(node):
+            if name.partition(".")[0] in {"tensorflow", "keras", "tf_keras"}:
+                assert room_of(path) == "runtime", ast.unparse(node)
+                assert inside, ast.unparse(node)
+
+
+BANNED = ("util", "helper", "manager", "handler", "transform")
+
+
+def test_names_are_those_of_the_field(path: Path) -> None:
+    names = [path.stem]
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.append(node.name)
+    assert [name for name in names if any(word in name.lower() for word in BANNED)] == []
