@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
-from graphpatch.match.spec import Match, OneOf
+from graphpatch.match.forms import check_on
+from graphpatch.match.pattern.overlaps import WHOLE
+from graphpatch.match.spec import Between, Link, Match, Near, OneOf, Pattern, Texts, texts
 from graphpatch.patches import KINDS, Patch
 
 Emit = Literal["auto", "function", "attr"]
@@ -43,7 +46,11 @@ PatchSpec = msgspec.defstruct(
     "PatchSpec",
     [
         (name, value | msgspec.UnsetType, msgspec.UNSET)
-        for name, value in [*((key, kind.value) for key, kind in KINDS.items()), *_OPTIONS.items()]
+        for name, value in [
+            *((key, kind.value) for key, kind in KINDS.items()),
+            *_OPTIONS.items(),
+            ("on", Texts),  # which ops of a pattern, whatever the kind
+        ]
     ],
     frozen=True,
     forbid_unknown_fields=True,
@@ -70,12 +77,18 @@ class RulesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which ops, what is done to them, and how many there must be."""
+    """Which ops, what is done to them, and how many there must be.
 
+    `on` names, where the match has a pattern, the ops of it that the patch goes to. `written` is
+    the rule as a rules file has it.
+    """
+
+    written: RuleSpec
     author: Author
     match: Match
     patch: Patch
     expect: Expect
+    on: tuple[str, ...] = ()
 
 
 def load_rules(path: str | Path, emit: str | None = None, allow_python: bool = False) -> list[Rule]:
@@ -115,7 +128,10 @@ def schema() -> dict[str, Any]:
 
 def _decoded(raw: bytes) -> Any:
     try:
-        return msgspec.json.decode(raw.decode())
+        document = msgspec.json.decode(raw.decode())
+        # msgspec lets the last of two equal keys win, and a rule would do half of what it says.
+        json.loads(raw, object_pairs_hook=_unique)
+        return document
     except UnicodeDecodeError as error:
         place, reason = error.start, "not UTF-8"
     except msgspec.DecodeError as error:
@@ -127,6 +143,15 @@ def _decoded(raw: bytes) -> Any:
     raise RulesError(f"line {line}, column {column}: not valid JSON: {reason}")
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise RulesError(f"the key {key!r} is there twice in one object; one would be lost")
+        found[key] = value
+    return found
+
+
 def _rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
     name = spec.name or f"rule {place + 1}"
     expect = Expect(spec.expect, spec.expect) if isinstance(spec.expect, int) else spec.expect
@@ -135,9 +160,22 @@ def _rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
             raise RulesError(f"expect: max is {expect.max}, and min is {expect.min}")
         patch = _patch(spec.patch, spec.emit or emit, allow_python)
         conditions(spec.match)
+        on = _on(spec)
     except GraphpatchError as error:
         raise RulesError(f"rules[{place}] ({name!r}): {error}") from error
-    return Rule(Author(name, _fingerprint(spec)), spec.match, patch, expect)
+    return Rule(spec, Author(name, _fingerprint(spec)), spec.match, patch, expect, on)
+
+
+def _on(spec: RuleSpec) -> tuple[str, ...]:
+    """The ops of the pattern that the patch goes to, by name; none where the rule is silent."""
+    given: Any = getattr(spec.patch, "on")  # noqa: B009
+    if given is msgspec.UNSET:
+        return ()
+    on = texts(given)
+    check_on(spec.match, on)
+    if WHOLE in on:
+        raise RulesError(f'patch.on: "{WHOLE}" is no op, and this patch goes to ops')
+    return on
 
 
 def _patch(spec: Any, emit: str, allow_python: bool) -> Patch:
@@ -189,7 +227,8 @@ def _keys_at(last: str) -> list[str]:
     """The keys that are legal where the last key of a path is this one."""
     structs: dict[str, type[Any]] = {
         "rules": RuleSpec, "patch": PatchSpec, "expect": Expect, "attr": OneOf,
-        "at the top": RulesFile,
+        "at the top": RulesFile, "pattern": Pattern, "edges": Link, "between": Between,
+        "value": Near,
     }  # fmt: skip
     for key, kind in KINDS.items():
         for one in get_args(kind.value):

@@ -268,3 +268,9 @@ def test_the_same_bytes_on_every_run(model: Model) -> None:
     found = {graphs.joined(apply(rules, model).model.pieces()) for _ in range(3)}
     assert len(found) == 1
     assert graphpatch.GraphpatchError in PatchError.__mro__
+
+
+def test_a_misspelt_op_type_beside_a_right_one_is_an_error(model: Model) -> None:
+    rule = {"match": {"op": ["Relu", "Rleu6"]}, "patch": STOP}
+    with pytest.raises(MatchError, match="has an op type 'Rleu6'; nearest: Relu6"):
+        apply([rule], model)

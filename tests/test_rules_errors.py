@@ -218,6 +218,10 @@ JSON_ERRORS: dict[str, tuple[bytes, str]] = {
     "single quotes": (b"{'version': 1}", "line 1, column 2: not valid JSON: "),
     "a bare word": (b'{"version": one}', "line 1, column 13: not valid JSON: invalid character"),
     "what follows": (b'{"version": 1}\n{}', "line 2, column 2: not valid JSON: trailing char"),
+    "a key twice": (
+        b'{"version": 1, "version": 1}',
+        "the key 'version' is there twice in one object",
+    ),
     "no UTF-8": (b'{"version": "\xff"}', "line 1, column 14: not valid JSON: not UTF-8"),
     "a model": (b"\x0a\x10\x0a\x01x\x12\x0bPlaceholder", "not valid JSON: invalid character"),
 }  # fmt: skip

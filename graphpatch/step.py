@@ -1,0 +1,128 @@
+"""One rule on the graphs of a model: what it matched, what it did, what that needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphpatch import opdefs
+from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.graph.graph import Graph
+from graphpatch.match.misses import explain, missing_tensors, unknown_types
+from graphpatch.match.pattern.overlaps import WHOLE
+from graphpatch.match.select import Found, find
+from graphpatch.patches import WholePatch
+from graphpatch.rules import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one rule did. The fields are those of the report; `dropped` are matches left out."""
+
+    rule: str
+    matches: list[dict[str, Any]] = field(default_factory=list)
+    emit: dict[str, None] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+    session: dict[str, None] = field(default_factory=dict)
+    tape: dict[str, None] = field(default_factory=dict)
+
+
+def take(rule: Rule, graphs: Sequence[Graph]) -> Step:
+    """Apply a rule to graphs, which are changed.
+
+    Raises MatchError where it does not match as often as it expects, PatchError where the patch
+    cannot be done; the message names the rule.
+    """
+    step = Step(rule.author.rule)
+    try:
+        matched = [(graph, find(graph, rule.match, rule.on)) for graph in graphs]
+        _expected(rule, graphs, sum(found.count for _, found in matched))
+        nodes = [node for _, found in matched for node in found.nodes]
+        _refuse_shadowed(nodes)
+        rule.patch.check(nodes)
+        for graph, found in matched:
+            step.matches.extend(entries(found, graph.label if len(graphs) > 1 else None))
+            _patch(rule, graph, found, step)
+    except GraphpatchError as error:
+        raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
+    return step
+
+
+def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
+    editor = Editor(graph, rule.author)
+    if rule.on == (WHOLE,):
+        _patch_whole(rule, found, editor)
+    else:
+        for node in found.nodes:
+            rule.patch.rewrite(node, editor)
+    step.notes.update(editor.notes)
+    step.notes.update(dict.fromkeys(left_out(rule.author.rule, found)))
+    step.notes.update(dict.fromkeys(_idle(rule, editor.idle)))
+    step.session.update(editor.session)
+    step.tape.update(editor.tape)
+    step.emit.update(editor.carriers)
+
+
+def _patch_whole(rule: Rule, found: Found, editor: Editor) -> None:
+    if not isinstance(rule.patch, WholePatch):
+        raise PatchError(f'"on": "{WHOLE}" goes with override_gradient: a match as one op')
+    for kept in found.kept:
+        rule.patch.rewrite_whole(kept.binding.nodes, kept.binding.inputs, editor)
+
+
+def entries(found: Found, tags: str | None) -> list[dict[str, Any]]:
+    """What was matched, as the report lists it: the op, and where a pattern has it its captures."""
+    captures = found.captures()
+    return [_entry(node, tags, captures.get(node)) for node in found.nodes]
+
+
+def _entry(node: Node, tags: str | None, captures: dict[str, str] | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {"body": node.body.label, "op": node.name, "type": node.op}
+    if captures is not None:
+        entry["captures"] = captures
+    return entry if tags is None else {**entry, "graph": tags}
+
+
+def left_out(rule: str, found: Found) -> list[str]:
+    """That matches were left out because they share ops with others, and which is the first."""
+    if not found.dropped:
+        return []
+    first, more = found.dropped[0], len(found.dropped) - 1
+    places = ", ".join(f"{name} is {op}" for name, op in first.binding.captures.items())
+    also = f" (and {more} more)" if more else ""
+    return [f"rule {rule!r}: a match was left out: {places}: {first.reason}{also}"]
+
+
+def _idle(rule: Rule, reasons: list[str]) -> list[str]:
+    if not reasons:
+        return []
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return [f"rule {rule.author.rule!r} means nothing on some of its ops: {reasons[0]}{more}"]
+
+
+def _expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
+    expect = rule.expect
+    if count < expect.min or (expect.max is not None and count > expect.max):
+        text = f"matched {count or 'nothing'}, expected {expect}"
+        raise MatchError(text if count else f"{text}\n{explain(graphs, rule.match)}")
+    for op in unknown_types(graphs, rule.match):
+        near = did_you_mean(op, opdefs.op_types())
+        raise MatchError(f"neither TensorFlow nor the model has an op type {op!r}{near}")
+    missing = missing_tensors(graphs, rule.match)
+    if missing and expect.min:
+        raise MatchError(missing.strip())
+
+
+def _refuse_shadowed(nodes: Sequence[Node]) -> None:
+    """An op that an earlier rule put behind a gradient of its own is out of reach of the next."""
+    for node in nodes:
+        by = provenance.shadow(node)
+        if by:
+            raise PatchError(
+                f"no gradient reaches {node} any more, since rule {by!r} gave its outputs another "
+                f'one; leave it out of one of the rules: "not": {{"name": ...}}'
+            )
