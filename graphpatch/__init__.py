@@ -5,6 +5,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model, load
 from graphpatch.rules import Rule, load_rules
 from graphpatch.runtime.register import register_gradients
+from graphpatch.selection import Selection, select
 
 __version__ = "0.1.0"
 
@@ -13,8 +14,10 @@ __all__ = [
     "Model",
     "Result",
     "Rule",
+    "Selection",
     "apply",
     "load",
     "load_rules",
     "register_gradients",
+    "select",
 ]

@@ -13,7 +13,7 @@ from graphpatch import errors
 
 SIGNATURES = {
     "apply": "(rules: 'Sequence[Rule | Mapping[str, Any]]', model: 'Model | str | Path',"
-    " progress: 'Progress | None' = None) -> 'Result'",
+    " progress: 'Progress | None' = None, export: 'Export | None' = None) -> 'Result'",
     "load": "(path: 'str | Path', progress: 'Progress | None' = None) -> 'Model'",
     "load_rules": "(path: 'str | Path', emit: 'str | None' = None, allow_python: 'bool' = False)"
     " -> 'list[Rule]'",
@@ -26,10 +26,12 @@ EXPORTED = {
     "Model",
     "Result",
     "Rule",
+    "Selection",
     "apply",
     "load",
     "load_rules",
     "register_gradients",
+    "select",
 }
 
 

@@ -16,6 +16,7 @@ from graphpatch.errors import GraphpatchError
 COMMANDS = {
     "ops": "op types with their counts; single ops with type, inputs and gradient",
     "apply": "patch models by a rules file",
+    "match": "what rules, or a pattern typed here, would match",
     "gradients": "the library of gradients: formula, parameters, what each is for",
     "schema": "the JSON Schema of rules files",
 }

@@ -228,8 +228,7 @@ def function_body(library: Library, source: Source, start: int, end: int) -> Bod
             ret[key] = value
     heads = read_heads(source, starts, 3)
     body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
-    attrs = [source.data[part.value : part.end] for part in others if part.holds(5)]
-    body.is_ours = any(PROVENANCE in raw for raw in attrs)
+    body.is_ours = signature.description.startswith(PROVENANCE.decode())
     return body
 
 

@@ -1,79 +1,123 @@
-"""What one op must be: each key of a match is one condition, a line of the table below."""
+"""What an op must be: each key of a match is one condition, a line of the table below."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from graphpatch.errors import RulesError
 from graphpatch.graph import attrs
-from graphpatch.graph.body import Node
-from graphpatch.match import glob
-from graphpatch.match.spec import Match, OneOf, texts
+from graphpatch.graph.body import Body, Node
+from graphpatch.match import glob, neighbours, paths, value
+from graphpatch.match.condition import Condition, Test, both, on_ops
+from graphpatch.match.forms import forms
+from graphpatch.match.pattern.search import matches
+from graphpatch.match.spec import Match, OneOf, Pattern, texts
 
-Condition = Callable[[Node], bool]
 
-
-def op_type(value: str | Sequence[str]) -> Condition:
+def op_type(wanted: str | Sequence[str]) -> Condition:
     """The op type is one of these, which may be globs."""
-    patterns = [glob.compiled(text) for text in texts(value)]
-    return lambda node: any(pattern.fullmatch(node.op) for pattern in patterns)
+    patterns = [glob.compiled(text) for text in texts(wanted)]
+    return on_ops(lambda node: any(pattern.fullmatch(node.op) for pattern in patterns))
 
 
-def name(value: str | Sequence[str]) -> Condition:
+def name(wanted: str | Sequence[str]) -> Condition:
     """The op's name is one of these, which may be globs."""
-    patterns = [glob.compiled(text) for text in texts(value)]
-    return lambda node: any(pattern.fullmatch(node.name) for pattern in patterns)
+    patterns = [glob.compiled(text) for text in texts(wanted)]
+    return on_ops(lambda node: any(pattern.fullmatch(node.name) for pattern in patterns))
 
 
-def name_regex(value: str) -> Condition:
+def name_regex(wanted: str) -> Condition:
     """The regular expression matches the whole name."""
     try:
-        pattern = re.compile(value)
+        pattern = re.compile(wanted)
     except re.error as error:
-        raise RulesError(f"name_regex {value!r} is no regular expression: {error}") from None
-    return lambda node: pattern.fullmatch(node.name) is not None
+        raise RulesError(f"name_regex {wanted!r} is no regular expression: {error}") from None
+    return on_ops(lambda node: pattern.fullmatch(node.name) is not None)
 
 
-def attr(value: dict[str, Any]) -> Condition:
+def attr(wanted: dict[str, Any]) -> Condition:
     """Each of these attrs has this value, or one of these, or is there or not."""
-    return lambda node: all(_attr_holds(node, key, wanted) for key, wanted in value.items())
+    return on_ops(lambda node: all(_attr_holds(node, key, one) for key, one in wanted.items()))
 
 
-def dtype(value: str | Sequence[str]) -> Condition:
+def dtype(wanted: str | Sequence[str]) -> Condition:
     """Output 0 has one of these dtypes."""
-    wanted = set(texts(value))
-    return lambda node: any(arg.dtype in wanted for arg in (node.outputs or [])[:1])
+    dtypes = set(texts(wanted))
+    return on_ops(lambda node: any(arg.dtype in dtypes for arg in (node.outputs or [])[:1]))
 
 
-def body(value: str | Sequence[str]) -> Condition:
+def body(wanted: str | Sequence[str]) -> Condition:
     """The op is in one of these bodies: `main`, or functions by name or glob."""
-    patterns = [glob.compiled(text) for text in texts(value)]
-    return lambda node: any(pattern.fullmatch(node.body.label) for pattern in patterns)
+    patterns = [glob.compiled(text) for text in texts(wanted)]
+
+    def prepared(body: Body) -> Test:
+        found = any(pattern.fullmatch(body.label) for pattern in patterns)
+        return lambda node: found
+
+    return prepared
 
 
-def any_of(value: Sequence[Match]) -> Condition:
+def constant(wanted: Any) -> Condition:
+    """The op is a Const of this value."""
+    return on_ops(value.equals(wanted))
+
+
+def any_of(wanted: Sequence[Match]) -> Condition:
     """At least one of these matches holds."""
-    found = [holds(match) for match in value]
-    return lambda node: any(condition(node) for condition in found)
+    found = [holds(match) for match in wanted]
+
+    def prepared(body: Body) -> Test:
+        tests = [condition(body) for condition in found]
+        return lambda node: any(test(node) for test in tests)
+
+    return prepared
 
 
-def all_of(value: Sequence[Match]) -> Condition:
+def all_of(wanted: Sequence[Match]) -> Condition:
     """Each of these matches holds."""
-    found = [holds(match) for match in value]
-    return lambda node: all(condition(node) for condition in found)
+    return both([holds(match) for match in wanted])
 
 
-def none_of(value: Match) -> Condition:
+def none_of(wanted: Match) -> Condition:
     """This match does not hold."""
-    condition = holds(value)
-    return lambda node: not condition(node)
+    condition = holds(wanted)
+
+    def prepared(body: Body) -> Test:
+        test = condition(body)
+        return lambda node: not test(node)
+
+    return prepared
+
+
+def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
+    """The op is the last one of such a pattern, the one that no other of it reads."""
+    found = forms(wanted)
+    for match in (match for form in found for match in form.nodes.values()):
+        conditions(match)
+
+    def prepared(body: Body) -> Test:
+        every = (one for form in found for one in matches(body, form, conditions))
+        last = {index for one in every for index in one.of([one.last()])}
+        return lambda node: node.index in last
+
+    return prepared
+
+
+def inputs(wanted: Mapping[str, Match], control: bool) -> Condition:
+    """What gives the inputs of the op meets these matches."""
+    return neighbours.inputs({which: holds(match) for which, match in wanted.items()}, control)
+
+
+def consumers(wanted: Mapping[str, Match], control: bool) -> Condition:
+    """What reads the op meets these matches."""
+    return neighbours.consumers({which: holds(match) for which, match in wanted.items()}, control)
 
 
 # In the order in which they are tried: cheap ones first.
-KEYS: dict[str, Callable[[Any], Condition]] = {
+KEYS: dict[str, Callable[..., Condition]] = {
     "body": body,
     "op": op_type,
     "name": name,
@@ -81,21 +125,39 @@ KEYS: dict[str, Callable[[Any], Condition]] = {
     "any": any_of,
     "all": all_of,
     "not": none_of,
+    "upstream_of": paths.upstream_of,
+    "downstream_of": paths.downstream_of,
+    "between": paths.between,
+    "pattern": pattern,
     "attr": attr,
     "dtype": dtype,
+    "inputs": inputs,
+    "consumers": consumers,
+    "value": constant,
 }
+
+# Those that follow edges, and take `control` besides.
+ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")
 
 
 def conditions(match: Match) -> dict[str, Condition]:
-    """The conditions of a match by their keys, in the order in which they are tried."""
+    """The conditions of a match by their keys, in the order in which they are tried.
+
+    Raises RulesError where the value of a key means nothing.
+    """
     given = match.given()
-    return {key: build(given[key]) for key, build in KEYS.items() if key in given}
+    if match.control and not given.keys() & set(ON_EDGES):
+        raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
+    return {
+        key: build(given[key], match.control) if key in ON_EDGES else build(given[key])
+        for key, build in KEYS.items()
+        if key in given
+    }
 
 
 def holds(match: Match) -> Condition:
     """All conditions of a match as one."""
-    found = list(conditions(match).values())
-    return lambda node: all(condition(node) for condition in found)
+    return both(list(conditions(match).values()))
 
 
 def _attr_holds(node: Node, key: str, wanted: Any) -> bool:

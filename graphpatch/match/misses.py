@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from graphpatch.errors import nearest
+from graphpatch.graph.body import Body
 from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
+from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions
+from graphpatch.match.near import near_lines
+from graphpatch.match.paths import unknown
 from graphpatch.match.spec import Match, texts
 
 MOST = 5
@@ -15,16 +19,63 @@ LARGE = 50_000  # names compared letter by letter; the rest by what they contain
 
 
 def explain(graphs: Iterable[Graph], match: Match) -> str:
-    """One line a key: how many ops it alone lets through, the nearest op types or names."""
+    """One line a key: how many ops it alone lets through, the nearest op types or names.
+
+    Of a pattern that matches nowhere: how many ops each of its nodes alone could be, and the
+    places where it came furthest.
+    """
     graphs = list(graphs)
-    nodes = [node for graph in graphs for body in graph.bodies for node in body]
-    lines = [f"  looked at {len(nodes)} ops"]
-    for key, holds in conditions(match).items():
-        count = sum(1 for node in nodes if holds(node))
+    bodies = [body for graph in graphs for body in graph.bodies]
+    lines = [f"  looked at {sum(map(len, bodies))} ops"]
+    for key, condition in conditions(match).items():
+        count = _count(bodies, condition)
         value = match.given()[key]
-        shown = f" {_shown(value)}" if key in NEAR or key == "name_regex" else ""
+        shown = f" {_shown(value)}" if key in NEAR or key in SHOWN else ""
         lines.append(f"  {key}{shown}: {count} of them" + (_near(graphs, key, value, count)))
-    return "\n".join(lines)
+        if key == "pattern" and not count:
+            lines += near_lines(bodies, value)
+    return "\n".join(lines + _no_tensors(graphs, match))
+
+
+def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
+    """That a match names tensors which no body has, and the nearest names; or nothing."""
+    return "\n".join(_no_tensors(graphs, match))
+
+
+def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
+    """The op types that a match names beside one that is there, and that nobody knows.
+
+    Neither TensorFlow nor one of these graphs has them, so each is a slip. Globs are none.
+    """
+    graphs, named = list(graphs), texts(match.op or ())
+    there = _types(graphs)
+    if not any(glob.matches(one, op) for one in named for op in there):
+        return []
+    return [
+        op
+        for op in named
+        if not glob.is_glob(op)
+        and op not in there
+        and all(graph.library.opdef(op) is None for graph in graphs)
+    ]
+
+
+def _count(bodies: Iterable[Body], condition: Condition) -> int:
+    count = 0
+    for body in bodies:
+        test = condition(body)
+        count += sum(1 for node in body if test(node))
+    return count
+
+
+def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
+    lines = []
+    for text in unknown(graphs, match):
+        arguments = [name for graph in graphs for body in graph.bodies for name in body.arguments]
+        near = nearest_names(text.partition(":")[0], [*arguments, *_names(graphs)])
+        shown = f"; nearest: {', '.join(near)}" if near else ""
+        lines.append(f"  no tensor is called {text!r}{shown}")
+    return lines
 
 
 def _types(graphs: Iterable[Graph]) -> list[str]:
@@ -40,6 +91,7 @@ def _labels(graphs: Iterable[Graph]) -> list[str]:
 
 
 NEAR = {"op": _types, "name": _names, "body": _labels}
+SHOWN = ("name_regex", "upstream_of", "downstream_of")
 
 
 def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:

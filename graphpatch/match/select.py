@@ -2,21 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
-from graphpatch.match.conditions import conditions
+from graphpatch.match.conditions import conditions, holds
+from graphpatch.match.forms import forms
+from graphpatch.match.pattern.candidates import candidates
+from graphpatch.match.pattern.overlaps import WHOLE, Dropped, Kept, resolve
+from graphpatch.match.pattern.search import matches
 from graphpatch.match.spec import Match, texts
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a match means in a graph: the ops that a patch goes to, each once.
+
+    Where the match has a pattern, `kept` has its matches that count, with the ops that each
+    brings, and `dropped` those that don't.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """How often it matched."""
+        return len(self.kept) or len(self.nodes)
+
+    def captures(self) -> dict[Node, dict[str, str]]:
+        """Of each op that a pattern brought: the name of the op that each of its nodes is."""
+        return {
+            node: {name: op.name for name, op in one.binding.captures.items()}
+            for one in self.kept
+            for node in one.nodes
+        }
 
 
 def select(graph: Graph, match: Match) -> list[Node]:
     """The ops that a match means: bodies in the file's order, ops in their body's order.
 
-    Functions that an earlier patch added carry gradients: what is in them is never meant.
+    Of a pattern it is the last op, the one that none of its others reads. Functions that an
+    earlier patch added carry gradients: what is in them is never meant.
     """
-    return [node for body in _bodies(graph, match) for node in _in_body(body, match)]
+    return find(graph, match).nodes
+
+
+def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> Found:
+    """The ops that a match means, in the order of `select`, and where a pattern holds.
+
+    `on` names the ops of the pattern that are meant, or is `("match",)` for all of them as one.
+    The other keys of the match must hold for each of the ops that `on` names, with "match" for
+    the last op of the pattern.
+    """
+    found = Found()
+    for body in _bodies(graph, match):
+        if match.pattern is None:
+            found.nodes.extend(_in_body(body, match))
+            continue
+        kept, dropped = _patterns(body, match, on)
+        found.kept.extend(kept)
+        found.dropped.extend(dropped)
+        nodes = (node for one in kept for node in one.nodes)
+        found.nodes.extend(sorted(nodes, key=lambda node: node.index))
+    return found
 
 
 def _bodies(graph: Graph, match: Match) -> Iterator[Body]:
@@ -27,26 +81,17 @@ def _bodies(graph: Graph, match: Match) -> Iterator[Body]:
 
 
 def _in_body(body: Body, match: Match) -> Iterator[Node]:
-    # Indices answer for op types and plain names; the other conditions look at what is left.
-    found = conditions(match)
-    found.pop("body", None)
-    candidates: Iterable[int] = range(len(body))
-    if match.name is not None and not any(glob.is_glob(one) for one in texts(match.name)):
-        candidates = sorted(
-            body.by_name[one] for one in set(texts(match.name)) & body.by_name.keys()
-        )
-        del found["name"]
-    elif match.op is not None:
-        candidates = of_types(body, texts(match.op))
-        del found["op"]
-    tests = list(found.values())
-    for index in candidates:
-        node = Node(body, index)
-        if all(test(node) for test in tests):
-            yield node
+    wanted = candidates(body, match, conditions(match))
+    return (Node(body, index) for index in wanted.indices())
 
 
-def of_types(body: Body, wanted: Iterable[str]) -> list[int]:
-    """The indices of the ops of these types, which may be globs."""
-    types = {t for t in body.by_type if any(glob.matches(one, t) for one in wanted)}
-    return sorted(index for one in types for index in body.by_type[one])
+def _patterns(body: Body, match: Match, on: Sequence[str]) -> tuple[list[Kept], list[Dropped]]:
+    meant = holds(replace(match, pattern=None))(body)
+    whole = tuple(on) == (WHOLE,)
+    found = []
+    for form in forms(match.pattern or ()):
+        for binding in matches(body, form, conditions):
+            wanted = binding.of([binding.last()] if whole or not on else on)
+            if all(meant(Node(body, index)) for index in wanted):
+                found.append(binding)
+    return resolve(found, on)

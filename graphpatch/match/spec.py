@@ -1,13 +1,14 @@
-"""A match as a rules file writes it."""
+"""A match and a pattern, as a rules file writes them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 Texts = str | tuple[str, ...]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class OneOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -16,20 +17,92 @@ class OneOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: tuple[Any, ...] = msgspec.field(name="in")
 
 
+class Near(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A constant within a tolerance, which is absolute."""
+
+    near: int | float | tuple[Any, ...]
+    tolerance: Annotated[float, msgspec.Meta(ge=0)] = 1e-6
+
+
+class Between(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tensors at both ends of a path."""
+
+    sources: Texts = msgspec.field(name="from")
+    targets: Texts = msgspec.field(name="to")
+
+
+class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How an edge of a pattern links: which output of the source, which input of the target.
+
+    Where one is silent it is any. `repeat`: the target stands for a run of one or more ops, each
+    reading the one before. `control`: the target runs after the source and reads nothing of it.
+    """
+
+    input: Natural | None = None
+    output: Natural | None = None
+    repeat: bool = False
+    control: bool = False
+
+
+class Edge(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """An edge of a pattern, from a node to one that reads it: `["bias", "act", {"input": 0}]`."""
+
+    source: str
+    target: str
+    link: Link = Link()
+
+
+class Pattern(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """A small graph to be found in a body: what the text form says, and what it cannot.
+
+    `nodes` has, by name, what each op must be. `tensors` names what is read from outside: any
+    tensor, given by an op or by a function's argument, which is no part of the match; edges from
+    one such name mean one and the same tensor. `optional` ops may be missing: what comes before
+    them is then linked to what comes after. `absent` ops must not be there, beside those that
+    are. `closed`: ops of the match that others of it read are read by nothing else (with names:
+    these ops are), those apart that read nothing themselves, as constants do.
+
+    `graphpatch.match.pattern.syntax.parse` makes one from the text form.
+    """
+
+    nodes: dict[str, Match]
+    edges: tuple[Edge, ...] = ()
+    tensors: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    closed: bool | tuple[str, ...] = False
+
+
 class Match(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """Which ops: every key that is given must hold. Without a key it is every op."""
+    """Which ops: every key that is given must hold. Without a key it is every op.
+
+    `control` is no key of its own: with it, `inputs`, `consumers`, `between`, `upstream_of` and
+    `downstream_of` beside it follow control edges too.
+    """
 
     op: Texts | None = None
     name: Texts | None = None
     name_regex: str | None = None
     attr: dict[str, bool | int | float | str | tuple[Any, ...] | OneOf] | None = None
     dtype: Texts | None = None
+    inputs: dict[str, Match] | None = None
+    consumers: dict[str, Match] | None = None
+    value: bool | int | float | str | tuple[Any, ...] | Near | None = None
+    between: Between | None = None
+    upstream_of: Texts | None = None
+    downstream_of: Texts | None = None
     body: Texts | None = None
     any: tuple[Match, ...] | None = None
     all: tuple[Match, ...] | None = None
     not_: Match | None = msgspec.field(default=None, name="not")
+    pattern: str | Pattern | tuple[str | Pattern, ...] | None = None
+    control: bool = False
 
     def given(self) -> dict[str, Any]:
         """The keys that are there, as they are spelled in a rules file."""
@@ -37,7 +110,7 @@ class Match(
         return {key: value for key, value in found.items() if value is not None}
 
 
-FIELDS = msgspec.structs.fields(Match)
+FIELDS = [field for field in msgspec.structs.fields(Match) if field.name != "control"]
 
 
 def texts(value: str | Sequence[str]) -> tuple[str, ...]:

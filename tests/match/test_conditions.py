@@ -154,7 +154,7 @@ def test_a_match_means_these_ops_and_no_others(graph: Graph, value: Any, names: 
     assert spelled(graph, wanted) == names
     # The indices that `select` uses give what the conditions say.
     condition = holds(wanted)
-    slowly = [node for body in graph.bodies for node in body if condition(node)]
+    slowly = [node for body in graph.bodies for node in filter(condition(body), body)]
     assert [(n.body.label, n.index) for n in slowly] == [
         (n.body.label, n.index) for n in select(graph, wanted)
     ]

@@ -1,0 +1,91 @@
+"""`graphpatch match`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from graphpatch.analysis.matching import Matched, as_rules_file, match_only, match_rules
+from graphpatch.cli.progress import bar
+from graphpatch.errors import OutputError
+from graphpatch.formats import load
+from graphpatch.formats.output import write_file
+from graphpatch.rules import load_rules, rules_from
+
+TYPED = ("op", "name", "pattern")
+
+
+@click.command("match")
+@click.argument("paths", metavar="[RULES] MODEL", nargs=-1, required=True)
+@click.option("--op", multiple=True, help="Instead of RULES: ops of this type, or glob.")
+@click.option("--name", multiple=True, help="Instead of RULES: ops of this name, or glob.")
+@click.option("--pattern", help="Instead of RULES: where this small graph is.")
+@click.option("--explain", is_flag=True, help="Say how near a match came, and what it lacks.")
+@click.option("--save", metavar="FILE", help="Write the matches as a rules file, a rule each.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(
+    paths: tuple[str, ...],
+    op: tuple[str, ...],
+    name: tuple[str, ...],
+    pattern: str | None,
+    explain: bool,
+    save: str | None,
+    as_json: bool,
+) -> int:
+    """Say what the rules file RULES, or what is typed, matches in MODEL. No model is written."""
+    typed = {key: value for key, value in zip(TYPED, (op, name, pattern), strict=True) if value}
+    if len(paths) != (1 if typed else 2):
+        raise click.UsageError("give RULES and MODEL, or MODEL and one of --op, --name, --pattern")
+    if typed and save:
+        raise click.UsageError("--save writes what a rules file matches; give RULES and MODEL")
+    with bar() as progress:
+        model = load(paths[-1], progress)
+        if typed:
+            found = [match_only(_typed(typed), model)]
+        else:
+            rules = load_rules(paths[0])
+            found = match_rules(rules, model)
+            if save:
+                _save(save, as_rules_file(rules, model), paths)
+    if as_json:
+        click.echo(json.dumps({"model": paths[-1], "rules": [_document(one) for one in found]}))
+    else:
+        click.echo("\n".join(_text(one, explain) for one in found))
+    return 1 if any(one.error for one in found) else 0
+
+
+def _typed(typed: dict[str, Any]) -> Any:
+    rule = {"match": typed, "patch": {"stop_gradient": True}}
+    return rules_from([rule])[0].match
+
+
+def _save(path: str, document: dict[str, Any], inputs: tuple[str, ...]) -> None:
+    target = Path(path)
+    if any(target.exists() and target.samefile(one) for one in inputs if Path(one).exists()):
+        raise OutputError(f"{path} is what is read; it is never written over")
+    write_file(target, [(json.dumps(document, indent=2) + "\n").encode()])
+
+
+def _document(matched: Matched) -> dict[str, Any]:
+    document = {"name": matched.rule, "matches": matched.matches, "left_out": matched.left_out}
+    document["near"] = matched.misses.split("\n") if matched.misses else []
+    return {**document, "error": matched.error or None}
+
+
+def _text(matched: Matched, explain: bool) -> str:
+    title = [f"{matched.rule or 'matched'}: {len(matched.matches)} ops"]
+    lines = [f"  {_match(one)}" for one in matched.matches]
+    lines += [f"  note: {text}" for text in matched.left_out]
+    lines += [f"  error: {matched.error}"] if matched.error else []
+    if explain or not matched.matches:
+        lines.append(matched.misses)
+    return "\n".join(title + lines)
+
+
+def _match(one: dict[str, Any]) -> str:
+    place = "" if one["body"] == "main" else f"  in function {one['body']}"
+    captures = [f"{name} is {op}" for name, op in one.get("captures", {}).items()]
+    return f"{one['type']} {one['op']}{place}" + (f"  ({', '.join(captures)})" if captures else "")

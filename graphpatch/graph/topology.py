@@ -1,0 +1,99 @@
+"""Who reads what in a body: tensors by name, and all that lies before or behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from graphpatch import names
+from graphpatch.errors import ModelError
+from graphpatch.graph.body import Body, Node
+from graphpatch.names import TensorName
+from graphpatch.opdefs import FlatArg
+
+
+def tensor_named(body: Body, text: str) -> TensorName | None:
+    """The tensor that a user means by `op`, `op:1` or, in a function, `op:arg:0`; None if none.
+
+    In a function `op:1` is understood too, and the name of an argument is the tensor it gives.
+    """
+    found = names.parse(text)
+    index = body.by_name.get(found.op)
+    if found.control or (body.is_main and found.arg):
+        return None
+    if index is None:
+        is_argument = found.op in body.arguments and not found.arg and not found.index
+        return found if is_argument else None
+    flat = _outputs(Node(body, index))
+    if flat is None:
+        return found
+    if found.arg:
+        return (
+            found if (found.arg, found.index) in [(one.name, one.index) for one in flat] else None
+        )
+    if found.index >= len(flat):
+        return None
+    one = flat[found.index]
+    return found if body.is_main else TensorName(found.op, one.index, one.name)
+
+
+def _outputs(node: Node) -> list[FlatArg] | None:
+    """The outputs of an op; None where its type is unknown, or its attrs don't tell them."""
+    try:
+        return node.outputs
+    except ModelError:
+        return None
+
+
+def readers_of(body: Body, tensor: TensorName) -> Iterator[tuple[int, int]]:
+    """Who reads a tensor: the op's index, and the slot in its NodeDef.input."""
+    inputs = body.heads.inputs
+    for index, slot in body.readers.get(tensor.op, ()):
+        if names.parse(inputs[index][slot]) == tensor:
+            yield index, slot
+
+
+def upstream(body: Body, tensors: Iterable[TensorName], control: bool = False) -> bytearray:
+    """Marks, by index, all ops that these tensors are computed from, their own ops included.
+
+    With `control`, those that run before them too. Linear in the size of what is found; loops
+    are followed once.
+    """
+    by_name, inputs = body.by_name, body.heads.inputs
+    marks = bytearray(len(body))
+    stack = [by_name[tensor.op] for tensor in tensors if tensor.op in by_name]
+    while stack:
+        index = stack.pop()
+        if marks[index]:
+            continue
+        marks[index] = 1
+        for text in inputs[index]:
+            if control or not text.startswith("^"):
+                producer = by_name.get(names.op_of(text))
+                if producer is not None and not marks[producer]:
+                    stack.append(producer)
+    return marks
+
+
+def downstream(body: Body, tensors: Iterable[TensorName], control: bool = False) -> bytearray:
+    """Marks, by index, all ops that depend on one of these tensors.
+
+    The op that gives a tensor is not among them, unless a loop leads back to it. With `control`,
+    those that run after it are, too. Linear in the size of what is found.
+    """
+    op_names, inputs, readers = body.heads.names, body.heads.inputs, body.readers
+    marks = bytearray(len(body))
+    stack: list[int] = []
+    for tensor in tensors:
+        stack += [index for index, _ in readers_of(body, tensor)]
+        if control:
+            uses = readers.get(tensor.op, ())
+            stack += [index for index, slot in uses if inputs[index][slot].startswith("^")]
+    while stack:
+        index = stack.pop()
+        if marks[index]:
+            continue
+        marks[index] = 1
+        for reader, slot in readers.get(op_names[index], ()):
+            if not marks[reader] and (control or not inputs[reader][slot].startswith("^")):
+                stack.append(reader)
+    return marks

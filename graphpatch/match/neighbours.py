@@ -1,0 +1,95 @@
+"""`inputs` and `consumers`: what the ops before and behind an op must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from graphpatch import names
+from graphpatch.errors import RulesError, did_you_mean
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.topology import tensor_named
+from graphpatch.match.condition import Condition, Test
+from graphpatch.names import TensorName
+
+# An op, or None for what is no op: the argument of a function, an input that names nothing.
+Neighbour = Node | None
+Quantifier = Callable[[Iterable[bool]], bool]
+
+QUANTIFIERS: dict[str, Quantifier] = {
+    "any": any,
+    "all": all,
+    "none": lambda found: not any(found),
+}
+
+
+def inputs(wanted: Mapping[str, Condition], control: bool) -> Condition:
+    """Input number k is given by such an op; or any, all, none of the inputs are.
+
+    What is no op (an argument of a function) is none that is meant. With `control`, any, all and
+    none count the ops that run before, too.
+    """
+    return _on_neighbours(wanted, "inputs", _input, lambda node: _inputs(node, control))
+
+
+def consumers(wanted: Mapping[str, Condition], control: bool) -> Condition:
+    """Some op that reads output number k is such an op; or any, all, none of the readers are.
+
+    `all` holds where nothing reads the op. With `control`, any, all and none count the ops that
+    run after it, too.
+    """
+    return _on_neighbours(wanted, "consumers", _readers, lambda node: _consumers(node, control))
+
+
+def _on_neighbours(
+    wanted: Mapping[str, Condition],
+    key: str,
+    numbered: Callable[[Node, int], Iterable[Neighbour]],
+    every: Callable[[Node], Iterable[Neighbour]],
+) -> Condition:
+    for word in wanted:
+        if word not in QUANTIFIERS and not (word.isascii() and word.isdigit()):
+            legal = f"; legal: 0, 1, ..., {', '.join(QUANTIFIERS)}"
+            near = did_you_mean(word, QUANTIFIERS) or legal
+            raise RulesError(f"{key}: {word!r} does not say which{near}")
+
+    def prepared(body: Body) -> Test:
+        tests = {word: condition(body) for word, condition in wanted.items()}
+
+        def holds(node: Node) -> bool:
+            for word, test in tests.items():
+                found = every(node) if word in QUANTIFIERS else numbered(node, int(word))
+                quantifier = QUANTIFIERS.get(word, any)
+                if not quantifier(one is not None and test(one) for one in found):
+                    return False
+            return True
+
+        return holds
+
+    return prepared
+
+
+def _input(node: Node, slot: int) -> list[Neighbour]:
+    read = node.data_inputs
+    return [node.body.producer(read[slot])] if slot < len(read) else []
+
+
+def _inputs(node: Node, control: bool) -> list[Neighbour]:
+    read = node.inputs if control else node.data_inputs
+    return [node.body.producer(text) for text in read]
+
+
+def _readers(node: Node, output: int) -> Iterator[Neighbour]:
+    wanted = tensor_named(node.body, str(TensorName(node.name, output)))
+    for reader, text in _uses(node):
+        if wanted is not None and names.parse(text) == wanted:
+            yield reader
+
+
+def _consumers(node: Node, control: bool) -> Iterator[Neighbour]:
+    return (reader for reader, text in _uses(node) if control or not text.startswith("^"))
+
+
+def _uses(node: Node) -> Iterator[tuple[Node, str]]:
+    body = node.body
+    for index, slot in body.readers.get(node.name, ()):
+        yield Node(body, index), body.heads.inputs[index][slot]

@@ -1,0 +1,1 @@
+"""Patterns: small graphs, and where a body holds them."""

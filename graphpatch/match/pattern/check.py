@@ -1,0 +1,167 @@
+"""What no graph can hold, and what a pattern cannot mean: found before any graph is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+
+from graphpatch import opdefs
+from graphpatch.errors import did_you_mean
+from graphpatch.match import glob
+from graphpatch.match.pattern.faults import InJson, Part, Where
+from graphpatch.match.pattern.variants import parts, variants, without
+from graphpatch.match.spec import Match, Pattern, texts
+
+MOST_OPTIONAL = 8
+"""Each optional op doubles the number of patterns that are looked for."""
+
+
+def check(pattern: Pattern, where: Where | None = None) -> None:
+    """Raise PatternError where the pattern means nothing: one message, at its place."""
+    for one in CHECKS:
+        one(pattern, where or InJson())
+
+
+def _names(pattern: Pattern, where: Where) -> None:
+    """Every name is one of a node or a tensor, and none is both."""
+    for name in pattern.tensors:
+        if name in pattern.nodes:
+            raise where.key("tensors", f"{name!r} is a node: a name is one or the other")
+    ops, every = list(pattern.nodes), [*pattern.nodes, *pattern.tensors]
+    for number, edge in enumerate(pattern.edges):
+        for name in (edge.source, edge.target):
+            if name not in every:
+                raise where.edge(number, f"no node is called {name!r}{_legal(name, every)}")
+    closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
+    lists = {"optional": pattern.optional, "absent": pattern.absent, "closed": closed}
+    for key, named in lists.items():
+        for name in named:
+            if name in pattern.tensors:
+                raise where.node(name, f"_ is a tensor from outside: it cannot be {key}")
+            if name not in ops:
+                raise where.key(key, f"no node is called {name!r}{_legal(name, ops)}")
+
+
+def _legal(name: str, every: list[str]) -> str:
+    return did_you_mean(name, every) or f"; legal: {', '.join(every) or 'there is none'}"
+
+
+def _ops(pattern: Pattern, where: Where) -> None:
+    """Some op must be there."""
+    present = [name for name in pattern.nodes if name not in pattern.absent]
+    if not present:
+        raise where.key("nodes", "the pattern is empty: it needs an op that is there")
+    if all(name in pattern.optional for name in present):
+        raise where.node(present[0], "every op of the pattern is optional")
+    if len(pattern.optional) > MOST_OPTIONAL:
+        name = pattern.optional[MOST_OPTIONAL]
+        raise where.node(name, f"more than {MOST_OPTIONAL} optional ops")
+
+
+def _edges(pattern: Pattern, where: Where) -> None:
+    """What an edge cannot be, for what stands at its ends."""
+    for number, edge in enumerate(pattern.edges):
+        link = edge.link
+        if edge.target in pattern.tensors:
+            raise where.edge(number, "_ is a tensor from outside: nothing leads to it")
+        if link.control and (link.input is not None or link.output is not None or link.repeat):
+            raise where.edge(number, "a control edge has no slots and no run")
+        if edge.source in pattern.tensors and link.control:
+            raise where.edge(number, "_ is a tensor: no control edge leaves it")
+        if edge.source in pattern.tensors and link.output is not None:
+            raise where.edge(number, "_ is one tensor: it has no outputs to choose from", "output")
+
+
+def _runs(pattern: Pattern, where: Where) -> None:
+    """A run is entered at one place."""
+    for number, edge in enumerate(pattern.edges):
+        if not edge.link.repeat:
+            continue
+        if edge.target in pattern.absent:
+            raise where.edge(number, "an absent op is no run")
+        if sum(other.target == edge.target for other in pattern.edges) > 1:
+            raise where.edge(number, f"{edge.target!r} is a run, and entered by this link alone")
+
+
+def _absent(pattern: Pattern, where: Where) -> None:
+    """An absent op hangs on ops that are there."""
+    for name in pattern.absent:
+        if name in pattern.optional:
+            raise where.node(name, "an absent op is not optional besides")
+        if not any(name in (edge.source, edge.target) for edge in pattern.edges):
+            raise where.node(name, f"nothing says where {name!r} must be absent: it needs a link")
+    for number, edge in enumerate(pattern.edges):
+        if edge.source in pattern.absent and edge.target in pattern.absent:
+            raise where.edge(number, "an absent op is linked to ops that are there, not to another")
+
+
+def _cycle(pattern: Pattern, where: Where) -> None:
+    before: dict[str, list[str]] = {name: [] for name in pattern.nodes}
+    for edge in pattern.edges:
+        before.setdefault(edge.target, []).append(edge.source)
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        around = error.args[1]
+        number = max(
+            number
+            for number, edge in enumerate(pattern.edges)
+            if (edge.source, edge.target) in pairwise(around)
+        )
+        raise where.edge(number, f"a cycle: {' -> '.join(around)}") from None
+
+
+def _connected(pattern: Pattern, where: Where) -> None:
+    """All is linked with all; also where optional ops are missing."""
+    islands = parts(pattern)
+    if len(islands) > 1:
+        name = islands[1][0]
+        raise where.node(name, f"{name!r} is not linked with {islands[0][0]!r}")
+    found = list(variants(pattern))
+    for name in pattern.optional:
+        if all(name in variant.nodes for variant in found):
+            islands = parts(without(pattern, name))
+            left = islands[1][0] if len(islands) > 1 else islands[0][0]
+            raise where.node(
+                name, f"without {name!r} the pattern falls apart: make {left!r} optional too"
+            )
+
+
+def _slots(pattern: Pattern, where: Where) -> None:
+    """Every slot is one that the op type has, and has one source."""
+    entered: set[tuple[str, int]] = set()
+    for number, edge in enumerate(pattern.edges):
+        link = edge.link
+        missing = _missing(pattern.nodes[edge.target], link.input, "input")
+        if missing:
+            raise where.edge(number, missing, "input")
+        missing = _missing(pattern.nodes.get(edge.source, Match()), link.output, "output")
+        if missing:
+            raise where.edge(number, missing, "output")
+        if link.input is None or not {edge.source, edge.target}.isdisjoint(pattern.absent):
+            continue
+        enters = edge.target, link.input
+        if enters in entered:
+            message = f"input {link.input} of {edge.target!r} has a source already"
+            raise where.edge(number, message, "input")
+        entered.add(enters)
+
+
+def _missing(match: Match, slot: int | None, part: Part) -> str:
+    """That an op type has no such slot, and which it has; nothing where it has."""
+    for op in texts(match.op or ()):
+        known = None if glob.is_glob(op) else opdefs.lookup(op)
+        if known is None or slot is None:
+            continue
+        args = known.inputs if part == "input" else known.outputs
+        is_open = any(arg.number_attr or arg.type_list_attr for arg in args)
+        if not is_open and slot >= len(args):
+            legal = ", ".join(f"{place} ({arg.name})" for place, arg in enumerate(args)) or "none"
+            return f"{op} has no {part} {slot}; it has {legal}"
+    return ""
+
+
+CHECKS: tuple[Callable[[Pattern, Where], None], ...] = (
+    _names, _ops, _edges, _runs, _absent, _cycle, _connected, _slots,
+)  # fmt: skip

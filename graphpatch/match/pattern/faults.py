@@ -1,0 +1,78 @@
+"""What is wrong with a pattern, and where: a column of its text, or a key of its JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from graphpatch.errors import PatternError
+
+Part = Literal["", "input", "output"]
+
+_SHOWN = 100
+"""How much of a long text is shown around the column."""
+
+
+class Where(Protocol):
+    """Points at what is wrong."""
+
+    def node(self, name: str, message: str) -> PatternError:
+        """The error to raise for a node."""
+
+    def edge(self, number: int, message: str, part: Part = "") -> PatternError:
+        """The error to raise for an edge, or for its input or output slot."""
+
+    def key(self, key: str, message: str) -> PatternError:
+        """The error to raise for what only the JSON form says."""
+
+
+@dataclass(frozen=True, slots=True)
+class InText:
+    """Points into the text of a pattern: `nodes` and `edges` have columns, counted from 1."""
+
+    text: str
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    edges: Sequence[Mapping[Part, int]] = ()
+
+    def node(self, name: str, message: str) -> PatternError:
+        """The error at the first mention of a node."""
+        return fault(self.text, self.nodes[name], message)
+
+    def edge(self, number: int, message: str, part: Part = "") -> PatternError:
+        """The error at an arrow, or at a slot beside it."""
+        columns = self.edges[number]
+        return fault(self.text, columns.get(part, columns[""]), message)
+
+    def key(self, key: str, message: str) -> PatternError:
+        """The error at the start of the text."""
+        return fault(self.text, 1, message)
+
+
+@dataclass(frozen=True, slots=True)
+class InJson:
+    """Points into the JSON form of a pattern."""
+
+    def node(self, name: str, message: str) -> PatternError:
+        """The error at a node, or a tensor."""
+        return PatternError(f"pattern, node {name!r}: {message}")
+
+    def edge(self, number: int, message: str, part: Part = "") -> PatternError:
+        """The error at an edge, or at one of its slots."""
+        place = f"edges[{number}]" + (f"[2].{part}" if part else "")
+        return PatternError(f"pattern.{place}: {message}")
+
+    def key(self, key: str, message: str) -> PatternError:
+        """The error at a key."""
+        return PatternError(f"pattern.{key}: {message}")
+
+
+def fault(text: str, column: int, message: str) -> PatternError:
+    """The error to raise for what stands at `column` (from 1) of the text of a pattern."""
+    if not text.strip():
+        return PatternError(f"pattern: {message}")
+    start = max(0, column - 1 - _SHOWN // 2)
+    shown = "".join(" " if character.isspace() else character for character in text)
+    shown = shown[start : start + _SHOWN]
+    caret = " " * (column - 1 - start) + "^"
+    return PatternError(f"pattern, column {column}: {message}\n  {shown}\n  {caret}")

@@ -1,0 +1,91 @@
+"""What a pattern can reach from one op: the ops and tensors that each of its nodes can be there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from graphpatch.match.pattern.candidates import Candidates
+from graphpatch.match.pattern.decide import Decider
+from graphpatch.match.pattern.plan import Plan, Way, plan
+from graphpatch.match.pattern.shape import Links, Neighbourhood, shaped
+from graphpatch.match.pattern.wiring import Use, Vertex, Wiring
+from graphpatch.names import TensorName
+
+
+@dataclass(eq=False)
+class Walker:
+    """Walks from an op as far as the pattern can reach."""
+
+    wiring: Wiring
+    decider: Decider
+    candidates: Sequence[Candidates]  # of the ops, by number
+    plan: Plan = field(init=False)
+
+    def __post_init__(self) -> None:
+        tensors = len(self.decider.names) - self.decider.op_count
+        counts = [one.count() for one in self.candidates] + [0] * tensors
+        self.plan = plan(counts, self.decider.op_count, self.decider.edges)
+
+    def around(self, anchor: int) -> Neighbourhood:
+        """The neighbourhood of an op that is the anchor; `failed` is a step that led to nothing."""
+        found: dict[int, set[Vertex]] = {self.plan.anchor: {anchor}}
+        links: Links = {}
+        for step in self.plan.steps:
+            allowed: set[Vertex] | None = None
+            for way in step.ways:
+                allowed = self._follow(step.node, way, found[way.other], allowed, links)
+                if not allowed:
+                    return Neighbourhood(found, links, step)
+            found[step.node] = allowed or set()
+        return Neighbourhood(found, links, None)
+
+    def _follow(
+        self,
+        node: int,
+        way: Way,
+        others: Iterable[Vertex],
+        allowed: set[Vertex] | None,
+        links: Links,
+    ) -> set[Vertex]:
+        """What a way leads to, of what is allowed so far; the links are written down."""
+        bit, kept = 1 << way.edge, set[Vertex]()
+        for other in others:
+            for vertex, slot in self.uses(node, way, other):
+                if vertex in kept or self._allowed(node, vertex, allowed):
+                    kept.add(vertex)
+                    ends = (other, vertex) if way.forward else (vertex, other)
+                    between = links.setdefault(ends, {})
+                    key = slot, way.edge if slot < 0 else 0
+                    between[key] = between.get(key, 0) | bit
+        return kept
+
+    def _allowed(self, node: int, vertex: Vertex, allowed: set[Vertex] | None) -> bool:
+        if allowed is not None:
+            return vertex in allowed
+        return isinstance(vertex, TensorName) or self.candidates[node].passes(vertex)
+
+    def uses(self, node: int, way: Way, other: Vertex) -> Iterable[Use]:
+        """What a way leads to from one op or tensor, whatever it is."""
+        link, wiring = self.decider.edges[way.edge][2], self.wiring
+        if way.forward:
+            if link.repeat:
+                return wiring.run_forward(other, link, self.candidates[node].passes)
+            return wiring.forward(other, link)
+        assert isinstance(other, int)
+        is_tensor = node >= self.decider.op_count
+        if link.repeat:
+            passes = self.candidates[way.other].passes
+            return wiring.run_backward(other, link, passes, is_tensor)
+        return wiring.tensors(other, link) if is_tensor else wiring.backward(other, link)
+
+    def matches(self, anchor: int) -> list[tuple[Vertex, ...]]:
+        """Every way in which the pattern lies there: a vertex for each of its nodes."""
+        around = self.around(anchor)
+        if around.failed is not None:
+            return []
+        vertices, shape = shaped(around, self.decider, self.wiring.body)
+        return [
+            tuple(vertices[number] for number in assignment)
+            for assignment in self.decider.assignments(shape)
+        ]

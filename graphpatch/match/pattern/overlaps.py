@@ -1,0 +1,72 @@
+"""Matches that share ops: which of them count, decided the same way every time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphpatch.graph.body import Node
+from graphpatch.match.pattern.binding import Binding
+
+WHOLE = "match"
+"""In `on`: the patch goes to the matched ops as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A match that does not count, and why."""
+
+    binding: Binding
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A match that counts, and the ops that it brings: those that no match before has."""
+
+    binding: Binding
+    nodes: tuple[Node, ...]
+
+
+def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept], list[Dropped]]:
+    """Which of the matches in one body count, so that every op is patched once.
+
+    `on` names the ops that the patch goes to; where it is empty it is the last one that no other
+    reads. A match counts that brings such an op which no match before it has. With `on` "match"
+    the patch goes to all its ops as one: a match counts that shares none with one before it,
+    apart from those that read nothing, as constants do. Matches come in the file's order, of
+    several that start at one op the larger first. One that has the same ops as another, in other
+    roles, is not reported as dropped.
+    """
+    whole = tuple(on) == (WHOLE,)
+    kept: list[Kept] = []
+    dropped: list[Dropped] = []
+    owners: dict[int, Binding] = {}
+    seen: set[tuple[int, ...]] = set()
+    for binding in sorted(bindings, key=_place):
+        wanted = binding.indices if whole else binding.of(on or [binding.last()])
+        taken = [index for index in wanted if index in owners]
+        new = tuple(index for index in wanted if index not in owners)
+        if any(binding.body.heads.inputs[index] for index in taken) if whole else not new:
+            if binding.indices not in seen:
+                dropped.append(Dropped(binding, _reason(binding, on, taken, owners)))
+        else:
+            nodes = wanted if whole else new
+            kept.append(Kept(binding, tuple(Node(binding.body, index) for index in nodes)))
+            owners.update(dict.fromkeys(new, binding))
+        seen.add(binding.indices)
+    return kept, dropped
+
+
+def _place(binding: Binding) -> tuple[int, int, tuple[int, ...]]:
+    return binding.indices[0], -len(binding.indices), binding.indices
+
+
+def _reason(
+    binding: Binding, on: Sequence[str], taken: Sequence[int], owners: Mapping[int, Binding]
+) -> str:
+    if not taken:
+        return f"it has no {' and no '.join(map(repr, on))}"
+    shared = next((one for one in taken if binding.body.heads.inputs[one]), taken[0])
+    node, owner = Node(binding.body, shared), owners[shared]
+    return f"it shares {node} with the match that ends in {owner.captures[owner.last()]}"

@@ -1,0 +1,116 @@
+"""What an assignment of ops to a pattern must keep to besides its edges: runs, absent ops, closed.
+
+Each question has its answer as a reason in words, or as nothing where all is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from graphpatch.graph.body import Node
+from graphpatch.match.pattern.binding import Binding
+from graphpatch.match.pattern.candidates import Candidates
+from graphpatch.match.pattern.wiring import Vertex, Wiring
+from graphpatch.match.spec import Edge, Link, Pattern
+
+Bound = Mapping[str, Vertex]
+
+
+def run(
+    wiring: Wiring, candidates: Candidates, edge: Edge, bound: Bound
+) -> tuple[tuple[int, ...], str]:
+    """All ops of the run that an edge leads to, its last one last; or why there is none.
+
+    They are those on every way there through such ops as are no others of the match.
+    """
+    end, link = bound[edge.target], edge.link
+    assert isinstance(end, int)
+    taken = {vertex for name, vertex in bound.items() if name != edge.target}
+    on = Link(input=link.input)
+
+    def free(index: int) -> bool:
+        return index not in taken and candidates.passes(index)
+
+    start = [index for index, _ in wiring.forward(bound[edge.source], link)]
+    behind = _reached(start, lambda index: wiring.forward(index, on), free)
+    before = _reached([end], lambda index: wiring.backward(index, on), free)
+    if end not in behind:
+        return (), f"the run to {edge.target!r} leads through another op of the match"
+    between = sorted((behind & before) - {end})
+    return (*between, end), ""
+
+
+def goes_on(wiring: Wiring, candidates: Candidates, edge: Edge, binding: Binding) -> str:
+    """Why a run that nothing follows is not a whole one: it goes on."""
+    if any(other.source == edge.target for other in _present(binding.pattern)):
+        return ""
+    mine, end = set(binding.indices), binding.captures[edge.target]
+    for index, _ in wiring.forward(end.index, Link(input=edge.link.input)):
+        if index not in mine and candidates.passes(index):
+            return f"the run {edge.target!r} goes on with {Node(wiring.body, index)}"
+    return ""
+
+
+def absent(wiring: Wiring, candidates: Candidates, name: str, binding: Binding) -> str:
+    """Why an op that must be absent is not: it is there, beside those of the match."""
+    edges = [edge for edge in binding.pattern.edges if name in (edge.source, edge.target)]
+    bound: dict[str, Vertex] = {
+        **{one: node.index for one, node in binding.captures.items()},
+        **dict(zip(binding.pattern.tensors, binding.read, strict=True)),
+    }
+    mine = set(binding.indices)
+    found = set.intersection(*(set(_other_end(wiring, edge, name, bound)) for edge in edges))
+    for index in sorted(found - mine):
+        if candidates.passes(index):
+            return f"{Node(wiring.body, index)} is there, which must be absent ({name!r})"
+    return ""
+
+
+def closed(binding: Binding) -> str:
+    """Why a match is not closed: an op of it that others of it read is read outside too.
+
+    Ops that read nothing are left out: a constant may well be shared. With names it is these ops
+    that nothing outside may read.
+    """
+    wanted = binding.pattern.closed
+    if wanted is False:
+        return ""
+    names = binding.names if wanted is True else [one for one in binding.names if one in wanted]
+    read = {edge.source for edge in _present(binding.pattern)}
+    for name in names:
+        for index in binding.of([name]):
+            node = Node(binding.body, index)
+            inner = name in read or index != binding.of([name])[-1]
+            if wanted is True and not (inner and node.data_inputs):
+                continue
+            for _, reader in binding.readers(index):
+                return f"{node} ({name!r}) is read outside, by {reader}"
+    return ""
+
+
+def _present(pattern: Pattern) -> list[Edge]:
+    """The edges between what is there."""
+    return [edge for edge in pattern.edges if edge.target not in pattern.absent]
+
+
+def _other_end(wiring: Wiring, edge: Edge, name: str, bound: Bound) -> Iterator[int]:
+    if edge.target == name:
+        return (index for index, _ in wiring.forward(bound[edge.source], edge.link))
+    target = bound[edge.target]
+    assert isinstance(target, int)
+    return (index for index, _ in wiring.backward(target, edge.link))
+
+
+def _reached(
+    start: list[int],
+    following: Callable[[int], Iterator[tuple[int, int]]],
+    free: Callable[[int], bool],
+) -> set[int]:
+    found: set[int] = set()
+    stack = [index for index in start if free(index)]
+    while stack:
+        index = stack.pop()
+        if index not in found:
+            found.add(index)
+            stack += [other for other, _ in following(index) if free(other)]
+    return found

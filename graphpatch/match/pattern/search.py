@@ -1,0 +1,145 @@
+"""All matches of a pattern in a body, in the file's order, the same on every run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from graphpatch.errors import MatchError
+from graphpatch.graph.body import Body
+from graphpatch.match.condition import Condition
+from graphpatch.match.pattern import refusals
+from graphpatch.match.pattern.binding import Binding
+from graphpatch.match.pattern.candidates import Candidates, candidates
+from graphpatch.match.pattern.decide import Decider
+from graphpatch.match.pattern.neighbourhood import Walker
+from graphpatch.match.pattern.symmetry import Symmetry, symmetry
+from graphpatch.match.pattern.variants import variants
+from graphpatch.match.pattern.wiring import Vertex, Wiring
+from graphpatch.match.spec import Edge, Match, Pattern
+from graphpatch.names import TensorName
+
+MOST = 1_000_000
+"""Matches in one body. A pattern that has more says too little: its number may be exponential."""
+
+Conditions = Callable[[Match], Mapping[str, Condition]]
+"""The conditions of a match, by key."""
+
+
+@dataclass(eq=False)
+class Search:
+    """The matches of one variant of a pattern, in which nothing is optional, in one body."""
+
+    wiring: Wiring
+    pattern: Pattern
+    ready: Mapping[str, Candidates]  # of every op, absent ones too, by name
+
+    @cached_property
+    def walker(self) -> Walker:
+        """Walks its neighbourhoods."""
+        decider = Decider(self.pattern, self.symmetry.before)
+        ops = decider.names[: decider.op_count]
+        return Walker(self.wiring, decider, [self.ready[name] for name in ops])
+
+    @cached_property
+    def symmetry(self) -> Symmetry:
+        """Which of its nodes can be swapped."""
+        return symmetry(self.pattern)
+
+    @property
+    def can_match(self) -> bool:
+        """Whether the body has ops that each node of the pattern could be, by the index."""
+        return all(self.ready[name].count() for name in self.names)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its ops that are there."""
+        return [name for name in self.pattern.nodes if name not in self.pattern.absent]
+
+    def bindings(self) -> Iterator[Binding]:
+        """Every match, in the order of the ops from which neighbourhoods are walked."""
+        walker = self.walker
+        for anchor in walker.candidates[walker.plan.anchor].indices():
+            for vertices in walker.matches(anchor):
+                binding, reason = self.completed(vertices)
+                if binding is not None and not reason:
+                    yield binding
+
+    def completed(self, vertices: tuple[Vertex, ...]) -> tuple[Binding | None, str]:
+        """The match of an assignment, with its runs; and why it is none, where it is none."""
+        decider, pattern, wiring = self.walker.decider, self.pattern, self.wiring
+        bound = dict(zip(decider.names, vertices, strict=True))
+        ops: dict[str, tuple[int, ...]] = {
+            name: (index,) for name, index in bound.items() if isinstance(index, int)
+        }
+        for edge in self._runs:
+            ops[edge.target], reason = refusals.run(wiring, self.ready[edge.target], edge, bound)
+            if reason:
+                return None, reason
+        read = [vertex for vertex in vertices if isinstance(vertex, TensorName)]
+        binding = Binding(wiring.body, pattern, tuple(ops.values()), tuple(read))
+        return binding, self._refused(binding)
+
+    def _refused(self, binding: Binding) -> str:
+        for edge in self._runs:
+            reason = refusals.goes_on(self.wiring, self.ready[edge.target], edge, binding)
+            if reason:
+                return reason
+        for name in self.pattern.absent:
+            reason = refusals.absent(self.wiring, self.ready[name], name, binding)
+            if reason:
+                return reason
+        return refusals.closed(binding)
+
+    @cached_property
+    def _runs(self) -> list[Edge]:
+        return [edge for edge in self.pattern.edges if edge.link.repeat]
+
+
+def searches(body: Body, pattern: Pattern, conditions: Conditions) -> list[Search]:
+    """A search for each variant of a pattern, those with more of its optional ops first."""
+    wiring = Wiring(body)
+    ready = {
+        name: candidates(body, match, conditions(match)) for name, match in pattern.nodes.items()
+    }
+    return [Search(wiring, variant, ready) for variant in variants(pattern)]
+
+
+def matches(body: Body, pattern: Pattern, conditions: Conditions) -> list[Binding]:
+    """Every match of a pattern in a body, in the order of their ops in the file.
+
+    Nodes that could be swapped are bound in the file's order, so that each match is there once.
+    Where an optional op is there, the match without it is none. Matches may share ops. Raises
+    MatchError where there are more than a million.
+    """
+    found: list[Binding] = []
+    done: list[tuple[Search, list[Binding]]] = []
+    for search in searches(body, pattern, conditions):
+        if search.can_match:
+            larger = _within(done, search)
+            mine: list[Binding] = []
+            done.append((search, mine))
+            for binding in search.bindings():
+                if frozenset(binding.indices) in larger:
+                    continue
+                mine.append(binding)
+                found.append(binding)
+                if len(found) > MOST:
+                    raise MatchError(
+                        f"the pattern matches more than {MOST:,} times in {body.label}: say more "
+                        "about its ops, or the slots by which they are linked"
+                    )
+    return sorted(found, key=lambda one: one.indices)
+
+
+def _within(done: list[tuple[Search, list[Binding]]], search: Search) -> set[frozenset[int]]:
+    """The ops that matches of larger variants have for the nodes of this one."""
+    names = frozenset(search.names)
+    return {
+        frozenset(binding.of(image))
+        for larger, bindings in done
+        if bindings and names < frozenset(larger.names)
+        for image in larger.symmetry.images(names)
+        for binding in bindings
+    }

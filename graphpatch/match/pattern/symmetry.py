@@ -1,0 +1,118 @@
+"""Ops of a pattern that can be swapped: matches that differ only by that are one.
+
+J. A. Grochow and M. Kellis, "Network motif discovery using subgraph enumeration and
+symmetry-breaking" (2007): with one condition for each op that can take another's place, "is bound
+to an earlier op of the file", every match is found exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from graphpatch.match.spec import Edge, Pattern
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    Graph = nx.MultiDiGraph[str]
+
+
+Swap = Mapping[str, str]
+"""A way in which a pattern can be laid on itself: which node comes to lie on which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Symmetry:
+    """Pairs of names of which the first is bound to what comes earlier in the file.
+
+    Every way in which the pattern can be laid on itself is made of some of the `swaps`.
+    """
+
+    before: Sequence[tuple[str, str]] = ()
+    swaps: Sequence[Swap] = ()
+
+    def images(self, names: frozenset[str]) -> set[frozenset[str]]:
+        """The sets of names on which these can come to lie; their own is one."""
+        found, stack = {names}, [names]
+        while stack:
+            one = stack.pop()
+            for swap in self.swaps:
+                image = frozenset(swap[name] for name in one)
+                if image not in found:
+                    found.add(image)
+                    stack.append(image)
+        return found
+
+
+def symmetry(pattern: Pattern) -> Symmetry:
+    """Which nodes of a pattern, in which all is there, can be swapped.
+
+    Ops first: where all of them stay, the tensors from outside that could still be swapped have
+    no op of their own, and one order of them is as good as another.
+    """
+    names = [name for name in (*pattern.nodes, *pattern.tensors) if name not in pattern.absent]
+    kinds = _kinds(pattern)
+    before: list[tuple[str, str]] = []
+    swaps: list[Swap] = []
+    fixed: list[str] = []
+    for name in names:
+        others = [other for other in names if other not in fixed and kinds[other] == kinds[name]]
+        for other in others:
+            swap = None if other == name else _swap(pattern, kinds, fixed, name, other)
+            if swap is not None:
+                before.append((name, other))
+                swaps.append(swap)
+        fixed.append(name)
+    return Symmetry(before, swaps)
+
+
+def _kinds(pattern: Pattern) -> dict[str, bytes]:
+    """What tells a node from others, apart from its edges."""
+    closed = pattern.closed if isinstance(pattern.closed, tuple) else ()
+    kinds = dict.fromkeys(pattern.tensors, b"tensor")
+    for name, match in pattern.nodes.items():
+        marks = [name in pattern.absent, name in closed, name in pattern.optional]
+        kinds[name] = msgspec.json.encode([match, marks], order="deterministic")
+    return kinds
+
+
+def _swap(
+    pattern: Pattern, kinds: dict[str, bytes], fixed: list[str], name: str, other: str
+) -> Swap | None:
+    """How the pattern can be laid on itself so that `name` comes to lie on `other`, if it can."""
+    from networkx.algorithms.isomorphism import MultiDiGraphMatcher
+
+    here = {**kinds, **{one: f"{one} stays".encode() for one in fixed}, name: b"moves"}
+    there = {**kinds, **{one: f"{one} stays".encode() for one in fixed}, other: b"moves"}
+    matcher = MultiDiGraphMatcher(
+        _graph(pattern, here),
+        _graph(pattern, there),
+        node_match=lambda one, two: one["kind"] == two["kind"],
+        edge_match=_same_links,
+    )
+    return next(matcher.isomorphisms_iter(), None)
+
+
+def _graph(pattern: Pattern, kinds: dict[str, bytes]) -> Graph:
+    import networkx as nx
+
+    graph: Graph = nx.MultiDiGraph()
+    for name, kind in kinds.items():
+        graph.add_node(name, kind=kind)
+    for edge in pattern.edges:
+        graph.add_edge(edge.source, edge.target, link=_words(edge))
+    return graph
+
+
+def _words(edge: Edge) -> bytes:
+    return msgspec.json.encode(edge.link)
+
+
+def _same_links(one: dict[int, Any], two: dict[int, Any]) -> bool:
+    return sorted(edge["link"] for edge in one.values()) == sorted(
+        edge["link"] for edge in two.values()
+    )

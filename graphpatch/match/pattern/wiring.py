@@ -1,0 +1,115 @@
+"""The links of a body as the edges of a pattern ask for them: from an op, from a tensor, runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from graphpatch import names
+from graphpatch.errors import ModelError
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.topology import readers_of
+from graphpatch.match.spec import Link
+from graphpatch.names import TensorName
+
+Vertex = int | TensorName
+"""An op by its index, or a tensor from outside."""
+
+Use = tuple[Vertex, int]
+"""What a link leads to, and the slot of the reader by which it does."""
+
+Passes = Callable[[int], bool]
+
+RUN = -1
+"""Stands for the slot of a link that is a whole run."""
+
+
+@dataclass(eq=False, slots=True)
+class Wiring:
+    """Follows links in one body."""
+
+    body: Body
+    outputs: dict[tuple[int, int], TensorName | None] = field(default_factory=dict)
+
+    def forward(self, vertex: Vertex, link: Link) -> Iterator[tuple[int, int]]:
+        """The ops that read this op or tensor by such a link, and the slot."""
+        if isinstance(vertex, TensorName):
+            for index, slot in readers_of(self.body, vertex):
+                if link.input is None or slot == link.input:
+                    yield index, slot
+            return
+        inputs = self.body.heads.inputs
+        for index, slot in self.body.readers.get(self.body.heads.names[vertex], ()):
+            if self._fits(inputs[index][slot], slot, vertex, link):
+                yield index, slot
+
+    def backward(self, index: int, link: Link) -> Iterator[tuple[int, int]]:
+        """The ops that this op reads by such a link, and the slot."""
+        by_name = self.body.by_name
+        for slot, text in self._slots(index, link):
+            producer = by_name.get(text)  # most inputs are an op's output 0, spelled as its name
+            if producer is None:
+                producer = by_name.get(names.op_of(text))
+            if producer is not None and self._fits(text, slot, producer, link):
+                yield producer, slot
+
+    def tensors(self, index: int, link: Link) -> Iterator[tuple[TensorName, int]]:
+        """The tensors that this op reads by such a link, and the slot."""
+        for slot, text in self._slots(index, link):
+            if not text.startswith("^"):
+                yield names.parse(text), slot
+
+    def run_forward(self, vertex: Vertex, link: Link, passes: Passes) -> Iterator[tuple[int, int]]:
+        """The last ops of the runs that start behind this op or tensor."""
+        on = Link(input=link.input)
+        seen: set[int] = set()
+        stack = [index for index, _ in self.forward(vertex, link)]
+        while stack:
+            index = stack.pop()
+            if index not in seen and passes(index):
+                seen.add(index)
+                stack += [reader for reader, _ in self.forward(index, on)]
+        return ((index, RUN) for index in seen)
+
+    def run_backward(
+        self, index: int, link: Link, passes: Passes, from_tensor: bool
+    ) -> Iterator[Use]:
+        """The ops or tensors behind which a run starts that ends in this op."""
+        found: set[Vertex] = set()
+        on = Link(input=link.input)
+        seen, stack = {index}, [index]
+        while stack:
+            at = stack.pop()
+            found.update(one for one, _ in self._sources(at, link, from_tensor))
+            for producer, _ in self.backward(at, on):
+                if producer not in seen and passes(producer):
+                    seen.add(producer)
+                    stack.append(producer)
+        return ((one, RUN) for one in found)
+
+    def _sources(self, index: int, link: Link, from_tensor: bool) -> Iterator[Use]:
+        return self.tensors(index, link) if from_tensor else self.backward(index, link)
+
+    def _slots(self, index: int, link: Link) -> Iterator[tuple[int, str]]:
+        inputs = self.body.heads.inputs[index]
+        if link.input is None:
+            return enumerate(inputs)
+        return iter([(link.input, inputs[link.input])] if link.input < len(inputs) else [])
+
+    def _fits(self, text: str, slot: int, producer: int, link: Link) -> bool:
+        if text.startswith("^") is not link.control:
+            return False
+        if link.input is not None and slot != link.input:
+            return False
+        return link.output is None or names.parse(text) == self._output(producer, link.output)
+
+    def _output(self, producer: int, output: int) -> TensorName | None:
+        """How an output of an op is read; None where there is no such output, or none is known."""
+        key = producer, output
+        if key not in self.outputs:
+            try:
+                found = names.parse(Node(self.body, producer).tensor(output))
+            except (IndexError, ModelError):
+                found = None
+            self.outputs[key] = found
+        return self.outputs[key]

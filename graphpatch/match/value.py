@@ -1,0 +1,130 @@
+"""`value`: the op is a Const that equals a number, a text or a list of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from graphpatch.errors import RulesError
+from graphpatch.graph.body import Node
+from graphpatch.graph.tensor import Tensor, constant
+from graphpatch.match.spec import Near
+
+
+def equals(value: Any) -> Callable[[Node], bool]:
+    """Whether a Const has this value.
+
+    A number or text is meant of every element, whatever the shape; a list has the shape of the
+    tensor. Numbers are rounded to the dtype of the tensor, as TensorFlow does when it makes a
+    constant; with `near`, they may be off by the tolerance besides. Bools are no numbers. An
+    empty tensor equals an empty list alone.
+
+    Of a large tensor no more is read than it takes to see that it is another one.
+    """
+    wanted = value.near if isinstance(value, Near) else value
+    tolerance = value.tolerance if isinstance(value, Near) else None
+    if isinstance(wanted, tuple | list):
+        return _list(wanted, tolerance)
+    return lambda node: _every(constant(node), wanted, tolerance)
+
+
+def _every(tensor: Tensor | None, wanted: Any, tolerance: float | None) -> bool:
+    if tensor is None or not tensor.size or not _comparable(tensor.dtype, wanted):
+        return False
+    expected, count = _rounded(tensor.dtype, wanted), 0
+    for found, stands_for in tensor.pieces():
+        if not _same(found, expected, wanted, tolerance):
+            return False
+        count += stands_for
+    return count == tensor.size
+
+
+def _list(wanted: Any, tolerance: float | None) -> Callable[[Node], bool]:
+    shape, flat = _flattened(wanted)
+
+    def holds(node: Node) -> bool:
+        tensor = constant(node)
+        if tensor is None or tensor.shape != shape:
+            return False
+        return _elements(tensor, flat, tolerance)
+
+    return holds
+
+
+def _elements(tensor: Tensor, flat: list[Any], tolerance: float | None) -> bool:
+    if not all(_comparable(tensor.dtype, one) for one in flat):
+        return False
+    at = 0
+    for found, stands_for in tensor.pieces():
+        part = flat[at : at + stands_for]
+        each = found if len(found) == len(part) else [found[0]] * len(part)
+        for one, wanted in zip(each, part, strict=True):
+            if not _same(one, _rounded(tensor.dtype, wanted), wanted, tolerance):
+                return False
+        at += stands_for
+    return at == len(flat)
+
+
+def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """The shape of nested lists and their elements; RulesError where they are of unequal length."""
+    if not isinstance(wanted, tuple | list):
+        if not isinstance(wanted, bool | int | float | str):
+            raise RulesError(f"value: {wanted!r} is no number, text or list of them")
+        return (), [wanted]
+    parts = [_flattened(one) for one in wanted]
+    shapes = {shape for shape, _ in parts}
+    if len(shapes) > 1:
+        raise RulesError(f"value: the lists in {list(wanted)!r} are of unequal length")
+    inner = shapes.pop() if shapes else ()
+    return (len(parts), *inner), [one for _, flat in parts for one in flat]
+
+
+def _comparable(dtype: str, wanted: Any) -> bool:
+    """Whether a value can be one of this dtype at all: 0.5 is no int32, true no number."""
+    if dtype == "string" or isinstance(wanted, str):
+        return dtype == "string" and isinstance(wanted, str)
+    if dtype == "bool" or isinstance(wanted, bool):
+        return dtype == "bool" and isinstance(wanted, bool)
+    return True
+
+
+def _rounded(dtype: str, wanted: Any) -> Any:
+    """The value as a tensor of this dtype would hold it; one that is out of its range stays."""
+    import numpy as np
+
+    if isinstance(wanted, str):
+        return wanted.encode()
+    if dtype not in FLOATS or abs(wanted) > LARGEST:
+        return wanted
+    with np.errstate(over="ignore"):
+        found = np.dtype(FLOATS[dtype]).type(wanted)
+        if dtype == "bfloat16":
+            # To the nearest float32 of which the lower half is 0, to the even one of two.
+            bits = int(found.view(np.uint32))
+            bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+            found = np.uint32(bits).view(np.float32)
+    return found if np.isfinite(found) else wanted
+
+
+FLOATS = {
+    **{dtype: dtype for dtype in ("float16", "float32", "float64", "complex64", "complex128")},
+    "bfloat16": "float32",
+}
+"""The dtypes that round, and numpy's type in which their elements are compared."""
+
+LARGEST = 1.7976931348623157e308
+
+
+def _same(found: Any, expected: Any, wanted: Any, tolerance: float | None) -> bool:
+    """Whether all elements are the expected one, or near the wanted one; NaN equals NaN."""
+    import numpy as np
+
+    same = found == expected
+    if isinstance(wanted, float) and math.isnan(wanted):
+        same = np.isnan(found)
+    if tolerance is not None and not isinstance(wanted, bool | str):
+        wide = np.asarray(found).astype(np.complex128 if np.iscomplexobj(found) else np.float64)
+        with np.errstate(invalid="ignore"):
+            same = same | (np.abs(wide - wanted) <= tolerance)
+    return bool(np.all(same))

@@ -1,0 +1,136 @@
+"""Selecting ops from Python: a value that is refined, counted, printed, joined, and patched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from graphpatch.apply import Result, apply
+from graphpatch.errors import MatchError
+from graphpatch.formats import Model, load
+from graphpatch.graph.body import Node
+from graphpatch.match.select import select as matching
+from graphpatch.rules import rules_from
+
+SHOWN = 20
+
+Key = tuple[int, str, int]  # the graph's place in the model, the body, the op's index
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Some ops of a model, in the file's order. Nothing is changed by selecting.
+
+    It holds for the model that it was made of; combine only selections of one model.
+    """
+
+    model: Model
+    keys: frozenset[Key]
+
+    def where(self, test: Callable[[Node], bool] | None = None, **match: Any) -> Selection:
+        """Those of the ops for which `test` holds and which the match keys mean.
+
+        The keys are those of `match` in a rules file, `not_` for `not`: `where(op="Relu",
+        name="block*/**")`. Raises RulesError for a key or value that is not legal.
+        """
+        wanted = _matched(self.model, match) if match else self.keys
+        kept = self.keys & wanted
+        if test is not None:
+            kept = frozenset(key for key in kept if test(self._node(key)))
+        return Selection(self.model, kept)
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        """The ops."""
+        places = {
+            (number, body.label): place
+            for number, graph in enumerate(self.model.graphs)
+            for place, body in enumerate(graph.bodies)
+        }
+        ordered = sorted(self.keys, key=lambda key: (key[0], places[key[0], key[1]], key[2]))
+        return [self._node(key) for key in ordered]
+
+    @property
+    def types(self) -> dict[str, int]:
+        """How many ops of each op type there are."""
+        return dict(Counter(node.op for node in self.nodes))
+
+    def rule(
+        self, patch: Mapping[str, Any], name: str = "selection", **keys: Any
+    ) -> dict[str, Any]:
+        """A rule that patches just these ops, for `apply` or for a rules file.
+
+        Raises MatchError where there is none, as a rule on nothing does nothing.
+        """
+        if not self.keys:
+            raise MatchError(
+                f"{self.model.path}: nothing is selected, so there is nothing to patch"
+            )
+        by_body: dict[str, list[str]] = {}
+        for node in self.nodes:
+            by_body.setdefault(node.body.label, []).append(node.name)
+        places = [{"body": body, "name": found} for body, found in by_body.items()]
+        match = places[0] if len(places) == 1 else {"any": places}
+        return {"name": name, "match": match, "patch": dict(patch), "expect": len(self), **keys}
+
+    def apply(self, patch: Mapping[str, Any], **keys: Any) -> Result:
+        """Patch these ops, as a rule with this `patch` does: the patched model, and the report."""
+        return apply([self.rule(patch, **keys)], self.model)
+
+    def _node(self, key: Key) -> Node:
+        graph, label, index = key
+        return Node(self.model.graphs[graph].body(label), index)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __or__(self, other: Selection) -> Selection:
+        return Selection(self.model, self.keys | self._same(other))
+
+    def __and__(self, other: Selection) -> Selection:
+        return Selection(self.model, self.keys & self._same(other))
+
+    def __sub__(self, other: Selection) -> Selection:
+        return Selection(self.model, self.keys - self._same(other))
+
+    def __invert__(self) -> Selection:
+        return Selection(self.model, _matched(self.model, {}) - self.keys)
+
+    def _same(self, other: Selection) -> frozenset[Key]:
+        if other.model is not self.model:
+            raise MatchError("these selections are of two models: select from one model twice")
+        return other.keys
+
+    def __str__(self) -> str:
+        lines = [f"{len(self)} ops of {self.model.path}"]
+        lines += [f"  {node}" for node in self.nodes[:SHOWN]]
+        return "\n".join(lines + ([f"  and {len(self) - SHOWN} more"] if len(self) > SHOWN else []))
+
+
+def select(model: Model | str | Path, **match: Any) -> Selection:
+    """The ops of a model that the match keys mean; all of them without a key.
+
+    The keys are those of `match` in a rules file, `not_` for `not`. Of a pattern it is the last
+    op. Ops of functions that graphpatch added are never among them. Raises RulesError for a key
+    or value that is not legal, ModelError where the model cannot be read.
+    """
+    loaded = model if isinstance(model, Model) else load(model)
+    return Selection(loaded, _matched(loaded, match))
+
+
+def _matched(model: Model, match: Mapping[str, Any]) -> frozenset[Key]:
+    spelled = {key.rstrip("_"): value for key, value in match.items()}
+    # A rule is read in the one place that knows what is legal; its patch is not looked at.
+    wanted = rules_from([{"match": spelled, "patch": {"stop_gradient": True}}])[0].match
+    return frozenset(
+        (number, node.body.label, node.index)
+        for number, graph in enumerate(model.graphs)
+        for node in matching(graph, wanted)
+    )

@@ -1,0 +1,137 @@
+"""Random bodies and random patterns, small enough for the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import assume
+from hypothesis import strategies as st
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
+from graphpatch.errors import PatternError
+from graphpatch.graph.body import Body
+from graphpatch.match.pattern.check import check
+from graphpatch.match.spec import Edge, Link, Match, Pattern
+from graphpatch.names import op_of
+from tests import graphs
+from tests.graphs import function, graphdef, node
+
+# Op types, with the number of inputs that an op of each gets, and how a function spells its outputs.
+TYPES: dict[str, tuple[int, int, list[str]]] = {
+    "Const": (0, 0, ["output:0"]),
+    "Relu": (1, 1, ["activations:0"]),
+    "Identity": (1, 1, ["output:0"]),
+    "Mul": (2, 2, ["z:0"]),
+    "AddN": (1, 4, ["sum:0"]),
+    "Unpack": (1, 1, ["output:0", "output:1"]),
+}
+WANTED: list[Any] = [*TYPES, "*", ("Relu", "Identity"), "*N"]
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> Body:
+    """A main graph, or the same ops in a function, whose argument `x` they read."""
+    in_function = draw(st.booleans())
+    read = ["x"] if in_function else []
+    nodes: list[NodeDef] = []
+    for index in range(draw(st.integers(3, 9))):
+        legal = [op for op, (least, _, _) in TYPES.items() if not least or read]
+        op, name = draw(st.sampled_from(legal)), f"n{index}"
+        least, most, outputs = TYPES[op]
+        recent = read[-5:]
+        inputs = (
+            draw(st.lists(st.sampled_from(recent), min_size=least, max_size=most)) if most else []
+        )
+        if nodes and draw(st.integers(0, 5)) == 0:
+            inputs.append(f"^{draw(st.sampled_from(nodes)).name}")
+        data = [text for text in inputs if not text.startswith("^")]
+        attrs = {"AddN": {"N": len(data)}, "Unpack": {"num": 2}}.get(op, {})
+        nodes.append(node(name, op, *inputs, **attrs))
+        if in_function:
+            read += [f"{name}:{output}" for output in outputs]
+        else:
+            read += [name, f"{name}:1"][: len(outputs)]
+    if not in_function:
+        return graphs.main(*nodes)
+    opened = graphs.opened(graphdef(functions=[function("f", ["x"], nodes, {"y": read[-1]})]))
+    return opened.functions["f"]
+
+
+@st.composite
+def patterns(draw: st.DrawFn, body: Body) -> Pattern:
+    """Some ops of a body with links between them, generalised; then marked at random.
+
+    So most have a match, before optional, absent and closed are drawn, which ask for others.
+    """
+    ops = draw(grown(body))
+    names = {index: f"p{place}" for place, index in enumerate(sorted(ops))}
+    nodes = {
+        name: Match(op=draw(types(body.heads.ops[index]))) for index, name in sorted(names.items())
+    }
+    edges, tensors = [], []
+    for index in sorted(ops):
+        for slot, text in enumerate(body.heads.inputs[index]):
+            producer = body.by_name.get(op_of(text))
+            if producer in names:
+                if draw(st.integers(0, 7)):
+                    edges.append(Edge(names[producer], names[index], draw(links(body, text, slot))))
+            elif draw(st.integers(0, 3)) == 0 and not text.startswith("^"):
+                tensor = f"t{draw(st.integers(0, 1))}"
+                tensors.append(tensor)
+                edges.append(Edge(tensor, names[index], draw(slots(slot))))
+    for name in names.values():
+        if draw(st.integers(0, 7)) == 0:
+            nodes["gone"] = Match(op=draw(st.sampled_from(WANTED)))
+            ends = draw(st.permutations([name, "gone"]))
+            edges.append(Edge(ends[0], ends[1], Link()))
+    draw(st.randoms(use_true_random=False)).shuffle(edges)
+    optional = [name for name in names.values() if draw(st.integers(0, 4)) == 0]
+    pattern = Pattern(
+        nodes=nodes,
+        edges=tuple(edges),
+        tensors=tuple(dict.fromkeys(tensors)),
+        optional=tuple(optional),
+        absent=("gone",) if "gone" in nodes else (),
+        closed=draw(st.sampled_from([False, False, False, True, ("p0",)])),
+    )
+    try:
+        check(pattern)
+    except PatternError:
+        assume(False)
+    return pattern
+
+
+@st.composite
+def grown(draw: st.DrawFn, body: Body) -> set[int]:
+    """A few ops of a body, each linked with one before."""
+    ops = {draw(st.integers(0, len(body) - 1))}
+    for _ in range(draw(st.integers(1, 4))):
+        near = {
+            other
+            for reader, inputs in enumerate(body.heads.inputs)
+            for producer in (body.by_name.get(op_of(text)) for text in inputs)
+            for one, other in ((reader, producer), (producer, reader))
+            if one in ops and other is not None and other not in ops
+        }
+        if near:
+            ops.add(draw(st.sampled_from(sorted(near))))
+    return ops
+
+
+def types(op: str) -> st.SearchStrategy[Any]:
+    """What an op of this type may be asked to be."""
+    return st.sampled_from([op, op, op, None, "*", (op, "Relu"), ("Mul", op), op[:1] + "*"])
+
+
+def slots(slot: int) -> st.SearchStrategy[Link]:
+    return st.sampled_from([Link(), Link(), Link(input=slot), Link(repeat=True)])
+
+
+@st.composite
+def links(draw: st.DrawFn, body: Body, text: str, slot: int) -> Link:
+    """A link that this input is, mostly."""
+    if text.startswith("^"):
+        return Link(control=True)
+    found = draw(slots(slot))
+    output = draw(st.sampled_from([None, None, None, int(text.rpartition(":")[2] == "1")]))
+    return Link(input=found.input, output=output, repeat=found.repeat)

@@ -1,0 +1,335 @@
+"""What a pattern matches, found the slow way: networkx's VF2 over a whole body, without an index.
+
+Written for small bodies and to be read beside the README, not to share code with the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations, permutations
+from typing import Any
+
+import networkx as nx
+from networkx.algorithms.isomorphism import MultiDiGraphMatcher
+
+from graphpatch.graph.body import Body
+from graphpatch.match import glob
+from graphpatch.match.spec import Link, Match, Pattern, texts
+
+Tensor = tuple[str, str, int]
+Canonical = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Small:
+    """A pattern without optional ops: nodes with their op types, edges, marks."""
+
+    ops: dict[str, Match]
+    tensors: frozenset[str]
+    absent: dict[str, Match]
+    edges: tuple[tuple[str, str, Link], ...]
+    closed: bool | tuple[str, ...]
+    optional: frozenset[str]
+
+
+def matches(body: Body, pattern: Pattern) -> set[Canonical]:
+    """Each match once, whichever of its symmetric images: what each name is bound to."""
+    found: list[tuple[Small, dict[str, Any]]] = []
+    for small in every_variant(pattern):
+        larger = [
+            {op for name in small.ops for op in bound[name]}
+            for other, bound in found
+            if small.ops.keys() < other.ops.keys()
+        ]
+        mine = [b for b in bindings(body, small) if all_ops(small, b) not in larger]
+        found += [(small, bound) for bound in mine]
+    return {canonical(small, bound) for small, bound in found}
+
+
+def all_ops(small: Small, bound: dict[str, Any]) -> set[int]:
+    return {op for name in small.ops for op in bound[name]}
+
+
+def every_variant(pattern: Pattern) -> Iterator[Small]:
+    for count in range(len(pattern.optional) + 1):
+        for gone in combinations(pattern.optional, count):
+            small = Small(
+                {n: m for n, m in pattern.nodes.items() if n not in pattern.absent},
+                frozenset(pattern.tensors),
+                {n: m for n, m in pattern.nodes.items() if n in pattern.absent},
+                tuple((edge.source, edge.target, edge.link) for edge in pattern.edges),
+                pattern.closed,
+                frozenset(pattern.optional),
+            )
+            for name in gone:
+                small = drop(small, name)
+            if small.ops and connected(small):
+                yield small
+
+
+def drop(small: Small, name: str) -> Small:
+    into = [e for e in small.edges if e[1] == name and e[0] not in small.absent]
+    out = [e for e in small.edges if e[0] == name]
+    edges = [e for e in small.edges if name not in e[:2]]
+    if into and not into[0][2].control:
+        for _, target, link in out:
+            if not link.control:
+                joined = Link(input=link.input, output=into[0][2].output, repeat=link.repeat)
+                edges.append((into[0][0], target, joined))
+    used = {end for e in edges for end in e[:2]}
+    return Small(
+        {n: m for n, m in small.ops.items() if n != name},
+        small.tensors & used,
+        {n: m for n, m in small.absent.items() if n in used},
+        tuple(edges),
+        small.closed,
+        small.optional - {name},
+    )
+
+
+def connected(small: Small) -> bool:
+    graph: Any = nx.Graph()
+    graph.add_nodes_from([*small.ops, *small.tensors])
+    graph.add_edges_from((a, b) for a, b, _ in small.edges if a in graph and b in graph)
+    return bool(nx.is_connected(graph))
+
+
+# The body as a graph
+
+
+def reads(body: Body) -> list[tuple[int, int, Tensor | None]]:
+    """(reader, slot, tensor); None where it is a control input."""
+    found = []
+    for reader, inputs in enumerate(body.heads.inputs):
+        for slot, text in enumerate(inputs):
+            found.append((reader, slot, None if text[0] == "^" else tensor(body, text)))
+    return found
+
+
+def tensor(body: Body, text: str) -> Tensor:
+    op, *rest = text.split(":")
+    if len(rest) == 2:
+        return op, rest[0], int(rest[1])
+    return op, "", int(rest[0]) if rest else 0
+
+
+def output_number(body: Body, read: Tensor) -> int | None:
+    if body.is_main:
+        return read[2]
+    index = body.by_name.get(read[0])
+    if index is None:
+        return None
+    flat = next(node for node in body if node.index == index).outputs or []
+    return [(one.name, one.index) for one in flat].index(read[1:])
+
+
+def is_such(body: Body, index: int, match: Match) -> bool:
+    types = texts(match.op or "*")
+    return any(glob.matches(one, body.heads.ops[index]) for one in types)
+
+
+def fits(body: Body, use: tuple[int, int, Tensor | None], source: int | Tensor, link: Link) -> bool:
+    """Whether this use is one of the op or tensor by such a link."""
+    reader, slot, read = use
+    if isinstance(source, tuple):
+        return read == source and link.input in (None, slot)
+    if link.control:
+        return read is None and body.heads.inputs[reader][slot] == "^" + body.heads.names[source]
+    if read is None or read[0] != body.heads.names[source] or link.input not in (None, slot):
+        return False
+    return link.output is None or output_number(body, read) == link.output
+
+
+def followers(body: Body, source: int | Tensor, link: Link) -> list[int]:
+    return [use[0] for use in reads(body) if fits(body, use, source, link)]
+
+
+def runs(
+    body: Body, source: int | Tensor, end: int, link: Link, match: Match, taken: set[Any]
+) -> set[int] | None:
+    """The ops on all ways from the source to the end of a run; None where there is no way."""
+    found: set[int] | None = None
+    ways = [[index] for index in followers(body, source, link)]
+    on = Link(input=link.input)
+    while ways:
+        way = ways.pop()
+        if way[-1] in taken or not is_such(body, way[-1], match):
+            continue
+        if way[-1] == end:
+            found = (found or set()) | set(way)
+        ways += [[*way, index] for index in followers(body, way[-1], on) if index not in way]
+    return found
+
+
+def bindings(body: Body, small: Small) -> list[dict[str, Any]]:
+    whole, wanted = whole_graph(body, small), pattern_graph(small)
+    matcher: Any = MultiDiGraphMatcher(
+        whole,
+        wanted,
+        node_match=lambda one, two: two["name"] in one["roles"],
+        edge_match=lambda one, two: assigned(
+            [edge["number"] for edge in two.values()], [edge["roles"] for edge in one.values()]
+        ),
+    )
+    found = []
+    for mapping in matcher.subgraph_monomorphisms_iter():
+        names = {
+            name: vertex[1] if isinstance(vertex, tuple) else vertex
+            for vertex, name in mapping.items()
+        }
+        bound = completed(body, small, names)
+        if bound is not None and not open_or_present(body, small, bound):
+            found.append(bound)
+    return found
+
+
+def whole_graph(body: Body, small: Small) -> Any:
+    """All ops, and of each tensor a copy for each name of one; edges with those they can be."""
+    graph: Any = nx.MultiDiGraph()
+    for index in range(len(body)):
+        graph.add_node(index, roles={n for n, m in small.ops.items() if is_such(body, index, m)})
+    every = sorted({read for _, _, read in reads(body) if read})
+    for name in small.tensors:
+        graph.add_nodes_from(((name, one), {"roles": {name}}) for one in every)
+    for use in reads(body):
+        sources: list[Any] = list(range(len(body)))
+        for vertex in [*sources, *((name, one) for name in small.tensors for one in every)]:
+            source = vertex[1] if isinstance(vertex, tuple) else vertex
+            roles = {
+                number
+                for number, (start, _, link) in enumerate(small.edges)
+                if not link.repeat
+                and (start == vertex[0] if isinstance(vertex, tuple) else start in small.ops)
+                and fits(body, use, source, link)
+            }
+            if roles:
+                graph.add_edge(vertex, use[0], roles=roles)
+    add_runs(body, small, graph)
+    return graph
+
+
+def add_runs(body: Body, small: Small, graph: Any) -> None:
+    for number, (start, target, link) in enumerate(small.edges):
+        if not link.repeat:
+            continue
+        for vertex in list(graph):
+            if isinstance(vertex, tuple) != (start in small.tensors):
+                continue
+            if isinstance(vertex, tuple) and vertex[0] != start:
+                continue
+            source = vertex[1] if isinstance(vertex, tuple) else vertex
+            for end in range(len(body)):
+                if runs(body, source, end, link, small.ops[target], set()):
+                    graph.add_edge(vertex, end, roles={number})
+
+
+def pattern_graph(small: Small) -> Any:
+    graph: Any = nx.MultiDiGraph()
+    graph.add_nodes_from((name, {"name": name}) for name in (*small.ops, *small.tensors))
+    for number, (source, target, _) in enumerate(small.edges):
+        if source in graph and target in graph:
+            graph.add_edge(source, target, number=number)
+    return graph
+
+
+def assigned(edges: list[int], links: list[set[int]]) -> bool:
+    return any(
+        all(edge in roles for edge, roles in zip(edges, order, strict=True))
+        for order in permutations(links, len(edges))
+    )
+
+
+def completed(body: Body, small: Small, names: dict[str, Any]) -> dict[str, Any] | None:
+    """The binding with all ops of its runs; None where a run leads through another op."""
+    bound: dict[str, Any] = {n: (v,) if n in small.ops else v for n, v in names.items()}
+    for source, target, link in small.edges:
+        if link.repeat:
+            taken = {v for n, v in names.items() if n != target}
+            match = small.ops[target]
+            run = runs(body, names[source], names[target], link, match, taken)
+            if run is None:
+                return None
+            bound[target] = (*sorted(run - {names[target]}), names[target])
+    return bound
+
+
+def open_or_present(body: Body, small: Small, bound: dict[str, Any]) -> bool:
+    mine = all_ops(small, bound)
+    inner = {a for a, b, _ in small.edges if b in small.ops}
+    for _, target, link in small.edges:
+        if link.repeat and target not in inner:
+            on = followers(body, bound[target][-1], Link(input=link.input))
+            if any(is_such(body, i, small.ops[target]) and i not in mine for i in on):
+                return True
+    for name, match in small.absent.items():
+        if any(
+            index not in mine
+            and is_such(body, index, match)
+            and linked(body, small, name, index, bound)
+            for index in range(len(body))
+        ):
+            return True
+    return is_open(body, small, bound, mine, inner)
+
+
+def linked(body: Body, small: Small, name: str, index: int, bound: dict[str, Any]) -> bool:
+    """Whether this op has all the edges that the absent one would have."""
+    for source, target, link in small.edges:
+        if source == name and bound[target][-1] not in followers(body, index, link):
+            return False
+        if target == name:
+            start = bound[source][-1] if source in small.ops else bound[source]
+            if index not in followers(body, start, link):
+                return False
+    return True
+
+
+def is_open(
+    body: Body, small: Small, bound: dict[str, Any], mine: set[int], inner: set[str]
+) -> bool:
+    if not small.closed:
+        return False
+    for name in small.ops if small.closed is True else small.closed:
+        for index in bound.get(name, ()):
+            if small.closed is True:
+                last = index == bound[name][-1]
+                if (last and name not in inner) or not any(
+                    text[0] != "^" for text in body.heads.inputs[index]
+                ):
+                    continue
+            used = {r for r, _, t in reads(body) if t and t[0] == body.heads.names[index]}
+            returned = any(
+                text.split(":")[0] == body.heads.names[index] for text in body.ret.values()
+            )
+            if used - mine or returned:
+                return True
+    return False
+
+
+def canonical(small: Small, bound: dict[str, Any]) -> Canonical:
+    """The least of the images of a binding under the symmetries of its pattern."""
+    return min(
+        tuple(sorted((name, bound[image[name]]) for name in bound)) for image in symmetries(small)
+    )
+
+
+def symmetries(small: Small) -> Iterable[dict[str, str]]:
+    graph: Any = nx.MultiDiGraph()
+    closed = small.closed if isinstance(small.closed, tuple) else ()
+    for name, match in {**small.ops, **small.absent}.items():
+        marks = (name in small.absent, name in closed, name in small.optional)
+        graph.add_node(name, kind=(match.op, *marks))
+    graph.add_nodes_from((name, {"kind": "tensor"}) for name in small.tensors)
+    for source, target, link in small.edges:
+        graph.add_edge(source, target, link=link)
+    matcher: Any = MultiDiGraphMatcher(
+        graph,
+        graph,
+        node_match=lambda one, two: one["kind"] == two["kind"],
+        edge_match=lambda one, two: (
+            sorted(str(e["link"]) for e in one.values())
+            == sorted(str(e["link"]) for e in two.values())
+        ),
+    )
+    return list(matcher.isomorphisms_iter())
