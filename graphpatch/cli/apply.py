@@ -13,11 +13,13 @@ import click
 from graphpatch.apply import Result, apply
 from graphpatch.cli.progress import bar
 from graphpatch.errors import GraphpatchError, OutputError
-from graphpatch.formats import default_output, load
+from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.output import reported, write_pieces
 from graphpatch.graph.heads import Progress
 from graphpatch.rules import EMITS, Rule, load_rules
+
+_EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
 
 
 @click.command("apply")
@@ -25,6 +27,8 @@ from graphpatch.rules import EMITS, Rule, load_rules
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option("-o", "--output", "out", help="File or folder to write; `-` is standard output.")
 @click.option("--emit", type=click.Choice(EMITS), help="How gradients travel; default auto.")
+@click.option("--inputs", multiple=True, metavar="TENSORS", help=_EXPORT)
+@click.option("--outputs", multiple=True, metavar="TENSORS", help="What that SavedModel gives.")
 @click.option("--allow-python", is_flag=True, help='Let {"python": ...} gradients run code.')
 @click.option("--dry-run", is_flag=True, help="Do all but write.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -33,6 +37,8 @@ def command(
     models: tuple[str, ...],
     out: str | None,
     emit: str | None,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
     allow_python: bool,
     dry_run: bool,
     as_json: bool,
@@ -41,8 +47,10 @@ def command(
 
     Writes MODEL.patched.pb beside the model where -o is silent, never over its input.
     """
+    export = _export(inputs, outputs, models, out)
     with reported(out or "."):
-        targets = _targets(models, out)
+        targets = _targets(models, out) if export is None or out is None else [out]
+        _refuse_rules(rules, targets)
     piped = not dry_run and "-" in (targets if out is not None else models)
     if piped and as_json:
         raise click.UsageError("--json and the model would both go to standard output")
@@ -55,7 +63,7 @@ def command(
     reports, errors = [], []
     for model, target in zip(models, targets, strict=True):
         try:
-            reports.append(_patch(loaded, model, target, dry_run))
+            reports.append(_patch(loaded, model, target, dry_run, export))
         except GraphpatchError as error:
             errors.append({"model": model, "error": str(error)})
             click.echo(f"graphpatch: {error}", err=True)
@@ -67,10 +75,29 @@ def command(
     return 1 if errors else 0
 
 
-def _patch(rules: list[Rule], model: str, target: str, dry_run: bool) -> dict[str, Any]:
+def _export(
+    inputs: tuple[str, ...], outputs: tuple[str, ...], models: tuple[str, ...], out: str | None
+) -> Export | None:
+    """What the SavedModel to be made takes and gives, if one is asked for."""
+    given, asked = (
+        tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+        for texts in (inputs, outputs)
+    )
+    if not given and not asked:
+        return None
+    if not given or not asked:
+        raise click.UsageError("--inputs and --outputs go together: a SavedModel has both")
+    if len(models) > 1 or out in (None, "-"):
+        raise click.UsageError("--inputs and --outputs go with one model, and -o FOLDER")
+    return Export(given, asked)
+
+
+def _patch(
+    rules: list[Rule], model: str, target: str, dry_run: bool, export: Export | None
+) -> dict[str, Any]:
     with bar() as progress:
         source = load(model, progress)
-        result = apply(rules, source, progress)
+        result = apply(rules, source, progress, export)
         output = target or default_output(source)
         if not dry_run:
             _write(result, output, progress)
@@ -87,6 +114,14 @@ def _write(result: Result, output: str, progress: Progress | None) -> None:
     sys.stdout.flush()
     with reported("standard output"):
         write_pieces(sys.stdout.fileno(), pieces, progress)
+
+
+def _refuse_rules(rules: str, targets: list[str]) -> None:
+    """The rules file is nobody's output."""
+    for target in filter(None, targets):
+        path = Path(target)
+        if rules != "-" and path.exists() and Path(rules).exists() and path.samefile(rules):
+            raise OutputError(f"{target} is the rules file; it is never written over")
 
 
 def _targets(models: tuple[str, ...], out: str | None) -> list[str]:

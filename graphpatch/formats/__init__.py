@@ -1,6 +1,7 @@
 """Containers of GraphDefs: .pb, .pbtxt, MetaGraphDef, SavedModel; in and out."""
 
+from graphpatch.formats.export import Export
 from graphpatch.formats.load import load
 from graphpatch.formats.model import Model, default_output
 
-__all__ = ["Model", "default_output", "load"]
+__all__ = ["Export", "Model", "default_output", "load"]

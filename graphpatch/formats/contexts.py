@@ -8,6 +8,7 @@ Exit. An Enter or Exit that was moved aside is named anew.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.wire import BYTES, Field, Replacement, Source, encoded, fields, message, utf8
 from graphpatch.names import op_of
 
-ENTERS, EXITS = {"Enter", "RefEnter"}, {"Exit", "RefExit"}
+ENTERS, EXITS, MERGES = {"Enter", "RefEnter"}, {"Exit", "RefExit"}, {"Merge", "RefMerge"}
 COLLECTION = 4  # the field of MetaGraphDef: map<string, CollectionDef>
 KINDS = {"while_context": "WhileContextDef", "cond_context": "CondContextDef"}
 
@@ -58,15 +59,26 @@ class Added:
 
 def _added_beside(body: Body) -> dict[str, Added]:
     """For each op of the file, by its name there, what was added beside it."""
-    found = {}
+    found: dict[str, Added] = defaultdict(lambda: Added([], []))
     for root, order in body.placed.items():
-        name, op = body.renamed.get(root, body.heads.names[root]), body.heads.ops[root]
-        at = order.index(root)
-        start = at if op in ENTERS else 0
-        end = at + 1 if op in EXITS else len(order)
-        inner, outer = order[start:end], [*order[:start], *order[end:]]
-        found[name] = Added(_tensors(body, inner), _tensors(body, outer))
-    return found
+        op, at = body.heads.ops[root], order.index(root)
+        for place, index in enumerate(order):
+            beside, outer = root, (place < at and op in ENTERS) or (place > at and op in EXITS)
+            if place < at and op in MERGES:
+                # What a branch gives on is still in the branch, which its Merge is not.
+                beside = _read_by(body, index)
+                outer = body.heads.ops[beside] in EXITS
+            added = found[body.renamed.get(beside, body.heads.names[beside])]
+            (added.outer if outer else added.inner).extend(_tensors(body, [index]))
+    return dict(found)
+
+
+def _read_by(body: Body, index: int) -> int:
+    """The op of the file that an added op reads, or beside which what it reads was added."""
+    root = body.root[index]
+    while body.root.get(index, index) == root:
+        index = body.by_name[op_of(body.heads.inputs[index][0])]
+    return body.root.get(index, index)
 
 
 def _tensors(body: Body, indices: Sequence[int]) -> list[str]:

@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graphpatch.errors import OutputError
-from graphpatch.formats import text
+from graphpatch.formats import new_saved_model, text
 from graphpatch.formats.container import GRAPH, META, SAVED, Container, container_pieces
-from graphpatch.formats.output import reported, write_file, write_folder
+from graphpatch.formats.export import Export, exported, left_out
+from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Piece, Source, enclosed
 
 # TensorFlow's checksums of saved_model.pb; they would be those of another graph.
 FINGERPRINT = "fingerprint.pb"
+
+MESSAGE = "saved_model.pb"
 
 
 @dataclass(eq=False)
@@ -33,6 +36,7 @@ class Model:
     graphs: list[Graph]
     is_text: bool = False
     file: str = ""
+    export: Export | None = None  # written as a new TF2 SavedModel, from and to these tensors
 
     @property
     def format(self) -> str:
@@ -51,7 +55,34 @@ class Model:
 
     def pieces(self) -> list[Piece]:
         """The binary message as it is now: new bytes, and spans of the file it came from."""
+        if self.export is not None:
+            return new_saved_model.pieces(exported(self.graphs[0], self.export))
         return container_pieces(self.source, self.container, self.graphs)
+
+    def exported(self, export: Export) -> Model:
+        """A copy of the model that `save` writes as a TF2 SavedModel.
+
+        Its main graph is a function then, from the inputs to the outputs. Raises OutputError where
+        it cannot be one.
+        """
+        if len(self.graphs) != 1 or self.graphs[0].is_object_based:
+            raise OutputError(
+                f"a {self.format} has its signatures already; inputs and outputs are for a graph "
+                f"that is to become a TF2 SavedModel"
+            )
+        exported(self.graphs[0], export)
+        model = replace(self.copy(), container=SAVED, file=MESSAGE, is_text=False, export=export)
+        model.graphs[0].is_object_based = model.graphs[0].is_exported = True
+        return model
+
+    def notes(self) -> list[str]:
+        """What is left out of the model when it is written as it is now."""
+        if self.export is None:
+            return []
+        ops = [str(node) for node in left_out(exported(self.graphs[0], self.export))]
+        more = f" and {len(ops) - 1} more" if len(ops) > 1 else ""
+        said = "the outputs do not need it, and the SavedModel leaves it out"
+        return [f"{ops[0]}{more}: patched, but {said}"] if ops else []
 
     def save(self, path: str | Path, progress: Progress | None = None) -> None:
         """Write the model to `path`, whole or not at all, over what was there.
@@ -76,8 +107,19 @@ class Model:
             raise OutputError(f"{path} is a file, and a SavedModel is a folder")
         if Path(self.path).resolve() in Path(os.path.realpath(path)).parents:
             raise OutputError(f"{path} lies in the model's folder, which is never changed")
+        if self.export is not None:
+            self._refuse_foreign(path)
+            write_new_folder(path, self.file, self.pieces(), new_saved_model.CHECKPOINT)
+            return
         pieces = self.encoded(Path(self.file).suffix)
         write_folder(path, Path(self.path), self.file, pieces, left_out=[FINGERPRINT])
+
+    def _refuse_foreign(self, path: Path) -> None:
+        """Raise OutputError for a folder that is no SavedModel, or that holds the model itself."""
+        if Path(os.path.realpath(path)) in Path(self.path).resolve().parents:
+            raise OutputError(f"{path} holds the model itself; a model is never written over")
+        if path.is_dir() and any(path.iterdir()) and not (path / MESSAGE).exists():
+            raise OutputError(f"{path} is a folder of other things; name one that is not there yet")
 
     def encoded(self, suffix: str) -> Sequence[Piece]:
         """What a file with this ending holds; another ending leaves the encoding as it was."""

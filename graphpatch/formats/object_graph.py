@@ -36,20 +36,23 @@ def _gradient(gradient: Restored) -> SavedConcreteFunction:
     """The function as it is called: with the upstream gradients, for a list of gradients."""
     signature = gradient.function.signature
     upstream = signature.input_arg[: len(signature.input_arg) - len(gradient.captured)]
+    given = [_spec(arg.name, arg.type) for arg in upstream]
     types = {arg.name: arg.type for arg in signature.output_arg}
     results = [_spec(name, types[name]) if name else _none() for name in gradient.results]
     return SavedConcreteFunction(
-        canonicalized_input_signature=arguments([_spec(arg.name, arg.type) for arg in upstream]),
+        canonicalized_input_signature=arguments(given, {}),
         output_signature=_list(results),
     )
 
 
-def arguments(positional: Sequence[StructuredValue]) -> StructuredValue:
-    """The arguments of a function, all by position: ((...), {})."""
+def arguments(
+    positional: Sequence[StructuredValue], by_name: Mapping[str, StructuredValue]
+) -> StructuredValue:
+    """The arguments of a function: ((...), {...})."""
     found = StructuredValue()
     found.tuple_value.values.add().tuple_value.values.extend(positional)
-    found.tuple_value.values.add().dict_value.SetInParent()
     found.tuple_value.values[0].tuple_value.SetInParent()
+    found.tuple_value.values.append(named(by_name))
     return found
 
 

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from graphpatch.errors import OutputError
@@ -46,6 +46,20 @@ def write_folder(
     target = _followed(path)
     with reported(path), _temporary(target) as temporary:
         _copy_folder(original, temporary, {name, *left_out})
+        _write_new(temporary / name, pieces)
+        _exchange(temporary, target)
+
+
+def write_new_folder(
+    path: Path, name: str, pieces: Sequence[Piece], others: Mapping[str, bytes]
+) -> None:
+    """Write a folder of a file `name`, made of the pieces, and of others by their paths in it."""
+    target = _followed(path)
+    with reported(path), _temporary(target) as temporary:
+        temporary.mkdir()
+        for other, data in others.items():
+            (temporary / other).parent.mkdir(exist_ok=True)
+            _write_new(temporary / other, [data])
         _write_new(temporary / name, pieces)
         _exchange(temporary, target)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue, NameAttrList
 
 from graphpatch.dtypes import DTYPE_NAMES
 
@@ -70,3 +70,8 @@ def dtypes(found: Sequence[str]) -> AttrValue:
 def text(value: str) -> AttrValue:
     """An attr that holds a string."""
     return AttrValue(s=value.encode())
+
+
+def function(name: str) -> AttrValue:
+    """An attr that holds a function of the library."""
+    return AttrValue(func=NameAttrList(name=name))

@@ -111,7 +111,9 @@ class Editor:
             return
         added = graph.added.function.add()
         added.CopyFrom(function)
-        added.attr[PROVENANCE].list.s.append(self.author.entry("added"))
+        # Not an attr: tf.saved_model.load refuses functions with attrs that it does not know.
+        # The same in every file: a process that loads two of them compares functions by content.
+        added.signature.description = f"{PROVENANCE}: carries a gradient"
         graph.library.signatures[name] = opdefs.from_proto(function.signature)
         if gradient:
             graph.added.gradient.add(function_name=name, gradient_func=gradient)

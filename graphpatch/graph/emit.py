@@ -7,15 +7,29 @@ from collections.abc import Iterator
 from graphpatch.graph.body import Body, text_entry
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import entry
-from graphpatch.graph.wire import Field, Piece, Replacement, enclosed, encoded, splice
+from graphpatch.graph.wire import Field, Piece, Replacement, Span, enclosed, encoded, splice
 
 
 def graph_pieces(graph: Graph) -> list[Piece]:
     """The GraphDef, as pieces of its source and new bytes."""
     replacements = _nodes(graph.main, 1) + _libraries(graph)
     pieces = splice(graph.source, graph.start, graph.end, sorted(replacements))
+    return [*pieces, *_added(graph)]
+
+
+def library_pieces(graph: Graph) -> list[Piece]:
+    """The library of functions alone, as fields of a GraphDef."""
+    changed = {one.start: one.pieces for one in _libraries(graph)}
+    out: list[Piece] = []
+    for other in graph.others:
+        if other.holds(LIBRARY):
+            out += changed.get(other.start, [Span(graph.source, other.start, other.end)])
+    return [*out, *_added(graph)]
+
+
+def _added(graph: Graph) -> list[Piece]:
     added = graph.added.SerializeToString(deterministic=True)
-    return [*pieces, encoded(LIBRARY, added)] if added else pieces
+    return [encoded(LIBRARY, added)] if added else []
 
 
 def _nodes(body: Body, number: int) -> list[Replacement]:

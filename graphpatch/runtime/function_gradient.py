@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
+from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import names
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
+from graphpatch.patches.place import calls
 
 GradientFunction = Callable[..., "list[Any]"]
 
 
-def function_gradient(body: Body) -> GradientFunction:
+def function_gradient(graph: Graph, body: Body) -> GradientFunction:
     """The gradient function (op, *dy) -> [dx...] that a FunctionDef (x..., y..., dy...) defines.
 
     Its ops are put into the graph that asks for the gradient, so that they can be differentiated
     in their turn. It gives None for an input without a gradient.
     """
     arguments = list(body.arguments)
-    graph_def = as_graph_def(body).SerializeToString(deterministic=True)
+    message = as_graph_def(body)
+    message.library.function.extend(called(graph, body).values())
+    graph_def = message.SerializeToString(deterministic=True)
     results = [names.parse(body.ret[arg.name]) for arg in _results(body)]
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
@@ -53,6 +58,20 @@ def as_graph_def(body: Body) -> GraphDef:
     for found in body:
         graph_def.node.append(_as_main(found))
     return graph_def
+
+
+def called(graph: Graph, body: Body, among: Container[int] | None = None) -> dict[str, FunctionDef]:
+    """The functions that ops of a body call, each behind those that it calls itself.
+
+    `among`: the indices of those ops; all ops where it is silent.
+    """
+    found: dict[str, FunctionDef] = {}
+    for node, name in calls(body):
+        if (among is None or node.index in among) and name in graph.functions.keys() - found:
+            _, part = graph.function_fields[name]
+            found |= called(graph, graph.functions[name])
+            found[name] = FunctionDef.FromString(graph.source.data[part.value : part.end])
+    return found
 
 
 def _as_main(node: Node) -> NodeDef:

@@ -49,7 +49,7 @@ def _register(key: str, graph: Graph, node: Node) -> bool:
         from graphpatch.runtime.function_gradient import function_gradient
 
         tf.RegisterGradient(key)(
-            function_gradient(_function(graph, node))
+            function_gradient(graph, _function(graph, node))
             if computed is None
             else tensorflow_gradient(computed.formula)
         )
@@ -66,9 +66,12 @@ def _function(graph: Graph, node: Node) -> Body:
 
 
 def _keyed(graph: Graph) -> Iterator[tuple[Node, str]]:
-    """The ops that have an override, with its key."""
+    """The ops that have an override, with its key.
+
+    Those in functions of ours are for tf.saved_model.load, which restores what the file names.
+    """
     for body in graph.bodies:
-        for node in body:
+        for node in () if body.is_ours else body:
             held = mentions(body.payload(node.index), OVERRIDE)
             value = node.attr(OVERRIDE) if held else None
             if value is not None:

@@ -31,6 +31,13 @@ def folder(tmp_path: Path) -> Path:
 # -o
 
 
+def test_the_rules_file_is_never_written_over(run_cli: Run, folder: Path) -> None:
+    before = everything(folder)
+    done = run_cli("apply", "rules.json", "model.pb", "-o", "rules.json", cwd=folder)
+    refused(done, "rules.json is the rules file; it is never written over")
+    assert everything(folder) == before
+
+
 @pytest.mark.parametrize(
     "out", ["model.pb", "./model.pb", "saved/../model.pb", "link.pb", "hard.pb"]
 )

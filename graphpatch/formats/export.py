@@ -1,0 +1,145 @@
+"""A graph written as a TF2 SavedModel: one function, from tensors named to tensors named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tensorboard.compat.proto.op_def_pb2 import OpDef
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+from graphpatch import names
+from graphpatch.errors import ModelError, OutputError
+from graphpatch.graph import provenance
+from graphpatch.graph.as_function import FED, Part
+from graphpatch.graph.attrs import DTYPE_NUMBERS
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edit import SHAPES
+from graphpatch.graph.graph import Graph
+
+# Before this version of GraphDef, a placeholder's shape () meant that it is not known.
+SHAPES_ARE_MEANT = 24
+
+# Ops with a handle that lives as long as one call: they need no value from outside.
+OF_A_CALL = ("TensorArray", "Stack")
+LOOPS = frozenset({"Enter", "RefEnter", "NextIteration", "RefNextIteration"})
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The tensors that a SavedModel takes and gives, as `x`, `x:0` or `split:1`."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that goes in or out: its name in the graph and in the signature, and what it is."""
+
+    tensor: str
+    argument: OpDef.ArgDef
+    shape: TensorShapeProto
+
+
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """The function that a graph becomes."""
+
+    graph: Graph
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    part: Part
+
+
+def exported(graph: Graph, export: Export) -> Exported:
+    """The function from the inputs to the outputs.
+
+    Raises OutputError where a name is not that of a tensor, an output needs a placeholder that is
+    no input, or the graph holds what a function cannot: variables, tables, v1 loops.
+    """
+    given = [_parsed(graph.main, text) for text in export.inputs]
+    asked = [_parsed(graph.main, text) for text in export.outputs]
+    twice = [text for text in {*given, *asked} if given.count(text) + asked.count(text) > 1]
+    if twice:
+        raise OutputError(f"{twice[0]} is named twice among the inputs and outputs")
+    part = Part(graph.main, {text: text for text in given}, tuple(asked))
+    _check(part)
+    taken = {Node(graph.main, index).name for index in part.indices}
+    inputs = tuple(_tensors(graph, given, taken))
+    part = Part(graph.main, {one.tensor: one.argument.name for one in inputs}, part.results)
+    return Exported(graph, inputs, tuple(_tensors(graph, asked, set())), part)
+
+
+def left_out(found: Exported) -> list[Node]:
+    """The ops that rules touched, and that the outputs do not need."""
+    there = set(found.part.indices)
+    return [node for node in provenance.touched(found.graph.main) if node.index not in there]
+
+
+def _parsed(body: Body, text: str) -> str:
+    """One spelling of a tensor: `x` for `x:0`."""
+    if not re.fullmatch(r"[^:^]+(:\d+)?", text):
+        raise OutputError(f"{text!r} is not the name of a tensor: that is an op's, or op:1")
+    tensor = names.parse(text)
+    try:
+        flat = body.node(tensor.op).outputs
+    except ModelError as error:
+        raise OutputError(str(error)) from error
+    if flat is None or tensor.index >= len(flat):
+        count = "not known" if flat is None else str(len(flat))
+        raise OutputError(f"there is no tensor {text}: the outputs of {tensor.op!r} are {count}")
+    return str(tensor)
+
+
+def _check(part: Part) -> None:
+    inside = [Node(part.body, index) for index in part.indices]
+    for node in inside:
+        if node.op in FED:
+            raise OutputError(
+                f"the outputs need the placeholder {node.name!r}, which is not among the inputs"
+            )
+        if node.op in LOOPS:
+            raise OutputError(
+                f"{node} belongs to a v1 loop, through which no tape gives a gradient; as a .pb "
+                f"the graph has one in a Session"
+            )
+        if _is_held(node):
+            raise OutputError(
+                f"{node} is a variable or table, whose value is not in the graph: freeze the graph "
+                f"first, so that variables become constants"
+            )
+
+
+def _is_held(node: Node) -> bool:
+    """Whether an op stands for what is kept from one run to the next."""
+    if node.opdef is None or not node.opdef.stateful or node.op.startswith(OF_A_CALL):
+        return False
+    return any(arg.is_ref or arg.dtype == "resource" for arg in node.outputs or ())
+
+
+def _tensors(graph: Graph, tensors: Sequence[str], taken: set[str]) -> Iterator[Tensor]:
+    """Each tensor under a name that Python takes as that of an argument."""
+    for text in tensors:
+        tensor = names.parse(text)
+        node = graph.main.node(tensor.op)
+        word = re.sub(r"\W", "_", text)
+        name = names.fresh(word if word[:1].isalpha() else f"t_{word}", taken)
+        taken.add(name)
+        dtype = (node.outputs or [])[tensor.index].dtype
+        if dtype is None:
+            raise OutputError(f"{text}: the graph does not tell its dtype")
+        argument = OpDef.ArgDef(name=name, type=DTYPE_NUMBERS[dtype])
+        yield Tensor(text, argument, _shape(graph, node, tensor.index))
+
+
+def _shape(graph: Graph, node: Node, output: int) -> TensorShapeProto:
+    """The shape that the graph tells of an output: of a placeholder, or noted by TensorFlow."""
+    noted = node.attr(SHAPES)
+    if noted is not None and output < len(noted.list.shape):
+        return noted.list.shape[output]
+    declared = node.attr("shape") if node.op in FED else None
+    shape = TensorShapeProto(unknown_rank=True) if declared is None else declared.shape
+    unclear = not shape.dim and graph.library.producer < SHAPES_ARE_MEANT
+    return TensorShapeProto(unknown_rank=True) if unclear else shape

@@ -1,0 +1,123 @@
+"""The files of a new TF2 SavedModel that holds one function and no variables."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef, TensorInfo
+from tensorboard.compat.proto.op_def_pb2 import OpDef
+from tensorboard.compat.proto.saved_object_graph_pb2 import SavedObjectGraph
+from tensorboard.compat.proto.struct_pb2 import StructuredValue
+
+from graphpatch import opdefs
+from graphpatch.formats.export import Exported, Tensor
+from graphpatch.formats.object_graph import additions, arguments, named, spec
+from graphpatch.graph import attrs
+from graphpatch.graph.emit import library_pieces
+from graphpatch.graph.wire import Piece, enclosed, encoded
+from graphpatch.names import fresh
+
+SIGNATURE = "serving_default"
+CALL = "StatefulPartitionedCall"
+SCHEMA_VERSION = b"\x08\x01"
+
+# What TensorFlow writes as the checkpoint of an object without variables: the loader wants one.
+CHECKPOINT = {
+    "variables/variables.data-00000-of-00001": base64.b64decode("BGJR65YKAioA"),
+    "variables/variables.index": base64.b64decode(
+        "AAAGCAEaAggBABwLX0NIRUNLUE9JTlRBQkxFX09CSkVDVF9HUkFQSAgHEgAoCTXfEgTfAAAAAAEAAAAAr65uogAA"
+        "AAABAAAAAMDyobAAAQJgADsAAAAAAQAAAABE9sFJQAhNDgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+        "AAAAAFf7gIskdUfb"
+    ),
+}
+
+
+def pieces(found: Exported) -> list[Piece]:
+    """The SavedModel message; large constants stay spans of the graph's own file."""
+    graph = found.graph
+    name = fresh("forward", graph.library.signatures)
+    meta = MetaGraphDef()
+    meta.meta_info_def.tags.append("serve")
+    meta.meta_info_def.tensorflow_version = opdefs.table().tensorflow[0]
+    meta.signature_def[SIGNATURE].method_name = "tensorflow/serving/predict"
+    for tensor in found.inputs:
+        info = meta.signature_def[SIGNATURE].inputs[tensor.argument.name]
+        info.CopyFrom(_info(f"{SIGNATURE}_{tensor.argument.name}:0", tensor))
+    for place, tensor in enumerate(found.outputs):
+        info = meta.signature_def[SIGNATURE].outputs[tensor.argument.name]
+        info.CopyFrom(_info(f"{CALL}:{place}", tensor))
+    objects = object_graph(found, name)
+    objects.MergeFrom(additions(graph.restored, len(objects.nodes)))
+    meta.object_graph_def.CopyFrom(objects)
+    library = [
+        *library_pieces(graph),
+        *enclosed(2, enclosed(1, _function(found, name))),
+    ]
+    graph_def = [_main(found, name).SerializeToString(deterministic=True), *library]
+    rest = meta.SerializeToString(deterministic=True)
+    return [SCHEMA_VERSION, *enclosed(2, [*enclosed(2, graph_def), rest])]
+
+
+def object_graph(found: Exported, name: str) -> SavedObjectGraph:
+    """A root that can be called, with the function as its signature too."""
+    objects = SavedObjectGraph()
+    root, signatures, function = (objects.nodes.add() for _ in range(3))
+    for node, identifier in ((root, "_generic_user_object"), (signatures, "signature_map")):
+        node.user_object.identifier = identifier
+        node.user_object.version.producer = node.user_object.version.min_consumer = 1
+    root.children.add(node_id=1, local_name="signatures")
+    root.children.add(node_id=2, local_name="__call__")
+    signatures.children.add(node_id=2, local_name=SIGNATURE)
+    words = [one.argument.name for one in found.inputs]
+    function.bare_concrete_function.concrete_function_name = name
+    function.bare_concrete_function.argument_keywords.extend(words)
+    function.bare_concrete_function.allowed_positional_arguments = len(words)
+    concrete = objects.concrete_functions[name]
+    concrete.canonicalized_input_signature.CopyFrom(arguments([], _specs(found.inputs)))
+    concrete.output_signature.CopyFrom(named(_specs(found.outputs)))
+    return objects
+
+
+def _specs(tensors: Iterable[Tensor]) -> dict[str, StructuredValue]:
+    return {one.argument.name: spec(one.argument, one.shape) for one in tensors}
+
+
+def _info(name: str, tensor: Tensor) -> TensorInfo:
+    return TensorInfo(name=name, dtype=tensor.argument.type, tensor_shape=tensor.shape)
+
+
+def _main(found: Exported, name: str) -> GraphDef:
+    """The main graph: placeholders, and a call of the function."""
+    main = GraphDef()
+    main.versions.producer = found.graph.library.producer
+    call = main.node.add(name=CALL, op=CALL)
+    call.attr["f"].CopyFrom(attrs.function(name))
+    for key, tensors in (("Tin", found.inputs), ("Tout", found.outputs)):
+        call.attr[key].list.type.extend(one.argument.type for one in tensors)
+    for tensor in found.inputs:
+        fed = main.node.add(name=f"{SIGNATURE}_{tensor.argument.name}", op="Placeholder")
+        fed.attr["dtype"].type = tensor.argument.type
+        fed.attr["shape"].shape.CopyFrom(tensor.shape)
+        call.input.append(fed.name)
+    return main
+
+
+def _function(found: Exported, name: str) -> list[Piece]:
+    """The FunctionDef."""
+    signature = OpDef(name=name, is_stateful=True)
+    signature.input_arg.extend(one.argument for one in found.inputs)
+    signature.output_arg.extend(one.argument for one in found.outputs)
+    out: list[Piece] = [encoded(1, signature.SerializeToString(deterministic=True))]
+    for payload in found.part.payloads():
+        out += enclosed(3, payload)
+    for one in found.outputs:
+        returned = found.part.spelled(one.tensor)
+        out.append(
+            encoded(4, encoded(1, one.argument.name.encode()) + encoded(2, returned.encode()))
+        )
+    shapes = AttrValue(list=AttrValue.ListValue(shape=[one.shape for one in found.inputs]))
+    value = encoded(2, shapes.SerializeToString(deterministic=True))
+    return [*out, encoded(5, encoded(1, b"_input_shapes") + value)]

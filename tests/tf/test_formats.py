@@ -1,0 +1,312 @@
+"""Every container comes back whole from TensorFlow: values, variables, assets, collections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from tests.tf import consumer
+
+tf = pytest.importorskip("tensorflow")
+tf1 = tf.compat.v1
+
+X = [1.0, -2.0, 3.0]
+REVERSE = {"reverse": {"strength": 0.5}}
+
+
+@pytest.fixture(autouse=True)
+def _v1_loops() -> Iterator[None]:
+    """Graphs are built with v1 loops and branches, whose contexts are in collections."""
+    tf1.disable_control_flow_v2()
+    yield
+    tf1.enable_control_flow_v2()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What lies beside the message of a SavedModel, but for checksums of the message."""
+    found = [path for path in folder.rglob("*") if path.is_file() and path.parent != folder]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def patched(model: Path, rule: dict[str, Any], target: Path, **options: Any) -> dict[str, Any]:
+    """Patch a model to `target` with one rule and return the report."""
+    result = graphpatch.apply([{**rule, **options}], model)
+    result.model.save(target)
+    return result.report
+
+
+# A SavedModel of TensorFlow 1: variables of both kinds, an asset, two signatures.
+
+
+@pytest.fixture
+def tf1_saved_model(tmp_path: Path) -> Path:
+    words = tmp_path / "words.txt"
+    words.write_text("zero\none\ntwo\n")
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        x = tf1.placeholder(tf.float32, [3], name="x")
+        old = tf1.get_variable("old", initializer=[2.0, 3.0, 4.0], use_resource=False)
+        new = tf1.get_variable("new", initializer=[0.5, 0.5, 0.5], use_resource=True)
+        y = tf.identity(tf.nn.relu(x * old, name="relu") + new, name="y")
+        whole, line = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
+        read = tf.lookup.TextFileInitializer(str(words), tf.string, whole, tf.int64, line)
+        numbers = tf.lookup.StaticHashTable(read, -1).lookup(tf.constant(["two", "one"]))
+        session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
+        session.run(old.assign([5.0, 6.0, 7.0]))
+        builder = tf1.saved_model.Builder(str(tmp_path / "tf1"))
+        signatures = {
+            "serving_default": tf1.saved_model.predict_signature_def({"x": x}, {"y": y}),
+            "words": tf1.saved_model.predict_signature_def({"x": x}, {"numbers": numbers}),
+        }
+        builder.add_meta_graph_and_variables(
+            session,
+            ["serve"],
+            signatures,
+            assets_collection=tf1.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
+            main_op=tf1.tables_initializer(),
+        )
+        builder.save()
+    words.unlink()
+    return tmp_path / "tf1"
+
+
+def answers_tf1(folder: Path) -> tuple[Any, ...]:
+    """What the signatures answer in a Session, and the gradient of y by x."""
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        meta = tf1.saved_model.loader.load(session, ["serve"], str(folder))
+        signature = meta.signature_def["serving_default"]
+        x, y = (
+            graph.get_tensor_by_name(t.name)
+            for t in (signature.inputs["x"], signature.outputs["y"])
+        )
+        numbers = meta.signature_def["words"].outputs["numbers"].name
+        [gradient] = tf.gradients(y, x)
+        variables = [session.run(variable).tolist() for variable in tf1.global_variables()]
+        return (*session.run([y, numbers, gradient], {x: X}), variables)
+
+
+def test_a_saved_model_of_tensorflow_1_in_a_session(tf1_saved_model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "patched"
+    rule = {"match": {"name": "relu"}, "patch": {"override_gradient": REVERSE}}
+    report = patched(tf1_saved_model, rule, target)
+    assert report["consumer"]["session"] == []
+    before, after = answers_tf1(tf1_saved_model), answers_tf1(target)
+    assert consumer.same_bits(before[0], after[0])
+    assert before[1].tolist() == after[1].tolist() == [2, 1]
+    assert before[2].tolist() == [5.0, 0.0, 7.0]
+    assert after[2].tolist() == [-2.5, -3.0, -3.5]
+    assert before[3] == after[3] == [[5.0, 6.0, 7.0], [0.5, 0.5, 0.5]]
+    assert files(target) == files(tf1_saved_model)
+    assert files(target).keys() == {
+        "assets/words.txt", "variables/variables.index",
+        "variables/variables.data-00000-of-00001",
+    }  # fmt: skip
+
+
+def test_a_saved_model_of_tensorflow_1_in_tensorflow_2(
+    tf1_saved_model: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "patched"
+    rule = {"match": {"name": "relu"}, "patch": {"stop_gradient": True}}
+    patched(tf1_saved_model, rule, target)
+    x = tf.constant(X)
+    for path, expected in ((tf1_saved_model, [5.0, 0.0, 7.0]), (target, None)):
+        loaded = tf.saved_model.load(str(path))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = loaded.signatures["serving_default"](x)["y"]
+        assert y.numpy().tolist() == [5.5, 0.5, 21.5]
+        gradient = tape.gradient(y, x)
+        assert (None if gradient is None else gradient.numpy().tolist()) in (expected, [0.0] * 3)
+        assert loaded.signatures["words"](x)["numbers"].numpy().tolist() == [2, 1]
+
+
+# A SavedModel of TensorFlow 2: functions, one in another, a loop, a table read from an asset.
+
+
+@pytest.fixture
+def tf2_saved_model(tmp_path: Path) -> Path:
+    words = tmp_path / "words.txt"
+    words.write_text("zero\none\n")
+    tf1.enable_control_flow_v2()
+    spec = tf.TensorSpec([3], tf.float32, name="x")
+
+    class Module(tf.Module):
+        def __init__(self) -> None:
+            self.weights = tf.Variable([5.0, 6.0, 7.0])
+            self.words = tf.saved_model.Asset(str(words))
+
+        @tf.function
+        def inner(self, x: Any) -> Any:
+            return tf.nn.relu(x, name="inner_relu")
+
+        @tf.function(input_signature=[spec])
+        def direct(self, x: Any) -> Any:
+            return {"y": tf.nn.relu(x, name="direct_relu") * self.weights}
+
+        @tf.function(input_signature=[spec])
+        def nested(self, x: Any) -> Any:
+            return {"y": self.inner(x) * self.weights, "words": tf.io.read_file(self.words)}
+
+        @tf.function(input_signature=[spec])
+        def looped(self, x: Any) -> Any:
+            def body(step: Any, x: Any) -> tuple[Any, Any]:
+                return step + 1, tf.nn.relu(x, name="loop_relu")
+
+            return {"y": tf.while_loop(lambda i, _: i < 2, body, [0, x])[1] * self.weights}
+
+    module, folder = Module(), tmp_path / "tf2"
+    signatures = {name: getattr(module, name) for name in SIGNATURES}
+    tf.saved_model.save(module, str(folder), signatures=signatures)
+    words.unlink()
+    return folder
+
+
+SIGNATURES = ("direct", "nested", "looped")
+
+
+def answers_tf2(folder: Path) -> dict[str, tuple[Any, Any, Any]]:
+    """For each signature, and each method of the module: y, its gradient, and other outputs."""
+    loaded, x, found = tf.saved_model.load(str(folder)), tf.constant(X), {}
+    calls = [(name, loaded.signatures[name]) for name in SIGNATURES]
+    calls += [(f"{name}()", getattr(loaded, name)) for name in SIGNATURES]
+    for name, call in calls:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = call(x=x)
+        rest = {key: value.numpy() for key, value in y.items() if key != "y"}
+        found[name] = y["y"].numpy(), tape.gradient(y["y"], x).numpy().tolist(), rest
+    assert loaded.weights.numpy().tolist() == [5.0, 6.0, 7.0]
+    return found
+
+
+@pytest.mark.parametrize("emit", ["auto", "attr", "registered"])
+def test_a_saved_model_of_tensorflow_2_on_a_tape(
+    tf2_saved_model: Path, tmp_path: Path, emit: str
+) -> None:
+    target, gradient = tmp_path / "patched", REVERSE
+    if emit == "registered":
+        gradient = {"registered": "HalfReversed"}
+        tf.RegisterGradient("HalfReversed")(lambda op, dy: -0.5 * dy)
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": gradient}}
+    report = patched(tf2_saved_model, rule, target, emit="attr" if emit == "attr" else "auto")
+    assert len(report["rules"][0]["matches"]) >= len(SIGNATURES)
+    ours = graphpatch.register_gradients(target)
+    assert set(report["consumer"]["tape"]) - {"HalfReversed"} <= set(ours)
+    before, after = answers_tf2(tf2_saved_model), answers_tf2(target)
+    for name, (y, dx, rest) in after.items():
+        assert consumer.same_bits(y, before[name][0]), name
+        assert rest == before[name][2], name
+        assert before[name][1] == [5.0, 0.0, 7.0]
+        assert dx == ([1.25, 1.5, 1.75] if "looped" in name else [-2.5, -3.0, -3.5]), name
+    assert after["nested"][2] == {"words": b"zero\none\n"}
+    assert files(target) == files(tf2_saved_model)
+
+
+def test_what_a_session_makes_of_a_key_in_a_function(tf2_saved_model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "patched"
+    rule = {"match": {"name": "direct_relu"}, "patch": {"override_gradient": REVERSE}}
+    report = patched(tf2_saved_model, rule, target, emit="attr")
+    assert any("a Session ignores it silently" in note for note in report["notes"])
+    graphpatch.register_gradients(target)
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        meta = tf1.saved_model.loader.load(session, ["serve"], str(target))
+        signature = meta.signature_def["direct"]
+        x, y = (
+            graph.get_tensor_by_name(t.name)
+            for t in (signature.inputs["x"], signature.outputs["y"])
+        )
+        assert session.run(tf.gradients(y, x), {x: X})[0].tolist() == [5.0, 0.0, 7.0]
+
+
+# MetaGraphDefs.
+
+
+def meta_graph(tmp_path: Path) -> Path:
+    """A MetaGraph with a loop in a branch, collections, and a checkpoint of its variable."""
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        x = tf1.placeholder(tf.float32, [3], name="x")
+        w = tf1.get_variable("w", initializer=[1.0, 1.0, 1.0], use_resource=False)
+
+        def body(step: Any, y: Any) -> tuple[Any, Any]:
+            return step + 1, tf.multiply(y, w, name="product")
+
+        def looped() -> Any:
+            return tf.while_loop(lambda step, _: step < 3, body, [0, x])[1]
+
+        y = tf.cond(tf.reduce_sum(x) > 0.0, looped, lambda: tf.negative(x, name="minus"))
+        tf.identity(y, name="y")
+        tf1.add_to_collection("fetches", y)
+        tf1.add_to_collection("numbers", 7)
+        session.run(tf1.global_variables_initializer())
+        session.run(w.assign([2.0, 3.0, 4.0]))
+        tf1.train.Saver().save(session, str(tmp_path / "model"))
+    return tmp_path / "model.meta"
+
+
+def gradients_of(meta: Path, checkpoint: Path, x: list[float]) -> list[Any]:
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        tf1.train.import_meta_graph(str(meta)).restore(session, str(checkpoint))
+        assert tf1.get_collection("numbers") == [7]
+        assert [one.name for one in tf1.get_collection("fetches")] == ["cond/Merge:0"]
+        [w] = tf1.trainable_variables()
+        y = graph.get_tensor_by_name("y:0")
+        found = tf.gradients(y, [graph.get_tensor_by_name("x:0"), w])
+        return session.run([y, *found], {"x:0": x})
+
+
+RULES: dict[str, tuple[dict[str, Any], list[float], list[float]]] = {
+    # The patch on the Mul in the loop, and the gradients by x (8, 27, 64 before) and w.
+    "a key": ({"override_gradient": {"registered": "Mul"}}, [8, 27, 64], [12, 27, 48]),
+    "an op in the loop": ({"filter_gradient": {"scale": -1.0}}, [-8, -27, -64], [-4, -9, -16]),
+    "a call in the loop": ({"filter_gradient": {"scale": 2.0}}, [64, 216, 512], [56, 126, 224]),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_meta_graph(tmp_path: Path, name: str) -> None:
+    model, target = meta_graph(tmp_path), tmp_path / "patched.meta"
+    patch, by_x, by_w = RULES[name]
+    patched(model, {"match": {"op": "Mul"}, "patch": patch}, target)
+    before = gradients_of(model, tmp_path / "model", [1.0, 1.0, 1.0])
+    after = gradients_of(target, tmp_path / "model", [1.0, 1.0, 1.0])
+    assert consumer.same_bits(before[0], after[0])
+    assert [one.tolist() for one in before[1:]] == [[8, 27, 64], [12, 27, 48]]
+    assert [one.tolist() for one in after[1:]] == [by_x, by_w]
+    other = [gradients_of(path, tmp_path / "model", [-1.0, -1.0, -1.0]) for path in (model, target)]
+    assert all(map(consumer.same_bits, *other))
+
+
+def test_a_graph_becomes_a_meta_graph(tmp_path: Path) -> None:
+    def build() -> None:
+        tf.square(tf1.placeholder(tf.float32, [], name="x"), name="y")
+
+    model, target = consumer.save(build, tmp_path / "model.pb"), tmp_path / "patched.meta"
+    patched(model, {"match": {"name": "y"}, "patch": {"filter_gradient": REVERSE}}, target)
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        assert tf1.train.import_meta_graph(str(target)) is None  # no variables, so no Saver
+        x, y = (graph.get_tensor_by_name(f"{name}:0") for name in "xy")
+        assert session.run([y, tf.gradients(y, x)[0]], {x: 3.0}) == [9.0, -3.0]
+
+
+@pytest.mark.parametrize("suffix", [".pb", ".pbtxt"])
+def test_text_and_binary(tmp_path: Path, suffix: str) -> None:
+    def build() -> None:
+        tf.square(tf1.placeholder(tf.float32, [], name="x"), name="y")
+
+    model, target = consumer.save(build, tmp_path / "model.pb"), tmp_path / f"patched{suffix}"
+    patched(model, {"match": {"name": "y"}, "patch": {"filter_gradient": REVERSE}}, target)
+    definition = tf1.GraphDef()
+    if suffix == ".pb":
+        definition.ParseFromString(target.read_bytes())
+    else:
+        from google.protobuf import text_format
+
+        text_format.Parse(target.read_text(), definition)
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        tf1.import_graph_def(definition, name="")
+        x, y = (graph.get_tensor_by_name(f"{name}:0") for name in "xy")
+        assert session.run(tf.gradients(y, x), {x: 3.0}) == [-3.0]
