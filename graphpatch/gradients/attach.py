@@ -32,7 +32,8 @@ class Attached:
     """The functions for one gradient on one kind of op.
 
     `read` are the op's inputs that `attach` takes, in its order; `stopped` those of them that get
-    no gradient, before which a StopGradient stands. `key` is what a tape looks up.
+    no gradient, before which a StopGradient stands. `key` is what a tape looks up, `library` what
+    the gradient function calls.
     """
 
     attach: FunctionDef
@@ -40,6 +41,7 @@ class Attached:
     key: str
     read: tuple[int, ...]
     stopped: frozenset[int]
+    library: tuple[FunctionDef, ...] = ()
 
 
 def attached(gradient: Computed, signature: Signature, kept: bool = False) -> Attached:
@@ -63,7 +65,7 @@ def attached(gradient: Computed, signature: Signature, kept: bool = False) -> At
     )
     given = {name: name for name, _ in signature.outputs}
     stopped = frozenset(read) - flowing
-    return _pair(gradient, function, given, tuple(read), stopped, kept)
+    return pair(_label(gradient), function, given, tuple(read), stopped, kept)
 
 
 def filtering(gradient: Computed, dtype: str, kept: bool = False) -> Attached:
@@ -74,31 +76,36 @@ def filtering(gradient: Computed, dtype: str, kept: bool = False) -> Attached:
     function = gradient_function(
         "", gradient.formula, None, [("x0", dtype)], [("y0", dtype)], same_shape=True
     )
-    _merge(function, "y0", "x0", "gy0")
-    return _pair(gradient, function, {"y0": "x0"}, (0,), frozenset(), kept)
+    merge(function)
+    return pair(_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), kept)
 
 
-def _merge(function: FunctionDef, argument: str, into: str, result: str) -> None:
-    """Take an argument out that is the same tensor as another, and the result that was for it."""
-    del function.ret[result]
+def _label(gradient: Computed) -> str:
+    return gradient.name if isinstance(gradient, Named) else "formula"
+
+
+def merge(function: FunctionDef) -> None:
+    """Let x0 be y0 as well: of a filter both are the tensor, and nothing flows back to y0."""
+    del function.ret["gy0"]
     for args, name in (
-        (function.signature.input_arg, argument),
-        (function.signature.output_arg, result),
+        (function.signature.input_arg, "y0"),
+        (function.signature.output_arg, "gy0"),
     ):
         args.remove(next(arg for arg in args if arg.name == name))
     for node in function.node_def:
-        node.input[:] = [into if text == argument else text for text in node.input]
-    _drop_unread(function)
+        node.input[:] = ["x0" if text == "y0" else text for text in node.input]
+    drop_unread(function)
 
 
-def _drop_unread(function: FunctionDef) -> None:
+def drop_unread(function: FunctionDef) -> None:
+    """Take out the ops of a function that nothing needs."""
     read = {op_of(text) for node in function.node_def for text in node.input}
     read |= {op_of(text) for text in function.ret.values()}
     kept = [node for node in function.node_def if node.name in read]
     if len(kept) < len(function.node_def):
         del function.node_def[:]
         function.node_def.extend(kept)
-        _drop_unread(function)
+        drop_unread(function)
 
 
 def _scoped(function: FunctionDef) -> None:
@@ -110,25 +117,32 @@ def _scoped(function: FunctionDef) -> None:
     names = {node.name for node in function.node_def}
     for node in function.node_def:
         node.name = f"{SCOPE}/{node.name}"
-        node.input[:] = [f"{SCOPE}/{t}" if op_of(t) in names else t for t in node.input]
+        node.input[:] = [_in_scope(text, names) for text in node.input]
     for key, text in sorted(function.ret.items()):
-        function.ret[key] = f"{SCOPE}/{text}" if op_of(text) in names else text
+        function.ret[key] = _in_scope(text, names)
 
 
-def _pair(
-    gradient: Computed,
+def _in_scope(text: str, names: set[str]) -> str:
+    if op_of(text) not in names:
+        return text
+    return f"^{SCOPE}/{text[1:]}" if text.startswith("^") else f"{SCOPE}/{text}"
+
+
+def pair(
+    name: str,
     function: FunctionDef,
     given: Mapping[str, str],
     read: tuple[int, ...],
     stopped: frozenset[int],
     kept: bool,
+    library: tuple[FunctionDef, ...] = (),
 ) -> Attached:
     """The gradient function under its name, with the `attach` that it belongs to.
 
-    `given` says which argument each output of `attach` gives on.
+    `given` says which argument each output of `attach` gives on; `name` is for people to read.
     """
     _scoped(function)
-    label = re.sub(r"\W", "_", gradient.name) if isinstance(gradient, Named) else "formula"
+    label = re.sub(r"\W", "_", name)
     content = hashlib.sha256(function.SerializeToString(deterministic=True)).hexdigest()[:8]
     function.signature.name = f"graphpatch_{label}_{content}_gradient"
     attach = FunctionDef()
@@ -141,12 +155,12 @@ def _pair(
     types = {arg.name: arg.type for arg in args}
     for place, argument in enumerate(given.values()):
         attach.signature.output_arg.add(name=f"out{place}", type=types[argument])
-        attach.node_def.append(_given(argument, types[argument], label))
+        attach.node_def.append(given_on(argument, types[argument], label))
         attach.ret[f"out{place}"] = f"{attach.node_def[-1].name}:output:0"
-    return Attached(attach, function, f"{PREFIX}{label}_{content}", read, stopped)
+    return Attached(attach, function, f"{PREFIX}{label}_{content}", read, stopped, library)
 
 
-def _given(argument: str, dtype: int, label: str) -> NodeDef:
+def given_on(argument: str, dtype: int, label: str) -> NodeDef:
     """An op that gives an argument on; one that carries a gradient raises if it is asked for it."""
     flows = DTYPE_NAMES[dtype] in DIFFERENTIABLE
     node = NodeDef(name=f"given_{argument}", op="PreventGradient" if flows else "Identity")

@@ -6,6 +6,7 @@ gradient as a rules file spells it, so that a consumer can register it from the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY, named
 
 PREFIX = "graphpatch:"
-REGISTERED, FORMULA = "registered", "formula"
+REGISTERED, FORMULA, PYTHON = "registered", "formula", "python"
 
 GradientSpec = str | dict[str, Any]
 
@@ -94,8 +95,18 @@ class Written:
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class Python:
+    """A gradient function `package.module:function` of TensorFlow's convention, (op, *grads).
+
+    TensorFlow traces it for each op, and it travels as a function.
+    """
+
+    path: str
+
+
 Computed = Named | Written
-Gradient = Stock | Registered | Computed
+Gradient = Stock | Registered | Computed | Python
 
 
 def parse(spec: GradientSpec) -> Gradient:
@@ -112,9 +123,20 @@ def parse(spec: GradientSpec) -> Gradient:
         return _registered(value)
     if name == FORMULA:
         return Written(Formula.parse(value))
+    if name == PYTHON:
+        return _python(value)
     if name not in LIBRARY:
         raise RulesError(_unknown(name))
     return _named(name, value)
+
+
+def refuse_python(spec: Any) -> None:
+    """Raise RulesError for a gradient that runs code, which nobody allowed."""
+    if isinstance(spec, dict) and PYTHON in spec:
+        raise RulesError(
+            f'{{"python": "{spec[PYTHON]}"}} runs the code of that module; where you trust it, '
+            f"--allow-python lets it run (in Python: allow_python=True)"
+        )
 
 
 def from_key(key: str) -> Computed | None:
@@ -144,6 +166,12 @@ def _registered(value: Any) -> Registered:
     return Registered(value, stock=known is not None and known.gradient != "missing")
 
 
+def _python(value: Any) -> Python:
+    if not isinstance(value, str) or not re.fullmatch(r"[\w.]+:[\w.]+", value):
+        raise RulesError(f'"python" is a function as "package.module:function", not {value!r}')
+    return Python(value)
+
+
 def _named(name: str, value: Any) -> Named:
     entry = LIBRARY[name]
     given: Mapping[str, Any] = value if isinstance(value, dict) else entry.short(value)
@@ -156,7 +184,7 @@ def _json(value: object) -> str:
 
 
 def _unknown(name: str) -> str:
-    legal = ["stock", REGISTERED, FORMULA, *LIBRARY]
+    legal = ["stock", REGISTERED, FORMULA, PYTHON, *LIBRARY]
     types = [one for one in opdefs.op_types() if one[:1] == name[:1].upper()]
     near = did_you_mean(name, [*legal, *types]) or f"; the library has: {', '.join(LIBRARY)}"
     return f"{name!r} is neither a gradient of the library nor an op type that has one{near}"

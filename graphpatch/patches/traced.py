@@ -1,0 +1,47 @@
+"""A gradient function of the user's, traced for an op that a rule matched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphpatch.errors import PatchError
+from graphpatch.gradients.spec import Python
+from graphpatch.gradients.traced import Op, Traced
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.opdefs import FlatArg
+from graphpatch.patches import flow
+
+
+def traced(gradient: Python, op: Op, editor: Editor) -> Traced:
+    """The gradient function for one op; what TensorFlow 1.15 does not know of it is noted."""
+    # The one thing that a patch asks of TensorFlow, and so of what lies below it in the house.
+    from graphpatch.runtime.trace import trace
+
+    found = trace(gradient.path, op)
+    if found.newer:
+        editor.note(
+            f"{gradient.path} uses ops that TensorFlow 1.15 does not know: "
+            f"{', '.join(found.newer)}; the file loads in TensorFlow 2 alone"
+        )
+    return found
+
+
+def seen(node: Node) -> Op:
+    """An op as its gradient function sees it."""
+    inputs, outputs = (_dtypes(node, flat) for flat in (flow.inputs(node), flow.outputs(node)))
+    return Op(node.op, node.name, inputs, outputs, node.attrs(), node.device)
+
+
+def seen_filter(node: Node, dtype: str) -> Op:
+    """The op in line with a tensor of `node`, which gives it on."""
+    values = {"T": attrs.dtype(dtype)}
+    return Op("Identity", node.name, (dtype,), (dtype,), values, node.device)
+
+
+def _dtypes(node: Node, flat: Sequence[FlatArg]) -> tuple[str, ...]:
+    for arg in flat:
+        if arg.dtype is None:
+            raise PatchError(f"{node}: {arg.name} {flow.why_not(arg)}")
+    return tuple(arg.dtype or "" for arg in flat)

@@ -1,0 +1,110 @@
+"""What a gradient function of TensorFlow's convention is given as `op`, while it is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+from graphpatch import opdefs
+from graphpatch.gradients.traced import Op
+from graphpatch.graph.attrs import DTYPE_NUMBERS
+
+
+@dataclass(frozen=True, eq=False)
+class StandIn:
+    """An op as its gradient function sees it: `op.inputs`, `op.outputs`, `op.get_attr("...")`."""
+
+    seen: Op
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+
+    @property
+    def type(self) -> str:
+        """The op type."""
+        return self.seen.type
+
+    @property
+    def name(self) -> str:
+        """The name of the op."""
+        return self.seen.name
+
+    @property
+    def device(self) -> str:
+        """The device that the NodeDef asks for."""
+        return self.seen.device
+
+    def get_attr(self, name: str) -> Any:
+        """The value of an attr as tf.Operation.get_attr gives it.
+
+        Raises ValueError where the op has none of this name.
+        """
+        found = self.seen.attrs.get(name)
+        return _value(_default(self.seen.type, name) if found is None else found)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"op.{name} is not there while a gradient is traced into a file; op.inputs, "
+            f"op.outputs, op.get_attr, op.type, op.name and op.device are"
+        )
+
+
+def _default(op_type: str, name: str) -> AttrValue:
+    """The op type's own value of an attr that the NodeDef leaves out."""
+    known = opdefs.lookup(op_type)
+    attrs = {} if known is None else {attr.name: attr for attr in known.attrs}
+    if name not in attrs or attrs[name].default is None:
+        raise ValueError(f"op type {op_type} has no attr {name!r}")
+    kind, default = attrs[name].type, attrs[name].default
+    if not isinstance(default, tuple) or kind == "shape":
+        return _proto(kind, default)
+    found = AttrValue(list=AttrValue.ListValue())
+    for one in default:
+        found.list.MergeFrom(_listed(_proto(kind[len("list(") : -1], one)))
+    return found
+
+
+_FIELDS = {"string": "s", "int": "i", "float": "f", "bool": "b", "type": "type", "shape": "shape"}
+
+
+def _proto(kind: str, value: Any) -> AttrValue:
+    """The AttrValue of a default as the table of ops has it."""
+    if kind == "type":
+        value = DTYPE_NUMBERS[value]
+    elif kind == "string":
+        value = value.encode()
+    elif kind == "shape":
+        unknown = value == "unknown"
+        sizes = [] if unknown else [TensorShapeProto.Dim(size=size) for size in value]
+        value = TensorShapeProto(dim=sizes, unknown_rank=unknown)
+    if kind not in _FIELDS:
+        raise ValueError(f"the default of an attr of type {kind} is not known")
+    return AttrValue(**{_FIELDS[kind]: value})
+
+
+def _listed(value: AttrValue) -> AttrValue.ListValue:
+    kind = value.WhichOneof("value")
+    return AttrValue.ListValue(**{kind: [getattr(value, kind)]})
+
+
+def _value(value: AttrValue) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "list":
+        found = next(iter(value.list.ListFields()), None)
+        return [] if found is None else [_one(found[0].name, one) for one in found[1]]
+    return [] if kind is None else _one(kind, getattr(value, kind))
+
+
+def _one(kind: str, value: Any) -> Any:
+    import tensorflow as tf
+
+    if kind == "type":
+        return tf.as_dtype(value)
+    if kind in {"shape", "tensor", "func"}:
+        # TensorFlow's own message, not tensorboard's copy of it.
+        raw = AttrValue(**{kind: value}).SerializeToString()
+        return getattr(tf.compat.v1.AttrValue.FromString(raw), kind)
+    return value
