@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -26,6 +26,14 @@ class Patch(Protocol):
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Change one op, or raise PatchError."""
+
+
+@runtime_checkable
+class WholePatch(Protocol):
+    """A patch that can go to all ops of a match as one op."""
+
+    def rewrite_whole(self, nodes: Sequence[Node], reads: Sequence[str], editor: Editor) -> None:
+        """Patch these ops as one, which reads these tensors from outside, or raise PatchError."""
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,6 +11,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.inline import Inline, nothing_flows, on_inputs, on_outputs
+from graphpatch.patches.reach import check_reached
 
 # A side, or one place on it: "output:0", "input:1".
 At = Annotated[str, msgspec.Meta(pattern=r"^(outputs|inputs|output:\d+|input:\d+)$")]
@@ -39,6 +40,7 @@ def put(node: Node, editor: Editor, inline: Inline, at: str) -> list[Node]:
     if reason:
         editor.left_alone(reason)
         return []
+    check_reached(node, editor)
     side, place = _parsed(at)
     return (on_outputs if side == "output" else on_inputs)(node, editor, inline, place)
 

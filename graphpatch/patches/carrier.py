@@ -6,13 +6,14 @@ from collections.abc import Hashable
 
 from graphpatch.errors import PatchError
 from graphpatch.gradients.exact import stock_key
-from graphpatch.gradients.fits import check_fit, signature
-from graphpatch.gradients.spec import Computed, Gradient, Registered, Stock
+from graphpatch.gradients.fits import check_fit
+from graphpatch.gradients.spec import Computed, Gradient, Python, Registered, Stock
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.function_carrier import carry_by_function
 from graphpatch.patches.place import place_of
+from graphpatch.patches.reach import check_reached
 
 
 def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
@@ -23,6 +24,11 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
     """
     if isinstance(gradient, Stock):
         _take_off(node, editor)
+        return
+    check_reached(node, editor)
+    if isinstance(gradient, Python):
+        refuse_key(gradient, emit)
+        carry_by_function(gradient, node, editor)
         return
     if not isinstance(gradient, Registered):
         gradient = gradient.for_op(node.op)
@@ -36,7 +42,16 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
         if key is not None:
             _set_key(key, node, editor, needed=False)
         else:
-            carry_by_function(gradient, node, signature(node), editor)
+            carry_by_function(gradient, node, editor)
+
+
+def refuse_key(gradient: Gradient, emit: str) -> None:
+    """Raise PatchError for a gradient that cannot travel as a key: no consumer could read it."""
+    if isinstance(gradient, Python) and emit == "attr":
+        raise PatchError(
+            f"{gradient.path} travels as a function, not as an attr (emit: auto); a key that the "
+            f'consumer registers is {{"registered": "..."}}'
+        )
 
 
 def refuse_carried(node: Node) -> None:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
 from graphpatch.gradients.exact import stock_key
-from graphpatch.gradients.spec import Computed, Gradient, Registered, Stock
+from graphpatch.gradients.spec import Computed, Gradient, Python, Registered, Stock
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import at, carrier
 from graphpatch.patches.function_carrier import filter_inline, keep_gradient
 from graphpatch.patches.inline import typed
 from graphpatch.patches.place import place_of
+from graphpatch.patches.tape import is_restored
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class FilterGradient:
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Filter what flows back through one op."""
         gradient = self.gradient
-        if isinstance(gradient, Stock | Registered) or self._by_key(gradient, node, editor):
+        if isinstance(gradient, Stock | Registered) or self._by_identity(gradient, node, editor):
             for added in at.put(node, editor, typed("Identity", "filter"), self.at):
                 carrier.carry(gradient, added, editor, self.emit)
             return
@@ -47,9 +48,14 @@ class FilterGradient:
         for call in at.put(node, editor, inline, self.at):
             keep_gradient(call, functions[call.op], editor)
 
-    def _by_key(self, gradient: Computed, node: Node, editor: Editor) -> bool:
-        """Whether the gradient travels as a key on an Identity."""
+    def _by_identity(self, gradient: Computed | Python, node: Node, editor: Editor) -> bool:
+        """Whether an Identity is put in line, and its gradient carried as that of any op."""
+        if isinstance(gradient, Python):
+            carrier.refuse_key(gradient, self.emit)
+            return is_restored(node, editor)
+        if self.emit == "attr" or is_restored(node, editor):
+            return True
         if self.emit != "auto":
-            return self.emit == "attr"
+            return False
         exact = stock_key(gradient, opdefs.lookup("Identity"))
         return exact is not None and place_of(node, editor).ignoring is None

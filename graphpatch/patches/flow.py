@@ -13,11 +13,17 @@ FED = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
 
 # Ops that TensorFlow accepts only where they stand, next to the ops they belong to.
 FIXED = frozenset({"NextIteration", "RefNextIteration", "LoopCond"})
-JOINS = frozenset({"Merge", "RefMerge", "Switch", "RefSwitch"})
+MERGES = frozenset({"Merge", "RefMerge"})
+JOINS = MERGES | {"Switch", "RefSwitch"}
+ENTERS = frozenset({"Enter", "RefEnter"})
 EXITS = frozenset({"Exit", "RefExit"})
 
 # Ops that leave all outputs but one dead: what reads two of them is dead, too.
 SWITCHES = frozenset({"Switch", "RefSwitch", "_SwitchN"})
+
+# Where a loop or branch ends; ops that lead into or out of one.
+ENDS = EXITS | MERGES
+BOUNDARIES = ENTERS | ENDS | SWITCHES | FIXED
 
 
 def carries(arg: FlatArg) -> bool:

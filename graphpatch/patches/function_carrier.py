@@ -6,28 +6,38 @@ In a Session nobody need register anything; a runtime that drops the gradient ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import Attached, attached, filtering
-from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Computed
+from graphpatch.gradients.fits import signature
+from graphpatch.gradients.spec import Computed, Named, Python
+from graphpatch.gradients.traced import attached_traced, filtering_traced
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches.inline import Inline
+from graphpatch.patches import flow
+from graphpatch.patches.enclose import IN_PLACE, enclose, needs_none
+from graphpatch.patches.inline import Inline, on_inputs
+from graphpatch.patches.keep import keep
 from graphpatch.patches.place import place_of
+from graphpatch.patches.tape import is_restored, through_tape
+from graphpatch.patches.traced import seen, seen_filter, traced
 
 
-def functions_for(gradient: Computed, node: Node, signature: Signature, editor: Editor) -> Attached:
+def functions_for(gradient: Computed | Python, node: Node, editor: Editor) -> Attached:
     """The pair of functions, put into the library where it is not there yet."""
     kept = _is_kept(node, editor)
-    values = tuple(str(signature.attrs.get(key)) for key in gradient.attrs)
-    shapes = (signature.inputs, signature.outputs, signature.same_shape)
+    if isinstance(gradient, Python):
+        found = traced(gradient, seen(node), editor)
+        return _added(lambda: attached_traced(found, kept), editor)
+    op = signature(node)
+    values = tuple(str(op.attrs.get(key)) for key in gradient.attrs)
+    shapes = (op.inputs, op.outputs, op.same_shape)
     question = ("attached", gradient.key, shapes, values, kept)
-    return _asked(question, lambda: attached(gradient, signature, kept), editor)
+    return editor.cached(question, lambda: _added(lambda: attached(gradient, op, kept), editor))
 
 
 def _is_kept(node: Node, editor: Editor) -> bool:
@@ -39,17 +49,15 @@ def _is_kept(node: Node, editor: Editor) -> bool:
     return place_of(node, editor).ignoring is not None
 
 
-def _asked(question: Hashable, make: Callable[[], Attached], editor: Editor) -> Attached:
-    def added() -> Attached:
-        try:
-            found = make()
-        except (FormulaError, ValueError) as error:
-            raise PatchError(str(error)) from error
-        editor.add_function(found.gradient)
-        editor.add_function(found.attach, gradient=found.gradient.signature.name)
-        return found
-
-    return editor.cached(question, added)
+def _added(make: Callable[[], Attached], editor: Editor) -> Attached:
+    try:
+        found = make()
+    except (FormulaError, ValueError) as error:
+        raise PatchError(str(error)) from error
+    for function in (*found.library, found.gradient):
+        editor.add_function(function)
+    editor.add_function(found.attach, gradient=found.gradient.signature.name)
+    return found
 
 
 def call_attrs(found: Attached) -> dict[str, AttrValue]:
@@ -57,21 +65,36 @@ def call_attrs(found: Attached) -> dict[str, AttrValue]:
     return {attrs.OVERRIDE: attrs.text(found.key)}
 
 
-def carry_by_function(gradient: Computed, node: Node, signature: Signature, editor: Editor) -> None:
+def carry_by_function(gradient: Computed | Python, node: Node, editor: Editor) -> None:
     """Let the gradient of an op be this one."""
-    found = functions_for(gradient, node, signature, editor)
-    name, dtypes = node.name, [dtype for _, dtype in signature.outputs]
+    _refuse_boundary(node)
+    found = functions_for(gradient, node, editor)
+    name, dtypes = node.name, [arg.dtype or "" for arg in node.outputs or ()]
+    restored = is_restored(node, editor)
 
     def inputs(moved: Node) -> list[str]:
         read = [_read(moved, slot, slot in found.stopped, editor) for slot in found.read]
+        if _is_kept(node, editor):
+            _isolate(moved, editor)
         given = [_stopped(moved, place, dtype, name, editor) for place, dtype in enumerate(dtypes)]
+        if restored:
+            given = through_tape(found, name, [*read, *given], moved, editor)
         return [*read, *given]
 
     call = editor.take_name(
         node, found.attach.signature.name, inputs, call_attrs(found), shadow=True
     )
     keep_gradient(call, found, editor)
-    editor.used("function", tape=found.key)
+    editor.used("function", tape="" if restored else found.key)
+
+
+def _refuse_boundary(node: Node) -> None:
+    """Raise PatchError for an op whose inputs and outputs are not in one place of a loop."""
+    if node.op in flow.BOUNDARIES:
+        raise PatchError(
+            f"{node} leads into or out of a loop or branch, and a function cannot stand for it; "
+            f"filter_gradient changes what flows back through a tensor inside or outside"
+        )
 
 
 def _read(moved: Node, slot: int, stop: bool, editor: Editor) -> str:
@@ -90,25 +113,30 @@ def _stopped(moved: Node, output: int, dtype: str, name: str, editor: Editor) ->
 
 
 def keep_gradient(call: Node, found: Attached, editor: Editor) -> None:
-    """In the body of a While or If, call the gradient function once, unread.
-
-    TensorFlow 2 copies with such a body only the functions that it calls as ops. Elsewhere the
-    unread call would do harm: SymbolicGradient of 1.15 waits for what flows back through it.
-    """
-    if not place_of(call, editor).op_by_op:
-        return
-    label, name = call.body.label, found.gradient.signature.name
-    editor.cached(("kept", label, name), lambda: _unread(call, name, found, editor))
-
-
-def _unread(call: Node, name: str, found: Attached, editor: Editor) -> Node:
+    """In the body of a While, If or Case, keep the gradient function of a call of `attach`."""
     outputs = len(found.attach.signature.output_arg)
-    given: Sequence[str] = call.inputs[-outputs:]
-    return editor.add(f"{call.name}/gradient", name, [*call.inputs, *given], {}, call)
+    keep(call, found.gradient.signature.name, call.inputs[-outputs:], editor)
+
+
+def _isolate(moved: Node, editor: Editor) -> None:
+    """Let nothing flow back into the op, not even the zeros that a StopGradient passes on.
+
+    On a tape, for which a TF2 SavedModel is meant, a StopGradient stops.
+    """
+    if editor.graph.is_object_based or needs_none(moved):
+        return
+    if moved.op in IN_PLACE:
+        inline, functions = filter_inline(Named("zero"), moved, editor)
+        for call in on_inputs(moved, editor, inline, None):
+            keep_gradient(call, functions[call.op], editor)
+        return
+    gradient = enclose(moved, editor)
+    outputs = [moved.tensor(output) for output in range(len(moved.outputs or ()))]
+    keep(moved, gradient, outputs, editor)
 
 
 def filter_inline(
-    gradient: Computed, node: Node, editor: Editor
+    gradient: Computed | Python, node: Node, editor: Editor
 ) -> tuple[Inline, dict[str, Attached]]:
     """A call in line with a tensor of `node`: gives it on, and filters what flows back.
 
@@ -118,10 +146,19 @@ def filter_inline(
     kept = _is_kept(node, editor)
 
     def of(dtype: str) -> tuple[str, dict[str, AttrValue]]:
-        question = ("filter", gradient.key, dtype, kept)
-        found = _asked(question, lambda: filtering(gradient, dtype, kept), editor)
+        found = _filtering(gradient, dtype, node, kept, editor)
         functions[found.attach.signature.name] = found
         editor.used("function", tape=found.key)
         return found.attach.signature.name, call_attrs(found)
 
     return Inline("filter", of), functions
+
+
+def _filtering(
+    gradient: Computed | Python, dtype: str, node: Node, kept: bool, editor: Editor
+) -> Attached:
+    if isinstance(gradient, Python):
+        found = traced(gradient, seen_filter(node, dtype), editor)
+        return _added(lambda: filtering_traced(found, kept), editor)
+    question = ("filter", gradient.key, dtype, kept)
+    return editor.cached(question, lambda: _added(lambda: filtering(gradient, dtype, kept), editor))

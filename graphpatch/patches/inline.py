@@ -47,6 +47,7 @@ def on_outputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> 
         raise PatchError(
             f"{node} must stay next to its loop's Merge or Switch: patch what it reads"
         )
+    _refuse_loop_start(node)
     flat = flow.outputs(node)
     wanted = _wanted(flat, only)
     if flow.is_source(node):
@@ -153,9 +154,27 @@ def _refuse_fixed(node: Node, slot: int) -> None:
     producer = node.body.producer(node.inputs[slot])
     if producer is None:
         return
-    if node.op in flow.JOINS and producer.op in flow.FIXED:
+    if node.op in flow.JOINS and (producer.op in flow.FIXED or _starts_loop(producer)):
         raise PatchError(f"{node} must stay next to {producer}, which its loop needs")
     _refuse_between(producer, node)
+
+
+def _starts_loop(node: Node) -> bool:
+    """Whether an op is the Merge of a loop, or an Enter that such a Merge reads."""
+    body = node.body
+    if node.op in flow.ENTERS:
+        readers = [Node(body, index) for index, _ in body.readers.get(node.name, ())]
+        return any(reader.op in flow.MERGES and _starts_loop(reader) for reader in readers)
+    producers = [body.producer(text) for text in node.data_inputs if node.op in flow.MERGES]
+    return any(producer is not None and producer.op in flow.FIXED for producer in producers)
+
+
+def _refuse_loop_start(node: Node) -> None:
+    if _starts_loop(node):
+        raise PatchError(
+            f"{node} must stay next to the ops that its loop begins with: patch what it reads, "
+            f"or what reads the loop's Switch"
+        )
 
 
 def _refuse_between(producer: Node, reader: Node) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from graphpatch import opdefs
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.wire import Source, encoded
 
 OP_BY_OP = frozenset({"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"})
 
@@ -35,8 +37,15 @@ def place_of(node: Node, editor: Editor) -> Place:
     """The place of an op: how TensorFlow comes to the body that it is in."""
     label = node.body.label
     if node.body.is_main:
-        return Place()
-    return editor.cached(("place", label), lambda: _place(label, _callers_of(editor)))
+        return Place(_exported()) if editor.graph.is_exported else Place()
+    return editor.cached(("place", label), lambda: _place(label, callers_of(editor)))
+
+
+@cache
+def _exported() -> Node:
+    """The op that will call a main graph that becomes a function of a TF2 SavedModel."""
+    call = encoded(1, encoded(1, b"serving_default") + encoded(2, b"StatefulPartitionedCall"))
+    return Node(open_graph(Source(call), 0, len(call)).main, 0)
 
 
 def _place(label: str, callers: dict[str, list[Node]]) -> Place:
@@ -44,7 +53,8 @@ def _place(label: str, callers: dict[str, list[Node]]) -> Place:
     return Place(_ignoring(callers, label, set()), op_by_op)
 
 
-def _callers_of(editor: Editor) -> dict[str, list[Node]]:
+def callers_of(editor: Editor) -> dict[str, list[Node]]:
+    """The ops that call each function."""
     return editor.cached("callers", lambda: _callers(editor.graph))
 
 

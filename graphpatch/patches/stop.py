@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graphpatch.gradients.spec import Named
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import at
+from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.inline import typed
+from graphpatch.patches.place import place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +19,9 @@ class StopGradient:
     """Forward unchanged; backward, nothing flows through the op's outputs, or its inputs.
 
     A StopGradient is put in line. The gradient of what lies before it is None where no other way
-    leads there, not zero. When not to use it: where an optimiser that runs before the gradient is
+    leads there, not zero. In a function that a Session differentiates as a whole it is zero anyway,
+    and a function carries it: TensorFlow optimises what that function calls first, and takes
+    StopGradients out. When not to use it: where an optimiser that runs before the gradient is
     built would take the StopGradient out again; `override_gradient` with `zero` stays.
     """
 
@@ -28,5 +33,8 @@ class StopGradient:
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Stop what flows back through one op."""
-        if at.put(node, editor, typed("StopGradient", "stop"), self.at):
+        caller = place_of(node, editor).ignoring
+        if caller is not None and not editor.graph.is_object_based:
+            FilterGradient(Named("zero"), self.at, "function").rewrite(node, editor)
+        elif at.put(node, editor, typed("StopGradient", "stop"), self.at):
             editor.used("construction")

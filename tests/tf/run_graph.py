@@ -5,6 +5,7 @@ As a script: run_graph.py GRAPH.pb FEEDS.npz FETCHED.npz FETCH... [--gradients O
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
@@ -21,6 +22,8 @@ def run(graph_def, feeds, fetches, of=None, wrt=()):  # noqa: ANN001, ANN201
     """
     import tensorflow as tf
 
+    if tf.__version__.startswith("1."):
+        importlib.import_module("tensorflow.python.ops.while_v2")  # registers While's gradient
     tf1 = tf.compat.v1
     with tf1.Graph().as_default() as graph:
         tf1.import_graph_def(tf1.GraphDef.FromString(graph_def), name="")

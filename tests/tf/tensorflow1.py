@@ -16,12 +16,14 @@ from tests.tf import run_graph
 VARIABLE = "GRAPHPATCH_TF1_PYTHON"
 
 
-def fetch(graph: bytes, feeds: Mapping[str, Any], fetches: Sequence[str], folder: Path) -> Any:
-    """What a Session of TensorFlow 1.15 gives for these tensors.
+def fetch(
+    graph: bytes, feeds: Mapping[str, Any], fetches: Sequence[str], folder: Path, python: str = ""
+) -> Any:
+    """What a Session of TensorFlow 1.15, or of another `python`'s, gives for these tensors.
 
     The test is skipped where the environment variable names no Python that has it.
     """
-    python = os.environ.get(VARIABLE)
+    python = python or os.environ.get(VARIABLE, "")
     if not python:
         pytest.skip(f"{VARIABLE} names no python3.7 that has tensorflow 1.15")
     source, given, fetched = folder / "graph.pb", folder / "feeds.npz", folder / "fetched.npz"

@@ -1,0 +1,78 @@
+"""Function bodies to which a Session's gradient never comes, whatever is patched in them.
+
+Measured on 1.15.5 and 2.21. A Session differentiates a function that is called by PartitionedCall,
+or as an op of its own, as a whole (SymbolicGradient). That gives zeros for a loop and an error for
+a branch, be they functions (While, If) or ops (Enter, Switch); and where the library holds a
+GradientDef for the function, its body is not looked at.
+"""
+
+from __future__ import annotations
+
+from graphpatch.errors import PatchError
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches import flow
+from graphpatch.patches.place import OP_BY_OP, callers_of, place_of
+
+
+def check_reached(node: Node, editor: Editor) -> None:
+    """Raise PatchError where no gradient comes to an op in a Session.
+
+    A TF2 SavedModel is differentiated op by op on a tape; there the report says so.
+    """
+    reason = _unreached(node, editor)
+    if not reason:
+        return
+    if not editor.graph.is_object_based:
+        raise PatchError(f'{node}: {reason}; "body": "main" leaves functions out')
+    editor.note(
+        f"function {node.body.label}: the new gradient holds on a tape, after "
+        f"tf.saved_model.load; in a Session {reason}"
+    )
+
+
+def _unreached(node: Node, editor: Editor) -> str:
+    if node.body.is_main or place_of(node, editor).ignoring is None:
+        return ""
+    if node.index in editor.cached(("v1", node.body.label), lambda: _in_control_flow(node.body)):
+        return _in_loop(f"a v1 loop or branch in function {node.body.label}")
+    return editor.cached(("unreached", node.body.label), lambda: _above(node.body, editor, set()))
+
+
+def _above(body: Body, editor: Editor, seen: set[str]) -> str:
+    """Why no gradient comes to the body at one of the calls through which it is reached."""
+    label, gradients = body.label, editor.graph.library.gradients
+    if label in seen or body.is_main:
+        return ""
+    seen.add(label)
+    for call in callers_of(editor).get(label, ()):
+        by_op = call.op in OP_BY_OP
+        if not by_op and label in gradients:
+            return f"the model declares {gradients[label]} as the gradient of function {label}"
+        if by_op and place_of(call, editor).ignoring is not None:
+            return _in_loop(str(call))
+        found = _unreached(call, editor) or _above(call.body, editor, seen)
+        if found:
+            return found
+    return ""
+
+
+def _in_loop(which: str) -> str:
+    return (
+        f"a Session gives no gradient through {which}, as it differentiates that function as a "
+        f"whole; inline the function into the main graph first"
+    )
+
+
+def _in_control_flow(body: Body) -> frozenset[int]:
+    """The ops of a body that lie in a v1 loop or branch: behind its Enter or Switch."""
+    starts = flow.ENTERS | flow.SWITCHES
+    todo = [index for op in starts for index in body.by_type.get(op, ())]
+    inside: set[int] = set()
+    while todo:
+        name = body.heads.names[todo.pop()]
+        found = {reader for reader, _ in body.readers.get(name, ())} - inside
+        found = {index for index in found if body.heads.ops[index] not in flow.ENDS | starts}
+        inside |= found
+        todo += found
+    return frozenset(inside)
