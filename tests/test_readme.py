@@ -35,7 +35,10 @@ def test_a_command_prints_what_the_readme_shows(block: str) -> None:
     words = shlex.split(command)
     assert words[:2] == ["$", "graphpatch"]
     run = subprocess.run(
-        [sys.executable, "-m", "graphpatch", *words[2:]], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "graphpatch", *words[2:]],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (run.stdout + run.stderr).strip() == expected
 

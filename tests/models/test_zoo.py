@@ -1,0 +1,158 @@
+"""Every real model goes through `ops` and `apply`, what TensorFlow refuses included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.analysis import ops
+from graphpatch.errors import PatchError
+from graphpatch.graph.body import Node
+from graphpatch.graph.check import foreign
+from graphpatch.graph.provenance import KEY as PROVENANCE
+from graphpatch.patches.inline import nothing_flows
+from graphpatch.patches.override import never_fires
+from tests.models import catalogue
+
+pytest.importorskip("tensorflow")
+
+# What TensorFlow's importer finds out by work that we don't do: allowed values of attrs, cycles,
+# and shapes, which it infers for the whole graph.
+NOT_FORETOLD = {
+    "musicnn_MTT_vgg/model.meta": "_output_shapes attribute inconsistent",
+    "zoo/NVIDIA+tensorflow__costs_graph_properties_testdata_function_error.pbtxt": "in a cycle",
+    "zoo/NVIDIA+tensorflow__tests_debuginfo_v1_1.0_224_frozen.wrong_attr.line.part.pbtxt": (
+        "not in the list of allowed values"
+    ),
+    "zoo/graphcore+tensorflow__tests_debuginfo_v1_1.0_224_frozen.wrong_attr.stack.part.pbtxt": (
+        "not in the list of allowed values"
+    ),
+    "zoo/graphcore+tensorflow__tests_end2end_conv_2d_nchw.pbtxt": "not a multiple",
+}
+FORETOLD = 9
+
+
+@pytest.mark.parametrize("name", catalogue.every_model())
+def test_ops_says_what_the_file_holds(name: str) -> None:
+    path = catalogue.models()[name]
+    model = graphpatch.load(path)
+    described = [ops.describe(node) for node in ops.everything(model)]
+    held = [node for graph_def in catalogue.graph_defs(path) for node in every_node(graph_def)]
+    assert [(op["name"], op["type"], op["inputs"]) for op in described] == [
+        (node.name, node.op, list(node.input)) for node in held
+    ]
+    assert [sorted(op["attrs"]) for op in described] == [sorted(node.attr) for node in held]
+    assert sum(ops.count_types(model).values()) == len(held)
+    json.dumps(described)
+
+
+@pytest.mark.parametrize("name", catalogue.every_model())
+def test_apply_overrides_every_op_of_the_main_graph(name: str, tmp_path: Path) -> None:
+    path, target = catalogue.models()[name], tmp_path / Path(name).name
+    model = graphpatch.load(path)
+    rule = {"match": {"body": "main"}, "patch": {"override_gradient": {"registered": "Key"}}}
+    nodes = [node for graph in model.graphs for node in graph.main]
+    if not nodes or all(never_fires(node) for node in nodes):
+        with pytest.raises(graphpatch.GraphpatchError, match=r"never be used|matched nothing"):
+            graphpatch.apply([rule], model)
+        return
+    result = graphpatch.apply([rule], model)
+    result.model.save(target)
+    assert len(result.report["rules"][0]["matches"]) == len(nodes)
+    for before, after in zip(catalogue.graph_defs(path), catalogue.graph_defs(target), strict=True):
+        for node in after.node:
+            assert node.attr.pop(PROVENANCE).list.s
+            assert node.attr["_gradient_op_type"].s == b"Key"
+        for node in before.node:
+            node.attr["_gradient_op_type"].s = b"Key"
+        assert after == before
+
+
+@pytest.mark.parametrize("name", catalogue.every_model())
+def test_apply_stops_gradients_and_leaves_the_rest_alone(name: str, tmp_path: Path) -> None:
+    path, target = catalogue.models()[name], tmp_path / Path(name).name
+    model = graphpatch.load(path)
+    found = first_patched(model)
+    if found is None:
+        pytest.skip("no op of it gives a float tensor that another one reads")
+    _, result = found
+    result.model.save(target)
+    notes = result.report["notes"]
+    assert all(note in notes for graph in model.graphs for note in foreign(graph))
+    before = {key: one for one in catalogue.graph_defs(path) for key, one in by_name(one)}
+    after = {key: one for one in catalogue.graph_defs(target) for key, one in by_name(one)}
+    touched = {key for key, one in after.items() if PROVENANCE in one.attr}
+    assert touched
+    assert before.keys() <= after.keys()
+    assert {key: one for key, one in after.items() if key not in touched} == {
+        key: one for key, one in before.items() if key not in touched
+    }
+
+
+def test_what_tensorflow_refuses_is_foretold() -> None:
+    if not catalogue.models():
+        pytest.skip(f"no real models in {catalogue.folder()}")
+    refused = {name: catalogue.refusal(path) for name, path in catalogue.models().items()}
+    told = {
+        name
+        for name, path in catalogue.models().items()
+        if any(True for graph in graphpatch.load(path).graphs for _ in foreign(graph))
+    }
+    assert not [name for name in told if not refused[name]], "a note, and yet it is imported"
+    silent = {name: reason for name, reason in refused.items() if reason and name not in told}
+    assert silent.keys() == NOT_FORETOLD.keys()
+    assert all(NOT_FORETOLD[name] in reason for name, reason in silent.items())
+    assert len(told) == FORETOLD
+
+
+@pytest.mark.parametrize("name", sorted(catalogue.sample()))
+def test_by_the_command_line(
+    name: str, tmp_path: Path, run_cli: Callable[..., Any], rules_file: Callable[..., Path]
+) -> None:
+    path, target = catalogue.models()[name], tmp_path / f"patched-{Path(name).name}"
+    counted = run_cli("ops", path, "--json")
+    assert counted.code == 0, counted.stderr
+    assert counted.json["types"] == ops.count_types(graphpatch.load(path))
+    rule = {"match": {"body": "main"}, "patch": {"override_gradient": {"registered": "Key"}}}
+    done = run_cli("apply", rules_file(rule), path, "-o", target, "--json")
+    if done.code:
+        assert "the override would never be used" in done.stderr
+        assert not target.exists()
+        return
+    [report] = done.json["outputs"]
+    assert report["consumer"]["session"] == ["Key"]
+    [graph_def] = catalogue.graph_defs(target)
+    assert {node.attr["_gradient_op_type"].s for node in graph_def.node} == {b"Key"}
+
+
+def every_node(graph_def: Any) -> list[Any]:
+    functions = [node for function in graph_def.library.function for node in function.node_def]
+    return [*graph_def.node, *functions]
+
+
+def by_name(graph_def: Any) -> Iterator[tuple[tuple[str, str], Any]]:
+    """Each NodeDef by its body's name and its own."""
+    yield from ((("main", node.name), node) for node in graph_def.node)
+    for function in graph_def.library.function:
+        label = function.signature.name
+        yield from (((label, node.name), node) for node in function.node_def)
+
+
+def first_patched(model: graphpatch.Model) -> tuple[Node, graphpatch.Result] | None:
+    """The first op of any body whose gradient can be stopped, with the patched model."""
+    for node in ops.everything(model):
+        rule = {
+            "match": {"name": node.name, "body": node.body.label},
+            "patch": {"stop_gradient": True},
+        }
+        try:
+            if not nothing_flows(node, at_outputs=True, only=None):
+                return node, graphpatch.apply([rule], model)
+        except PatchError:
+            continue
+    return None
