@@ -20,7 +20,7 @@ from graphpatch.match.conditions import conditions
 from graphpatch.match.forms import check_on
 from graphpatch.match.pattern.overlaps import WHOLE
 from graphpatch.match.spec import Between, Link, Match, Near, OneOf, Pattern, Texts, texts
-from graphpatch.patches import KINDS, Patch
+from graphpatch.patches import KINDS, Patch, WholePatch
 
 Emit = Literal["auto", "function", "attr"]
 EMITS = get_args(Emit)
@@ -160,21 +160,21 @@ def _rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
             raise RulesError(f"expect: max is {expect.max}, and min is {expect.min}")
         patch = _patch(spec.patch, spec.emit or emit, allow_python)
         conditions(spec.match)
-        on = _on(spec)
+        on = _on(spec, patch)
     except GraphpatchError as error:
         raise RulesError(f"rules[{place}] ({name!r}): {error}") from error
     return Rule(spec, Author(name, _fingerprint(spec)), spec.match, patch, expect, on)
 
 
-def _on(spec: RuleSpec) -> tuple[str, ...]:
+def _on(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     """The ops of the pattern that the patch goes to, by name; none where the rule is silent."""
     given: Any = getattr(spec.patch, "on")  # noqa: B009
     if given is msgspec.UNSET:
         return ()
     on = texts(given)
     check_on(spec.match, on)
-    if WHOLE in on:
-        raise RulesError(f'patch.on: "{WHOLE}" is no op, and this patch goes to ops')
+    if WHOLE in on and not isinstance(patch, WholePatch):
+        raise RulesError(f'patch.on: "{WHOLE}", a match as one op, goes with override_gradient')
     return on
 
 

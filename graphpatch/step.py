@@ -16,6 +16,7 @@ from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.pattern.overlaps import WHOLE
 from graphpatch.match.select import Found, find
 from graphpatch.patches import WholePatch
+from graphpatch.patches.group import grouped
 from graphpatch.rules import Rule
 
 
@@ -70,8 +71,10 @@ def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
 def _patch_whole(rule: Rule, found: Found, editor: Editor) -> None:
     if not isinstance(rule.patch, WholePatch):
         raise PatchError(f'"on": "{WHOLE}" goes with override_gradient: a match as one op')
-    for kept in found.kept:
-        rule.patch.rewrite_whole(kept.binding.nodes, kept.binding.inputs, editor)
+    # All before the first is patched: a match is of the graph as it was.
+    groups = [grouped(kept.binding.nodes, kept.binding.inputs) for kept in found.kept]
+    for group in groups:
+        rule.patch.rewrite_whole(group, editor)
 
 
 def entries(found: Found, tags: str | None) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from graphpatch.graph.body import Body
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.provenance import KEY as PROVENANCE
 from graphpatch.graph.provenance import Author
 from graphpatch.graph.wire import Piece, Source, encoded, piece_bytes
 
@@ -176,3 +177,11 @@ def written(graph: Graph) -> bytes:
 def parsed(graph: Graph) -> GraphDef:
     """The GraphDef as it would be written, parsed by protobuf."""
     return GraphDef.FromString(written(graph))
+
+
+def unsigned(graph: Graph) -> GraphDef:
+    """The GraphDef as it would be written, whoever patched it."""
+    found = parsed(graph)
+    for node in [*found.node, *(node for one in found.library.function for node in one.node_def)]:
+        node.attr.pop(PROVENANCE, None)
+    return found

@@ -154,7 +154,7 @@ class Editor:
 
     def become(self, node: Node, op: str) -> None:
         """Let an op be a call of a function that does what it did: same name, inputs, outputs."""
-        body, was = node.body, node.op
+        body, was, spelled = node.body, node.op, _spelled(node)
         raw = _inherited(node, (*INHERITED, PROVENANCE))
         payload = nodedef.encode(node.name, op, list(node.inputs), node.device, raw)
         body.heads.ops[node.index] = op
@@ -162,6 +162,12 @@ class Editor:
             body.by_type[was].remove(node.index)
             body.by_type.setdefault(op, []).append(node.index)
         self._write(node, payload, self.author.entry("enclosed", was=was))
+        self._respell(node, spelled)
+
+    def shadow(self, node: Node) -> None:
+        """Write down that no gradient reaches an op any more, though it stays as it is."""
+        payload = node.body.payload(node.index)
+        self._write(node, payload, self.author.entry("shadowed", shadowed=True))
 
     def reroute(self, node: Node, output: int, tensor: str, keep: int) -> int:
         """Let all who read this output, except the op with index `keep`, read `tensor`.

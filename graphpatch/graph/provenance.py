@@ -2,8 +2,8 @@
 
 `_graphpatch` is a list of strings, one JSON object an edit, oldest first:
 `{"rule": name, "id": fingerprint of the rule, "did": ..., ...}`, where an op was
-`added`, `renamed`, `enclosed` in a function, or had an `attr` or `input` changed,
-with what was there before, so that the edit can be taken back.
+`added`, `renamed`, `enclosed` in a function, `shadowed` by another gradient, or had an `attr` or
+`input` changed, with what was there before, so that the edit can be taken back.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> Found:
         kept, dropped = _patterns(body, match, on)
         found.kept.extend(kept)
         found.dropped.extend(dropped)
-        nodes = (node for one in kept for node in one.nodes)
+        nodes = {node for one in kept for node in one.nodes}
         found.nodes.extend(sorted(nodes, key=lambda node: node.index))
     return found
 
@@ -91,7 +91,7 @@ def _patterns(body: Body, match: Match, on: Sequence[str]) -> tuple[list[Kept], 
     found = []
     for form in forms(match.pattern or ()):
         for binding in matches(body, form, conditions):
-            wanted = binding.of([binding.last()] if whole or not on else on)
+            wanted = binding.of([binding.pattern.last] if whole or not on else on)
             if all(meant(Node(body, index)) for index in wanted):
                 found.append(binding)
     return resolve(found, on)

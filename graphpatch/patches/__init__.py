@@ -13,6 +13,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.at import At
 from graphpatch.patches.filter import FilterGradient
+from graphpatch.patches.group import Group
 from graphpatch.patches.override import OverrideGradient
 from graphpatch.patches.stop import StopGradient
 from graphpatch.patches.straight_through import StraightThrough
@@ -32,8 +33,8 @@ class Patch(Protocol):
 class WholePatch(Protocol):
     """A patch that can go to all ops of a match as one op."""
 
-    def rewrite_whole(self, nodes: Sequence[Node], reads: Sequence[str], editor: Editor) -> None:
-        """Patch these ops as one, which reads these tensors from outside, or raise PatchError."""
+    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+        """Patch these ops as one, or raise PatchError."""
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,15 +6,17 @@ In a Session nobody need register anything; a runtime that drops the gradient ra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
+from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import Attached, attached, filtering
 from graphpatch.gradients.fits import signature
+from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, Named, Python
-from graphpatch.gradients.traced import attached_traced, filtering_traced
+from graphpatch.gradients.traced import Op, attached_traced, filtering_traced
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
@@ -29,18 +31,27 @@ from graphpatch.patches.traced import seen, seen_filter, traced
 
 def functions_for(gradient: Computed | Python, node: Node, editor: Editor) -> Attached:
     """The pair of functions, put into the library where it is not there yet."""
-    kept = _is_kept(node, editor)
+    kept = is_kept(node, editor)
     if isinstance(gradient, Python):
-        found = traced(gradient, seen(node), editor)
-        return _added(lambda: attached_traced(found, kept), editor)
-    op = signature(node)
+        return traced_functions(gradient, seen(node), kept, editor)
+    return computed_functions(gradient, signature(node), kept, editor)
+
+
+def traced_functions(gradient: Python, op: Op, kept: bool, editor: Editor) -> Attached:
+    """The pair of functions for a gradient in Python, traced for this op."""
+    found = traced(gradient, op, editor)
+    return _added(lambda: attached_traced(found, kept), editor)
+
+
+def computed_functions(gradient: Computed, op: Signature, kept: bool, editor: Editor) -> Attached:
+    """The pair of functions for a formula on what has this signature, put into the library."""
     values = tuple(str(op.attrs.get(key)) for key in gradient.attrs)
     shapes = (op.inputs, op.outputs, op.same_shape)
     question = ("attached", gradient.key, shapes, values, kept)
     return editor.cached(question, lambda: _added(lambda: attached(gradient, op, kept), editor))
 
 
-def _is_kept(node: Node, editor: Editor) -> bool:
+def is_kept(node: Node, editor: Editor) -> bool:
     """Whether the call must be kept from being inlined.
 
     What a function calls that a Session differentiates as a whole, TensorFlow optimises before:
@@ -67,19 +78,31 @@ def call_attrs(found: Attached) -> dict[str, AttrValue]:
 
 def carry_by_function(gradient: Computed | Python, node: Node, editor: Editor) -> None:
     """Let the gradient of an op be this one."""
-    _refuse_boundary(node)
+    refuse_boundary(node)
     found = functions_for(gradient, node, editor)
+    attach_to(node, found, node.data_inputs, [node], editor)
+
+
+def attach_to(
+    node: Node, found: Attached, read: Sequence[str], behind: Sequence[Node], editor: Editor
+) -> None:
+    """Give the outputs of an op on by a call of `attach`, which takes its name.
+
+    `read` are the tensors that the gradient is for, in the order of its formulas. No gradient
+    reaches the ops `behind` the call any more.
+    """
     name, dtypes = node.name, [arg.dtype or "" for arg in node.outputs or ()]
     restored = is_restored(node, editor)
 
     def inputs(moved: Node) -> list[str]:
-        read = [_read(moved, slot, slot in found.stopped, editor) for slot in found.read]
-        if _is_kept(node, editor):
-            _isolate(moved, editor)
+        taken = [_read(moved, place, read[place], found, editor) for place in found.read]
+        if is_kept(node, editor):
+            for one in behind:
+                _isolate(one, editor)
         given = [_stopped(moved, place, dtype, name, editor) for place, dtype in enumerate(dtypes)]
         if restored:
-            given = through_tape(found, name, [*read, *given], moved, editor)
-        return [*read, *given]
+            given = through_tape(found, name, [*taken, *given], moved, editor)
+        return [*taken, *given]
 
     call = editor.take_name(
         node, found.attach.signature.name, inputs, call_attrs(found), shadow=True
@@ -88,7 +111,7 @@ def carry_by_function(gradient: Computed | Python, node: Node, editor: Editor) -
     editor.used("function", tape="" if restored else found.key)
 
 
-def _refuse_boundary(node: Node) -> None:
+def refuse_boundary(node: Node) -> None:
     """Raise PatchError for an op whose inputs and outputs are not in one place of a loop."""
     if node.op in flow.BOUNDARIES:
         raise PatchError(
@@ -97,13 +120,13 @@ def _refuse_boundary(node: Node) -> None:
         )
 
 
-def _read(moved: Node, slot: int, stop: bool, editor: Editor) -> str:
-    text = moved.data_inputs[slot]
-    if not stop:
+def _read(moved: Node, place: int, text: str, found: Attached, editor: Editor) -> str:
+    """The tensor as `attach` is to read it: behind a StopGradient where it gets no gradient."""
+    if place not in found.stopped:
         return text
-    dtype = (moved.arguments or [])[slot].dtype or ""
-    typed = {"T": attrs.dtype(dtype)}
-    return editor.add(f"{moved.name}/stop_{slot}", "StopGradient", [text], typed, moved).tensor(0)
+    arg = found.attach.signature.input_arg[found.read.index(place)]
+    typed = {"T": attrs.dtype(DTYPE_NAMES[arg.type])}
+    return editor.add(f"{moved.name}/stop_{place}", "StopGradient", [text], typed, moved).tensor(0)
 
 
 def _stopped(moved: Node, output: int, dtype: str, name: str, editor: Editor) -> str:
@@ -143,7 +166,7 @@ def filter_inline(
     The functions that it came to use are found in the second value, by the op type of the call.
     """
     functions: dict[str, Attached] = {}
-    kept = _is_kept(node, editor)
+    kept = is_kept(node, editor)
 
     def of(dtype: str) -> tuple[str, dict[str, AttrValue]]:
         found = _filtering(gradient, dtype, node, kept, editor)

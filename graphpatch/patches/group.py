@@ -18,34 +18,41 @@ MOST = 3
 class Group:
     """Ops of one body that count as one op.
 
-    `last` is the op whose outputs are the group's outputs. `reads` are the tensors that the group
-    reads from outside, each once, in the order in which its ops, as given, read them; `args` says
-    what each is.
+    `last` is the op whose outputs are the group's. `slots` are the places where the group reads
+    from outside, one for each tensor (an op of the group, and which of its inputs), `args` what
+    these tensors are.
     """
 
     nodes: tuple[Node, ...]
     last: Node
-    reads: tuple[str, ...]
+    slots: tuple[tuple[Node, int], ...]
     args: tuple[FlatArg, ...]
 
+    @property
+    def reads(self) -> list[str]:
+        """The tensors from outside as they are spelled now, whatever was patched before."""
+        return [node.data_inputs[slot] for node, slot in self.slots]
 
-def grouped(nodes: Sequence[Node]) -> Group:
-    """The ops as one op.
 
-    Raises PatchError where they have not one last op, or where a tensor inside is read outside
-    (its readers are named): another gradient for the whole would leave those readers without.
+def grouped(nodes: Sequence[Node], reads: Sequence[str]) -> Group:
+    """The ops as one op, which reads these tensors from outside.
+
+    Raises PatchError where they have not one last op, where one is a source of gradients or a
+    border of control flow, or where a tensor inside is read outside (its readers are named):
+    another gradient for the whole would leave those readers without.
     """
     inside = {node.name for node in nodes}
     last = _last(nodes, inside)
     for node in nodes:
-        if node is not last:
+        _refuse_source(node)
+        if node is not last and node.data_inputs:
             _refuse_outside(node, inside)
-    reads: dict[str, FlatArg] = {}
+    places: dict[str, tuple[Node, int]] = {}
     for node in nodes:
-        for text, arg in zip(node.data_inputs, flow.inputs(node), strict=True):
-            if names.op_of(text) not in inside:
-                reads.setdefault(_canonical(node, text), arg)
-    return Group(tuple(nodes), last, tuple(reads), tuple(reads.values()))
+        for slot, text in enumerate(node.data_inputs):
+            places.setdefault(str(names.parse(text)), (node, slot))
+    slots = tuple(places[str(names.parse(text))] for text in reads)
+    return Group(tuple(nodes), last, slots, tuple(flow.inputs(node)[slot] for node, slot in slots))
 
 
 def _last(nodes: Sequence[Node], inside: set[str]) -> Node:
@@ -54,6 +61,14 @@ def _last(nodes: Sequence[Node], inside: set[str]) -> Node:
         found = ", ".join(str(node) for node in ends) or "none"
         raise PatchError(f"a match counts as one op where it ends in one op; this ends in: {found}")
     return ends[0]
+
+
+def _refuse_source(node: Node) -> None:
+    if not node.data_inputs and node.op != "Const":
+        raise PatchError(
+            f"{node} is inside the match, so that no gradient would come to it; a tensor from "
+            f"outside is written name:_ in the pattern"
+        )
 
 
 def _refuse_outside(node: Node, inside: set[str]) -> None:
@@ -78,8 +93,3 @@ def _readers(node: Node) -> list[Node]:
 
 def _returned(node: Node) -> list[str]:
     return [key for key, text in node.body.ret.items() if names.op_of(text) == node.name]
-
-
-def _canonical(node: Node, text: str) -> str:
-    """One spelling for each tensor: the main graph may say `x` and `x:0`."""
-    return str(names.parse(text)) if node.body.is_main else text

@@ -10,6 +10,8 @@ from graphpatch.gradients.spec import Gradient, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
+from graphpatch.patches.group import Group
+from graphpatch.patches.whole import carry_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,10 @@ class OverrideGradient:
                 return
         carrier.refuse_carried(node)
         carrier.carry(self.gradient, node, editor, self.emit)
+
+    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+        """Override the gradient of a match as one op: formulas see what it reads and gives."""
+        carry_whole(self.gradient, group, editor, self.emit)
 
 
 def never_fires(node: Node) -> str:

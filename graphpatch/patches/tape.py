@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.gradients.attach import Attached
-from graphpatch.gradients.exact import IDENTITY
-from graphpatch.gradients.taped import taped
+from graphpatch.gradients.taped import passed_on, taped
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
@@ -47,7 +46,10 @@ def _passed(call: Node, output: int, name: str, editor: Editor) -> str:
     arg = flow.outputs(call)[output]
     if not flow.carries(arg):
         return call.tensor(output)
-    values = {"T": attrs.dtype(arg.dtype or ""), attrs.OVERRIDE: attrs.text(IDENTITY)}
+    typed = attrs.dtype(arg.dtype or "")
+    gradient = passed_on(typed.type)
+    editor.add_restored(gradient)
+    values = {"T": typed, attrs.OVERRIDE: attrs.text(gradient.key)}
     suffix = f"_{output}" if output else ""
     passed = editor.add(f"{name}/pass{suffix}", "StopGradient", [call.tensor(output)], values, call)
     return passed.tensor(0)

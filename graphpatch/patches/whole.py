@@ -1,0 +1,83 @@
+"""A group of ops with one gradient, as if it were one op: `"on": "match"`."""
+
+from __future__ import annotations
+
+from graphpatch.errors import FormulaError, PatchError
+from graphpatch.gradients.attach import Attached
+from graphpatch.gradients.gradient import check
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.spec import Gradient, Named, Python, Registered, Stock, Written
+from graphpatch.gradients.traced import Op
+from graphpatch.graph.edit import Editor
+from graphpatch.patches import flow, function_carrier
+from graphpatch.patches.carrier import refuse_carried, refuse_key
+from graphpatch.patches.group import Group
+from graphpatch.patches.reach import check_reached
+
+
+def carry_whole(gradient: Gradient, group: Group, editor: Editor, emit: str) -> None:
+    """Let the gradient of a group, as one op, be this one; its ops stay where they are.
+
+    Raises PatchError where it does not fit the group, or cannot travel as a function.
+    """
+    for node in group.nodes:
+        function_carrier.refuse_boundary(node)
+        refuse_carried(node)
+    check_reached(group.last, editor)
+    _refuse_last(group)
+    found = _functions(_fitting(gradient, group, emit), group, editor)
+    for node in group.nodes:
+        if node != group.last and node.data_inputs:
+            editor.shadow(node)
+    function_carrier.attach_to(group.last, found, group.reads, group.nodes, editor)
+
+
+def _functions(gradient: Named | Written | Python, group: Group, editor: Editor) -> Attached:
+    kept = function_carrier.is_kept(group.last, editor)
+    if isinstance(gradient, Python):
+        return function_carrier.traced_functions(gradient, _seen(group), kept, editor)
+    signature = _signature(group)
+    try:
+        check(gradient.formula, signature)
+    except (FormulaError, ValueError) as error:
+        raise PatchError(f"the match that ends in {group.last}: {error}") from error
+    return function_carrier.computed_functions(gradient, signature, kept, editor)
+
+
+def _fitting(gradient: Gradient, group: Group, emit: str) -> Named | Written | Python:
+    if isinstance(gradient, Stock | Registered):
+        raise PatchError(
+            "a match as one op has no gradient under a key: a gradient of the library or a formula "
+            "travels as a function"
+        )
+    refuse_key(gradient, emit)
+    if emit == "attr":
+        raise PatchError("a match as one op has no key: its gradient travels as a function")
+    if isinstance(gradient, Named) and LIBRARY[gradient.name].ops:
+        raise PatchError(
+            f"{gradient.name} is for {', '.join(LIBRARY[gradient.name].ops)}, not for a match as "
+            f'one op; {{"formula": ...}} says what is meant'
+        )
+    return gradient
+
+
+def _refuse_last(group: Group) -> None:
+    outputs = flow.outputs(group.last)
+    if not any(flow.carries(arg) for arg in outputs):
+        reason = flow.why_not(outputs[0]) if outputs else "is not there"
+        raise PatchError(f"no gradient comes to the match: output 0 of {group.last} {reason}")
+
+
+def _signature(group: Group) -> Signature:
+    return Signature.of(
+        [(f"x{place}", arg.dtype or "") for place, arg in enumerate(group.args)],
+        [(f"y{place}", arg.dtype or "") for place, arg in enumerate(flow.outputs(group.last))],
+    )
+
+
+def _seen(group: Group) -> Op:
+    """The group as a gradient function sees it: under the name and type of its last op."""
+    inputs = tuple(arg.dtype or "" for arg in group.args)
+    outputs = tuple(arg.dtype or "" for arg in flow.outputs(group.last))
+    return Op(group.last.op, group.last.name, inputs, outputs, {}, group.last.device)

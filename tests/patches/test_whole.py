@@ -1,0 +1,202 @@
+"""`"on": "match"`: a matched subgraph as one op, without TensorFlow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.errors import PatchError, RulesError
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body
+from tests import graphs
+from tests.graphs import const, function, graphdef, node
+
+SWISH = "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"
+FORMULA = {"formula": "dy * sigmoid(x)"}
+
+X = node("x", "Placeholder")
+ONE = (X, node("s", "Sigmoid", "x"), node("m", "Mul", "s", "x"))
+
+
+def rule(gradient: Any = FORMULA, pattern: Any = SWISH, **keys: Any) -> dict[str, Any]:
+    patch = {"override_gradient": gradient, "on": "match"}
+    return {"match": {"pattern": pattern}, "patch": patch, **keys}
+
+
+def opened(folder: Path, *nodes: Any, functions: Any = ()) -> graphpatch.Model:
+    path = folder / "model.pb"
+    path.write_bytes(graphdef(*nodes, functions=functions).SerializeToString())
+    return graphpatch.load(path)
+
+
+def patched(folder: Path, *nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
+    return graphpatch.apply([rule(**keys)], opened(folder, *nodes, functions=functions))
+
+
+def reads(body: Body, name: str) -> tuple[str, ...]:
+    return body.node(name).inputs
+
+
+def test_the_ops_stay_and_the_last_gets_out_of_the_way(tmp_path: Path) -> None:
+    result = patched(tmp_path, *ONE, node("y", "Identity", "m"))
+    graph = result.model.graphs[0]
+    main = graph.main
+    assert [one.name for one in main] == ["x", "s", "m/forward", "y", "m/stop", "m"]
+    assert main.node("m/forward").op == "Mul"
+    assert reads(main, "m") == ("x", "m/stop")
+    assert reads(main, "y") == ("m",)
+    assert main.node("m").op in graph.library.signatures
+    (entry,) = result.report["rules"]
+    assert entry["emit"] == "function"
+    assert [one["op"] for one in entry["matches"]] == ["s", "m"]
+    assert entry["matches"][1]["captures"] == {"sigmoid": "s", "mul": "m"}
+
+
+def test_what_gets_no_gradient_is_read_behind_a_stop(tmp_path: Path) -> None:
+    pattern = "a:_ -> m:0; b:_ -> m:1; m:Sub -> t:Tanh"
+    nodes = (X, node("w", "Placeholder"), node("m", "Sub", "w", "x"), node("t", "Tanh", "m"))
+    gradient = {"formula": ["dy * x1", None]}
+    main = patched(tmp_path, *nodes, pattern=pattern, gradient=gradient).model.graphs[0].main
+    first, second, output = reads(main, "t")
+    assert (first, output) == ("w", "t/stop")
+    assert main.node(second).op == "StopGradient"
+    assert reads(main, second) == ("x",)
+
+
+def test_one_after_the_other_in_a_function(tmp_path: Path) -> None:
+    """The second match reads what the first gives, under the name that it has by then."""
+    inner = [
+        node("s", "Sigmoid", "a"),
+        node("m", "Mul", "s:y:0", "a"),
+        node("t", "Sigmoid", "m:z:0"),
+        node("n", "Mul", "t:y:0", "m:z:0"),
+    ]
+    f = function("f", ["a"], inner, {"out": "n:z:0"})
+    call = node("call", "f", "x")
+    (_, body, *_) = patched(tmp_path, X, call, functions=[f]).model.graphs[0].bodies
+    assert reads(body, "n")[0] == reads(body, "t")[0] == body.node("m").tensor(0)
+    assert body.node("m").tensor(0) != "m:z:0"
+    assert body.ret == {"out": body.node("n").tensor(0)}
+
+
+def test_a_constant_inside_may_be_shared(tmp_path: Path) -> None:
+    pattern = "x:_ -> m:Mul; half:Const -> m -> t:Tanh"
+    nodes = [X, const("c")]
+    for name in "ab":
+        nodes += [node(f"m{name}", "Mul", "x", "c"), node(f"t{name}", "Tanh", f"m{name}")]
+    (entry,) = patched(tmp_path, *nodes, pattern=pattern).report["rules"]
+    assert [one["op"] for one in entry["matches"]] == ["c", "ma", "ta", "mb", "tb"]
+
+
+INSIDE = "Sigmoid 's' is inside the match, and is read outside by "
+REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("read outside", (*ONE, node("y", "Neg", "s")), {}, f"{INSIDE}Neg 'y'"),
+    (
+        "read outside by many",
+        (*ONE, *(node(f"y{n}", "Neg", "s") for n in range(5))),
+        {},
+        f"{INSIDE}Neg 'y0', Neg 'y1', Neg 'y2' and 2 more",
+    ),
+    (
+        "a source inside",
+        ONE,
+        {"pattern": "x:Placeholder -> s:Sigmoid -> m:Mul; x -> m"},
+        "Placeholder 'x' is inside the match, so that no gradient would come to it; a tensor from",
+    ),
+    (
+        "two ends",
+        (*ONE, node("t", "Tanh", "s")),
+        {"pattern": "s:Sigmoid -> m:Mul; s -> t:Tanh"},
+        "a match counts as one op where it ends in one op; this ends in: Mul 'm', Tanh 't'",
+    ),
+    (
+        "a key",
+        ONE,
+        {"gradient": {"registered": "Mine"}},
+        "a match as one op has no gradient under a key",
+    ),
+    ("stock", ONE, {"gradient": "stock"}, "a match as one op has no gradient under a key"),
+    ("emit", ONE, {"emit": "attr"}, "its gradient travels as a function"),
+    (
+        "a gradient for another op",
+        ONE,
+        {"gradient": "guided_relu"},
+        "guided_relu is for Relu, not for a match as one op; {\"formula\": ...} says what is meant",
+    ),
+    (
+        "the wrong count",
+        ONE,
+        {"gradient": {"formula": ["dy", "dy"]}},
+        "the match that ends in Mul 'm': the list has 2 formulas, and the op 1 inputs",
+    ),
+    (
+        "an attr",
+        ONE,
+        {"gradient": {"formula": "dy * attr.alpha"}},
+        "the op has no attr 'alpha'",
+    ),
+    (
+        "an integer",
+        (*ONE[:2], node("m", "Cast", "s", SrcT="float32", DstT="int32")),
+        {"pattern": "x:_ -> s:Sigmoid -> m:Cast"},
+        "output 0 of Cast 'm' is int32, which carries no gradient",
+    ),
+    (
+        "a border of a loop",
+        (X, node("e", "Enter", "x", frame_name="f"), node("t", "Tanh", "e")),
+        {"pattern": "x:_ -> e:Enter -> t:Tanh"},
+        "Enter 'e' leads into or out of a loop or branch",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("nodes", "keys", "said"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED]
+)
+def test_refused(tmp_path: Path, nodes: Any, keys: Any, said: str) -> None:
+    with pytest.raises(PatchError) as error:
+        patched(tmp_path, *nodes, **keys)
+    assert said in str(error.value)
+
+
+def test_a_returned_tensor_inside(tmp_path: Path) -> None:
+    inner = [node("s", "Sigmoid", "a"), node("m", "Mul", "s:y:0", "a")]
+    f = function("f", ["a"], inner, {"out": "m:z:0", "too": "s:y:0"})
+    with pytest.raises(PatchError, match="read outside by the output 'too' of the function"):
+        patched(tmp_path, X, node("call", "f", "x"), functions=[f])
+
+
+def test_other_kinds_go_to_ops(tmp_path: Path) -> None:
+    spec = {"match": {"pattern": SWISH}, "patch": {"stop_gradient": True, "on": "match"}}
+    with pytest.raises(RulesError, match="a match as one op, goes with override_gradient"):
+        graphpatch.apply([spec], opened(tmp_path, *ONE))
+
+
+@pytest.mark.parametrize("op", ["s", "m/forward"])
+def test_no_rule_reaches_what_is_behind_it(tmp_path: Path, op: str) -> None:
+    model = patched(tmp_path, *ONE, name="swish").model
+    assert provenance.shadow(model.graphs[0].main.node(op)) == "swish"
+    with pytest.raises(PatchError, match=r"no gradient reaches .* since rule 'swish'"):
+        graphpatch.apply([{"match": {"name": op}, "patch": {"stop_gradient": True}}], model)
+
+
+def test_not_twice(tmp_path: Path) -> None:
+    model = patched(tmp_path, *ONE).model
+    with pytest.raises(PatchError, match="has been applied to this model already"):
+        graphpatch.apply([rule()], model)
+
+
+def test_saved_matches_do_the_same(tmp_path: Path, run_cli: Any) -> None:
+    nodes = [*ONE, node("t", "Sigmoid", "m"), node("n", "Mul", "m", "t")]
+    model = opened(tmp_path, *nodes)
+    rules, saved = tmp_path / "rules.json", tmp_path / "saved.json"
+    rules.write_text(json.dumps({"version": 1, "rules": [rule()]}))
+    assert run_cli("match", str(rules), model.path, "--save", str(saved)).code == 0
+    written = json.loads(saved.read_text())["rules"]
+    assert len(written) == 2
+    once, again = (graphpatch.apply(graphpatch.load_rules(r), model) for r in (rules, saved))
+    assert graphs.unsigned(once.model.graphs[0]) == graphs.unsigned(again.model.graphs[0])

@@ -1,0 +1,117 @@
+"""A matched subgraph as one op: in every place its gradient is the formula's, in both TensorFlows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.numpy_form import numpy_gradient
+from tests.tf.batch import RUNTIMES, Batch, X, graph
+from tests.tf.places import PLACES
+
+tf = pytest.importorskip("tensorflow")
+
+
+class Unit(NamedTuple):
+    """Ops that match a pattern; `forward` in numpy gives what they read, first x, and their y."""
+
+    build: Callable[[Any], Any]
+    pattern: Any
+    gradient: Any
+    forward: Callable[[Any], tuple[list[Any], Any]]
+
+
+def swish(x: Any) -> Any:
+    return x * tf.sigmoid(x)
+
+
+def swish_forward(x: Any) -> tuple[list[Any], Any]:
+    return [x], x / (1 + np.exp(-x))
+
+
+MEAN, VARIANCE, GAMMA, BETA = (np.float32(value) for value in (0.1, 0.8, 1.5, -0.2))
+
+
+def batch_norm(x: Any) -> Any:
+    return tf.nn.batch_normalization(x, MEAN, VARIANCE, BETA, GAMMA, 0.001)
+
+
+def batch_norm_forward(x: Any) -> tuple[list[Any], Any]:
+    scale = GAMMA / np.sqrt(VARIANCE + np.float32(0.001))
+    return [x, scale, BETA - MEAN * scale], x * scale + BETA - MEAN * scale
+
+
+def gelu(x: Any) -> Any:
+    return 0.5 * x * (1.0 + tf.math.erf(x * 0.70710678))
+
+
+def gelu_forward(x: Any) -> tuple[list[Any], Any]:
+    return [x], tf.nn.gelu(tf.constant(x)).numpy()
+
+
+GELU = (
+    "x:_ -> half:Mul; c0:Const -> half; x -> scaled:Mul; c1:Const -> scaled -> erf:Erf"
+    " -> one:AddV2; c2:Const -> one -> mul:Mul; half -> mul"
+)
+SWISH = "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"
+NORM = "x:_ -> scaled:Mul -> shifted:AddV2; scale:_ -> scaled; offset:_ -> shifted"
+
+UNITS = {
+    "swish, its own gradient": Unit(
+        swish, SWISH, "dy * (y + sigmoid(x) * (1 - y))", swish_forward
+    ),
+    "swish, straight through": Unit(swish, SWISH, "dy", swish_forward),
+    "swish, from input and output": Unit(swish, SWISH, "tanh(dy) * x + y", swish_forward),
+    "batch norm, scale alone": Unit(
+        batch_norm, NORM, ["dy * sign(x1)", None, None], batch_norm_forward
+    ),
+    "gelu as swish": Unit(gelu, GELU, "dy * sigmoid(1.702 * x)", gelu_forward),
+}
+CHOSEN = ("main", "PartitionedCall", "nested two deep", "While", "If in While", "v1 while")
+
+
+def around(build: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: tf.sin(build(2.0 * x)) + x
+
+
+def reference(name: str, times: int) -> Any:
+    """The gradient of the sum of y by x, in numpy."""
+    unit = UNITS[name]
+    formula = Formula.parse(unit.gradient)
+    x, tape = np.array(X, np.float32), []
+    for _ in range(times):
+        inputs, y = unit.forward(2 * x)
+        tape.append(([np.asarray(one, np.float32) for one in inputs], y))
+        x = np.sin(y) + x
+    dy = np.ones_like(x)
+    for inputs, y in reversed(tape):
+        dy = dy + 2 * numpy_gradient(formula, None, inputs, [y], [dy * np.cos(y)])[0]
+    return dy
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory) -> Batch:
+    found = Batch(tmp_path_factory.mktemp("whole"))
+    for name, unit in UNITS.items():
+        patch = {"override_gradient": {"formula": unit.gradient}, "on": "match"}
+        rule = {"match": {"pattern": unit.pattern}, "patch": patch}
+        for place in CHOSEN:
+            built = graph(
+                lambda x, unit=unit, at=PLACES[place]: at.build(around(unit.build), x),
+                PLACES[place].v1,
+            )
+            found.add(f"{place}, {name}", built, [rule])
+    return found.run()
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("place", CHOSEN)
+def test_the_gradient(batch: Batch, place: str, name: str, runtime: str) -> None:
+    found = batch.gradient(f"{place}, {name}", runtime)
+    expected = reference(name, PLACES[place].times)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
