@@ -1,4 +1,4 @@
-"""A matched subgraph as one op: in every place its gradient is the formula's, in both TensorFlows."""
+"""A matched subgraph as one op: its gradient is the formula's in every place and TensorFlow."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ SWISH = "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"
 NORM = "x:_ -> scaled:Mul -> shifted:AddV2; scale:_ -> scaled; offset:_ -> shifted"
 
 UNITS = {
-    "swish, its own gradient": Unit(
-        swish, SWISH, "dy * (y + sigmoid(x) * (1 - y))", swish_forward
-    ),
+    "swish, its own gradient": Unit(swish, SWISH, "dy * (y + sigmoid(x) * (1 - y))", swish_forward),
     "swish, straight through": Unit(swish, SWISH, "dy", swish_forward),
     "swish, from input and output": Unit(swish, SWISH, "tanh(dy) * x + y", swish_forward),
     "batch norm, scale alone": Unit(
