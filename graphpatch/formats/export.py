@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import keyword
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tensorboard.compat.proto.op_def_pb2 import OpDef
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch import names
-from graphpatch.errors import ModelError, OutputError
+from graphpatch.errors import OutputError, did_you_mean
 from graphpatch.graph import provenance
 from graphpatch.graph.as_function import FED, Part
 from graphpatch.graph.attrs import DTYPE_NUMBERS
@@ -67,12 +68,35 @@ def exported(graph: Graph, export: Export) -> Exported:
     part = Part(graph.main, {text: text for text in given}, tuple(asked))
     _check(part)
     taken = {Node(graph.main, index).name for index in part.indices}
-    inputs = tuple(_tensors(graph, given, taken))
+    inputs, outputs = _sorted(_tensors(graph, given, taken)), _sorted(_tensors(graph, asked, set()))
     part = Part(graph.main, {one.tensor: one.argument.name for one in inputs}, part.results)
-    return Exported(graph, inputs, tuple(_tensors(graph, asked, set())), part)
+    return Exported(graph, inputs, outputs, part)
 
 
-def left_out(found: Exported) -> list[Node]:
+def _sorted(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """As TensorFlow goes through a dict: arguments by name, not in the order of the user."""
+    return tuple(sorted(tensors, key=lambda one: one.argument.name))
+
+
+def notes(found: Exported) -> list[str]:
+    """What whoever exports a graph should know: what is left out, or goes by another name."""
+    said = []
+    if left := _left_out(found):
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        said.append(f"{left[0]}{more}: patched, but the outputs do not need it: it is left out")
+    read = {str(names.parse(text)) for text in found.part.read()}
+    said += [
+        f"input {one.tensor}: no output hangs on it"
+        for one in found.inputs
+        if one.tensor not in read
+    ]
+    tensors = (*found.inputs, *found.outputs)
+    renamed = [one for one in tensors if one.tensor != one.argument.name]
+    said += [f"{one.tensor} is {one.argument.name!r} in the signature" for one in renamed]
+    return said
+
+
+def _left_out(found: Exported) -> list[Node]:
     """The ops that rules touched, and that the outputs do not need."""
     there = set(found.part.indices)
     return [node for node in provenance.touched(found.graph.main) if node.index not in there]
@@ -83,23 +107,27 @@ def _parsed(body: Body, text: str) -> str:
     if not re.fullmatch(r"[^:^]+(:\d+)?", text):
         raise OutputError(f"{text!r} is not the name of a tensor: that is an op's, or op:1")
     tensor = names.parse(text)
-    try:
-        flat = body.node(tensor.op).outputs
-    except ModelError as error:
-        raise OutputError(str(error)) from error
+    if tensor.op not in body.by_name:
+        fed = [node.name for node in body if node.op in FED]
+        near = did_you_mean(tensor.op, body.heads.names)
+        listed = f"; the placeholders are: {', '.join(fed[:8])}" if fed else ""
+        raise OutputError(f"there is no tensor {text}{near or listed}")
+    flat = body.node(tensor.op).outputs
     if flat is None or tensor.index >= len(flat):
-        count = "not known" if flat is None else str(len(flat))
-        raise OutputError(f"there is no tensor {text}: the outputs of {tensor.op!r} are {count}")
+        count = "of an unknown op type" if flat is None else f"with {len(flat)} outputs"
+        raise OutputError(f"there is no tensor {text}: {tensor.op!r} is an op {count}")
     return str(tensor)
 
 
 def _check(part: Part) -> None:
-    inside = [Node(part.body, index) for index in part.indices]
-    for node in inside:
-        if node.op in FED:
-            raise OutputError(
-                f"the outputs need the placeholder {node.name!r}, which is not among the inputs"
-            )
+    unfed = [node.name for node in part.unfed()]
+    if unfed:
+        raise OutputError(
+            f"the outputs need what is not among the inputs: placeholder {', '.join(unfed)}"
+        )
+    for node in (Node(part.body, index) for index in part.indices):
+        if node.opdef is None:
+            raise OutputError(f"{node}: an op type that neither TensorFlow nor the model defines")
         if node.op in LOOPS:
             raise OutputError(
                 f"{node} belongs to a v1 loop, through which no tape gives a gradient; as a .pb "
@@ -125,7 +153,8 @@ def _tensors(graph: Graph, tensors: Sequence[str], taken: set[str]) -> Iterator[
         tensor = names.parse(text)
         node = graph.main.node(tensor.op)
         word = re.sub(r"\W", "_", text)
-        name = names.fresh(word if word[:1].isalpha() else f"t_{word}", taken)
+        legal = word[:1].isalpha() and not keyword.iskeyword(word)
+        name = names.fresh(word if legal else f"t_{word}", taken)
         taken.add(name)
         dtype = (node.outputs or [])[tensor.index].dtype
         if dtype is None:
@@ -139,7 +168,7 @@ def _shape(graph: Graph, node: Node, output: int) -> TensorShapeProto:
     noted = node.attr(SHAPES)
     if noted is not None and output < len(noted.list.shape):
         return noted.list.shape[output]
-    declared = node.attr("shape") if node.op in FED else None
+    declared = node.attr("shape") if node.op.startswith("Placeholder") else None
     shape = TensorShapeProto(unknown_rank=True) if declared is None else declared.shape
     unclear = not shape.dim and graph.library.producer < SHAPES_ARE_MEANT
     return TensorShapeProto(unknown_rank=True) if unclear else shape

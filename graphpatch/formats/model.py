@@ -10,7 +10,7 @@ from pathlib import Path
 from graphpatch.errors import OutputError
 from graphpatch.formats import new_saved_model, text
 from graphpatch.formats.container import GRAPH, META, SAVED, Container, container_pieces
-from graphpatch.formats.export import Export, exported, left_out
+from graphpatch.formats.export import Export, exported, notes
 from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
@@ -20,6 +20,9 @@ from graphpatch.graph.wire import Piece, Source, enclosed
 FINGERPRINT = "fingerprint.pb"
 
 MESSAGE = "saved_model.pb"
+
+# What a name ends in that is that of a file, and not of a SavedModel's folder.
+FILES = frozenset({".pb", ".pbtxt", ".meta"})
 
 
 @dataclass(eq=False)
@@ -76,13 +79,8 @@ class Model:
         return model
 
     def notes(self) -> list[str]:
-        """What is left out of the model when it is written as it is now."""
-        if self.export is None:
-            return []
-        ops = [str(node) for node in left_out(exported(self.graphs[0], self.export))]
-        more = f" and {len(ops) - 1} more" if len(ops) > 1 else ""
-        said = "the outputs do not need it, and the SavedModel leaves it out"
-        return [f"{ops[0]}{more}: patched, but {said}"] if ops else []
+        """What there is to say of the model as it would be written now."""
+        return [] if self.export is None else notes(exported(self.graphs[0], self.export))
 
     def save(self, path: str | Path, progress: Progress | None = None) -> None:
         """Write the model to `path`, whole or not at all, over what was there.
@@ -101,7 +99,7 @@ class Model:
                 write_file(path, self.encoded(path.suffix), progress)
 
     def _save_folder(self, path: Path) -> None:
-        if path.suffix in {".pb", ".pbtxt", ".meta"}:
+        if path.suffix in FILES:
             raise OutputError(f"a SavedModel is a folder, and cannot be written as the file {path}")
         if path.is_file():
             raise OutputError(f"{path} is a file, and a SavedModel is a folder")

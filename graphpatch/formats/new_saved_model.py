@@ -23,6 +23,10 @@ from graphpatch.names import fresh
 SIGNATURE = "serving_default"
 CALL = "StatefulPartitionedCall"
 SCHEMA_VERSION = b"\x08\x01"
+FOR_A_TAPE = (
+    b"gradients of this SavedModel are for a tape, after tf.saved_model.load; for a Session, "
+    b"write the patched graph as a .pb"
+)
 
 # What TensorFlow writes as the checkpoint of an object without variables: the loader wants one.
 CHECKPOINT = {
@@ -48,14 +52,11 @@ def pieces(found: Exported) -> list[Piece]:
         info.CopyFrom(_info(f"{SIGNATURE}_{tensor.argument.name}:0", tensor))
     for place, tensor in enumerate(found.outputs):
         info = meta.signature_def[SIGNATURE].outputs[tensor.argument.name]
-        info.CopyFrom(_info(f"{CALL}:{place}", tensor))
+        info.CopyFrom(_info(f"{CALL}_{place}:0", tensor))
     objects = object_graph(found, name)
     objects.MergeFrom(additions(graph.restored, len(objects.nodes)))
     meta.object_graph_def.CopyFrom(objects)
-    library = [
-        *library_pieces(graph),
-        *enclosed(2, enclosed(1, _function(found, name))),
-    ]
+    library = [*library_pieces(graph), *enclosed(2, enclosed(1, _function(found, name)))]
     graph_def = [_main(found, name).SerializeToString(deterministic=True), *library]
     rest = meta.SerializeToString(deterministic=True)
     return [SCHEMA_VERSION, *enclosed(2, [*enclosed(2, graph_def), rest])]
@@ -74,7 +75,8 @@ def object_graph(found: Exported, name: str) -> SavedObjectGraph:
     words = [one.argument.name for one in found.inputs]
     function.bare_concrete_function.concrete_function_name = name
     function.bare_concrete_function.argument_keywords.extend(words)
-    function.bare_concrete_function.allowed_positional_arguments = len(words)
+    # Several go by name: their order here is not the one that the user gave.
+    function.bare_concrete_function.allowed_positional_arguments = int(len(words) == 1)
     concrete = objects.concrete_functions[name]
     concrete.canonicalized_input_signature.CopyFrom(arguments([], _specs(found.inputs)))
     concrete.output_signature.CopyFrom(named(_specs(found.outputs)))
@@ -90,7 +92,11 @@ def _info(name: str, tensor: Tensor) -> TensorInfo:
 
 
 def _main(found: Exported, name: str) -> GraphDef:
-    """The main graph: placeholders, and a call of the function."""
+    """The main graph, for a Session: placeholders, a call of the function, and its outputs.
+
+    They refuse gradients: those of the function are for a tape, and a Session would optimise the
+    function first, and take them out.
+    """
     main = GraphDef()
     main.versions.producer = found.graph.library.producer
     call = main.node.add(name=CALL, op=CALL)
@@ -102,6 +108,11 @@ def _main(found: Exported, name: str) -> GraphDef:
         fed.attr["dtype"].type = tensor.argument.type
         fed.attr["shape"].shape.CopyFrom(tensor.shape)
         call.input.append(fed.name)
+    for place, tensor in enumerate(found.outputs):
+        given = main.node.add(name=f"{CALL}_{place}", op="PreventGradient")
+        given.input.append(f"{CALL}:{place}")
+        given.attr["T"].type = tensor.argument.type
+        given.attr["message"].s = FOR_A_TAPE
     return main
 
 

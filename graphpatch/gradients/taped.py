@@ -15,11 +15,12 @@ from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.op_def_pb2 import OpDef
 
 from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
-from graphpatch.gradients.attach import SCOPE, Attached, drop_unread, given_on
+from graphpatch.gradients.attach import PREFIX, SCOPE, Attached, drop_unread, given_on
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.restored import Restored
 
 CARRY = "carry"
+PASS = f"{PREFIX}pass_"
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +97,13 @@ def _keep_results(function: FunctionDef, kept: Iterable[str]) -> None:
     del function.signature.output_arg[:]
     function.signature.output_arg.extend(results)
     drop_unread(function)
+
+
+def passed_on(dtype: int) -> Restored:
+    """The gradient of the op between `tape` and `attach`: what comes, as it is."""
+    name = DTYPE_NAMES[dtype]
+    given = OpDef.ArgDef(name="y0", type=dtype)
+    return _passing(f"graphpatch_pass_{name}_gradient", f"{PASS}{name}", 0, [given])
 
 
 def _passing(name: str, key: str, inputs: int, outputs: list[OpDef.ArgDef]) -> Restored:

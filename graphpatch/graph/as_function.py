@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +14,9 @@ from graphpatch.graph.edit import SHAPES
 
 # Ops whose value nobody gives inside a function.
 FED = frozenset({"Placeholder", "PlaceholderV2"})
+
+# The attr that names the ops on whose device an op is put, as `loc:@NAME`.
+COLOCATION, LOC = "_class", "loc:@"
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +46,18 @@ class Part:
         """The placeholders among them: nothing feeds them inside a function."""
         return (node for node in map(self._node, self.indices) if node.op in FED)
 
+    def read(self) -> set[str]:
+        """All that the ops read, and the results."""
+        inputs = (text for index in self.indices for text in self._node(index).data_inputs)
+        return {*self.results, *inputs}
+
     def payloads(self) -> Iterator[nodedef.Payload]:
         """The NodeDefs, their inputs spelled as in a function, without stale shapes."""
         inside = {self._node(index).name for index in self.indices}
         for node in map(self._node, self.indices):
             spelled = [self._spelled(text, inside) for text in node.inputs]
             payload = nodedef.with_attr(self.body.payload(node.index), SHAPES, None)
+            payload = _colocated(payload, inside)
             yield nodedef.with_inputs(payload, [text for text in spelled if text])
 
     def spelled(self, tensor: str) -> str:
@@ -82,3 +91,17 @@ class Part:
 
     def _node(self, index: int) -> Node:
         return Node(self.body, index)
+
+
+def _colocated(payload: nodedef.Payload, inside: Container[str]) -> nodedef.Payload:
+    """The NodeDef without the colocation with ops that the function does not hold."""
+    span = nodedef.attr_span(payload, COLOCATION)
+    if span is None:
+        return payload
+    value = nodedef.attr_value(span)
+    kept = [text for text in value.list.s if text.decode().removeprefix(LOC) in inside]
+    if len(kept) == len(value.list.s):
+        return payload
+    value.list.s[:] = kept
+    raw = value.SerializeToString(deterministic=True) if kept else None
+    return nodedef.with_attr(payload, COLOCATION, raw)

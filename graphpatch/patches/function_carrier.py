@@ -55,9 +55,10 @@ def is_kept(node: Node, editor: Editor) -> bool:
     """Whether the call must be kept from being inlined.
 
     What a function calls that a Session differentiates as a whole, TensorFlow optimises before:
-    it inlines the call and takes out what stops gradients, and the op's own gradient is used.
+    it inlines the call and takes out what stops gradients, and the op's own gradient is used. An
+    exported graph is differentiated on a tape alone.
     """
-    return place_of(node, editor).ignoring is not None
+    return place_of(node, editor).ignoring is not None and not editor.graph.is_exported
 
 
 def _added(make: Callable[[], Attached], editor: Editor) -> Attached:
@@ -146,7 +147,14 @@ def _isolate(moved: Node, editor: Editor) -> None:
 
     On a tape, for which a TF2 SavedModel is meant, a StopGradient stops.
     """
-    if editor.graph.is_object_based or needs_none(moved):
+    if needs_none(moved):
+        return
+    if editor.graph.is_object_based:
+        editor.note(
+            f"{moved.op} in function {moved.body.label}: a Session, unlike a tape, asks for its own "
+            f"gradient too, of zeros; that fails where TensorFlow has none in functions, and "
+            f"spoils the new one where it is infinite"
+        )
         return
     if moved.op in IN_PLACE:
         inline, functions = filter_inline(Named("zero"), moved, editor)

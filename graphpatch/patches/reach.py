@@ -21,13 +21,13 @@ def check_reached(node: Node, editor: Editor) -> None:
     A TF2 SavedModel is differentiated op by op on a tape; there the report says so.
     """
     reason = _unreached(node, editor)
-    if not reason:
+    if not reason or editor.graph.is_exported:
         return
     if not editor.graph.is_object_based:
         raise PatchError(f'{node}: {reason}; "body": "main" leaves functions out')
     editor.note(
         f"function {node.body.label}: the new gradient holds on a tape, after "
-        f"tf.saved_model.load; in a Session {reason}"
+        f"tf.saved_model.load, and not in a Session: {reason}"
     )
 
 

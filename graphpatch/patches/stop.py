@@ -34,7 +34,7 @@ class StopGradient:
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Stop what flows back through one op."""
         caller = place_of(node, editor).ignoring
-        if caller is not None and not editor.graph.is_object_based:
+        if caller is not None and not editor.graph.is_exported:
             FilterGradient(Named("zero"), self.at, "function").rewrite(node, editor)
         elif at.put(node, editor, typed("StopGradient", "stop"), self.at):
             editor.used("construction")

@@ -10,6 +10,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
 from graphpatch.gradients import attach
 from graphpatch.gradients.spec import from_key
+from graphpatch.gradients.taped import PASS
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.emit import graph_pieces
@@ -68,13 +69,13 @@ def _function(graph: Graph, node: Node) -> Body:
 def _keyed(graph: Graph) -> Iterator[tuple[Node, str]]:
     """The ops that have an override, with its key.
 
-    Those in functions of ours are for tf.saved_model.load, which restores what the file names.
+    Left out are keys that are for tf.saved_model.load alone, which restores their gradients.
     """
     for body in graph.bodies:
         for node in () if body.is_ours else body:
             held = mentions(body.payload(node.index), OVERRIDE)
             value = node.attr(OVERRIDE) if held else None
-            if value is not None:
+            if value is not None and not value.s.startswith(PASS.encode()):
                 yield node, value.s.decode(errors="backslashreplace")
 
 
