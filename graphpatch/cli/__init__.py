@@ -17,6 +17,7 @@ COMMANDS = {
     "ops": "op types with their counts; single ops with type, inputs and gradient",
     "apply": "patch models by a rules file",
     "match": "what rules, or a pattern typed here, would match",
+    "patterns": "the ready patterns for `match`: what each is for, its forms",
     "gradients": "the library of gradients: formula, parameters, what each is for",
     "schema": "the JSON Schema of rules files",
 }

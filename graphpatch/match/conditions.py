@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from graphpatch.errors import RulesError
+from graphpatch.dtypes import DTYPE_NAMES
+from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob, neighbours, paths, value
@@ -19,14 +20,14 @@ from graphpatch.match.spec import Match, OneOf, Pattern, texts
 
 def op_type(wanted: str | Sequence[str]) -> Condition:
     """The op type is one of these, which may be globs."""
-    patterns = [glob.compiled(text) for text in texts(wanted)]
-    return on_ops(lambda node: any(pattern.fullmatch(node.op) for pattern in patterns))
+    is_one = glob.one_of(texts(wanted))
+    return on_ops(lambda node: is_one(node.op))
 
 
 def name(wanted: str | Sequence[str]) -> Condition:
     """The op's name is one of these, which may be globs."""
-    patterns = [glob.compiled(text) for text in texts(wanted)]
-    return on_ops(lambda node: any(pattern.fullmatch(node.name) for pattern in patterns))
+    is_one = glob.one_of(texts(wanted))
+    return on_ops(lambda node: is_one(node.name))
 
 
 def name_regex(wanted: str) -> Condition:
@@ -45,7 +46,11 @@ def attr(wanted: dict[str, Any]) -> Condition:
 
 def dtype(wanted: str | Sequence[str]) -> Condition:
     """Output 0 has one of these dtypes."""
-    dtypes = set(texts(wanted))
+    dtypes, legal = set(texts(wanted)), list(dict.fromkeys(DTYPE_NAMES.values()))
+    for text in texts(wanted):
+        if text not in legal:
+            near = did_you_mean(text, legal) or f"; legal: {', '.join(legal)}"
+            raise RulesError(f"dtype: {text!r} is none of TensorFlow's dtypes{near}")
     return on_ops(lambda node: any(arg.dtype in dtypes for arg in (node.outputs or [])[:1]))
 
 
@@ -100,7 +105,7 @@ def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
 
     def prepared(body: Body) -> Test:
         every = (one for form in found for one in matches(body, form, conditions))
-        last = {index for one in every for index in one.of([one.last()])}
+        last = {index for one in every for index in one.of([one.pattern.last])}
         return lambda node: node.index in last
 
     return prepared

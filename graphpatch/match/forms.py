@@ -6,10 +6,10 @@ import functools
 from collections.abc import Sequence
 
 from graphpatch.errors import PatternError, RulesError, did_you_mean
+from graphpatch.match import ready
 from graphpatch.match.pattern.check import check
 from graphpatch.match.pattern.overlaps import WHOLE
 from graphpatch.match.pattern.syntax import parse
-from graphpatch.match.ready import READY
 from graphpatch.match.spec import Match, Pattern
 
 Wanted = str | Pattern | Sequence[str | Pattern]
@@ -35,10 +35,7 @@ def _text(text: str) -> tuple[Pattern, ...]:
     name = text.strip()
     if not name.startswith("@"):
         return (parse(text),)
-    if name[1:] not in READY:
-        near = did_you_mean(name[1:], READY) or f"; legal: {', '.join(READY)}"
-        raise PatternError(f"pattern: no ready pattern is called {name!r}{near}")
-    return tuple(parse(form) for form in READY[name[1:]].forms)
+    return tuple(form.pattern() for form in ready.named(name[1:]).forms)
 
 
 def check_on(match: Match, on: Sequence[str]) -> None:
@@ -47,9 +44,15 @@ def check_on(match: Match, on: Sequence[str]) -> None:
         raise RulesError("patch.on names ops of match.pattern, and there is none")
     if not on or (WHOLE in on and len(on) > 1):
         raise RulesError(f'patch.on: names of the pattern\'s ops, or "{WHOLE}" for all as one')
-    for form in forms(match.pattern):
-        legal = [name for name in form.nodes if name not in form.absent]
-        for name in on:
-            if name not in legal and name != WHOLE:
-                near = did_you_mean(name, legal) or f"; legal: {', '.join(legal)}, {WHOLE}"
-                raise RulesError(f"patch.on: no op of the pattern is called {name!r}{near}")
+    every = match.pattern if isinstance(match.pattern, tuple) else (match.pattern,)
+    for wanted in every:
+        for form in forms(wanted):
+            _check_on(form, on, f"\n  {wanted}" if isinstance(wanted, str) else "")
+
+
+def _check_on(form: Pattern, on: Sequence[str], text: str) -> None:
+    for name in on:
+        if name not in form.present and name != WHOLE:
+            legal = f"; legal: {', '.join(form.present)}, {WHOLE}"
+            near = did_you_mean(name, form.present) or legal
+            raise RulesError(f"patch.on: no op of the pattern is called {name!r}{near}{text}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any
 
 import msgspec
@@ -55,7 +56,12 @@ class Edge(
 
 
 class Pattern(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    omit_defaults=True,
+    dict=True,
 ):
     """A small graph to be found in a body: what the text form says, and what it cannot.
 
@@ -75,6 +81,17 @@ class Pattern(
     optional: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     closed: bool | tuple[str, ...] = False
+
+    @cached_property
+    def present(self) -> tuple[str, ...]:
+        """The names of its ops, without those that must be absent."""
+        return tuple(name for name in self.nodes if name not in self.absent)
+
+    @cached_property
+    def last(self) -> str:
+        """The last of its ops that none of the others reads, or runs after: where a patch goes."""
+        read = {edge.source for edge in self.edges if edge.target not in self.absent}
+        return [name for name in self.present if name not in read][-1]
 
 
 class Match(

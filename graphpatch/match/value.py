@@ -24,8 +24,9 @@ def equals(value: Any) -> Callable[[Node], bool]:
     """
     wanted = value.near if isinstance(value, Near) else value
     tolerance = value.tolerance if isinstance(value, Near) else None
+    shape, flat = _flattened(wanted)
     if isinstance(wanted, tuple | list):
-        return _list(wanted, tolerance)
+        return _list(shape, flat, tolerance)
     return lambda node: _every(constant(node), wanted, tolerance)
 
 
@@ -40,9 +41,9 @@ def _every(tensor: Tensor | None, wanted: Any, tolerance: float | None) -> bool:
     return count == tensor.size
 
 
-def _list(wanted: Any, tolerance: float | None) -> Callable[[Node], bool]:
-    shape, flat = _flattened(wanted)
-
+def _list(
+    shape: tuple[int, ...], flat: list[Any], tolerance: float | None
+) -> Callable[[Node], bool]:
     def holds(node: Node) -> bool:
         tensor = constant(node)
         if tensor is None or tensor.shape != shape:
@@ -71,6 +72,8 @@ def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
     if not isinstance(wanted, tuple | list):
         if not isinstance(wanted, bool | int | float | str):
             raise RulesError(f"value: {wanted!r} is no number, text or list of them")
+        if isinstance(wanted, int) and abs(wanted) > LARGEST:
+            raise RulesError("value: an integer is larger than any number that a tensor holds")
         return (), [wanted]
     parts = [_flattened(one) for one in wanted]
     shapes = {shape for shape, _ in parts}
@@ -95,7 +98,7 @@ def _rounded(dtype: str, wanted: Any) -> Any:
 
     if isinstance(wanted, str):
         return wanted.encode()
-    if dtype not in FLOATS or abs(wanted) > LARGEST:
+    if dtype not in FLOATS:
         return wanted
     with np.errstate(over="ignore"):
         found = np.dtype(FLOATS[dtype]).type(wanted)
@@ -104,7 +107,8 @@ def _rounded(dtype: str, wanted: Any) -> Any:
             bits = int(found.view(np.uint32))
             bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
             found = np.uint32(bits).view(np.float32)
-    return found if np.isfinite(found) else wanted
+    # Out of range for this dtype: compared as the wider float that it is, equal to none.
+    return found if np.isfinite(found) or not math.isfinite(wanted) else np.float64(wanted)
 
 
 FLOATS = {

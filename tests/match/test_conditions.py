@@ -179,6 +179,21 @@ def test_a_regular_expression_that_is_none() -> None:
         conditions(match({"name_regex": "(a"}))
 
 
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("flaot32", "dtype: 'flaot32' is none of TensorFlow's dtypes; nearest: float32"),
+        ("Float32", "dtype: 'Float32' is none of TensorFlow's dtypes; nearest: float32"),
+        (["float32", "int"], "dtype: 'int' is none of TensorFlow's dtypes; nearest: "),
+        ("x", "dtype: 'x' is none of TensorFlow's dtypes; legal: float32, float64, int32, "),
+    ],
+)
+def test_a_dtype_that_is_none_is_told_with_the_nearest(wanted: Any, message: str) -> None:
+    with pytest.raises(RulesError) as raised:
+        conditions(match({"any": [{"dtype": wanted}]}))
+    assert str(raised.value).startswith(message)
+
+
 def test_after_an_edit_it_is_the_new_graph_that_is_matched(graph: Graph) -> None:
     from graphpatch.graph.edit import Editor
     from graphpatch.graph.provenance import Author

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphpatch.match.glob import compiled, is_glob, matches
+from graphpatch.match.glob import compiled, is_glob, matches, one_of
 
 # A glob, the names that it means, and names that it must leave.
 GLOBS: dict[str, tuple[list[str], list[str]]] = {
@@ -71,3 +71,15 @@ def slowly(glob: str, name: str) -> bool:
 def test_it_is_compiled_once() -> None:
     assert compiled("a/**") is compiled("a/**")
     assert isinstance(compiled("a/**"), re.Pattern)
+
+
+def test_one_of_several_names_and_globs() -> None:
+    is_one = one_of(["relu", "a/*", "x?"])
+    names = ["relu", "relu6", "a/b", "a/b/c", "x1", "x", "x?"]
+    assert [name for name in names if is_one(name)] == ["relu", "a/b", "x1", "x?"]
+    assert not any(map(one_of([]), names))
+
+
+def test_very_many_names_are_looked_up() -> None:
+    is_one = one_of(f"n{k}" for k in range(100_000))
+    assert sum(is_one(f"n{k}") for k in range(0, 200_000, 2)) == 50_000

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from graphpatch import names
 from graphpatch.graph.body import Body, Node
@@ -17,34 +18,29 @@ class Binding:
 
     `pattern` is the one that was matched, without the optional ops that are missing. `bound` has
     the indices of each of its ops that are there, in its order (several for a run), `read` the
-    tensors from outside.
+    tensors from outside. `indices` are all of these ops, in the body's order.
     """
 
     body: Body
     pattern: Pattern
     bound: tuple[tuple[int, ...], ...]
     read: tuple[TensorName, ...]
+    indices: tuple[int, ...] = field(init=False, compare=False)
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the ops that are there, in the pattern's order."""
-        return [name for name in self.pattern.nodes if name not in self.pattern.absent]
+    def __post_init__(self) -> None:
+        found = sorted(itertools.chain.from_iterable(self.bound))
+        object.__setattr__(self, "indices", tuple(found))
 
     @property
     def captures(self) -> dict[str, Node]:
         """The op of each name; of a run its last one."""
-        bound = zip(self.names, self.bound, strict=True)
+        bound = zip(self.pattern.present, self.bound, strict=True)
         return {name: Node(self.body, indices[-1]) for name, indices in bound}
 
     @property
     def tensors(self) -> dict[str, str]:
         """The tensor that each name of one from outside stands for, as inputs spell it."""
         return dict(zip(self.pattern.tensors, map(str, self.read), strict=True))
-
-    @property
-    def indices(self) -> tuple[int, ...]:
-        """All ops of the match, those within runs too, in the body's order."""
-        return tuple(sorted(index for indices in self.bound for index in indices))
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -94,12 +90,9 @@ class Binding:
 
     def of(self, wanted: Iterable[str]) -> tuple[int, ...]:
         """The indices of the ops of these names, as far as they are there."""
-        bound = dict(zip(self.names, self.bound, strict=True))
-        return tuple(index for name in wanted for index in bound.get(name, ()))
-
-    def last(self) -> str:
-        """The last op of the pattern that none of its other ops reads: where a patch goes."""
-        return last(self.pattern)
+        present, bound = self.pattern.present, self.bound
+        there = (present.index(name) for name in wanted if name in present)
+        return tuple(index for place in there for index in bound[place])
 
     def _producer(self, tensor: TensorName) -> int | None:
         return self.body.by_name.get(tensor.op)
@@ -108,10 +101,3 @@ class Binding:
         return [
             (key, text) for key, text in self.body.ret.items() if names.op_of(text) == node.name
         ]
-
-
-def last(pattern: Pattern) -> str:
-    """The last op of a pattern that none of its other ops reads, or runs after."""
-    there = [name for name in pattern.nodes if name not in pattern.absent]
-    read = {edge.source for edge in pattern.edges if edge.target in there}
-    return [name for name in there if name not in read][-1]

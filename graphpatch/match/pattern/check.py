@@ -49,11 +49,10 @@ def _legal(name: str, every: list[str]) -> str:
 
 def _ops(pattern: Pattern, where: Where) -> None:
     """Some op must be there."""
-    present = [name for name in pattern.nodes if name not in pattern.absent]
-    if not present:
+    if not pattern.present:
         raise where.key("nodes", "the pattern is empty: it needs an op that is there")
-    if all(name in pattern.optional for name in present):
-        raise where.node(present[0], "every op of the pattern is optional")
+    if all(name in pattern.optional for name in pattern.present):
+        raise where.node(pattern.present[0], "every op of the pattern is optional")
     if len(pattern.optional) > MOST_OPTIONAL:
         name = pattern.optional[MOST_OPTIONAL]
         raise where.node(name, f"more than {MOST_OPTIONAL} optional ops")

@@ -39,13 +39,13 @@ class Decider:
 
     `names` are its ops and then its tensors, by number; `edges` its edges between those that are
     there, of which `leaving` has, as bits, those that leave each; `before` the pairs of which the
-    first is bound to what comes earlier in the file.
+    first is bound to what comes earlier in the file. It `is_plain` where there are no such pairs
+    and no two edges between the same two nodes.
     """
 
     def __init__(self, pattern: Pattern, before: Sequence[tuple[str, str]]) -> None:
-        ops = [name for name in pattern.nodes if name not in pattern.absent]
-        self.names = (*ops, *pattern.tensors)
-        self.op_count = len(ops)
+        self.names = (*pattern.present, *pattern.tensors)
+        self.op_count = len(pattern.present)
         number = {name: place for place, name in enumerate(self.names)}
         self.edges = tuple(
             (number[edge.source], number[edge.target], edge.link)
@@ -57,6 +57,7 @@ class Decider:
             for node in range(len(self.names))
         ]
         self.before = [(number[one], number[two]) for one, two in before]
+        self.is_plain = not before and len({edge[:2] for edge in self.edges}) == len(self.edges)
         self.assignments = functools.lru_cache(REMEMBERED)(self._assignments)
 
     def _assignments(self, shape: Shape) -> tuple[tuple[int, ...], ...]:

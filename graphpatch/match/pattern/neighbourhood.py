@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from graphpatch.match.pattern.candidates import Candidates
 from graphpatch.match.pattern.decide import Decider
 from graphpatch.match.pattern.plan import Plan, Way, plan
 from graphpatch.match.pattern.shape import Links, Neighbourhood, shaped
-from graphpatch.match.pattern.wiring import Use, Vertex, Wiring
-from graphpatch.names import TensorName
+from graphpatch.match.pattern.wiring import RUN, Use, Vertex, Wiring
 
 
 @dataclass(eq=False)
@@ -49,21 +49,23 @@ class Walker:
         links: Links,
     ) -> set[Vertex]:
         """What a way leads to, of what is allowed so far; the links are written down."""
-        bit, kept = 1 << way.edge, set[Vertex]()
+        bit, kept, forward = 1 << way.edge, set[Vertex](), way.forward
+        passes = self._passes(node) if allowed is None else allowed.__contains__
         for other in others:
             for vertex, slot in self.uses(node, way, other):
-                if vertex in kept or self._allowed(node, vertex, allowed):
+                if vertex in kept or passes(vertex):
                     kept.add(vertex)
-                    ends = (other, vertex) if way.forward else (vertex, other)
-                    between = links.setdefault(ends, {})
-                    key = slot, way.edge if slot < 0 else 0
-                    between[key] = between.get(key, 0) | bit
+                    ends = (other, vertex) if forward else (vertex, other)
+                    key = slot if slot >= 0 else RUN - way.edge
+                    between = links.get(ends)
+                    if between is None:
+                        links[ends] = {key: bit}
+                    else:
+                        between[key] = between.get(key, 0) | bit
         return kept
 
-    def _allowed(self, node: int, vertex: Vertex, allowed: set[Vertex] | None) -> bool:
-        if allowed is not None:
-            return vertex in allowed
-        return isinstance(vertex, TensorName) or self.candidates[node].passes(vertex)
+    def _passes(self, node: int) -> Callable[[Any], bool]:
+        return self.candidates[node].passes if node < self.decider.op_count else _any_tensor
 
     def uses(self, node: int, way: Way, other: Vertex) -> Iterable[Use]:
         """What a way leads to from one op or tensor, whatever it is."""
@@ -84,8 +86,20 @@ class Walker:
         around = self.around(anchor)
         if around.failed is not None:
             return []
+        if self.decider.is_plain and all(len(one) == 1 for one in around.found.values()):
+            return self._only(around.found)
         vertices, shape = shaped(around, self.decider, self.wiring.body)
         return [
             tuple(vertices[number] for number in assignment)
             for assignment in self.decider.assignments(shape)
         ]
+
+    def _only(self, found: Mapping[int, set[Vertex]]) -> list[tuple[Vertex, ...]]:
+        """The one assignment where no node has a choice: its links are those that were walked."""
+        assigned = tuple(next(iter(found[number])) for number in range(len(found)))
+        ops = self.decider.op_count
+        return [assigned] if len(set(assigned[:ops])) == ops else []
+
+
+def _any_tensor(tensor: Vertex) -> bool:
+    return True

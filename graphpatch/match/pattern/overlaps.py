@@ -44,7 +44,7 @@ def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept],
     owners: dict[int, Binding] = {}
     seen: set[tuple[int, ...]] = set()
     for binding in sorted(bindings, key=_place):
-        wanted = binding.indices if whole else binding.of(on or [binding.last()])
+        wanted = binding.indices if whole else binding.of(on or [binding.pattern.last])
         taken = [index for index in wanted if index in owners]
         new = tuple(index for index in wanted if index not in owners)
         if any(binding.body.heads.inputs[index] for index in taken) if whole else not new:
@@ -69,4 +69,4 @@ def _reason(
         return f"it has no {' and no '.join(map(repr, on))}"
     shared = next((one for one in taken if binding.body.heads.inputs[one]), taken[0])
     node, owner = Node(binding.body, shared), owners[shared]
-    return f"it shares {node} with the match that ends in {owner.captures[owner.last()]}"
+    return f"it shares {node} with the match that ends in {owner.captures[owner.pattern.last]}"

@@ -75,7 +75,8 @@ def closed(binding: Binding) -> str:
     wanted = binding.pattern.closed
     if wanted is False:
         return ""
-    names = binding.names if wanted is True else [one for one in binding.names if one in wanted]
+    every = binding.pattern.present
+    names = every if wanted is True else [name for name in every if name in wanted]
     read = {edge.source for edge in _present(binding.pattern)}
     for name in names:
         for index in binding.of([name]):

@@ -50,12 +50,7 @@ class Search:
     @property
     def can_match(self) -> bool:
         """Whether the body has ops that each node of the pattern could be, by the index."""
-        return all(self.ready[name].count() for name in self.names)
-
-    @property
-    def names(self) -> list[str]:
-        """The names of its ops that are there."""
-        return [name for name in self.pattern.nodes if name not in self.pattern.absent]
+        return all(self.ready[name].count() for name in self.pattern.present)
 
     def bindings(self) -> Iterator[Binding]:
         """Every match, in the order of the ops from which neighbourhoods are walked."""
@@ -69,16 +64,15 @@ class Search:
     def completed(self, vertices: tuple[Vertex, ...]) -> tuple[Binding | None, str]:
         """The match of an assignment, with its runs; and why it is none, where it is none."""
         decider, pattern, wiring = self.walker.decider, self.pattern, self.wiring
-        bound = dict(zip(decider.names, vertices, strict=True))
-        ops: dict[str, tuple[int, ...]] = {
-            name: (index,) for name, index in bound.items() if isinstance(index, int)
-        }
+        ops: list[tuple[int, ...]] = [(one,) for one in vertices if not isinstance(one, TensorName)]
+        read = [one for one in vertices if isinstance(one, TensorName)]
         for edge in self._runs:
-            ops[edge.target], reason = refusals.run(wiring, self.ready[edge.target], edge, bound)
+            bound = dict(zip(decider.names, vertices, strict=True))
+            run, reason = refusals.run(wiring, self.ready[edge.target], edge, bound)
             if reason:
                 return None, reason
-        read = [vertex for vertex in vertices if isinstance(vertex, TensorName)]
-        binding = Binding(wiring.body, pattern, tuple(ops.values()), tuple(read))
+            ops[decider.names.index(edge.target)] = run
+        binding = Binding(wiring.body, pattern, tuple(ops), tuple(read))
         return binding, self._refused(binding)
 
     def _refused(self, binding: Binding) -> str:
@@ -135,11 +129,11 @@ def matches(body: Body, pattern: Pattern, conditions: Conditions) -> list[Bindin
 
 def _within(done: list[tuple[Search, list[Binding]]], search: Search) -> set[frozenset[int]]:
     """The ops that matches of larger variants have for the nodes of this one."""
-    names = frozenset(search.names)
+    names = frozenset(search.pattern.present)
     return {
         frozenset(binding.of(image))
         for larger, bindings in done
-        if bindings and names < frozenset(larger.names)
+        if bindings and names < frozenset(larger.pattern.present)
         for image in larger.symmetry.images(names)
         for binding in bindings
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from graphpatch.graph.body import Body
@@ -11,11 +11,17 @@ from graphpatch.match.pattern.plan import Step
 from graphpatch.match.pattern.wiring import Vertex
 from graphpatch.names import TensorName
 
-Links = dict[tuple[Vertex, Vertex], dict[tuple[int, int], int]]
-"""Between two vertices: for each link, the edges of the pattern that it can be, as bits."""
+Links = dict[tuple[Vertex, Vertex], dict[int, int]]
+"""Between two vertices: for each link, by its slot, the edges of the pattern that it can be, as
+bits. Runs are no one link: each edge that is a run has a number below zero of its own."""
 
-Places = dict[tuple[Vertex, int], int]
-"""Where a vertex stands: of an op by (index, 0), of a tensor by it and the node that it can be."""
+Places = Mapping[Vertex, int]
+"""Where each op stands among the vertices of a shape."""
+
+Copy = tuple[Vertex, int]
+"""A tensor, and the node of the pattern that it can be."""
+
+Linked = tuple[int, int, tuple[int, ...]]
 
 
 class Neighbourhood(NamedTuple):
@@ -35,25 +41,40 @@ def shaped(around: Neighbourhood, decider: Decider, body: Body) -> tuple[list[Ve
     A tensor is there once for each name that it can be: two names may well mean one tensor,
     whereas two ops of a pattern are never one.
     """
-    ops: dict[int, int] = {}
+    ops: dict[Vertex, int] = {}
     for number in range(decider.op_count):
         for vertex in around.found[number]:
-            if not isinstance(vertex, TensorName):
-                ops[vertex] = ops.get(vertex, 0) | 1 << number
-    vertices: list[Vertex] = [*sorted(ops)]
-    place: Places = {(vertex, 0): at for at, vertex in enumerate(vertices)}
-    roles, ranks = [ops[index] for index in sorted(ops)], list(range(len(ops)))
-    tensors = range(decider.op_count, len(decider.names))
-    ordered = _ordered(around, tensors, body) if tensors else []
-    for number in tensors:
-        for rank, tensor in enumerate(ordered):
-            if tensor in around.found[number]:
-                place[tensor, number] = len(vertices)
-                vertices.append(tensor)
-                roles.append(1 << number)
-                ranks.append(rank)
-    links = tuple(sorted(_linked(around.links, place, decider)))
-    return vertices, Shape(tuple(roles), tuple(ranks), links)
+            ops[vertex] = ops.get(vertex, 0) | 1 << number
+    vertices = sorted(ops, key=_index)
+    roles, ranks = [ops[vertex] for vertex in vertices], list(range(len(ops)))
+    places: Places = {vertex: at for at, vertex in enumerate(vertices)}
+    if decider.op_count == len(decider.names):
+        links = _between_ops(around.links, places)
+    else:
+        tensors = _tensors(around, decider, body)
+        copies = {copy: len(vertices) + at for at, copy in enumerate(tensors)}
+        links = _with_tensors(around.links, places, copies, decider)
+        vertices += [tensor for tensor, _ in tensors]
+        roles += [1 << number for _, number in tensors]
+        ranks += tensors.values()
+    return vertices, Shape(tuple(roles), tuple(ranks), tuple(sorted(links)))
+
+
+def _index(vertex: Vertex) -> int:
+    assert not isinstance(vertex, TensorName)
+    return vertex
+
+
+def _tensors(around: Neighbourhood, decider: Decider, body: Body) -> dict[Copy, int]:
+    """Each tensor, once for each node that it can be, with its rank among all tensors."""
+    numbers = range(decider.op_count, len(decider.names))
+    ordered = _ordered(around, numbers, body)
+    return {
+        (tensor, number): rank
+        for number in numbers
+        for rank, tensor in enumerate(ordered)
+        if tensor in around.found[number]
+    }
 
 
 def _ordered(around: Neighbourhood, tensors: range, body: Body) -> list[TensorName]:
@@ -65,20 +86,24 @@ def _ordered(around: Neighbourhood, tensors: range, body: Body) -> list[TensorNa
     )
 
 
-def _linked(
-    links: Links, place: Places, decider: Decider
-) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+def _between_ops(links: Links, places: Places) -> list[Linked]:
     """The links whose two ends both are vertices, each with the edges that it can be."""
+    return [
+        (places[source], places[target], tuple(sorted(between.values())))
+        for (source, target), between in links.items()
+        if source in places and target in places
+    ]
+
+
+def _with_tensors(
+    links: Links, places: Places, copies: Mapping[Copy, int], decider: Decider
+) -> list[Linked]:
+    """The same where some links are from tensors: from each copy those that are of its node."""
+    found = _between_ops(links, places)
     for (source, target), between in links.items():
-        at = place.get((target, 0))
-        if at is None:
-            continue
-        if not isinstance(source, TensorName):
-            if (source, 0) in place:
-                yield place[source, 0], at, tuple(sorted(between.values()))
-            continue
         for number in range(decider.op_count, len(decider.names)):
             mine = decider.leaving[number]
             kept = sorted(bits & mine for bits in between.values() if bits & mine)
-            if kept and (source, number) in place:
-                yield place[source, number], at, tuple(kept)
+            if kept and (source, number) in copies and target in places:
+                found.append((copies[source, number], places[target], tuple(kept)))
+    return found

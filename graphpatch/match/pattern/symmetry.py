@@ -54,7 +54,7 @@ def symmetry(pattern: Pattern) -> Symmetry:
     Ops first: where all of them stay, the tensors from outside that could still be swapped have
     no op of their own, and one order of them is as good as another.
     """
-    names = [name for name in (*pattern.nodes, *pattern.tensors) if name not in pattern.absent]
+    names = [*pattern.present, *pattern.tensors]
     kinds = _kinds(pattern)
     before: list[tuple[str, str]] = []
     swaps: list[Swap] = []

@@ -189,7 +189,8 @@ class _Parser:
     def refuse_unknown(self, word: Token) -> None:
         """A lower-case word that is neither capture nor op type is a slip, not a type."""
         if word.text[0].islower() and opdefs.lookup(word.text) is None and "*" not in word.text:
-            near = did_you_mean(word.text, [*sorted(self.captures), *opdefs.op_types()])
+            near = did_you_mean(word.text, sorted(self.captures))
+            near = near or did_you_mean(word.text, opdefs.op_types())
             raise self.fault(
                 word,
                 f"no node is called {word.text!r}{near}"

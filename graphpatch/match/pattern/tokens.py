@@ -23,6 +23,7 @@ _FOREIGN = {
     "<": "links go from an op to the one that reads it: A -> B",
     ">": "a link is written ->",
     "-": "a link is written ->",
+    "→": "a link is written ->",
     ",": "chains are separated by ;",
     "(": "there are no brackets: a chain that goes on elsewhere is written after ;",
     ")": "there are no brackets: a chain that goes on elsewhere is written after ;",

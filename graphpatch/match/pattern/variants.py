@@ -21,7 +21,7 @@ def variants(pattern: Pattern) -> Iterator[Pattern]:
             found = pattern
             for name in left_out:
                 found = without(found, name)
-            if any(name not in found.absent for name in found.nodes) and len(parts(found)) == 1:
+            if found.present and len(parts(found)) == 1:
                 yield found
 
 
@@ -53,9 +53,7 @@ def without(pattern: Pattern, name: str) -> Pattern:
 
 def parts(pattern: Pattern) -> list[list[str]]:
     """The ops and tensors of a match, in groups of those that are linked with each other."""
-    near: dict[str, list[str]] = {
-        name: [] for name in (*pattern.nodes, *pattern.tensors) if name not in pattern.absent
-    }
+    near: dict[str, list[str]] = {name: [] for name in (*pattern.present, *pattern.tensors)}
     for edge in pattern.edges:
         if edge.source in near and edge.target in near:
             near[edge.source].append(edge.target)

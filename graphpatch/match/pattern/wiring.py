@@ -38,10 +38,17 @@ class Wiring:
                 if link.input is None or slot == link.input:
                     yield index, slot
             return
-        inputs = self.body.heads.inputs
-        for index, slot in self.body.readers.get(self.body.heads.names[vertex], ()):
-            if self._fits(inputs[index][slot], slot, vertex, link):
-                yield index, slot
+        heads = self.body.heads
+        inputs, control, wanted, output = heads.inputs, link.control, link.input, link.output
+        for use in self.body.readers.get(heads.names[vertex], ()):
+            index, slot = use
+            text = inputs[index][slot]
+            if (
+                text.startswith("^") is control
+                and (wanted is None or slot == wanted)
+                and (output is None or names.parse(text) == self._output(vertex, output))
+            ):
+                yield use
 
     def backward(self, index: int, link: Link) -> Iterator[tuple[int, int]]:
         """The ops that this op reads by such a link, and the slot."""
@@ -50,7 +57,9 @@ class Wiring:
             producer = by_name.get(text)  # most inputs are an op's output 0, spelled as its name
             if producer is None:
                 producer = by_name.get(names.op_of(text))
-            if producer is not None and self._fits(text, slot, producer, link):
+            if producer is None or text.startswith("^") is not link.control:
+                continue
+            if link.output is None or names.parse(text) == self._output(producer, link.output):
                 yield producer, slot
 
     def tensors(self, index: int, link: Link) -> Iterator[tuple[TensorName, int]]:
@@ -95,13 +104,6 @@ class Wiring:
         if link.input is None:
             return enumerate(inputs)
         return iter([(link.input, inputs[link.input])] if link.input < len(inputs) else [])
-
-    def _fits(self, text: str, slot: int, producer: int, link: Link) -> bool:
-        if text.startswith("^") is not link.control:
-            return False
-        if link.input is not None and slot != link.input:
-            return False
-        return link.output is None or names.parse(text) == self._output(producer, link.output)
 
     def _output(self, producer: int, output: int) -> TensorName | None:
         """How an output of an op is read; None where there is no such output, or none is known."""

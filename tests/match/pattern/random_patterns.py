@@ -16,7 +16,7 @@ from graphpatch.names import op_of
 from tests import graphs
 from tests.graphs import function, graphdef, node
 
-# Op types, with the number of inputs that an op of each gets, and how a function spells its outputs.
+# Op types: the least and most inputs that an op of each gets, and how functions spell its outputs.
 TYPES: dict[str, tuple[int, int, list[str]]] = {
     "Const": (0, 0, ["output:0"]),
     "Relu": (1, 1, ["activations:0"]),

@@ -1,0 +1,46 @@
+"""A pattern from Python: its text, and what the text cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from graphpatch.errors import PatternError, did_you_mean
+from graphpatch.match.pattern.check import check
+from graphpatch.match.pattern.syntax import parse
+from graphpatch.match.spec import Match, Pattern
+
+
+def pattern(
+    text: str, closed: bool | Sequence[str] = False, **ops: Match | Mapping[str, Any]
+) -> Pattern:
+    """A pattern from its text, of which `ops` says by name what else they must be.
+
+    For `select(model, pattern=...)` and for the match of a rule: `pattern("conv:Conv2D ->
+    act:Relu", closed=True, conv={"attr": {"padding": "SAME"}})`. `closed`: its inner ops (or
+    these) are read by nothing else. Raises PatternError, which points at the column, or names the
+    op that is none of the pattern's.
+    """
+    found = parse(text)
+    nodes = dict(found.nodes)
+    for name, more in ops.items():
+        if name not in nodes:
+            near = did_you_mean(name, nodes) or f"; legal: {', '.join(nodes)}"
+            raise PatternError(f"pattern: no op is called {name!r}{near}\n  {text}")
+        nodes[name] = _with(nodes[name], name, more)
+    named = closed if isinstance(closed, bool) else tuple(closed)
+    built = replace(found, nodes=nodes, closed=named)
+    check(built)
+    return built
+
+
+def _with(match: Match, name: str, more: Match | Mapping[str, Any]) -> Match:
+    """A match that also asks for more; the op type stays on top, where an index finds it."""
+    try:
+        wanted = msgspec.convert(more, Match)
+    except msgspec.ValidationError as error:
+        raise PatternError(f"pattern, node {name!r}: {error}") from None
+    return replace(match, all=(*(match.all or ()), wanted))

@@ -1,0 +1,26 @@
+"""Ready patterns for what legacy models contain, by name: `{"pattern": "@swish"}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from graphpatch.errors import PatternError, did_you_mean
+from graphpatch.match.ready.activations import ACTIVATIONS
+from graphpatch.match.ready.entry import Form as Form
+from graphpatch.match.ready.entry import Ready as Ready
+from graphpatch.match.ready.layers import LAYERS
+from graphpatch.match.ready.norms import NORMS
+from graphpatch.match.ready.training import TRAINING
+
+READY: Mapping[str, Ready] = MappingProxyType(
+    {entry.name: entry for entry in (*LAYERS, *NORMS, *ACTIVATIONS, *TRAINING)}
+)
+
+
+def named(name: str) -> Ready:
+    """The ready pattern of this name. Raises PatternError, which names the nearest ones."""
+    if name not in READY:
+        near = did_you_mean(name, READY) or f"; legal: {', '.join(READY)}"
+        raise PatternError(f"pattern: no ready pattern is called {'@' + name!r}{near}")
+    return READY[name]

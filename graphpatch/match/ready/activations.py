@@ -1,0 +1,81 @@
+"""Activations that a graph has as several ops."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from graphpatch.match.ready.conditions import READS_PARAMETER
+from graphpatch.match.ready.entry import Form, Ready
+
+_CLIPS = (
+    "clip:Relu6",
+    "low:Minimum -> clip:Maximum; Const=6 -> low; Const=0 -> clip",
+    "clip:ClipByValue:0; Const=0 -> clip:1; Const=6 -> clip:2",
+)
+_SIXTHS = (
+    "clip -> mul:Mul -> scale:RealDiv|Div:0; x -> mul; Const=6 -> scale:1",
+    "clip -> mul:Mul -> scale:Mul; x -> mul; Const=0.1666667~1e-3 -> scale",
+    "clip -> scale:RealDiv|Div:0 -> mul:Mul; x -> mul; Const=6 -> scale:1",
+    "clip -> scale:Mul -> mul:Mul; x -> mul; Const=0.1666667~1e-3 -> scale",
+)
+
+# x / sqrt(2), and sqrt(2 / pi) * (x + 0.044715 * x ** 3).
+_ERFS = (
+    "x:_ -> scaled:RealDiv|Div:0 -> cdf:Erf; Const=1.4142136~1e-3 -> scaled:1",
+    "x:_ -> scaled:RealDiv|Div:0 -> cdf:Erf; Const=2 -> sqrt:Sqrt -> scaled:1",
+    "x:_ -> scaled:Mul -> cdf:Erf; Const=0.7071068~1e-3 -> scaled",
+)
+_CUBES = (
+    "x:_ -> cube:Pow:0; Const=3 -> cube:1",
+    "x:_ -> square:Mul -> cube:Mul; x -> square; x -> cube",
+    "x:_ -> square:Square -> cube:Mul; x -> cube",
+)
+_TANHS = tuple(
+    f"{cube}; cube -> term:Mul -> sum:Add|AddV2 -> scaled:Mul -> cdf:Tanh; x -> sum;"
+    " Const=0.044715~1e-4 -> term; Const=0.7978846~1e-3 -> scaled"
+    for cube in _CUBES
+)
+# 0.5 * x * (1 + cdf), in the order in which it is multiplied.
+_HALVES = (
+    "one -> half:Mul -> mul:Mul; Const=0.5 -> half; x -> mul",
+    "one -> mul:Mul; x -> half:Mul -> mul; Const=0.5 -> half",
+    "one -> mul:Mul -> half:Mul; x -> mul; Const=0.5 -> half",
+)
+_ERFC = (
+    "x:_ -> negative:Neg -> scaled:Mul -> cdf:Erfc; Const=0.7071068~1e-3 -> scaled;"
+    " x -> half:Mul -> mul:Mul; Const=0.5 -> half; cdf -> mul"
+)
+
+ACTIVATIONS = (
+    Ready(
+        "swish",
+        "x * sigmoid(x), or x * sigmoid(beta * x); where tf.custom_gradient put an IdentityN behind"
+        " it, the gradient of that one counts",
+        (
+            Form("x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"),
+            Form(
+                "x:_ -> scale:Mul -> sigmoid:Sigmoid -> mul:Mul; x -> mul",
+                {"scale": READS_PARAMETER},
+            ),
+        ),
+    ),
+    Ready(
+        "hard_swish",
+        "x * relu6(x + 3) / 6",
+        tuple(
+            Form(f"x:_ -> shift:Add|AddV2 -> {clip}; Const=3 -> shift; {sixth}")
+            for clip, sixth in product(_CLIPS, _SIXTHS)
+        ),
+    ),
+    Ready(
+        "gelu",
+        "x * Phi(x) by erf, or its approximation by tanh",
+        (
+            *(
+                Form(f"{cdf}; cdf -> one:Add|AddV2; Const=1 -> one; {half}")
+                for cdf, half in product((*_ERFS, *_TANHS), _HALVES)
+            ),
+            Form(_ERFC),
+        ),
+    ),
+)

@@ -1,0 +1,54 @@
+"""An entry of the table of ready patterns: the forms in which graphs have one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from graphpatch.match.pattern.syntax import parse
+from graphpatch.match.spec import Match, Pattern
+
+Where = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One form: a pattern's text, and what its ops must be besides, as a match says it."""
+
+    text: str
+    where: Where = field(default_factory=dict)
+
+    def pattern(self) -> Pattern:
+        """The form as a pattern. Raises PatternError, RulesError or ValidationError for a slip."""
+        found = parse(self.text)
+        nodes = dict(found.nodes)
+        for name, besides in self.where.items():
+            match = msgspec.to_builtins(nodes[name])
+            nodes[name] = msgspec.convert({**match, **besides}, Match)
+        return replace(found, nodes=nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A ready pattern: what it stands for, and the forms in which graphs have it.
+
+    Matches of several forms that end in the same op count as one.
+    """
+
+    name: str
+    purpose: str
+    forms: tuple[Form, ...]
+
+    def captures(self) -> list[str]:
+        """What `on` can name: the captures that are there in every match of every form."""
+        patterns = [form.pattern() for form in self.forms]
+        return [
+            name
+            for name in patterns[0].nodes
+            if name[0].islower()
+            and all(name in one.nodes and name not in one.optional for one in patterns)
+        ]

@@ -1,0 +1,57 @@
+"""Layers with weights: a convolution or product, its bias, its activation."""
+
+from __future__ import annotations
+
+from graphpatch.match.ready.conditions import BIAS, READS_PARAMETER
+from graphpatch.match.ready.entry import Form, Ready
+
+CONV = (
+    "Conv2D|Conv3D|DepthwiseConv2dNative|Conv2DBackpropInput"
+    "|Conv3DBackpropInput|Conv3DBackpropInputV2"
+)
+MATMUL = "MatMul|BatchMatMul|BatchMatMulV2|BatchMatMulV3|Einsum"
+ACTIVATION = "Relu|Relu6|LeakyRelu|Elu|Selu|Softplus|Softsign|Sigmoid|Tanh"
+_BIAS = "bias:BiasAdd|BiasAddV1|Add|AddV2 -> back:Reshape|Squeeze|Identity?"
+
+LAYERS = (
+    Ready(
+        "conv_bias_activation",
+        "a convolution, also depthwise or transposed, its bias and its activation",
+        (
+            Form(
+                f"conv:{CONV} -> shape:Reshape|Squeeze|BatchToSpaceND?"
+                f" -> shape_2:BatchToSpaceND? -> {_BIAS} -> activation:{ACTIVATION}",
+                {"bias": BIAS},
+            ),
+        ),
+    ),
+    Ready(
+        "dense_bias_activation",
+        "a matrix product, its bias and its activation",
+        (
+            Form(
+                f"matmul:{MATMUL} -> shape:Reshape? -> {_BIAS} -> activation:{ACTIVATION}|Softmax",
+                {"bias": BIAS},
+            ),
+        ),
+    ),
+    Ready(
+        "folded_batch_norm",
+        "a batch norm whose constants were folded: a convolution or product, times a parameter, "
+        "plus a parameter",
+        (
+            Form(
+                "scale:Mul -> shift:Add|AddV2|Sub|BiasAdd",
+                {
+                    "scale": {
+                        "all": [
+                            {"inputs": {"any": {"op": [*CONV.split("|"), "MatMul", "BiasAdd"]}}},
+                            READS_PARAMETER,
+                        ]
+                    },
+                    "shift": READS_PARAMETER,
+                },
+            ),
+        ),
+    ),
+)

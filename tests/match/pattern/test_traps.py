@@ -1,0 +1,361 @@
+"""Where a pattern is easily matched wrongly: each case with what it means, and what not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
+from graphpatch.errors import MatchError
+from graphpatch.match.pattern import search
+from tests import graphs
+from tests.graphs import node
+from tests.match.pattern.searched import bindings, body, found
+
+X = node("x", "Placeholder")
+
+
+def scalar(name: str, value: float, dtype: str = "float32") -> NodeDef:
+    made = node(name, "Const", dtype=dtype)
+    made.attr["value"].tensor.dtype = graphs.attr(dtype).type
+    field = {"float32": "float_val", "int32": "int_val"}[dtype]
+    getattr(made.attr["value"].tensor, field).append(value)  # type: ignore[arg-type]
+    return made
+
+
+SQUARE = [X, node("relu", "Relu", "x"), node("mul", "Mul", "relu", "relu")]
+PRODUCT = [X, node("a", "Relu", "x"), node("b", "Relu", "x"), node("mul", "Mul", "a", "b")]
+DIAMOND = [
+    X,
+    node("split", "Relu", "x"),
+    node("left", "Sigmoid", "split"),
+    node("right", "Tanh", "split"),
+    node("join", "Mul", "right", "left"),
+    node("other", "Tanh", "x"),
+    node("apart", "Mul", "left", "other"),
+]
+CHAIN = [
+    X,
+    node("conv", "Conv2D", "x", "x"),
+    node("bias", "BiasAdd", "conv", "x"),
+    node("relu", "Relu", "bias"),
+    node("conv_1", "Conv2D", "relu", "x"),
+    node("relu_1", "Relu", "conv_1"),
+    node("tanh", "Tanh", "relu_1"),
+]
+RUNS = [
+    X,
+    node("conv", "Conv2D", "x", "x"),
+    node("relu", "Relu", "conv"),
+    node("tanh", "Tanh", "relu"),
+    node("relu_1", "Relu", "tanh"),
+    node("out", "Softmax", "relu_1"),
+    node("conv_1", "Conv2D", "x", "x"),
+    node("out_1", "Softmax", "conv_1"),
+]
+CONTROL = [X, node("a", "Relu", "x"), node("b", "Tanh", "x", "^a"), node("c", "Tanh", "a")]
+MANY = [
+    X,
+    *(node(f"r{k}", "Relu", "x") for k in range(12)),
+    node("sum", "AddN", *(f"r{k}" for k in range(12)), N=12),
+    node("cat", "ConcatV2", *(f"r{k}" for k in range(9)), "x", N=9),
+]
+SHARED = [
+    X,
+    node("sigmoid", "Sigmoid", "x"),
+    node("swish", "Mul", "x", "sigmoid"),
+    node("y", "Placeholder"),
+    node("gate", "Mul", "y", "sigmoid"),
+]
+OUTPUTS = [
+    X,
+    node("parts", "Split", "x", "x", num_split=3),
+    node("a", "Relu", "parts"),
+    node("b", "Relu", "parts:1"),
+    node("c", "Tanh", "parts:2"),
+    node("d", "Relu", "parts:0"),
+]
+HALVES = [
+    X,
+    scalar("half", 0.5),
+    scalar("third", 0.3333333),
+    scalar("two", 2, "int32"),
+    node("a", "Mul", "x", "half"),
+    node("b", "Mul", "third", "x"),
+    node("c", "Mul", "x", "two"),
+]
+FOLLOWED = [
+    X,
+    node("a", "Conv2D", "x", "x"),
+    node("relu", "Relu", "a"),
+    node("b", "Conv2D", "x", "x"),
+    node("tanh", "Tanh", "b"),
+    node("c", "Conv2D", "x", "x"),
+]
+
+CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
+    # One op read twice by the same op.
+    "Mul(x, x) is a Mul of a Relu": (SQUARE, "Relu -> Mul", ["relu mul"]),
+    "Mul(x, x), by both slots": (SQUARE, "r:Relu -> m:Mul:0; r -> m:1", ["relu mul"]),
+    "Mul(x, x), by any two slots": (SQUARE, "r:Relu -> m:Mul; r -> m", ["relu mul"]),
+    "Mul(x, x) has no third link": (SQUARE, "r:Relu -> m:Mul; r -> m; r -> m", []),
+    "Mul(x, x) is no product of two": (SQUARE, "a:Relu -> m:Mul; b:Relu -> m", []),
+    # Two ops of one type are not one op.
+    "relu(a) * relu(b) is no square": (PRODUCT, "r:Relu -> m:Mul; r -> m", []),
+    "relu(a) * relu(b), once": (PRODUCT, "a:Relu -> m:Mul; b:Relu -> m", ["a mul b"]),
+    "relu(a) * relu(b), by its slots": (PRODUCT, "a:Relu -> m:Mul:1; b:Relu -> m:0", ["b mul a"]),
+    "either Relu": (PRODUCT, "Relu -> Mul", ["a mul", "b mul"]),
+    "both of the same x": (PRODUCT, "x:_ -> a:Relu -> m:Mul; x -> b:Relu -> m", ["a mul b"]),
+    # Diamonds: a capture that is named again is the same op.
+    "a diamond": (
+        DIAMOND,
+        "s:Relu -> Sigmoid -> m:Mul; s -> Tanh -> m",
+        ["split left join right"],
+    ),
+    "what looks like one and is none": (
+        DIAMOND,
+        "s:Placeholder -> Relu -> Sigmoid -> m:Mul; s -> Tanh -> m",
+        ["x split left apart other"],
+    ),
+    "commutative where no slot is given": (DIAMOND, "Sigmoid -> Mul", ["left join", "left apart"]),
+    "not where one is": (DIAMOND, "Sigmoid -> Mul:0", ["left apart"]),
+    "a wildcard in the middle": (
+        DIAMOND,
+        "Relu -> * -> Mul",
+        ["split left join", "split left apart", "split right join"],
+    ),
+    "a wildcard alone": (SQUARE, "*", ["x", "relu", "mul"]),
+    "a glob": (CHAIN, "*2D -> B*", ["conv bias"]),
+    # Control edges are no data edges.
+    "data edges alone": (CONTROL, "Relu -> Tanh", ["a c"]),
+    "control edges where asked for": (CONTROL, "Relu ^-> Tanh", ["a b"]),
+    # Many inputs, few of them named.
+    "two of twelve": (MANY, "a:Relu -> s:AddN:10; b:Relu -> s:11", ["r10 sum r11"]),
+    "any of twelve": (MANY, "Relu -> AddN", [f"r{k} sum" for k in range(12)]),
+    "the last of a list": (MANY, "Relu -> ConcatV2:8", ["r8 cat"]),
+    "what is behind a list": (MANY, "Placeholder -> ConcatV2:9", ["x cat"]),
+    # Shared captures.
+    "swish reads its x twice": (SHARED, "x:_ -> s:Sigmoid -> m:Mul; x -> m", ["sigmoid swish"]),
+    "a gate does not": (SHARED, "Sigmoid -> Mul", ["sigmoid swish", "sigmoid gate"]),
+    "x as an op of the match": (SHARED, "x:* -> Sigmoid -> m:Mul; x -> m", ["x sigmoid swish"]),
+    # Optional ops, before and after.
+    "optional in the middle": (
+        CHAIN,
+        "Conv2D -> BiasAdd? -> Relu",
+        ["conv bias relu", "conv_1 relu_1"],
+    ),
+    "optional before": (CHAIN, "BiasAdd? -> Relu", ["bias relu", "relu_1"]),
+    "optional after": (CHAIN, "BiasAdd? -> Relu -> Tanh?", ["bias relu", "relu_1 tanh"]),
+    "alternatives": (CHAIN, "Relu|BiasAdd -> Conv2D|Relu", ["bias relu", "relu conv_1"]),
+    # Runs.
+    "a run is all of it": (
+        RUNS,
+        "Conv2D ->+ Relu|Tanh -> Softmax",
+        ["conv (relu tanh relu_1) out"],
+    ),
+    "a run that nothing follows goes to its end": (
+        RUNS,
+        "Conv2D ->+ Relu|Tanh",
+        ["conv (relu tanh relu_1)"],
+    ),
+    "a run of one": (CHAIN, "Conv2D ->+ BiasAdd -> Relu", ["conv bias relu"]),
+    "no run of none": (CHAIN, "Conv2D ->+ Elu -> Relu", []),
+    # Outputs.
+    "one of several outputs": (OUTPUTS, "Split[1] -> Relu", ["parts b"]),
+    "output 0, however spelled": (OUTPUTS, "Split[0] -> Relu", ["parts a", "parts d"]),
+    "several outputs": (OUTPUTS, "s:Split[1] -> Relu; s[2] -> Tanh", ["parts b c"]),
+    "any output": (OUTPUTS, "Split -> Relu", ["parts a", "parts b", "parts d"]),
+    "an output that nobody reads": (OUTPUTS, "Split[2] -> Relu", []),
+    # Constants.
+    "a constant": (HALVES, "Const=0.5 -> Mul", ["half a"]),
+    "within a tolerance": (HALVES, "Const=0.33~0.01 -> Mul", ["third b"]),
+    "just out of it": (HALVES, "Const=0.33~0.001 -> Mul", []),
+    "of integers": (HALVES, "Const=2 -> Mul", ["two c"]),
+    # What must not be there.
+    "not followed by": (FOLLOWED, "c:Conv2D; c -> !Relu", ["b", "c"]),
+    "not followed by any": (FOLLOWED, "c:Conv2D -> !*", ["c"]),
+    "not fed by": (SHARED, "m:Mul; y:Placeholder -> m; !Relu -> m", ["swish x", "gate y"]),
+    "not beside": (SHARED, "s:Sigmoid -> m:Mul; !p:Placeholder -> s; p -> m", ["sigmoid gate"]),
+}
+
+
+@pytest.mark.parametrize(("nodes", "pattern", "wanted"), CASES.values(), ids=CASES)
+def test_a_pattern_matches_this_and_nothing_else(
+    nodes: list[NodeDef], pattern: Any, wanted: list[str]
+) -> None:
+    assert found(body(*nodes), pattern) == wanted
+
+
+BACKTRACKING = [
+    X,
+    node("a", "Relu", "x"),
+    node("b", "Relu", "x"),
+    node("a_tanh", "Tanh", "a"),
+    node("b_exp", "Exp", "b"),
+    node("sum", "AddV2", "a", "b"),
+    node("b_tanh", "Tanh", "b"),
+]
+
+
+def test_the_first_op_that_fits_may_be_the_wrong_one() -> None:
+    """`p` could be a or b; with `q` and `t` around it, it is a alone."""
+    pattern = "p:Relu -> s:AddV2; q:Relu -> s; p -> t:Tanh; q -> Exp"
+    assert found(body(*BACKTRACKING), pattern) == ["a sum b a_tanh b_exp"]
+
+
+def test_alternatives_that_need_backtracking() -> None:
+    """Each of three inputs can be either type, and only one assignment gives each its own."""
+    nodes = [
+        X,
+        node("r", "Relu", "x"),
+        node("t", "Tanh", "x"),
+        node("e", "Exp", "x"),
+        node("sum", "AddN", "r", "t", "e", N=3),
+    ]
+    pattern = "Relu|Tanh -> s:AddN; Tanh|Exp -> s; Relu|Exp -> s; p:Tanh -> s"
+    assert found(body(*nodes), pattern) == []
+    assert found(body(*nodes), "Relu|Tanh|Exp -> s:AddN; Relu|Tanh -> s; p:Relu -> s") == [
+        "e sum t r"
+    ]
+
+
+def test_of_many_ways_to_bind_equal_ops_there_is_one() -> None:
+    """Twelve equal inputs, of which eight are asked for: 495 sets, each of them once."""
+    chains = "; ".join(f"r{k}:Relu -> {'s:AddN' if not k else 's'}" for k in range(8))
+    matched = bindings(body(*MANY), chains)
+    assert len(matched) == len({one.indices for one in matched}) == 495
+    assert all(len(one.indices) == 9 for one in matched)
+
+
+def test_parallel_edges_each_need_their_own() -> None:
+    nodes = [X, node("r", "Relu", "x"), node("s", "AddN", "r", "x", "r", "r", N=4)]
+    for count in range(1, 6):
+        text = "; ".join(["r:Relu -> s:AddN", *["r -> s"] * (count - 1)])
+        assert found(body(*nodes), text) == (["r s"] if count <= 3 else []), text
+    assert found(body(*nodes), "r:Relu -> s:AddN:2; r -> s:0; r -> s") == ["r s"]
+    assert found(body(*nodes), "r:Relu -> s:AddN:1") == []
+
+
+# Interior ops that are used outside.
+
+USED = [
+    X,
+    scalar("half", 0.5),
+    node("conv", "Conv2D", "x", "x"),
+    node("bias", "BiasAdd", "conv", "half"),
+    node("relu", "Relu", "bias"),
+    node("loss", "L2Loss", "conv"),
+    node("conv_1", "Conv2D", "relu", "x"),
+    node("bias_1", "BiasAdd", "conv_1", "half"),
+    node("relu_1", "Relu", "bias_1"),
+    node("out", "Softmax", "relu_1", "^bias_1"),
+]
+NODES = {"c": {"op": "Conv2D"}, "b": {"op": "BiasAdd"}, "r": {"op": "Relu"}}
+EDGES = [["c", "b"], ["b", "r"]]
+CLOSED: dict[str, tuple[Any, list[str]]] = {
+    "open": (False, ["conv bias relu", "conv_1 bias_1 relu_1"]),
+    "closed": (True, ["conv_1 bias_1 relu_1"]),
+    "this one": (["c"], ["conv_1 bias_1 relu_1"]),
+    "another": (["b"], ["conv bias relu", "conv_1 bias_1 relu_1"]),
+    "the last, which is read": (["r"], []),
+}
+
+
+@pytest.mark.parametrize(("closed", "wanted"), CLOSED.values(), ids=CLOSED)
+def test_what_is_inside_must_not_be_used_outside(closed: Any, wanted: list[str]) -> None:
+    pattern = {"nodes": NODES, "edges": EDGES, "closed": closed}
+    assert found(body(*USED), pattern) == wanted
+
+
+def test_a_constant_inside_may_be_shared() -> None:
+    nodes = {"k": {"op": "Const"}, "b": {"op": "BiasAdd"}, "r": {"op": "Relu"}}
+    edges = [["k", "b"], ["b", "r"]]
+    pattern: dict[str, Any] = {"nodes": nodes, "edges": edges, "closed": True}
+    assert found(body(*USED), pattern) == ["half bias relu", "half bias_1 relu_1"]
+    assert found(body(*USED), {**pattern, "closed": ["k"]}) == []
+
+
+def test_what_a_function_returns_is_used_outside() -> None:
+    inner = [node("conv", "Conv2D", "a", "a"), node("bias", "BiasAdd", "conv:output:0", "a")]
+    nodes = {"c": {"op": "Conv2D"}, "b": {"op": "BiasAdd"}}
+    pattern = {"nodes": nodes, "edges": [["c", "b"]], "closed": True}
+    for returned, wanted in ("bias", ["conv bias"]), ("conv", []):
+        function = graphs.function("f", ["a"], inner, {"y": f"{returned}:output:0"})
+        opened = graphs.opened(graphs.graphdef(functions=[function]))
+        assert found(opened.functions["f"], pattern) == wanted
+
+
+# Bodies.
+
+
+def test_no_pattern_spans_the_border_of_a_body() -> None:
+    called = AttrValue(func={"name": "f"})
+    typed = {"Tin": ["float32"], "Tout": ["float32"]}
+    inner = [node("conv", "Conv2D", "a", "a"), node("relu", "Relu", "conv:output:0")]
+    function = graphs.function("f", ["a"], inner, {"y": "relu:activations:0"})
+    graph = graphs.opened(
+        graphs.graphdef(
+            X,
+            node("conv", "Conv2D", "x", "x"),
+            node("call", "PartitionedCall", "conv", f=called, **typed),
+            node("tanh", "Tanh", "call"),
+            functions=[function],
+        )
+    )
+    every = graph.main, graph.functions["f"]
+    assert [found(one, "Conv2D -> Relu") for one in every] == [[], ["conv relu"]]
+    assert [found(one, "Relu -> Tanh") for one in every] == [[], []]
+    assert [found(one, "Conv2D -> PartitionedCall -> Tanh") for one in every] == [
+        ["conv call tanh"],
+        [],
+    ]
+
+
+IN_FUNCTION = [
+    node("parts", "Split", "x", "a", num_split=3),
+    node("first", "Relu", "parts:output:0"),
+    node("last", "Relu", "parts:output:2"),
+    node("norm", "FusedBatchNormV3", "a", "x", "x", "x", "x"),
+    node("mean", "Tanh", "norm:batch_mean:0"),
+    node("both", "Mul", "first:activations:0", "a"),
+    node("after", "Tanh", "x", "^both"),
+]
+SPELLED: dict[str, tuple[str, list[str]]] = {
+    "an output of a list": ("Split[2] -> Relu", ["parts last"]),
+    "an output arg of its own": ("FusedBatchNormV3[1] -> Tanh", ["norm mean"]),
+    "another output arg": ("FusedBatchNormV3[0] -> Tanh", []),
+    "an argument is no op": ("* -> Mul:1", []),
+    "it is a tensor from outside": ("a:_ -> Mul:1", ["both"]),
+    "the same argument": ("a:_ -> Mul; a -> FusedBatchNormV3", ["both norm"]),
+    "two arguments": ("a:_ -> FusedBatchNormV3:0; a -> Split:0", []),
+    "slots": ("Relu -> Mul:0", ["first both"]),
+    "control edges": ("Mul ^-> Tanh", ["both after"]),
+}
+
+
+@pytest.mark.parametrize(("pattern", "wanted"), SPELLED.values(), ids=SPELLED)
+def test_inputs_as_functions_spell_them(pattern: str, wanted: list[str]) -> None:
+    assert found(body(*IN_FUNCTION, inputs="x a"), pattern) == wanted
+
+
+# In loops, and where there are too many.
+
+
+def test_a_loop_of_the_graph_is_walked_once() -> None:
+    nodes = [
+        X,
+        node("merge", "Merge", "x", "next", N=2),
+        node("relu", "Relu", "merge"),
+        node("next", "NextIteration", "relu"),
+    ]
+    assert found(body(*nodes), "Merge -> Relu -> NextIteration") == ["merge relu next"]
+    assert found(body(*nodes), "NextIteration -> Merge -> Relu") == ["next merge relu"]
+    assert found(body(*nodes), "Merge ->+ Relu|NextIteration") == ["merge (relu next)"]
+
+
+def test_too_many_matches_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MOST", 50)
+    with pytest.raises(MatchError, match="matches more than 50 times in main: say more"):
+        found(body(*MANY), "a:Relu -> s:AddN; b:Relu -> s")

@@ -1,0 +1,183 @@
+"""`inputs` and `consumers`, against a plain reading of NodeDef.input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graphpatch.errors import RulesError
+from graphpatch.graph.body import Body
+from graphpatch.graph.graph import Graph
+from graphpatch.match.conditions import conditions, holds
+from graphpatch.match.select import select
+from graphpatch.match.spec import Match
+from tests import graphs
+from tests.graphs import const, function, graphdef, node
+from tests.match.pattern.random_patterns import TYPES, bodies
+
+RELU, MUL = {"op": "Relu"}, {"op": "Mul"}
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    inner = [
+        node("parts", "Split", "a", "b", num_split=2),
+        node("relu", "Relu", "parts:output:1"),
+        node("mul", "Mul", "relu:activations:0", "b"),
+        node("after", "Tanh", "a", "^mul"),
+        node("norm", "FusedBatchNormV3", "mul:z:0", "b", "b", "b", "b"),
+        node("mean", "Exp", "norm:batch_mean:0"),
+    ]
+    return graphs.opened(
+        graphdef(
+            node("x", "Placeholder"),
+            const("w"),
+            node("relu", "Relu", "x"),
+            node("mul", "Mul", "relu", "w"),
+            node("square", "Mul", "relu", "relu"),
+            node("parts", "Split", "x", "mul", num_split=3),
+            node("first", "Tanh", "parts"),
+            node("second", "Exp", "parts:1", "^mul"),
+            node("lost", "Sigmoid", "gone"),
+            functions=[function("f", ["a", "b"], inner, {"y": "mean:y:0"})],
+        )
+    )
+
+
+CASES: list[tuple[Any, list[str]]] = [
+    # by slot
+    ({"inputs": {"0": RELU}}, ["mul", "square", "f:mul"]),
+    ({"inputs": {"1": RELU}}, ["square"]),
+    ({"inputs": {"0": RELU, "1": {"op": "Const"}}}, ["mul"]),
+    ({"inputs": {"7": {}}}, []),
+    ({"inputs": {"0": {}}, "op": "Sigmoid"}, []),
+    ({"inputs": {"0": {"op": "Split"}}}, ["first", "second", "f:relu"]),
+    ({"inputs": {"1": {}}, "body": "f"}, []),
+    # any, all, none
+    ({"inputs": {"any": {"op": "Const"}}}, ["mul"]),
+    ({"inputs": {"all": RELU}, "op": "Mul"}, ["square"]),
+    ({"inputs": {"all": RELU}, "op": ["Const", "Placeholder"]}, ["x", "w"]),
+    ({"inputs": {"none": RELU}, "op": "Mul"}, []),
+    ({"inputs": {"none": {"op": "Placeholder"}, "any": {}}, "body": "main"}, [
+        "mul", "square", "first", "second"]),
+    ({"op": "Mul", "inputs": {"any": {}, "all": {}}}, ["mul", "square"]),
+    # the other way
+    ({"consumers": {"0": MUL}}, ["w", "relu", "f:relu"]),
+    ({"consumers": {"1": {"op": "Exp"}}}, ["parts", "f:norm"]),
+    ({"consumers": {"0": {"op": "Exp"}}}, []),
+    ({"consumers": {"1": RELU}}, ["f:parts"]),
+    ({"consumers": {"2": {}}}, []),
+    ({"consumers": {"any": {"op": "Split"}}}, ["x", "mul"]),
+    ({"consumers": {"all": MUL}, "op": "Relu"}, ["relu", "f:relu"]),
+    ({"consumers": {"all": MUL}, "op": "Sigmoid"}, ["lost"]),
+    ({"consumers": {"none": {}}}, ["square", "first", "second", "lost", "f:after", "f:mean"]),
+    ({"consumers": {"none": {}}, "control": True}, [
+        "square", "first", "second", "lost", "f:after", "f:mean"]),
+    # control edges where they are asked for
+    ({"inputs": {"any": MUL}}, ["parts", "f:norm"]),
+    ({"inputs": {"any": MUL}, "control": True}, ["parts", "second", "f:after", "f:norm"]),
+    ({"inputs": {"1": MUL}, "control": True}, ["parts"]),
+    ({"consumers": {"any": {"op": "Exp"}}, "control": True}, ["mul", "parts", "f:norm"]),
+    ({"consumers": {"all": {"op": "Split"}}, "op": "Mul", "body": "main"}, ["mul", "square"]),
+    ({"consumers": {"all": {"op": "Split"}}, "op": "Mul", "body": "main", "control": True},
+     ["square"]),
+    # combined, and neighbours of neighbours
+    ({"inputs": {"0": {"any": [RELU, {"op": "Split"}]}}, "not": {"op": "Mul"}}, [
+        "first", "second", "f:relu"]),
+    ({"inputs": {"0": {"inputs": {"0": {"op": "Placeholder"}}}}}, [
+        "mul", "square", "first", "second"]),
+    ({"inputs": {"0": {"not": RELU}}, "op": "Mul"}, []),
+    ({"not": {"inputs": {"0": RELU}}, "op": "Mul"}, []),
+    ({"any": [{"inputs": {"0": RELU}}, {"consumers": {"0": RELU}}]}, [
+        "x", "mul", "square", "f:mul"]),
+    ({"all": [{"inputs": {"0": RELU}}, {"inputs": {"1": RELU}}]}, ["square"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("match", "wanted"), CASES, ids=str)
+def test_which_ops_have_such_neighbours(graph: Graph, match: Any, wanted: list[str]) -> None:
+    found = select(graph, msgspec.convert(match, Match))
+    assert [n.name if n.body.is_main else f"f:{n.name}" for n in found] == wanted
+
+
+WRONG: list[tuple[Any, str]] = [
+    ({"inputs": {"alll": {}}}, "inputs: 'alll' does not say which; nearest: all"),
+    ({"inputs": {"-1": {}}}, "inputs: '-1' does not say which; legal: 0, 1, ..., any, all, none"),
+    ({"consumers": {"0.5": {}}}, "consumers: '0.5' does not say which; legal: 0, 1, ..., any"),
+    ({"consumers": {"²": {}}}, "consumers: '²' does not say which"),
+    ({"op": "Relu", "control": True}, "control goes with inputs, consumers, between, upstream_of"),
+    ({"inputs": {"0": {"name_regex": "("}}}, "name_regex '(' is no regular expression"),
+]
+
+
+@pytest.mark.parametrize(("match", "message"), WRONG, ids=str)
+def test_what_does_not_say_which(match: Any, message: str) -> None:
+    with pytest.raises(RulesError) as raised:
+        conditions(msgspec.convert(match, Match))
+    assert message in str(raised.value)
+
+
+# The reference: loops over all ops and all of their inputs.
+
+QUANTIFIERS: dict[str, Callable[[Iterable[bool]], bool]] = {
+    "any": any,
+    "all": all,
+    "none": lambda found: not any(found),
+}
+
+
+def such(body: Body, name: str, wanted: str) -> bool:
+    return any(node.name == name and node.op == wanted for node in body)
+
+
+def read(inputs: tuple[str, ...], control: bool) -> list[str]:
+    return [text for text in inputs if control or text[0] != "^"]
+
+
+def has_input(body: Body, inputs: tuple[str, ...], which: str, op: str, control: bool) -> bool:
+    texts = read(inputs, control and not which.isdigit())
+    if which.isdigit():
+        texts = texts[int(which) : int(which) + 1]
+    found = [such(body, text.strip("^").split(":")[0], op) for text in texts]
+    return QUANTIFIERS.get(which, any)(found)
+
+
+def spellings(body: Body, name: str, op: str, output: int) -> set[str]:
+    """How an output is read."""
+    if body.is_main:
+        return {f"{name}:{output}", *([name] if not output else [])}
+    outputs = TYPES[op][2]
+    return {f"{name}:{outputs[output]}"} if output < len(outputs) else set()
+
+
+def readers(body: Body, name: str, control: bool) -> Iterator[tuple[str, str]]:
+    for one in body:
+        for text in read(one.inputs, control):
+            if text.strip("^").split(":")[0] == name:
+                yield one.op, text
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    bodies(),
+    st.sampled_from(["0", "1", "2", "any", "all", "none"]),
+    st.sampled_from([*TYPES]),
+    st.booleans(),
+)
+def test_the_same_as_by_reading_every_input(body: Body, which: str, op: str, control: bool) -> None:
+    wanted = {which: Match(op=op)}
+    by_input = holds(Match(inputs=wanted, control=control))(body)
+    by_reader = holds(Match(consumers=wanted, control=control))(body)
+    for one in body:
+        assert by_input(one) == has_input(body, one.inputs, which, op, control)
+        uses = list(readers(body, one.name, control and not which.isdigit()))
+        if which.isdigit():
+            legal = spellings(body, one.name, one.op, int(which))
+            uses = [(reader, text) for reader, text in uses if text in legal]
+        quantifier = QUANTIFIERS.get(which, any)
+        assert by_reader(one) == quantifier([reader == op for reader, _ in uses])

@@ -1,0 +1,165 @@
+"""`between`, `upstream_of` and `downstream_of`, against networkx."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import networkx as nx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import graphpatch
+from graphpatch.errors import MatchError
+from graphpatch.graph.body import Body
+from graphpatch.graph.graph import Graph
+from graphpatch.match.conditions import holds
+from graphpatch.match.select import select
+from graphpatch.match.spec import Between, Match
+from graphpatch.names import op_of
+from tests import graphs
+from tests.graphs import function, graphdef, node
+from tests.match.pattern.random_patterns import bodies
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    inner = [
+        node("parts", "Split", "a", "b", num_split=2),
+        node("left", "Relu", "parts:output:0"),
+        node("right", "Tanh", "parts:output:1"),
+        node("sum", "AddV2", "left:activations:0", "right:y:0"),
+        node("apart", "Exp", "b", "^sum"),
+    ]
+    return graphs.opened(
+        graphdef(
+            node("x", "Placeholder"),
+            node("parts", "Split", "x", "x", num_split=2),
+            node("left", "Relu", "parts"),
+            node("right", "Tanh", "parts:1"),
+            node("sum", "AddV2", "left", "right"),
+            node("after", "Exp", "x", "^right"),
+            node("out", "Identity", "sum"),
+            node("enter", "Enter", "x", frame_name="loop"),
+            node("merge", "Merge", "enter", "next", N=2),
+            node("step", "Neg", "merge"),
+            node("next", "NextIteration", "step"),
+            functions=[function("f", ["a", "b"], inner, {"y": "sum:z:0"})],
+        )
+    )
+
+
+MAIN, F = {"body": "main"}, {"body": "f"}
+CASES: list[tuple[Any, list[str]]] = [
+    ({"upstream_of": "sum", **MAIN}, ["x", "parts", "left", "right", "sum"]),
+    ({"upstream_of": "sum:0", **MAIN}, ["x", "parts", "left", "right", "sum"]),
+    ({"upstream_of": ["left", "right"], **MAIN}, ["x", "parts", "left", "right"]),
+    ({"upstream_of": "x"}, ["x"]),
+    ({"upstream_of": "after"}, ["x", "after"]),
+    ({"upstream_of": "after", "control": True}, ["x", "parts", "right", "after"]),
+    ({"upstream_of": "next"}, ["x", "enter", "merge", "step", "next"]),
+    ({"downstream_of": "left", **MAIN}, ["sum", "out"]),
+    ({"downstream_of": "parts", **MAIN}, ["left", "sum", "out"]),
+    ({"downstream_of": "parts:1", **MAIN}, ["right", "sum", "out"]),
+    ({"downstream_of": "parts:1", **MAIN, "control": True}, ["right", "sum", "after", "out"]),
+    ({"downstream_of": ["parts", "parts:1"], **MAIN}, ["left", "right", "sum", "out"]),
+    ({"downstream_of": "out"}, []),
+    # A loop leads back to where it starts.
+    ({"downstream_of": "step"}, ["merge", "step", "next"]),
+    ({"between": {"from": "x", "to": "sum"}}, ["parts", "left", "right", "sum"]),
+    ({"between": {"from": "left", "to": "out"}}, ["sum", "out"]),
+    ({"between": {"from": ["left", "enter"], "to": ["sum", "next"]}, **MAIN},
+     ["sum", "merge", "step", "next"]),
+    ({"between": {"from": "sum", "to": "x"}}, []),
+    ({"between": {"from": "parts:1", "to": "after"}}, []),
+    ({"between": {"from": "parts:1", "to": "after"}, "control": True}, ["right", "after"]),
+    # In a function: its arguments, its own spelling, and `op:1` too.
+    ({"upstream_of": "sum", **F}, ["parts", "left", "right", "sum"]),
+    ({"upstream_of": "sum:z:0"}, ["parts", "left", "right", "sum"]),
+    ({"upstream_of": "a"}, []),
+    ({"downstream_of": "a"}, ["parts", "left", "right", "sum"]),
+    ({"downstream_of": "parts:output:1"}, ["right", "sum"]),
+    ({"downstream_of": "parts:1", **F}, ["right", "sum"]),
+    ({"downstream_of": "parts:output:1", "control": True}, ["right", "sum", "apart"]),
+    ({"between": {"from": "b", "to": "left:activations:0"}}, ["parts", "left"]),
+    ({"between": {"from": "a", "to": "apart:y:0"}}, []),
+    # A name in both bodies is meant in both.
+    ({"downstream_of": "left"}, ["sum", "out", "sum"]),
+    # No such tensor.
+    ({"upstream_of": "gone"}, []),
+    ({"downstream_of": "left:7"}, []),
+    # Combined.
+    ({"upstream_of": "sum", "op": "Tanh"}, ["right", "right"]),
+    ({"not": {"upstream_of": "sum"}, **MAIN},
+     ["after", "out", "enter", "merge", "step", "next"]),
+    ({"all": [{"downstream_of": "parts"}, {"downstream_of": "parts:1"}], **MAIN}, ["sum", "out"]),
+    ({"any": [{"upstream_of": "left"}, {"op": "Exp"}], **MAIN}, ["x", "parts", "left", "after"]),
+    ({"inputs": {"all": {"upstream_of": "left"}}, "op": "Tanh", **MAIN}, ["right"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("match", "wanted"), CASES, ids=str)
+def test_which_ops_lie_on_the_way(graph: Graph, match: Any, wanted: list[str]) -> None:
+    assert [one.name for one in select(graph, msgspec.convert(match, Match))] == wanted
+
+
+def test_a_tensor_that_is_nowhere_is_told_with_the_nearest(tmp_path: Any) -> None:
+    path = tmp_path / "model.pb"
+    path.write_bytes(graphs.sample().SerializeToString())
+    for match in (
+        {"upstream_of": "reluu"},
+        {"any": [{"downstream_of": "reluu"}, {"op": "Relu"}]},
+        {"op": "Relu", "not": {"between": {"from": "x", "to": "reluu"}}},
+    ):
+        with pytest.raises(MatchError, match="no tensor is called 'reluu'; nearest: relu"):
+            graphpatch.apply([{"match": match, "patch": {"stop_gradient": True}}], path)
+
+
+# The reference: nodes are ops, edges are uses; a tensor is the op that gives it, or its readers.
+
+
+def drawn_tensors(body: Body) -> st.SearchStrategy[list[str]]:
+    every = {text for node in body for text in node.inputs if text[0] != "^"}
+    return st.lists(st.sampled_from(sorted(every) or ["none"]), min_size=1, max_size=2)
+
+
+def whole(body: Body, control: bool) -> Any:
+    graph: Any = nx.DiGraph()
+    graph.add_nodes_from(node.name for node in body)
+    for one in body:
+        for text in one.inputs:
+            if op_of(text) in graph and (control or text[0] != "^"):
+                graph.add_edge(op_of(text), one.name)
+    return graph
+
+
+def before(body: Body, graph: Any, tensors: list[str]) -> set[str]:
+    ends = {text.split(":")[0] for text in tensors} & set(graph)
+    return ends.union(*(nx.ancestors(graph, end) for end in ends))
+
+
+def behind(body: Body, graph: Any, tensors: list[str], control: bool) -> set[str]:
+    legal = {one for text in tensors for one in (text, text.removesuffix(":0"), f"{text}:0")}
+    legal |= {f"^{text.split(':')[0]}" for text in tensors} if control else set()
+    first = {node.name for node in body if legal & set(node.inputs)}
+    return first.union(*(nx.descendants(graph, one) for one in first))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    bodies().flatmap(lambda b: st.tuples(st.just(b), drawn_tensors(b), drawn_tensors(b))),
+    st.booleans(),
+)
+def test_the_same_as_by_networkx(drawn: tuple[Body, list[str], list[str]], control: bool) -> None:
+    body, sources, targets = drawn
+    graph = whole(body, control)
+    upstream = before(body, graph, targets)
+    downstream = behind(body, graph, sources, control)
+    start, end = tuple(sources), tuple(targets)
+    for match, expected in (
+        (Match(upstream_of=end, control=control), upstream),
+        (Match(downstream_of=start, control=control), downstream),
+        (Match(between=Between(start, end), control=control), upstream & downstream),
+    ):
+        assert {one.name for one in filter(holds(match)(body), body)} == expected

@@ -1,0 +1,30 @@
+"""The ready patterns find in the real models what is there, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+import graphpatch
+from graphpatch.match.ready import READY
+from graphpatch.match.select import find
+from graphpatch.match.spec import Match
+from tests.models import catalogue
+from tests.models.ready_counts import COUNTS
+
+
+@pytest.mark.parametrize("name", catalogue.every_model())
+def test_each_is_found_as_often_as_it_is_there(name: str) -> None:
+    graphs = graphpatch.load(catalogue.models()[name]).graphs
+    found = {
+        pattern: sum(find(graph, Match(pattern=f"@{pattern}")).count for graph in graphs)
+        for pattern in READY
+    }
+    assert found == {pattern: COUNTS.get(pattern, {}).get(name, 0) for pattern in READY}
+
+
+def test_every_count_is_of_a_ready_pattern_in_a_model() -> None:
+    if not catalogue.models():
+        pytest.skip(f"no real models in {catalogue.folder()}")
+    assert set(COUNTS) <= set(READY)
+    assert {name for counts in COUNTS.values() for name in counts} <= set(catalogue.models())
+    assert all(count > 0 for counts in COUNTS.values() for count in counts.values())

@@ -1,0 +1,244 @@
+"""What TensorFlow builds for a batch norm, a dropout, ...: a GraphDef each. Runs under 1.15 too.
+
+As a script it writes them into a folder: `python ready_builders.py FOLDER`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict
+
+Table = Dict[str, Callable[[], Any]]
+
+
+def layers(tf: Any, x: Any, f: Any) -> Table:
+    """tf.layers, of TensorFlow 1."""
+    v1 = tf.compat.v1.layers
+    training = tf.compat.v1.placeholder(tf.bool, [])
+    relu = tf.nn.relu
+    return {
+        "layers conv2d": lambda: v1.conv2d(x, 4, 3, activation=relu),
+        "layers conv1d dilated": lambda: v1.conv1d(
+            x[:, :, 0], 4, 3, activation=relu, dilation_rate=2
+        ),
+        "layers conv3d": lambda: v1.conv3d(x[..., None], 4, 3, activation=relu),
+        "layers conv2d dilated": lambda: v1.conv2d(x, 4, 3, dilation_rate=2, activation=relu),
+        "layers conv2d transposed": lambda: v1.conv2d_transpose(x, 4, 3, activation=relu),
+        "layers separable": lambda: v1.separable_conv2d(x, 4, 3, activation=relu),
+        "layers conv2d no bias": lambda: v1.conv2d(x, 4, 3, use_bias=False, activation=relu),
+        "layers dense": lambda: v1.dense(f, 4, activation=relu),
+        "layers dense of an image": lambda: v1.dense(x, 4, activation=tf.nn.sigmoid),
+        "layers dense softmax": lambda: v1.dense(f, 4, activation=tf.nn.softmax),
+        "layers fused batch norm": lambda: v1.batch_normalization(x),
+        "layers fused batch norm fed": lambda: v1.batch_normalization(x, training=training),
+        "layers batch norm": lambda: v1.batch_normalization(f),
+        "layers batch norm training": lambda: v1.batch_normalization(f, training=True),
+        "layers batch norm fed": lambda: v1.batch_normalization(f, training=training),
+        "layers dropout": lambda: v1.dropout(f, training=True),
+        "layers dropout fed": lambda: v1.dropout(f, training=training),
+        "layers dropout off": lambda: v1.dropout(f),
+    }
+
+
+def contrib(tf: Any, x: Any, f: Any) -> Table:
+    """tf.contrib, of TensorFlow 1."""
+    c = tf.contrib.layers
+    return {
+        "contrib conv2d": lambda: c.conv2d(x, 4, 3),
+        "contrib conv2d batch norm": lambda: c.conv2d(x, 4, 3, normalizer_fn=c.batch_norm),
+        "contrib fully connected": lambda: c.fully_connected(f, 4),
+        "contrib fully connected image": lambda: c.fully_connected(x, 4),
+        "contrib batch norm": lambda: c.batch_norm(x, is_training=False, fused=False),
+        "contrib batch norm training": lambda: c.batch_norm(f, fused=False, scale=True),
+        "contrib layer norm": lambda: c.layer_norm(f),
+        "contrib layer norm image": lambda: c.layer_norm(x, activation_fn=tf.nn.relu),
+        "contrib layer norm bert": lambda: c.layer_norm(
+            f, begin_norm_axis=-1, begin_params_axis=-1
+        ),
+        "contrib layer norm bare": lambda: c.layer_norm(f, center=False, scale=False),
+        "contrib instance norm": lambda: c.instance_norm(x),
+        "contrib dropout": lambda: c.dropout(f, 0.5, is_training=True),
+        "contrib lstm": lambda: _lstm(tf, f),
+    }
+
+
+def keras(tf: Any, x: Any, f: Any) -> Table:
+    """tf.keras, as it builds into a graph."""
+    k = tf.keras.layers
+    return {
+        "keras conv2d": lambda: k.Conv2D(4, 3, activation="relu")(x),
+        "keras conv2d leaky": lambda: k.Conv2D(4, 3, activation=tf.nn.leaky_relu)(x),
+        "keras dense": lambda: k.Dense(4, activation="relu")(f),
+        "keras layer norm": lambda: k.LayerNormalization()(f),
+        "keras layer norm image": lambda: k.LayerNormalization()(x),
+        "keras layer norm centered": lambda: k.LayerNormalization(scale=False)(f),
+        "keras layer norm scaled": lambda: k.LayerNormalization(center=False)(f),
+        "keras batch norm": lambda: k.BatchNormalization()(f),
+        "keras dropout": lambda: k.Dropout(0.3)(f, training=True),
+    }
+
+
+def keras3(tf: Any, f: Any) -> Table:
+    """What Keras has since TensorFlow 2.16."""
+    a = tf.keras.activations
+    return {
+        "keras silu": lambda: a.silu(f),
+        "keras hard silu": lambda: a.hard_silu(f),
+        "keras gelu": lambda: a.gelu(f),
+        "keras gelu tanh": lambda: a.gelu(f, approximate=True),
+        "nn gelu": lambda: tf.nn.gelu(f),
+        "nn gelu tanh": lambda: tf.nn.gelu(f, approximate=True),
+        "nn swish beta": lambda: tf.nn.silu(f, beta=1.5),
+    }
+
+
+def nn(tf: Any, x: Any, f: Any) -> Table:
+    """tf.nn of every version."""
+    v1 = tf.compat.v1.nn
+    ones = tf.ones([6])
+    rate = tf.compat.v1.placeholder(tf.float32, [])
+    return {
+        "nn swish": lambda: tf.nn.swish(f),
+        "nn dropout": lambda: v1.dropout(f, rate=0.3),
+        "nn dropout keep": lambda: v1.dropout(f, keep_prob=0.7),
+        "nn dropout fed": lambda: v1.dropout(f, rate=rate),
+        "nn batch norm": lambda: tf.nn.batch_normalization(f, ones, ones, ones, ones, 1e-3),
+        "nn batch norm bare": lambda: tf.nn.batch_normalization(f, ones, ones, None, None, 1e-3),
+        "nn batch norm kept": lambda: _batch_norm(tf, f),
+        "nn fused batch norm": lambda: v1.fused_batch_norm(x, ones[:3], ones[:3]),
+        "nn softmax cross entropy": lambda: v1.softmax_cross_entropy_with_logits(
+            labels=f, logits=f
+        ),
+        "nn sparse cross entropy": lambda: v1.sparse_softmax_cross_entropy_with_logits(
+            labels=tf.zeros([2], tf.int32), logits=f
+        ),
+        "losses softmax": lambda: tf.compat.v1.losses.softmax_cross_entropy(f, f),
+        "losses sigmoid": lambda: tf.compat.v1.losses.sigmoid_cross_entropy(f, f),
+        "fake quantization": lambda: tf.quantization.fake_quant_with_min_max_vars(f, 0.0, 1.0),
+        "fake quantization args": lambda: tf.quantization.fake_quant_with_min_max_args(f),
+    }
+
+
+def by_hand(tf: Any, f: Any) -> Table:
+    """What people write."""
+    c = (2 / 3.141592653589793) ** 0.5
+    tiny = tf.constant(1e-10)
+
+    def cube() -> Any:
+        return f + 0.044715 * tf.pow(f, 3)
+
+    return {
+        "gelu erf": lambda: f * (0.5 * (1.0 + tf.math.erf(f / tf.sqrt(2.0)))),
+        "gelu tanh": lambda: 0.5 * f * (1 + tf.tanh(c * cube())),
+        "gelu bert": lambda: f * (0.5 * (1.0 + tf.tanh(c * cube()))),
+        "hard swish": lambda: f * tf.nn.relu6(f + 3) / 6,
+        "hard swish slim": lambda: f * tf.nn.relu6(f + 3.0) * (1.0 / 6.0),
+        "hard swish clipped": lambda: f * tf.clip_by_value(f + 3, 0, 6) / 6,
+        "gate": lambda: f[:1] * tf.sigmoid(f[1:]),
+        "cross entropy log": lambda: -tf.reduce_sum(f * tf.math.log(tf.nn.softmax(f)), axis=1),
+        "cross entropy eps": lambda: -tf.reduce_sum(f * tf.math.log(tf.nn.softmax(f) + tiny), 1),
+        "cross entropy clipped": lambda: tf.reduce_mean(
+            -tf.reduce_sum(f * tf.math.log(tf.clip_by_value(tf.nn.softmax(f), 1e-10, 1.0)), [1])
+        ),
+        "cross entropy log softmax": lambda: -tf.reduce_mean(f * tf.nn.log_softmax(f)),
+        "layer norm t2t": lambda: _layer_norm(tf, f, tf.math.squared_difference),
+        "layer norm gpt2": lambda: _layer_norm(tf, f, lambda x, u: tf.square(x - u)),
+        "layer norm moments": lambda: _standardised(tf, f),
+    }
+
+
+def training(tf: Any) -> Any:
+    """A net with everything, its loss and its optimiser."""
+    v1 = tf.compat.v1
+    images = v1.placeholder(tf.float32, [4, 8, 8, 3])
+    weights = v1.get_variable("w", [3, 3, 3, 4])
+    bias, ones = v1.get_variable("b", [4]), v1.get_variable("ones", [4])
+    net = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, weights, 1, "SAME"), bias))
+    mean, variance = tf.nn.moments(net, [0, 1, 2])
+    net = tf.nn.batch_normalization(net, mean, variance, ones, ones, 1e-3)
+    net = 0.5 * v1.nn.dropout(tf.nn.swish(net), rate=0.3)
+    logits = tf.matmul(tf.reshape(net, [4, -1]), v1.get_variable("v", [256, 5])) + bias[0]
+    labels = v1.placeholder(tf.float32, [4, 5])
+    loss = v1.nn.softmax_cross_entropy_with_logits_v2(labels=labels, logits=logits)
+    return v1.train.AdamOptimizer().minimize(tf.reduce_mean(loss))
+
+
+def folded(tf: Any, x: Any) -> Any:
+    """A frozen convolution with a batch norm of single ops, its constants folded."""
+    from tensorflow.tools.graph_transforms import TransformGraph
+
+    net = tf.compat.v1.layers.conv2d(x, 4, 3, use_bias=False)
+    net = tf.contrib.layers.batch_norm(net, is_training=False, fused=False)
+    with tf.compat.v1.Session() as session:
+        session.run(tf.compat.v1.global_variables_initializer())
+        frozen = tf.compat.v1.graph_util.convert_variables_to_constants(
+            session, x.graph.as_graph_def(), [net.op.name]
+        )
+    # Its add of epsilon, rsqrt and products with it are of constants.
+    return TransformGraph(frozen, ["x"], [net.op.name], ["fold_constants"])
+
+
+def _lstm(tf: Any, f: Any) -> Any:
+    cell = tf.contrib.rnn.LayerNormBasicLSTMCell(4)
+    return cell(f, cell.zero_state(2, tf.float32))
+
+
+def _batch_norm(tf: Any, f: Any) -> Any:
+    mean, variance = tf.nn.moments(f, [0], keepdims=True)
+    return tf.nn.batch_normalization(f, mean, variance, tf.ones([6]), tf.ones([6]), 1e-3)
+
+
+def _layer_norm(tf: Any, f: Any, square: Callable[[Any, Any], Any]) -> Any:
+    mean = tf.reduce_mean(f, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(square(f, mean), axis=-1, keepdims=True)
+    gamma, beta = (tf.compat.v1.get_variable(name, [6]) for name in "gb")
+    return (f - mean) * tf.math.rsqrt(variance + 1e-5) * gamma + beta
+
+
+def _standardised(tf: Any, f: Any) -> Any:
+    mean, variance = tf.nn.moments(f, [-1], keepdims=True)
+    return (f - mean) / tf.sqrt(variance + 1e-5)
+
+
+def graphs(tf: Any) -> dict[str, Any]:
+    """All GraphDefs that this TensorFlow can build, by name."""
+    old = tf.__version__.startswith("1.")
+    found: dict[str, Any] = {}
+
+    def add(table: Callable[[Any, Any], Table]) -> None:
+        with tf.Graph().as_default():
+            names = list(table(*_inputs(tf)))
+        for name in names:
+            with tf.Graph().as_default() as graph:
+                built = table(*_inputs(tf))[name]()
+                is_graph_def = hasattr(built, "library")
+                found[name] = built if is_graph_def else graph.as_graph_def()
+
+    add(lambda x, f: nn(tf, x, f))
+    add(lambda x, f: by_hand(tf, f))
+    add(lambda x, f: keras(tf, x, f))
+    add(lambda x, f: {"training": lambda: training(tf)})
+    if old:
+        add(lambda x, f: layers(tf, x, f))
+        add(lambda x, f: contrib(tf, x, f))
+        add(lambda x, f: {"folded": lambda: folded(tf, x)})
+    else:
+        add(lambda x, f: keras3(tf, f))
+    return found
+
+
+def _inputs(tf: Any) -> Any:
+    placeholder = tf.compat.v1.placeholder
+    return (
+        placeholder(tf.float32, [2, 8, 8, 3], name="x"),
+        placeholder(tf.float32, [2, 6], name="f"),
+    )
+
+
+if __name__ == "__main__":
+    import tensorflow
+
+    for title, graph_def in graphs(tensorflow).items():
+        path = Path(sys.argv[1]) / (title + ".pb")
+        path.write_bytes(graph_def.SerializeToString())
