@@ -15,6 +15,7 @@ from graphpatch.cli.progress import bar
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.load import SAVED_MODEL_FILES
+from graphpatch.formats.model import FILES
 from graphpatch.formats.output import reported, write_pieces
 from graphpatch.graph.heads import Progress
 from graphpatch.rules import EMITS, Rule, load_rules
@@ -79,16 +80,18 @@ def _export(
     inputs: tuple[str, ...], outputs: tuple[str, ...], models: tuple[str, ...], out: str | None
 ) -> Export | None:
     """What the SavedModel to be made takes and gives, if one is asked for."""
+    if not inputs and not outputs:
+        return None
     given, asked = (
         tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
         for texts in (inputs, outputs)
     )
-    if not given and not asked:
-        return None
     if not given or not asked:
         raise click.UsageError("--inputs and --outputs go together: a SavedModel has both")
-    if len(models) > 1 or out in (None, "-"):
-        raise click.UsageError("--inputs and --outputs go with one model, and -o FOLDER")
+    if len(models) > 1 or out is None or out == "-" or Path(out).suffix in FILES:
+        raise click.UsageError(
+            "--inputs and --outputs write one model as a TF2 SavedModel: they go with -o FOLDER"
+        )
     return Export(given, asked)
 
 

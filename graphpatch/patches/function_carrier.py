@@ -151,9 +151,9 @@ def _isolate(moved: Node, editor: Editor) -> None:
         return
     if editor.graph.is_object_based:
         editor.note(
-            f"{moved.op} in function {moved.body.label}: a Session, unlike a tape, asks for its own "
-            f"gradient too, of zeros; that fails where TensorFlow has none in functions, and "
-            f"spoils the new one where it is infinite"
+            f"{moved.op} in function {moved.body.label}: a Session, unlike a tape, asks for the "
+            f"op's own gradient too, of zeros; that fails where TensorFlow has none in functions, "
+            f"and spoils the new one where it is infinite"
         )
         return
     if moved.op in IN_PLACE:

@@ -37,20 +37,23 @@ def place_of(node: Node, editor: Editor) -> Place:
     """The place of an op: how TensorFlow comes to the body that it is in."""
     label = node.body.label
     if node.body.is_main:
-        return Place(_exported()) if editor.graph.is_exported else Place()
-    return editor.cached(("place", label), lambda: _place(label, callers_of(editor)))
+        return Place(_signature()) if editor.graph.is_exported else Place()
+    return editor.cached(("place", label), lambda: _place(label, editor))
 
 
 @cache
-def _exported() -> Node:
-    """The op that will call a main graph that becomes a function of a TF2 SavedModel."""
+def _signature() -> Node:
+    """The op that calls the function of a TF2 SavedModel's signature in a Session."""
     call = encoded(1, encoded(1, b"serving_default") + encoded(2, b"StatefulPartitionedCall"))
     return Node(open_graph(Source(call), 0, len(call)).main, 0)
 
 
-def _place(label: str, callers: dict[str, list[Node]]) -> Place:
+def _place(label: str, editor: Editor) -> Place:
+    callers = callers_of(editor)
     op_by_op = any(node.op in OP_BY_OP for node in callers.get(label, ()))
-    return Place(_ignoring(callers, label, set()), op_by_op)
+    ignoring = _ignoring(callers, label, set())
+    # In a TF2 SavedModel Python calls functions, too, and all that is in the file is in one.
+    return Place(ignoring or (_signature() if editor.graph.is_object_based else None), op_by_op)
 
 
 def callers_of(editor: Editor) -> dict[str, list[Node]]:

@@ -20,6 +20,8 @@ def check_reached(node: Node, editor: Editor) -> None:
 
     A TF2 SavedModel is differentiated op by op on a tape; there the report says so.
     """
+    if editor.graph.is_object_based:
+        _refuse_whole(node, editor)
     reason = _unreached(node, editor)
     if not reason or editor.graph.is_exported:
         return
@@ -29,6 +31,31 @@ def check_reached(node: Node, editor: Editor) -> None:
         f"function {node.body.label}: the new gradient holds on a tape, after "
         f"tf.saved_model.load, and not in a Session: {reason}"
     )
+
+
+def _refuse_whole(node: Node, editor: Editor) -> None:
+    """Raise PatchError in a function that a tape differentiates as a whole."""
+    label = node.body.label
+    call = editor.cached(("whole", label), lambda: _called_as_op(label, editor, set()))
+    if call is not None:
+        raise PatchError(
+            f"{node}: {call} calls the function as an op of its own, and a tape, after "
+            f"tf.saved_model.load, does not look into it; inline the function into the main graph "
+            f'first; "body": "main" leaves functions out'
+        )
+
+
+def _called_as_op(label: str, editor: Editor, seen: set[str]) -> Node | None:
+    """The op whose type is the function, or one that it is called by."""
+    seen.add(label)
+    for call in callers_of(editor).get(label, ()):
+        above = call.body.label
+        found = call if call.op == label else None
+        if found is None and not call.body.is_main and above not in seen:
+            found = _called_as_op(above, editor, seen)
+        if found is not None:
+            return found
+    return None
 
 
 def _unreached(node: Node, editor: Editor) -> str:

@@ -1,0 +1,181 @@
+"""A patched TF2 SavedModel stays one: rules reach its functions, and all else is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphpatch
+from tests.tf import consumer
+from tests.tf.batch import X
+from tests.tf.places import PLACES, UNREACHED
+from tests.tf.test_places import PATCHES, Case, reference, rule, unit
+from tests.tf.test_saved_model_out import REACHED, Ran
+
+tf = pytest.importorskip("tensorflow")
+
+WHOLE = ("main", "PartitionedCall", "PartitionedCall twice", "nested two deep")
+IN_LOOPS = (
+    "While",
+    "If",
+    "Case",
+    "If in While",
+    "While in If",
+    "PartitionedCall in While",
+    "PartitionedCall in While in PartitionedCall",
+)
+NAMES = (*WHOLE, *IN_LOOPS)
+KINDS = (
+    "override formula",
+    "override stock",
+    "filter formula",
+    "filter inputs",
+    "straight through",
+    "stop",
+)
+QUICK = KINDS[0]
+CASES = [
+    pytest.param(name, patch, marks=[] if patch == QUICK else pytest.mark.slow)
+    for name in NAMES
+    for patch in KINDS
+]
+
+
+def key(name: str) -> str:
+    return name.replace(" ", "_")
+
+
+def methods() -> dict[str, Any]:
+    """For each place a function of x, with a y that a variable had a part in."""
+    places = PLACES | UNREACHED
+
+    def method(name: str) -> Any:
+        def call(self: Any, x: Any) -> dict[str, Any]:
+            y = places[name].build(unit, x)
+            return {"y": tf.identity(y + self.zeros), "size": tf.constant(3)}
+
+        return tf.function(call, input_signature=[tf.TensorSpec([3], name="x")], autograph=False)
+
+    return {key(name): method(name) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the SavedModel `before`, and one for each kind of patch."""
+    found = tmp_path_factory.mktemp("kept")
+    words = found / "words.txt"
+    words.write_text("zero\none\n")
+
+    def words_of(self: Any) -> Any:
+        return tf.io.read_file(self.asset)
+
+    read = tf.function(words_of, input_signature=[])
+    module = type("Module", (tf.Module,), {**methods(), "words": read})()
+    module.zeros = tf.Variable([0.0, 0.0, 0.0])
+    module.asset = tf.saved_model.Asset(str(words))
+    signatures = {key(name): getattr(module, key(name)) for name in NAMES}
+    tf.saved_model.save(module, str(found / "before"), signatures=signatures)
+    words.unlink()
+    for patch in KINDS:
+        result = graphpatch.apply([rule(PATCHES[patch])], found / "before")
+        result.model.save(found / patch)
+    return found
+
+
+@pytest.fixture(scope="module")
+def both(folder: Path) -> dict[bool, Ran]:
+    """What ran, for the quick tests and, once asked for, for the slow ones."""
+    return {True: Ran(folder, ["before", QUICK])}
+
+
+@pytest.fixture
+def ran(both: dict[bool, Ran], folder: Path, patch: str) -> Ran:
+    if patch != QUICK and False not in both:
+        both[False] = Ran(folder, ["before", *KINDS])
+    return both[patch == QUICK]
+
+
+def expected(name: str, case: Case) -> Any:
+    return reference((PLACES | REACHED)[name], case)
+
+
+@pytest.mark.parametrize(("name", "patch"), CASES)
+def test_the_gradient_on_a_tape(ran: Ran, name: str, patch: str) -> None:
+    dx, stock = ran(patch, "dx", key(name)), expected(name, Case({}))
+    np.testing.assert_allclose(dx, expected(name, PATCHES[patch]), rtol=2e-4, atol=1e-5)
+    np.testing.assert_allclose(ran("before", "dx", key(name)), stock, rtol=2e-4, atol=1e-5)
+    assert not np.allclose(dx, stock, rtol=1e-2)
+
+
+@pytest.mark.parametrize(("name", "patch"), CASES)
+def test_forward_bits(ran: Ran, name: str, patch: str) -> None:
+    for output in ("y", "size"):
+        after, before = ran(patch, output, key(name)), ran("before", output, key(name))
+        assert consumer.same_bits(after, before)
+
+
+@pytest.mark.parametrize(("name", "patch"), CASES)
+def test_the_gradient_in_a_session(ran: Ran, folder: Path, name: str, patch: str) -> None:
+    report = graphpatch.apply([rule(PATCHES[patch])], folder / "before").report
+    dx = ran(patch, "session", key(name))
+    if patch == "override stock":
+        assert any("a Session ignores it silently" in note for note in report["notes"])
+    elif name in WHOLE:
+        np.testing.assert_allclose(dx, expected(name, PATCHES[patch]), rtol=2e-4, atol=1e-5)
+    else:
+        # TensorFlow has no gradient through loops and branches in functions, patched or not.
+        before = ran("before", "session", key(name))
+        assert dx is None or np.array_equal(dx, before) or key(name) in str(ran.errors)
+        assert any("and not in a Session: a Session gives no" in n for n in report["notes"])
+
+
+def test_variables_assets_and_methods_are_kept(folder: Path) -> None:
+    before = folder / "before"
+    for patch in KINDS:
+        for path in (before / "variables").iterdir():
+            assert (folder / patch / "variables" / path.name).read_bytes() == path.read_bytes()
+        loaded = tf.saved_model.load(str(folder / patch))
+        assert list(loaded.signatures) == [key(name) for name in NAMES]
+        assert loaded.words().numpy() == b"zero\none\n"
+        loaded.zeros.assign([1.0, 2.0, 3.0])
+        x = tf.constant(X)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = loaded.While(x)["y"]
+        dx, dv = tape.gradient(y, [x, loaded.zeros])
+        wanted = expected("While", PATCHES[patch])
+        np.testing.assert_allclose(dx, wanted, rtol=2e-4, atol=1e-5)
+        assert dv.numpy().tolist() == [1.0, 1.0, 1.0]
+
+
+def test_registering_what_the_file_restores_is_harmless(folder: Path) -> None:
+    found = graphpatch.register_gradients(folder / "override formula")
+    assert [name.rpartition("_")[0] for name in found] == ["graphpatch/formula"]
+    assert graphpatch.register_gradients(folder / "override formula") == found
+    loaded = tf.saved_model.load(str(folder / "override formula"))
+    x = tf.constant(X)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = loaded.signatures["main"](x=x)["y"]
+        dx = tape.gradient(y, x)
+    wanted = expected("main", PATCHES["override formula"])
+    np.testing.assert_allclose(dx, wanted, rtol=2e-4, atol=1e-5)
+    assert np.isfinite(outer.gradient(dx, x)).all()
+
+
+def test_a_patched_saved_model_is_patched_again(folder: Path, tmp_path: Path) -> None:
+    second = {"match": {"op": "Square"}, "patch": {"override_gradient": {"formula": "3 * dy"}}}
+    graphpatch.apply([second], folder / "override formula").model.save(tmp_path / "again")
+    loaded = tf.saved_model.load(str(tmp_path / "again"))
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded.nested_two_deep(x)["y"]
+    a = 3 * np.array(X, np.float32)
+    gradient = PATCHES["override formula"].gradient(a, np.tanh(a), np.full(3, 3.0, np.float32))
+    np.testing.assert_allclose(tape.gradient(y, x), 1 + 3 * gradient, rtol=2e-4)
