@@ -3,6 +3,7 @@
 from graphpatch.apply import Result, apply
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model, load
+from graphpatch.match.pattern.build import pattern
 from graphpatch.rules import Rule, load_rules
 from graphpatch.runtime.register import register_gradients
 from graphpatch.selection import Selection, select
@@ -18,6 +19,7 @@ __all__ = [
     "apply",
     "load",
     "load_rules",
+    "pattern",
     "register_gradients",
     "select",
 ]

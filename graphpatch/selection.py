@@ -13,6 +13,7 @@ from graphpatch.apply import Result, apply
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model, load
 from graphpatch.graph.body import Node
+from graphpatch.match.just import just
 from graphpatch.match.select import select as matching
 from graphpatch.rules import rules_from
 
@@ -21,7 +22,7 @@ SHOWN = 20
 Key = tuple[int, str, int]  # the graph's place in the model, the body, the op's index
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Selection:
     """Some ops of a model, in the file's order. Nothing is changed by selecting.
 
@@ -70,11 +71,7 @@ class Selection:
             raise MatchError(
                 f"{self.model.path}: nothing is selected, so there is nothing to patch"
             )
-        by_body: dict[str, list[str]] = {}
-        for node in self.nodes:
-            by_body.setdefault(node.body.label, []).append(node.name)
-        places = [{"body": body, "name": found} for body, found in by_body.items()]
-        match = places[0] if len(places) == 1 else {"any": places}
+        match = just(self.nodes)
         return {"name": name, "match": match, "patch": dict(patch), "expect": len(self), **keys}
 
     def apply(self, patch: Mapping[str, Any], **keys: Any) -> Result:
@@ -104,12 +101,22 @@ class Selection:
         return Selection(self.model, _matched(self.model, {}) - self.keys)
 
     def _same(self, other: Selection) -> frozenset[Key]:
+        if not isinstance(other, Selection):
+            raise TypeError(f"a selection is joined with a selection, not with {other!r}")
         if other.model is not self.model:
             raise MatchError("these selections are of two models: select from one model twice")
         return other.keys
 
+    def __repr__(self) -> str:
+        types = ", ".join(f"{op}: {count}" for op, count in self.types.items())
+        return f"<Selection: {self._title}{f' ({types})' if types else ''}>"
+
+    @property
+    def _title(self) -> str:
+        return f"{len(self)} op{'' if len(self) == 1 else 's'} of {self.model.path}"
+
     def __str__(self) -> str:
-        lines = [f"{len(self)} ops of {self.model.path}"]
+        lines = [self._title]
         lines += [f"  {node}" for node in self.nodes[:SHOWN]]
         return "\n".join(lines + ([f"  and {len(self) - SHOWN} more"] if len(self) > SHOWN else []))
 

@@ -55,13 +55,14 @@ def take(rule: Rule, graphs: Sequence[Graph]) -> Step:
 
 def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
     editor = Editor(graph, rule.author)
+    dropped = left_out(rule.author.rule, found)  # as the ops are called before they are patched
     if rule.on == (WHOLE,):
         _patch_whole(rule, found, editor)
     else:
         for node in found.nodes:
             rule.patch.rewrite(node, editor)
     step.notes.update(editor.notes)
-    step.notes.update(dict.fromkeys(left_out(rule.author.rule, found)))
+    step.notes.update(dict.fromkeys(dropped))
     step.notes.update(dict.fromkeys(_idle(rule, editor.idle)))
     step.session.update(editor.session)
     step.tape.update(editor.tape)

@@ -17,6 +17,9 @@ SIGNATURES = {
     "load": "(path: 'str | Path', progress: 'Progress | None' = None) -> 'Model'",
     "load_rules": "(path: 'str | Path', emit: 'str | None' = None, allow_python: 'bool' = False)"
     " -> 'list[Rule]'",
+    "pattern": "(text: 'str', closed: 'bool | Sequence[str]' = False,"
+    " **ops: 'Match | Mapping[str, Any]') -> 'Pattern'",
+    "select": "(model: 'Model | str | Path', **match: 'Any') -> 'Selection'",
     "register_gradients": "(model: 'str | Path | Model | tf.Graph') -> 'list[str]'",
     "Model.save": "(self, path: 'str | Path', progress: 'Progress | None' = None) -> 'None'",
 }
@@ -30,6 +33,7 @@ EXPORTED = {
     "apply",
     "load",
     "load_rules",
+    "pattern",
     "register_gradients",
     "select",
 }

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import graphpatch
-from graphpatch import Selection, load, select
-from graphpatch.errors import MatchError, RulesError
+from graphpatch import Selection, load, pattern, select
+from graphpatch.errors import MatchError, PatternError, RulesError
 from graphpatch.formats import Model
+from graphpatch.match.spec import Edge, Match, Pattern
 from tests import graphs
 
 
@@ -45,9 +48,21 @@ def test_it_is_refined_joined_and_inverted(model: Model) -> None:
 
 
 def test_it_prints_what_it_is(model: Model) -> None:
-    first, *rest = str(select(model, op="Relu", body="main")).split("\n")
-    assert first == f"{len(rest)} ops of {model.path}"
-    assert rest[0].strip().startswith("Relu '")
+    first, *rest = str(select(model, op="Relu*", body="main")).split("\n")
+    assert first == f"2 ops of {model.path}"
+    assert [line.strip() for line in rest] == ["Relu 'relu'", "Relu6 'tower/relu6'"]
+    assert str(select(model, name="round")).startswith("1 op of ")
+    assert str(select(model, op="Elu")) == f"0 ops of {model.path}"
+    assert repr(select(model, op="Relu")) == f"<Selection: 2 ops of {model.path} (Relu: 2)>"
+
+
+def test_of_very_many_it_prints_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "model.pb"
+    made = [graphs.node(f"n{k}", "Placeholder") for k in range(30)]
+    path.write_bytes(graphs.graphdef(*made).SerializeToString())
+    lines = str(select(path)).split("\n")
+    assert len(lines) == 22
+    assert lines[-1] == "  and 10 more"
 
 
 def test_patching_it_is_applying_a_rule_to_just_these_ops(model: Model) -> None:
@@ -80,3 +95,68 @@ def test_an_unknown_key_is_told_with_the_nearest(model: Model) -> None:
 def test_selections_of_two_models_cannot_be_joined(model: Model, model_file: Path) -> None:
     with pytest.raises(MatchError, match="two models"):
         select(model) | select(load(model_file))
+
+
+def test_what_is_no_selection_cannot_be_joined(model: Model) -> None:
+    with pytest.raises(TypeError, match="joined with a selection"):
+        select(model) & {"relu"}  # type: ignore[operator]
+
+
+def test_a_rule_of_a_selection_can_be_handed_to_apply_and_written_down(
+    model: Model, tmp_path: Path
+) -> None:
+    relus = select(model, op="Relu")
+    rule = relus.rule({"override_gradient": "guided_relu"}, name="guided", emit="function")
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"version": 1, "rules": [rule]}))
+    by_file = graphpatch.apply(graphpatch.load_rules(rules), model).report
+    assert by_file == graphpatch.apply([rule], model).report
+    matches = by_file["rules"][0]["matches"]
+    assert [(one["body"], one["op"]) for one in matches] == [
+        (node.body.label, node.name) for node in relus
+    ]
+
+
+def test_ops_that_have_gone_since_stop_the_run(model: Model, tmp_path: Path) -> None:
+    rule = select(model, op="Relu").rule({"stop_gradient": True})
+    other = tmp_path / "other.pb"
+    other.write_bytes(graphs.graphdef(graphs.node("relu", "Relu", "relu")).SerializeToString())
+    with pytest.raises(MatchError, match="matched 1, expected 2"):
+        graphpatch.apply([rule], other)
+
+
+PATTERNS: dict[str, tuple[Any, list[str]]] = {
+    "a text": ("Mul -> Relu", ["relu"]),
+    "a pattern": (pattern("Mul -> act:Relu"), ["relu"]),
+    "with more of its ops": (pattern("Mul -> act:*", act={"attr": {"T": "float32"}}), ["relu"]),
+    "that none meets": (pattern("Mul -> act:Relu", act={"dtype": "int32"}), []),
+    "closed": (pattern("Mul -> Relu -> Relu6", closed=True), ["tower/relu6"]),
+    "values": (Pattern(nodes={"a": Match(op="Mul"), "b": Match()}, edges=(Edge("a", "b"),)),
+               ["relu"]),
+    "as JSON": ({"nodes": {"a": {"op": "Mul"}, "b": {}}, "edges": [["a", "b"]]}, ["relu"]),
+    "one of several": (["Mul -> Relu", pattern("Relu6 -> *")], ["relu", "round"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wanted", "found"), PATTERNS.values(), ids=PATTERNS)
+def test_a_pattern_is_built_in_python(model: Model, wanted: Any, found: list[str]) -> None:
+    assert names(select(model, pattern=wanted, body="main")) == found
+    if found:
+        rule = {"match": {"pattern": wanted, "body": "main"}, "patch": {"stop_gradient": True}}
+        report = graphpatch.apply([rule], model).report
+        assert [one["op"] for one in report["rules"][0]["matches"]] == found
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: pattern("act:Relu", atc={}), "no op is called 'atc'; nearest: act\n  act:Relu"),
+        (lambda: pattern("Relu ->"), "column 8: an op type or a capture is expected"),
+        (lambda: pattern("Relu", closed=["act"]), "pattern.closed: no node is called 'act'"),
+        (lambda: pattern("a:Relu", a={"ops": 1}), "pattern, node 'a': "),
+    ],
+)
+def test_a_bad_pattern_in_python_is_one_message(make: Any, message: str) -> None:
+    with pytest.raises(PatternError) as raised:
+        make()
+    assert message in str(raised.value)

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from graphpatch.apply import check_all
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.misses import explain
-from graphpatch.match.pattern.overlaps import WHOLE
-from graphpatch.match.select import Found, find
+from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.rules import Rule
 from graphpatch.step import entries, left_out, take
@@ -25,7 +22,8 @@ class Matched:
     """What one rule matches.
 
     `matches` are as `apply --json` lists them, `left_out` says which matches don't count, and
-    `error` what `apply` would say. `misses` is why, and where it came near.
+    `error` what `apply` would say. `misses` is why, and where it came near: where it was asked
+    for, or nothing matched.
     """
 
     rule: str
@@ -35,36 +33,37 @@ class Matched:
     misses: str
 
 
-def match_rules(rules: Sequence[Rule], model: Model) -> list[Matched]:
+def match_rules(rules: Sequence[Rule], model: Model, why: bool = False) -> list[Matched]:
     """What each rule matches, where those before it were applied as far as they can be.
 
-    Raises ModelError where the graph is broken, PatchError where the model carries the rules.
+    With `why`, also how near it came where it matches. Raises ModelError where the graph is
+    broken, PatchError where the model carries the rules.
     """
     graphs = model.copy().graphs
     check_all(rules, graphs)
     found = []
     for rule in rules:
-        matched, graphs = _one(rule, graphs)
+        matched, graphs = _one(rule, graphs, why)
         found.append(matched)
     return found
 
 
-def match_only(match: Match, model: Model) -> Matched:
+def match_only(match: Match, model: Model, why: bool = False) -> Matched:
     """What a match means, without a rule around it."""
-    return _described("", match, (), model.graphs, "")
+    return _described("", match, (), model.graphs, "", why)
 
 
-def _one(rule: Rule, graphs: list[Graph]) -> tuple[Matched, list[Graph]]:
+def _one(rule: Rule, graphs: list[Graph], why: bool) -> tuple[Matched, list[Graph]]:
     after, error = [graph.copy() for graph in graphs], ""
     try:
         take(rule, after)
     except GraphpatchError as raised:
         after, error = graphs, str(raised).partition("\n")[0]
-    return _described(rule.author.rule, rule.match, rule.on, graphs, error), after
+    return _described(rule.author.rule, rule.match, rule.on, graphs, error, why), after
 
 
 def _described(
-    rule: str, match: Match, on: Sequence[str], graphs: Sequence[Graph], error: str
+    rule: str, match: Match, on: Sequence[str], graphs: Sequence[Graph], error: str, why: bool
 ) -> Matched:
     found = [find(graph, match, on) for graph in graphs]
     tags = [graph.label if len(graphs) > 1 else None for graph in graphs]
@@ -74,53 +73,5 @@ def _described(
         listed,
         [text for some in found for text in left_out(rule, some)],
         error,
-        explain(graphs, match),
+        explain(graphs, match) if why or not listed else "",
     )
-
-
-def as_rules_file(rules: Sequence[Rule], model: Model) -> dict[str, Any]:
-    """A rules file with one rule for each match, to be edited; as it is, it does the same.
-
-    Raises what `apply` raises: matches that cannot be patched are nothing to write down.
-    """
-    graphs = model.copy().graphs
-    check_all(rules, graphs)
-    written = []
-    for rule in rules:
-        for graph in graphs:
-            written += _written(rule, find(graph, rule.match, rule.on))
-        take(rule, graphs)
-    return {"version": 1, "rules": written}
-
-
-def _written(rule: Rule, found: Found) -> list[dict[str, Any]]:
-    spec: dict[str, Any] = msgspec.to_builtins(rule.written)
-    patch = {key: value for key, value in spec["patch"].items() if key != "on"}
-    emit = {"emit": spec["emit"]} if spec.get("emit") else {}
-    if rule.on == (WHOLE,):
-        return [_whole(rule, kept.binding, spec["patch"], emit) for kept in found.kept]
-    return [
-        {
-            "name": f"{rule.author.rule}: {node.name}",
-            "match": {"name": node.name, "body": node.body.label},
-            "patch": patch,
-            "expect": 1,
-            **emit,
-        }
-        for node in found.nodes
-    ]
-
-
-def _whole(rule: Rule, binding: Any, patch: dict[str, Any], emit: dict[str, str]) -> dict[str, Any]:
-    """A rule for one match as one op: its pattern, with the names of its ops."""
-    pattern: dict[str, Any] = msgspec.to_builtins(binding.pattern)
-    for name, node in binding.captures.items():
-        pattern["nodes"][name] = {**pattern["nodes"][name], "name": node.name}
-    last = binding.captures[binding.last()]
-    return {
-        "name": f"{rule.author.rule}: {last.name}",
-        "match": {"pattern": pattern, "body": binding.body.label},
-        "patch": patch,
-        "expect": 1,
-        **emit,
-    }

@@ -59,8 +59,7 @@ def command(
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
     loaded = load_rules(rules, emit, allow_python)
     if out is not None and targets != [out] and not dry_run:
-        with reported(out):
-            Path(out).mkdir(parents=True, exist_ok=True)
+        _make_folder(out)
     reports, errors = [], []
     for model, target in zip(models, targets, strict=True):
         try:
@@ -143,6 +142,11 @@ def _targets(models: tuple[str, ...], out: str | None) -> list[str]:
     if twice:
         raise OutputError(f"two models would be written to {twice[0]}")
     return targets
+
+
+def _make_folder(out: str) -> None:
+    with reported(out):
+        Path(out).mkdir(parents=True, exist_ok=True)
 
 
 def _inside(folder: str, model: str) -> str:

@@ -8,12 +8,15 @@ from typing import Any
 
 import click
 
-from graphpatch.analysis.matching import Matched, as_rules_file, match_only, match_rules
+from graphpatch.analysis.matching import Matched, match_only, match_rules
+from graphpatch.analysis.saved import as_rules_file
 from graphpatch.cli.progress import bar
 from graphpatch.errors import OutputError
 from graphpatch.formats import load
 from graphpatch.formats.output import write_file
-from graphpatch.rules import load_rules, rules_from
+from graphpatch.match.conditions import conditions
+from graphpatch.match.spec import Match
+from graphpatch.rules import load_rules
 
 TYPED = ("op", "name", "pattern")
 
@@ -44,22 +47,24 @@ def command(
     with bar() as progress:
         model = load(paths[-1], progress)
         if typed:
-            found = [match_only(_typed(typed), model)]
+            found = [match_only(_typed(typed), model, explain)]
         else:
             rules = load_rules(paths[0])
-            found = match_rules(rules, model)
+            found = match_rules(rules, model, explain)
             if save:
                 _save(save, as_rules_file(rules, model), paths)
     if as_json:
         click.echo(json.dumps({"model": paths[-1], "rules": [_document(one) for one in found]}))
     else:
-        click.echo("\n".join(_text(one, explain) for one in found))
+        click.echo("\n".join(_text(one) for one in found))
     return 1 if any(one.error for one in found) else 0
 
 
-def _typed(typed: dict[str, Any]) -> Any:
-    rule = {"match": typed, "patch": {"stop_gradient": True}}
-    return rules_from([rule])[0].match
+def _typed(typed: dict[str, Any]) -> Match:
+    """What was typed as a match; RulesError where it means nothing."""
+    match = Match(**typed)
+    conditions(match)
+    return match
 
 
 def _save(path: str, document: dict[str, Any], inputs: tuple[str, ...]) -> None:
@@ -75,13 +80,13 @@ def _document(matched: Matched) -> dict[str, Any]:
     return {**document, "error": matched.error or None}
 
 
-def _text(matched: Matched, explain: bool) -> str:
-    title = [f"{matched.rule or 'matched'}: {len(matched.matches)} ops"]
+def _text(matched: Matched) -> str:
+    count = len(matched.matches)
+    title = [f"{matched.rule or 'matched'}: {count} op{'' if count == 1 else 's'}"]
     lines = [f"  {_match(one)}" for one in matched.matches]
     lines += [f"  note: {text}" for text in matched.left_out]
     lines += [f"  error: {matched.error}"] if matched.error else []
-    if explain or not matched.matches:
-        lines.append(matched.misses)
+    lines += [matched.misses] if matched.misses else []
     return "\n".join(title + lines)
 
 

@@ -83,7 +83,9 @@ class Body:
         found: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for index, inputs in enumerate(self.heads.inputs):
             for slot, text in enumerate(inputs):
-                found[names.op_of(text)].append((index, slot))
+                # Most inputs are an op's output 0, spelled as its name: no call for them.
+                plain = ":" not in text and text[:1] != "^"
+                found[text if plain else names.op_of(text)].append((index, slot))
         return dict(found)
 
     @cached_property

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from graphpatch import apply, load, load_rules
+from graphpatch.analysis.saved import as_rules_file
+from graphpatch.rules import rules_from
 from tests import graphs
 
 Run = Callable[..., Any]
@@ -70,6 +72,87 @@ def test_saved_matches_do_the_same_unchanged(run_cli: Run, tmp_path: Path) -> No
     assert graphs.unsigned(one.graphs[0]) == graphs.unsigned(other.graphs[0])
 
 
+WHOLE = {"override_gradient": {"formula": ["dy0"]}, "on": "match"}
+SAVED: dict[str, tuple[dict[str, Any], dict[str, Any], list[Any]]] = {
+    "in a function too": (
+        {"op": "Relu"},
+        {"stop_gradient": True},
+        [{"body": "main", "name": "relu"}, {"body": "f", "name": "relu"}],
+    ),
+    "an op on which it means nothing": (
+        {"name": ["x", "relu"], "body": "main"},
+        {"override_gradient": "guided_relu"},
+        [{"body": "main", "name": ["relu", "x"]}],
+    ),
+    "ops of a pattern": (
+        {"pattern": "a:Relu -> b:Relu6"},
+        {"stop_gradient": True, "on": ["a", "b"]},
+        [{"body": "main", "name": "relu"}, {"body": "main", "name": "tower/relu6"}],
+    ),
+    "a pattern as one op": (
+        {"pattern": "a:Relu ->+ Relu6|Round"},
+        WHOLE,
+        [{
+            "pattern": {
+                "nodes": {
+                    "a": {"op": "Relu", "name": "relu"},
+                    "Relu6": {"op": ["Relu6", "Round"], "name": ["tower/relu6", "round"]},
+                },
+                "edges": [["a", "Relu6", {"repeat": True}]],
+            },
+            "body": "main",
+        }],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("match", "patch", "saved"), SAVED.values(), ids=SAVED)
+def test_what_is_saved_are_rules_by_name(
+    model_file: Path, match: dict[str, Any], patch: dict[str, Any], saved: list[Any]
+) -> None:
+    rules = [{"match": match, "patch": patch, "emit": "function"}]
+    file = as_rules_file(rules_from(rules), load(model_file))
+    found = json.loads(json.dumps(file))["rules"]
+    assert [one["match"] for one in found] == saved
+    assert all(one["emit"] == "function" for one in found)
+    once, again = (apply(one, load(model_file)) for one in (rules, found))
+    assert graphs.unsigned(once.model.graphs[0]) == graphs.unsigned(again.model.graphs[0])
+
+
+def test_of_graphs_that_share_a_name_it_is_one_rule(tmp_path: Path) -> None:
+    metas = [graphs.metagraph(graphs.sample(), tag) for tag in ("train", "serve")]
+    folder = graphs.saved_model_folder(tmp_path / "saved", *metas)
+    rules = [{"match": {"op": "Relu6"}, "patch": {"stop_gradient": True}}]
+    (found,) = as_rules_file(rules_from(rules), load(folder))["rules"]
+    assert found["expect"] == 2
+    once, again = (apply(one, load(folder)).model for one in (rules, [found]))
+    for one, other in zip(once.graphs, again.graphs, strict=True):
+        assert graphs.unsigned(one) == graphs.unsigned(other)
+
+
+def test_where_nothing_is_matched_nothing_is_saved(
+    run_cli: Run, rules_file: Any, tmp_path: Path
+) -> None:
+    rule = {"match": {"op": "Elu"}, "patch": {"stop_gradient": True}, "expect": {"min": 0}}
+    saved = tmp_path / "saved.json"
+    done = run_cli("match", str(rules_file(rule)), str(DIGITS), "--save", str(saved))
+    assert done.code == 1
+    assert "nothing is matched, so there are no rules to write" in done.stderr
+    assert not saved.exists()
+
+
+def test_json_has_the_near_misses_where_they_are_asked_for(run_cli: Run) -> None:
+    arguments = ("match", str(DIGITS), "--json", "--pattern")
+    (plain,) = run_cli(*arguments, "Conv2D").json["rules"]
+    assert plain["near"] == []
+    assert plain["error"] is None
+    (explained,) = run_cli(*arguments, "Conv2D", "--explain").json["rules"]
+    assert explained["near"][0] == "  looked at 60 ops"
+    missing = run_cli(*arguments, "Conv2D -> Elu").json["rules"][0]
+    assert missing["matches"] == []
+    assert any("no 'Elu': not FusedBatchNormV3" in line for line in missing["near"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -91,3 +174,17 @@ def test_what_is_read_is_never_written_over(run_cli: Run, tmp_path: Path) -> Non
     assert done.code == 1
     assert "never written over" in done.stderr
     assert rules.read_bytes() == GUIDED.read_bytes()
+
+
+def test_a_typed_pattern_that_means_nothing_shows_the_place(run_cli: Run) -> None:
+    done = run_cli("match", str(DIGITS), "--pattern", "Conv2D -> Relu:1")
+    assert done.code == 1
+    assert done.stderr.split("\n")[:3] == [
+        "graphpatch: pattern, column 16: Relu has no input 1; it has 0 (features)",
+        "  Conv2D -> Relu:1",
+        "                 ^",
+    ]
+
+
+def test_it_counts_one_op_as_one(run_cli: Run) -> None:
+    assert run_cli("match", str(DIGITS), "--op", "Relu6").stdout.startswith("matched: 1 op\n")

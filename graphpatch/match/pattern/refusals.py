@@ -36,6 +36,7 @@ def run(
     before = _reached([end], lambda index: wiring.backward(index, on), free)
     if end not in behind:
         return (), f"the run to {edge.target!r} leads through another op of the match"
+    wiring.walk(len(behind) + len(before))
     between = sorted((behind & before) - {end})
     return (*between, end), ""
 

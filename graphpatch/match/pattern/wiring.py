@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from graphpatch import names
-from graphpatch.errors import ModelError
+from graphpatch.errors import MatchError, ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import readers_of
 from graphpatch.match.spec import Link
@@ -20,6 +20,10 @@ Use = tuple[Vertex, int]
 
 Passes = Callable[[int], bool]
 
+MOST = 20_000_000
+"""Ops that all runs of a pattern may lead through in one body: each starts at every op that it can,
+and goes on to its end, so that their number may grow as the square of the body."""
+
 RUN = -1
 """Stands for the slot of a link that is a whole run."""
 
@@ -30,6 +34,7 @@ class Wiring:
 
     body: Body
     outputs: dict[tuple[int, int], TensorName | None] = field(default_factory=dict)
+    walked: int = 0
 
     def forward(self, vertex: Vertex, link: Link) -> Iterator[tuple[int, int]]:
         """The ops that read this op or tensor by such a link, and the slot."""
@@ -69,7 +74,10 @@ class Wiring:
                 yield names.parse(text), slot
 
     def run_forward(self, vertex: Vertex, link: Link, passes: Passes) -> Iterator[tuple[int, int]]:
-        """The last ops of the runs that start behind this op or tensor."""
+        """The last ops of the runs that start behind this op or tensor.
+
+        Raises MatchError where runs have led through too many ops by now.
+        """
         on = Link(input=link.input)
         seen: set[int] = set()
         stack = [index for index, _ in self.forward(vertex, link)]
@@ -78,6 +86,7 @@ class Wiring:
             if index not in seen and passes(index):
                 seen.add(index)
                 stack += [reader for reader, _ in self.forward(index, on)]
+        self.walk(len(seen))
         return ((index, RUN) for index in seen)
 
     def run_backward(
@@ -94,7 +103,17 @@ class Wiring:
                 if producer not in seen and passes(producer):
                     seen.add(producer)
                     stack.append(producer)
+        self.walk(len(seen))
         return ((one, RUN) for one in found)
+
+    def walk(self, count: int) -> None:
+        """Count ops of runs; MatchError where they are too many by now."""
+        self.walked += count
+        if self.walked > MOST:
+            raise MatchError(
+                f"the runs of the pattern lead through more than {MOST:,} ops of"
+                f" {self.body.label}: say what follows them, or which op they start behind"
+            )
 
     def _sources(self, index: int, link: Link, from_tensor: bool) -> Iterator[Use]:
         return self.tensors(index, link) if from_tensor else self.backward(index, link)

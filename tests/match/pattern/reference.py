@@ -14,10 +14,9 @@ import networkx as nx
 from networkx.algorithms.isomorphism import MultiDiGraphMatcher
 
 from graphpatch.graph.body import Body
-from graphpatch.match import glob
-from graphpatch.match.spec import Link, Match, Pattern, texts
+from graphpatch.match.spec import Link, Match, Pattern
+from tests.match.pattern.reference_links import fits, followers, is_such, reads, runs
 
-Tensor = tuple[str, str, int]
 Canonical = tuple[tuple[str, Any], ...]
 
 
@@ -93,73 +92,6 @@ def connected(small: Small) -> bool:
     graph.add_nodes_from([*small.ops, *small.tensors])
     graph.add_edges_from((a, b) for a, b, _ in small.edges if a in graph and b in graph)
     return bool(nx.is_connected(graph))
-
-
-# The body as a graph
-
-
-def reads(body: Body) -> list[tuple[int, int, Tensor | None]]:
-    """(reader, slot, tensor); None where it is a control input."""
-    found = []
-    for reader, inputs in enumerate(body.heads.inputs):
-        for slot, text in enumerate(inputs):
-            found.append((reader, slot, None if text[0] == "^" else tensor(body, text)))
-    return found
-
-
-def tensor(body: Body, text: str) -> Tensor:
-    op, *rest = text.split(":")
-    if len(rest) == 2:
-        return op, rest[0], int(rest[1])
-    return op, "", int(rest[0]) if rest else 0
-
-
-def output_number(body: Body, read: Tensor) -> int | None:
-    if body.is_main:
-        return read[2]
-    index = body.by_name.get(read[0])
-    if index is None:
-        return None
-    flat = next(node for node in body if node.index == index).outputs or []
-    return [(one.name, one.index) for one in flat].index(read[1:])
-
-
-def is_such(body: Body, index: int, match: Match) -> bool:
-    types = texts(match.op or "*")
-    return any(glob.matches(one, body.heads.ops[index]) for one in types)
-
-
-def fits(body: Body, use: tuple[int, int, Tensor | None], source: int | Tensor, link: Link) -> bool:
-    """Whether this use is one of the op or tensor by such a link."""
-    reader, slot, read = use
-    if isinstance(source, tuple):
-        return read == source and link.input in (None, slot)
-    if link.control:
-        return read is None and body.heads.inputs[reader][slot] == "^" + body.heads.names[source]
-    if read is None or read[0] != body.heads.names[source] or link.input not in (None, slot):
-        return False
-    return link.output is None or output_number(body, read) == link.output
-
-
-def followers(body: Body, source: int | Tensor, link: Link) -> list[int]:
-    return [use[0] for use in reads(body) if fits(body, use, source, link)]
-
-
-def runs(
-    body: Body, source: int | Tensor, end: int, link: Link, match: Match, taken: set[Any]
-) -> set[int] | None:
-    """The ops on all ways from the source to the end of a run; None where there is no way."""
-    found: set[int] | None = None
-    ways = [[index] for index in followers(body, source, link)]
-    on = Link(input=link.input)
-    while ways:
-        way = ways.pop()
-        if way[-1] in taken or not is_such(body, way[-1], match):
-            continue
-        if way[-1] == end:
-            found = (found or set()) | set(way)
-        ways += [[*way, index] for index in followers(body, way[-1], on) if index not in way]
-    return found
 
 
 def bindings(body: Body, small: Small) -> list[dict[str, Any]]:

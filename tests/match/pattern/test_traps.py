@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
-from graphpatch.errors import MatchError
-from graphpatch.match.pattern import search
 from tests import graphs
 from tests.graphs import node
 from tests.match.pattern.searched import bindings, body, found
@@ -236,6 +233,11 @@ def test_parallel_edges_each_need_their_own() -> None:
         assert found(body(*nodes), text) == (["r s"] if count <= 3 else []), text
     assert found(body(*nodes), "r:Relu -> s:AddN:2; r -> s:0; r -> s") == ["r s"]
     assert found(body(*nodes), "r:Relu -> s:AddN:1") == []
+    parts = node("p", "Split", "x", "x", num_split=2)
+    pattern = "p:Split[1] -> s:AddN; p[1] -> s; p[0] -> s"
+    for reads, wanted in (("p", "p", "p:1"), []), (("p:1", "p", "p:1"), ["p s"]):
+        added = node("s", "AddN", *reads, N=3)
+        assert found(body(X, parts, added), pattern) == wanted
 
 
 # Interior ops that are used outside.
@@ -285,77 +287,3 @@ def test_what_a_function_returns_is_used_outside() -> None:
         function = graphs.function("f", ["a"], inner, {"y": f"{returned}:output:0"})
         opened = graphs.opened(graphs.graphdef(functions=[function]))
         assert found(opened.functions["f"], pattern) == wanted
-
-
-# Bodies.
-
-
-def test_no_pattern_spans_the_border_of_a_body() -> None:
-    called = AttrValue(func={"name": "f"})
-    typed = {"Tin": ["float32"], "Tout": ["float32"]}
-    inner = [node("conv", "Conv2D", "a", "a"), node("relu", "Relu", "conv:output:0")]
-    function = graphs.function("f", ["a"], inner, {"y": "relu:activations:0"})
-    graph = graphs.opened(
-        graphs.graphdef(
-            X,
-            node("conv", "Conv2D", "x", "x"),
-            node("call", "PartitionedCall", "conv", f=called, **typed),
-            node("tanh", "Tanh", "call"),
-            functions=[function],
-        )
-    )
-    every = graph.main, graph.functions["f"]
-    assert [found(one, "Conv2D -> Relu") for one in every] == [[], ["conv relu"]]
-    assert [found(one, "Relu -> Tanh") for one in every] == [[], []]
-    assert [found(one, "Conv2D -> PartitionedCall -> Tanh") for one in every] == [
-        ["conv call tanh"],
-        [],
-    ]
-
-
-IN_FUNCTION = [
-    node("parts", "Split", "x", "a", num_split=3),
-    node("first", "Relu", "parts:output:0"),
-    node("last", "Relu", "parts:output:2"),
-    node("norm", "FusedBatchNormV3", "a", "x", "x", "x", "x"),
-    node("mean", "Tanh", "norm:batch_mean:0"),
-    node("both", "Mul", "first:activations:0", "a"),
-    node("after", "Tanh", "x", "^both"),
-]
-SPELLED: dict[str, tuple[str, list[str]]] = {
-    "an output of a list": ("Split[2] -> Relu", ["parts last"]),
-    "an output arg of its own": ("FusedBatchNormV3[1] -> Tanh", ["norm mean"]),
-    "another output arg": ("FusedBatchNormV3[0] -> Tanh", []),
-    "an argument is no op": ("* -> Mul:1", []),
-    "it is a tensor from outside": ("a:_ -> Mul:1", ["both"]),
-    "the same argument": ("a:_ -> Mul; a -> FusedBatchNormV3", ["both norm"]),
-    "two arguments": ("a:_ -> FusedBatchNormV3:0; a -> Split:0", []),
-    "slots": ("Relu -> Mul:0", ["first both"]),
-    "control edges": ("Mul ^-> Tanh", ["both after"]),
-}
-
-
-@pytest.mark.parametrize(("pattern", "wanted"), SPELLED.values(), ids=SPELLED)
-def test_inputs_as_functions_spell_them(pattern: str, wanted: list[str]) -> None:
-    assert found(body(*IN_FUNCTION, inputs="x a"), pattern) == wanted
-
-
-# In loops, and where there are too many.
-
-
-def test_a_loop_of_the_graph_is_walked_once() -> None:
-    nodes = [
-        X,
-        node("merge", "Merge", "x", "next", N=2),
-        node("relu", "Relu", "merge"),
-        node("next", "NextIteration", "relu"),
-    ]
-    assert found(body(*nodes), "Merge -> Relu -> NextIteration") == ["merge relu next"]
-    assert found(body(*nodes), "NextIteration -> Merge -> Relu") == ["next merge relu"]
-    assert found(body(*nodes), "Merge ->+ Relu|NextIteration") == ["merge (relu next)"]
-
-
-def test_too_many_matches_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MOST", 50)
-    with pytest.raises(MatchError, match="matches more than 50 times in main: say more"):
-        found(body(*MANY), "a:Relu -> s:AddN; b:Relu -> s")

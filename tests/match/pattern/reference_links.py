@@ -1,0 +1,75 @@
+"""The links of a body, read plainly: for the reference that patterns are compared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphpatch.graph.body import Body
+from graphpatch.match import glob
+from graphpatch.match.spec import Link, Match, texts
+
+Tensor = tuple[str, str, int]
+
+
+def reads(body: Body) -> list[tuple[int, int, Tensor | None]]:
+    """(reader, slot, tensor); None where it is a control input."""
+    found = []
+    for reader, inputs in enumerate(body.heads.inputs):
+        for slot, text in enumerate(inputs):
+            found.append((reader, slot, None if text[0] == "^" else tensor(body, text)))
+    return found
+
+
+def tensor(body: Body, text: str) -> Tensor:
+    op, *rest = text.split(":")
+    if len(rest) == 2:
+        return op, rest[0], int(rest[1])
+    return op, "", int(rest[0]) if rest else 0
+
+
+def output_number(body: Body, read: Tensor) -> int | None:
+    if body.is_main:
+        return read[2]
+    index = body.by_name.get(read[0])
+    if index is None:
+        return None
+    flat = next(node for node in body if node.index == index).outputs or []
+    return [(one.name, one.index) for one in flat].index(read[1:])
+
+
+def is_such(body: Body, index: int, match: Match) -> bool:
+    types = texts(match.op or "*")
+    return any(glob.matches(one, body.heads.ops[index]) for one in types)
+
+
+def fits(body: Body, use: tuple[int, int, Tensor | None], source: int | Tensor, link: Link) -> bool:
+    """Whether this use is one of the op or tensor by such a link."""
+    reader, slot, read = use
+    if isinstance(source, tuple):
+        return read == source and link.input in (None, slot)
+    if link.control:
+        return read is None and body.heads.inputs[reader][slot] == "^" + body.heads.names[source]
+    if read is None or read[0] != body.heads.names[source] or link.input not in (None, slot):
+        return False
+    return link.output is None or output_number(body, read) == link.output
+
+
+def followers(body: Body, source: int | Tensor, link: Link) -> list[int]:
+    return [use[0] for use in reads(body) if fits(body, use, source, link)]
+
+
+def runs(
+    body: Body, source: int | Tensor, end: int, link: Link, match: Match, taken: set[Any]
+) -> set[int] | None:
+    """The ops on all ways from the source to the end of a run; None where there is no way."""
+    found: set[int] | None = None
+    ways = [[index] for index in followers(body, source, link)]
+    on = Link(input=link.input)
+    while ways:
+        way = ways.pop()
+        if way[-1] in taken or not is_such(body, way[-1], match):
+            continue
+        if way[-1] == end:
+            found = (found or set()) | set(way)
+        ways += [[*way, index] for index in followers(body, way[-1], on) if index not in way]
+    return found
