@@ -28,6 +28,7 @@ OVERRIDES = {"stock": {"registered": "Relu6"}, "library": "guided_relu"}
 class Run(NamedTuple):
     seconds: float
     megabytes: float  # peak resident memory
+    processor: float = 0.0  # seconds, of which other processes take nothing
 
 
 class Target(NamedTuple):
@@ -101,7 +102,7 @@ def measure(command: Sequence[str], log: Path) -> Run:
     if process.returncode:
         raise SystemExit(f"{' '.join(command)}\nfailed: {log.read_text(errors='replace')[-2000:]}")
     unit = 1 if sys.platform == "darwin" else 1024
-    return Run(seconds, usage.ru_maxrss * unit / 1e6)
+    return Run(seconds, usage.ru_maxrss * unit / 1e6, usage.ru_utime + usage.ru_stime)
 
 
 def progress(text: str) -> None:
