@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from graphpatch.rules import rules_from
-from scripts.readme_gradients import with_table
+from scripts import readme_gradients, readme_patterns
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -29,18 +29,18 @@ def _in_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
+def ran(block: str) -> subprocess.CompletedProcess[str]:
+    """What the command of a console block says."""
+    words = shlex.split(block.partition("\n")[0])
+    assert words[:2] == ["$", "graphpatch"]
+    command = [sys.executable, "-m", "graphpatch", *words[2:]]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize("block", CONSOLE, ids=[block.partition("\n")[0] for block in CONSOLE])
 def test_a_command_prints_what_the_readme_shows(block: str) -> None:
-    command, _, expected = block.partition("\n")
-    words = shlex.split(command)
-    assert words[:2] == ["$", "graphpatch"]
-    run = subprocess.run(
-        [sys.executable, "-m", "graphpatch", *words[2:]],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (run.stdout + run.stderr).strip() == expected
+    run = ran(block)
+    assert (run.stdout + run.stderr).strip() == block.partition("\n")[2]
 
 
 def test_there_are_commands_to_run() -> None:
@@ -60,15 +60,20 @@ def test_each_gradient_in_the_text_is_one() -> None:
         assert len(rules_from(rules)) == 1
 
 
-def test_the_python_example_runs() -> None:
+def test_the_python_examples_run() -> None:
+    """One after the other, in the order of the text."""
     pytest.importorskip("tensorflow")
-    (code,) = blocks("python")
+    for block in CONSOLE:
+        if " -o " in block:  # what the examples then load
+            assert ran(block).returncode == 0
+    code = "\n".join(blocks("python"))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
 
 
-def test_the_library_is_listed_as_it_is() -> None:
-    assert with_table(README) == README
+def test_the_tables_list_what_there_is() -> None:
+    assert readme_gradients.with_table(README) == README
+    assert readme_patterns.with_table(README) == README
 
 
 def test_every_command_is_in_the_readme() -> None:
