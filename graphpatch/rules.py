@@ -174,7 +174,10 @@ def _on(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     on = texts(given)
     check_on(spec.match, on)
     if WHOLE in on and not isinstance(patch, WholePatch):
-        raise RulesError(f'patch.on: "{WHOLE}", a match as one op, goes with override_gradient')
+        raise RulesError(
+            f'patch.on: "{WHOLE}", a match as one op, goes with override_gradient and '
+            f"surrogate_gradient"
+        )
     return on
 
 
@@ -231,7 +234,7 @@ def _keys_at(last: str) -> list[str]:
         "value": Near,
     }  # fmt: skip
     for key, kind in KINDS.items():
-        for one in get_args(kind.value):
+        for one in (kind.value, *get_args(kind.value)):
             if isinstance(one, type) and issubclass(one, msgspec.Struct):
                 structs[key] = one
     return [field.encode_name for field in msgspec.structs.fields(structs.get(last, Match))]

@@ -8,15 +8,15 @@ from typing import Any
 
 from graphpatch import opdefs
 from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean
-from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.pattern.overlaps import WHOLE
 from graphpatch.match.select import Found, find
-from graphpatch.patches import WholePatch
+from graphpatch.patches import JointPatch, WholePatch
 from graphpatch.patches.group import grouped
+from graphpatch.patches.reach import refuse_shadowed
 from graphpatch.rules import Rule
 
 
@@ -43,7 +43,9 @@ def take(rule: Rule, graphs: Sequence[Graph]) -> Step:
         matched = [(graph, find(graph, rule.match, rule.on)) for graph in graphs]
         _expected(rule, graphs, sum(found.count for _, found in matched))
         nodes = [node for _, found in matched for node in found.nodes]
-        _refuse_shadowed(nodes)
+        if not isinstance(rule.patch, JointPatch):
+            for node in nodes:
+                refuse_shadowed(node)
         rule.patch.check(nodes)
         for graph, found in matched:
             step.matches.extend(entries(found, graph.label if len(graphs) > 1 else None))
@@ -58,6 +60,8 @@ def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
     dropped = left_out(rule.author.rule, found)  # as the ops are called before they are patched
     if rule.on == (WHOLE,):
         _patch_whole(rule, found, editor)
+    elif isinstance(rule.patch, JointPatch):
+        rule.patch.rewrite_all(found.nodes, editor)
     else:
         for node in found.nodes:
             rule.patch.rewrite(node, editor)
@@ -71,7 +75,7 @@ def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
 
 def _patch_whole(rule: Rule, found: Found, editor: Editor) -> None:
     if not isinstance(rule.patch, WholePatch):
-        raise PatchError(f'"on": "{WHOLE}" goes with override_gradient: a match as one op')
+        raise PatchError(f'"on": "{WHOLE}" goes with override_gradient and surrogate_gradient')
     # All before the first is patched: a match is of the graph as it was.
     groups = [grouped(kept.binding.nodes, kept.binding.inputs) for kept in found.kept]
     for group in groups:
@@ -119,14 +123,3 @@ def _expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
     missing = missing_tensors(graphs, rule.match)
     if missing and expect.min:
         raise MatchError(missing.strip())
-
-
-def _refuse_shadowed(nodes: Sequence[Node]) -> None:
-    """An op that an earlier rule put behind a gradient of its own is out of reach of the next."""
-    for node in nodes:
-        by = provenance.shadow(node)
-        if by:
-            raise PatchError(
-                f"no gradient reaches {node} any more, since rule {by!r} gave its outputs another "
-                f'one; leave it out of one of the rules: "not": {{"name": ...}}'
-            )

@@ -11,7 +11,10 @@ from graphpatch.errors import RulesError
 from graphpatch.rules import EMITS, load_rules, rules_from
 
 ZERO = {"override_gradient": "zero"}
-KIND_NAMES = "override_gradient, filter_gradient, stop_gradient, straight_through"
+KIND_NAMES = (
+    "override_gradient, filter_gradient, stop_gradient, straight_through, surrogate_gradient,"
+    " backward_as"
+)
 
 
 def rule(**keys: Any) -> dict[str, Any]:
@@ -115,7 +118,7 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "an unknown kind": (
         [patched(stop_gradients=True)],
         "rules[0].patch: unknown key 'stop_gradients';"
-        " nearest: stop_gradient, filter_gradient, override_gradient",
+        " nearest: stop_gradient, filter_gradient, surrogate_gradient",
     ),
     "an option of another kind": (
         [patched(override_gradient="zero", at="inputs")],

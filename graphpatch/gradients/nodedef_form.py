@@ -14,15 +14,20 @@ from graphpatch.gradients.constants import DTYPE_NUMBERS, Constant
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import AttrValue, Program, Step, Value, needed, op_def
+from graphpatch.gradients.shapes import Shape
 from graphpatch.gradients.signature import Signature
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Nodes in the order they are computed, and how the results asked for are spelled."""
+    """Nodes in the order they are computed, and how the results asked for are spelled.
+
+    `shapes` is what is known of the shapes of the results.
+    """
 
     nodes: tuple[NodeDef, ...]
     results: tuple[str, ...]
+    shapes: tuple[Shape, ...]
 
 
 def formula_nodes(
@@ -76,7 +81,7 @@ def node_defs(
         return f"{names[value.source]}:{output}:0" if in_function else names[value.source]
 
     nodes = tuple(_node_def(names[number], program.steps[number], spelled) for number in steps)
-    return Nodes(nodes, tuple(map(spelled, asked)))
+    return Nodes(nodes, tuple(map(spelled, asked)), tuple(value.shape for value in asked))
 
 
 def _names(program: Program, steps: Sequence[int], prefix: str) -> dict[int, str]:

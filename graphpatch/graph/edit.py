@@ -101,6 +101,18 @@ class Editor:
         self._write(node, payload, self.author.entry("added"))
         return node
 
+    def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
+        """Add an op that is another one on other inputs, written next to it."""
+        body = node.body
+        new = _append(body, names.fresh(name, _Taken(body)), node.op, tuple(inputs))
+        _place(new, node.index, before=False)
+        payload = nodedef.with_name(body.payload(node.index), new.name)
+        payload = nodedef.with_inputs(payload, inputs)
+        for key in (SHAPES, PROVENANCE):
+            payload = nodedef.with_attr(payload, key, None)
+        self._write(new, payload, self.author.entry("added", of=node.name))
+        return new
+
     def add_function(self, function: FunctionDef, gradient: str = "") -> None:
         """Put a function into the library, and the name of its gradient function beside it.
 

@@ -2,13 +2,14 @@
 
 `_graphpatch` is a list of strings, one JSON object an edit, oldest first:
 `{"rule": name, "id": fingerprint of the rule, "did": ..., ...}`, where an op was
-`added`, `renamed`, `enclosed` in a function, `shadowed` by another gradient, or had an `attr` or
-`input` changed, with what was there before, so that the edit can be taken back.
+`added` (`of`: as a clone of that op), `renamed`, `enclosed` in a function, `shadowed` by another
+gradient, or had an `attr` or `input` changed, with what was there before, so that the edit can be
+taken back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,13 @@ def entries(node: Node) -> list[dict[str, Any]]:
 def shadow(node: Node) -> str:
     """The rule that gave an op's outputs another gradient, so that none reaches the op itself."""
     return next((entry["rule"] for entry in entries(node) if entry.get("shadowed")), "")
+
+
+def clones(body: Body, names: Collection[str]) -> Iterator[Node]:
+    """The ops of a body that rules cloned from these."""
+    for node in touched(body):
+        if any(entry.get("of") in names for entry in entries(node)):
+            yield node
 
 
 def touched(body: Body) -> Iterator[Node]:

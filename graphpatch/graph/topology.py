@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from graphpatch import names
 from graphpatch.errors import ModelError
@@ -74,11 +74,17 @@ def upstream(body: Body, tensors: Iterable[TensorName], control: bool = False) -
     return marks
 
 
-def downstream(body: Body, tensors: Iterable[TensorName], control: bool = False) -> bytearray:
+def downstream(
+    body: Body,
+    tensors: Iterable[TensorName],
+    control: bool = False,
+    last: Container[str] = (),
+) -> bytearray:
     """Marks, by index, all ops that depend on one of these tensors.
 
     The op that gives a tensor is not among them, unless a loop leads back to it. With `control`,
-    those that run after it are, too. Linear in the size of what is found.
+    those that run after it are, too. What lies behind ops of the types `last` is not looked at.
+    Linear in the size of what is found.
     """
     op_names, inputs, readers = body.heads.names, body.heads.inputs, body.readers
     marks = bytearray(len(body))
@@ -93,6 +99,8 @@ def downstream(body: Body, tensors: Iterable[TensorName], control: bool = False)
         if marks[index]:
             continue
         marks[index] = 1
+        if body.heads.ops[index] in last:
+            continue
         for reader, slot in readers.get(op_names[index], ()):
             if not marks[reader] and (control or not inputs[reader][slot].startswith("^")):
                 stack.append(reader)

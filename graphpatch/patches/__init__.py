@@ -12,11 +12,13 @@ from graphpatch.gradients.spec import GradientSpec, parse
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.at import At
+from graphpatch.patches.backward_as import BackwardAs
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.group import Group
 from graphpatch.patches.override import OverrideGradient
 from graphpatch.patches.stop import StopGradient
 from graphpatch.patches.straight_through import StraightThrough
+from graphpatch.patches.surrogate import SurrogateGradient, surrogate
 
 
 class Patch(Protocol):
@@ -37,10 +39,25 @@ class WholePatch(Protocol):
         """Patch these ops as one, or raise PatchError."""
 
 
+@runtime_checkable
+class JointPatch(Protocol):
+    """A patch that hangs on all ops that its rule matched in a graph, and goes to them at once."""
+
+    def rewrite_all(self, nodes: Sequence[Node], editor: Editor) -> None:
+        """Change them, or raise PatchError; ops that no gradient reaches any more are its own."""
+
+
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which input of the op."""
 
     input: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class Until(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which input the op counts as, and up to which tensors."""
+
+    input: Annotated[int, msgspec.Meta(ge=0)] = 0
+    until: str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +88,20 @@ def _straight_through(value: bool | Input, emit: str) -> Patch:
     return StraightThrough(value.input if isinstance(value, Input) else 0)
 
 
+def _surrogate(value: str, emit: str) -> Patch:
+    return SurrogateGradient(surrogate(value), emit)
+
+
+def _backward_as(given: Until, emit: str) -> Patch:
+    until = (given.until,) if isinstance(given.until, str) else given.until
+    return BackwardAs(given.input, until, emit)
+
+
 KINDS: dict[str, Kind] = {
     "override_gradient": Kind(GradientSpec, _override, {}),
     "filter_gradient": Kind(GradientSpec, _filter, {"at": At}),
     "stop_gradient": Kind(Literal[True], _stop, {"at": At}),
     "straight_through": Kind(Literal[True] | Input, _straight_through, {}),
+    "surrogate_gradient": Kind(str, _surrogate, {}),
+    "backward_as": Kind(Until, _backward_as, {}),
 }

@@ -9,6 +9,7 @@ GradientDef for the function, its body is not looked at.
 from __future__ import annotations
 
 from graphpatch.errors import PatchError
+from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow
@@ -58,10 +59,20 @@ def _called_as_op(label: str, editor: Editor, seen: set[str]) -> Node | None:
     return None
 
 
+def refuse_shadowed(node: Node) -> None:
+    """Raise PatchError for an op that an earlier rule put behind a gradient of its own."""
+    by = provenance.shadow(node)
+    if by:
+        raise PatchError(
+            f"no gradient reaches {node} any more, since rule {by!r} gave its outputs another "
+            f'one; leave it out of one of the rules: "not": {{"name": ...}}'
+        )
+
+
 def _unreached(node: Node, editor: Editor) -> str:
     if node.body.is_main or place_of(node, editor).ignoring is None:
         return ""
-    if node.index in editor.cached(("v1", node.body.label), lambda: _in_control_flow(node.body)):
+    if in_control_flow(node, editor):
         return _in_loop(f"a v1 loop or branch in function {node.body.label}")
     return editor.cached(("unreached", node.body.label), lambda: _above(node.body, editor, set()))
 
@@ -91,7 +102,12 @@ def _in_loop(which: str) -> str:
     )
 
 
-def _in_control_flow(body: Body) -> frozenset[int]:
+def in_control_flow(node: Node, editor: Editor) -> bool:
+    """Whether an op lies in a v1 loop or branch."""
+    return node.index in editor.cached(("v1", node.body.label), lambda: _inside(node.body))
+
+
+def _inside(body: Body) -> frozenset[int]:
     """The ops of a body that lie in a v1 loop or branch: behind its Enter or Switch."""
     starts = flow.ENTERS | flow.SWITCHES
     todo = [index for op in starts for index in body.by_type.get(op, ())]

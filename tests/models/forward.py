@@ -39,6 +39,8 @@ KINDS: dict[str, Mapping[str, Any]] = {
     "stop outputs": {"patch": {"stop_gradient": True}},
     "stop inputs": {"patch": {"stop_gradient": True, "at": "inputs"}},
     "straight through": {"patch": {"straight_through": True}},
+    "surrogate": {"patch": {"surrogate_gradient": "sum(x * x)"}},
+    "surrogate, function": {"patch": {"surrogate_gradient": "sum(x * x)"}, "emit": "function"},
 }
 
 

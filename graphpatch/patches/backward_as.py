@@ -1,0 +1,160 @@
+"""`backward_as`: backward an op counts as one of its inputs, and what comes after it on that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphpatch import names
+from graphpatch.errors import PatchError, did_you_mean
+from graphpatch.graph import provenance, topology
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches import flow
+from graphpatch.patches.clean import Way
+from graphpatch.patches.ends import Ends, all_ends, is_differentiable, left, notes
+from graphpatch.patches.function_carrier import refuse_boundary
+from graphpatch.patches.join import Counted, join, refuse_in_part
+from graphpatch.patches.reach import check_reached, refuse_shadowed
+
+MOST = 3  # how many ops a message names
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardAs:
+    """Forward unchanged; backward, up to `until` the op counts as its input `input`.
+
+    For noise that the backward pass shall not see. What lies between is cloned on the clean input,
+    and where it ends, the tensor is given on as it is while its gradient goes the clean way. So the
+    ops between run twice; variables, placeholders and random numbers are shared. No gradient
+    reaches the noisy tensors between any more (None). Without `until`, it goes up to the float
+    tensors that no other float tensor is made of, or to the outputs of the function. The op must
+    keep dtype and shape of that input. When not to use it: where the gradient of what follows may
+    be taken at the noisy value, `straight_through` does without the clones.
+    """
+
+    input: int = 0
+    until: tuple[str, ...] | None = None
+    emit: str = "auto"
+
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Every op can be asked; what does not count as its input is refused by `rewrite`."""
+
+    def rewrite(self, node: Node, editor: Editor) -> None:
+        """Let one op count as its input."""
+        self.rewrite_all([node], editor)
+
+    def rewrite_all(self, nodes: Sequence[Node], editor: Editor) -> None:
+        """Let all these ops count as their input; clones of them by earlier rules do as well."""
+        by_body: dict[str, list[Node]] = {}
+        for node in nodes:
+            self._check(node)
+            check_reached(node, editor)
+            by_body.setdefault(node.body.label, []).append(node)
+        for found in by_body.values():
+            self._rewrite_body(found, editor)
+
+    def _rewrite_body(self, nodes: Sequence[Node], editor: Editor) -> None:
+        body = nodes[0].body
+        clones = list(provenance.clones(body, {node.name for node in nodes}))
+        for node in nodes if not clones else ():
+            refuse_shadowed(node)
+        way = Way(body, {node.index: self.input for node in (*nodes, *clones)}, editor)
+        ends = self._ends(way)
+        way.plan(ends)
+        for node, outputs in ends.items():
+            refuse_in_part(node, outputs, editor, self.emit)
+        self._refuse_unmet(nodes, way, ends)
+        found = left(way, ends)
+        for note in notes(way, ends, found, self.until is not None):
+            editor.note(note)
+        way.make()
+        self._join(way, ends, found.dead, editor)
+
+    def _join(self, way: Way, ends: Ends, dead: Sequence[Node], editor: Editor) -> None:
+        for node in dead:
+            editor.shadow(node)
+        counted = {node: _counted(way, node, outputs) for node, outputs in ends.items()}
+        behind = list(dead)
+        for node, found in counted.items():
+            join(node, found, editor, self.emit, [node, *behind])
+            behind = []
+
+    def _ends(self, way: Way) -> Ends:
+        if self.until is None:
+            return _all(way)
+        found: Ends = {}
+        for text in self.until:
+            node, output = _tensor(way.body, text)
+            if not way.holds(node):
+                raise PatchError(f'"until": {text} does not hang on {_named(way)}')
+            if output and node.index in way.noisy:
+                raise PatchError(f'"until": {text} is not output 0, which counts as the input')
+            arg = flow.outputs(node)[output]
+            if not flow.carries(arg):
+                raise PatchError(f'"until": {text} {flow.why_not(arg)}')
+            if not is_differentiable(node):
+                raise PatchError(f'"until": no gradient flows back through {node}')
+            if output not in found.setdefault(node, []):
+                found[node].append(output)
+        return found
+
+    def _refuse_unmet(self, nodes: Sequence[Node], way: Way, ends: Ends) -> None:
+        unmet = [node for node in nodes if node.index not in way.met]
+        if unmet and not provenance.shadow(unmet[0]):
+            reached = ", ".join(node.name for node in ends)
+            raise PatchError(f"{unmet[0]}: no clean way leads from it to {reached}; leave it out")
+
+    def _check(self, node: Node) -> None:
+        """Raise PatchError where the op cannot count as that input."""
+        refuse_boundary(node)
+        inputs, outputs = flow.inputs(node), flow.outputs(node)
+        if self.input >= len(inputs):
+            raise PatchError(f"{node} has no input {self.input}; it has {len(inputs)}")
+        if not outputs:
+            raise PatchError(f"{node} has no outputs")
+        for arg in (inputs[self.input], outputs[0]):
+            if not flow.carries(arg):
+                raise PatchError(
+                    f"{node} cannot count as its input: {arg.name} {flow.why_not(arg)}"
+                )
+        if inputs[self.input].dtype != outputs[0].dtype:
+            raise PatchError(f"{node}: input {self.input} has another dtype than output 0")
+        known = node.opdef
+        if known and known.known_to != "library" and self.input not in known.keeps_shape:
+            raise PatchError(
+                f"{node} is not known to keep the shape of input {self.input}, so it cannot count "
+                f"as that input"
+            )
+
+
+def _all(way: Way) -> Ends:
+    found = all_ends(way)
+    if not found:
+        raise PatchError(f"no float tensor at the end of {way.body.label} hangs on {_named(way)}")
+    return found
+
+
+def _named(way: Way) -> str:
+    """The noisy ops, for a message."""
+    nodes = [str(Node(way.body, index)) for index in way.noisy]
+    more = f" and {len(nodes) - MOST} more" if len(nodes) > MOST else ""
+    loop = '; in a v1 loop "until" names tensors of the same iteration' if way.in_loop else ""
+    return ", ".join(nodes[:MOST]) + more + loop
+
+
+def _counted(way: Way, node: Node, outputs: Sequence[int]) -> dict[int, Counted]:
+    if node.index in way.noisy:
+        return {0: way.counted(node)}
+    return {output: Counted(way.of(node.tensor(output))) for output in outputs}
+
+
+def _tensor(body: Body, text: str) -> tuple[Node, int]:
+    """The op and the output that a name in "until" means."""
+    found = topology.tensor_named(body, text)
+    producer = None if found is None else body.producer(str(found))
+    if found is None or producer is None:
+        near = did_you_mean(names.op_of(text), body.heads.names)
+        raise PatchError(f'"until": there is no tensor {text!r} in {body.label}{near}')
+    spelled = [names.parse(producer.tensor(n)) for n in range(len(flow.outputs(producer)))]
+    return producer, spelled.index(found)

@@ -1,0 +1,156 @@
+"""The clean way: what lies between noisy ops and the tensors where they stop counting, cloned.
+
+A clone reads clean tensors, and all else that the original reads: variables, placeholders and
+constants are shared, as they are not behind the noise. So is an op with a state through which no
+gradient flows, such as one that draws random numbers of a noisy tensor's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from graphpatch import names
+from graphpatch.errors import PatchError
+from graphpatch.graph import topology
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches import flow
+from graphpatch.patches.join import Counted, repeat
+from graphpatch.patches.state import why_not_twice
+
+SUFFIX = "clean"
+NEXT = frozenset({"NextIteration", "RefNextIteration"})
+
+
+@dataclass(eq=False)
+class Way:
+    """The ops from noisy ones on, in one body; `noisy` has which input each counts as.
+
+    `clones` are the originals that are cloned, in the order in which they are computed; `met` the
+    noisy ops that were met on the way.
+    """
+
+    body: Body
+    noisy: Mapping[int, int]
+    editor: Editor
+    clones: list[Node] = field(default_factory=list)
+    met: set[int] = field(default_factory=set)
+    clean: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        starts = [names.parse(Node(self.body, index).tensor(0)) for index in self.noisy]
+        # One iteration of a v1 loop: what it hands on to the next is noisy, as its forward is.
+        self.behind = topology.downstream(self.body, starts, last=NEXT)
+        self._seen: set[int] = set()
+
+    def holds(self, node: Node) -> bool:
+        """Whether an op is noisy, or behind one that is."""
+        return node.index in self.noisy or bool(self.behind[node.index])
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether it goes on in the next iteration of a v1 loop."""
+        return any(self.behind[index] for op in NEXT for index in self.body.by_type.get(op, ()))
+
+    def noisy_nodes(self) -> list[Node]:
+        """The noisy ops that were met on the way."""
+        return [Node(self.body, index) for index in sorted(self.met)]
+
+    def plan(self, ends: Iterable[Node]) -> None:
+        """Find what is to be cloned for these ops to be clean; nothing is changed.
+
+        Raises PatchError where something on the way cannot run a second time.
+        """
+        for end in ends:
+            stack: list[tuple[Node, Iterator[Node]]] = []
+            self._enter(end, stack)
+            while stack:
+                node, producers = stack[-1]
+                following = next(producers, None)
+                if following is not None:
+                    self._enter(following, stack)
+                    continue
+                stack.pop()
+                if node.index not in self.noisy:
+                    self.clones.append(node)
+
+    def _enter(self, node: Node, stack: list[tuple[Node, Iterator[Node]]]) -> None:
+        if node.index in self._seen:
+            return
+        self._seen.add(node.index)
+        if node.index in self.noisy:
+            self.met.add(node.index)
+        elif self._is_shared(node):
+            return
+        stack.append((node, self._producers(node)))
+
+    def _producers(self, node: Node) -> Iterator[Node]:
+        """The ops behind the noise that a clean op reads."""
+        for text in self._texts(node):
+            producer = self.body.producer(text)
+            if producer is not None and self.holds(producer):
+                _refuse_other_output(producer, text, self.noisy)
+                yield producer
+
+    def _texts(self, node: Node) -> Sequence[str]:
+        if node.index in self.noisy:
+            return [node.data_inputs[self.noisy[node.index]]]
+        return node.data_inputs
+
+    def _is_shared(self, node: Node) -> bool:
+        """Whether the clean way reads an op as it is, though it is behind the noise."""
+        reason = why_not_twice(node, self.editor)
+        if not reason:
+            return False
+        flat, known = node.arguments, node.opdef
+        if flat is None or known is None or node.op in flow.BOUNDARIES | flow.FED:
+            raise PatchError(reason)
+        noisy = [
+            arg for arg, one in zip(flat, node.data_inputs, strict=False) if self._is_noisy(one)
+        ]
+        if known.gradient != "none" and any(flow.is_asked_for(arg) for arg in noisy):
+            raise PatchError(reason)
+        return True
+
+    def _is_noisy(self, text: str) -> bool:
+        producer = self.body.producer(text)
+        return producer is not None and self.holds(producer)
+
+    def make(self) -> None:
+        """Add the clones."""
+        for node in self.clones:
+            inputs = [text if text.startswith("^") else self.of(text) for text in node.inputs]
+            clone = self.editor.clone(node, f"{node.name}/{SUFFIX}", inputs)
+            for output in range(len(node.outputs or ())):
+                self.clean[_key(node.tensor(output))] = clone.tensor(output)
+
+    def of(self, text: str) -> str:
+        """The clean tensor for one, which is itself where it is not behind the noise."""
+        key, producer = _key(text), self.body.producer(text)
+        if key not in self.clean and producer is not None and producer.index in self.noisy:
+            one = self.counted(producer)
+            name = f"{producer.name}/{SUFFIX}"
+            self.clean[key] = (
+                repeat(one.tensor, text, name, producer, self.editor)
+                if one.repeated
+                else one.tensor
+            )
+        return self.clean.get(key, text)
+
+    def counted(self, noisy: Node) -> Counted:
+        """What a noisy op counts as: its input, made clean in turn."""
+        known = noisy.opdef
+        repeated = known is None or known.broadcasts or not known.keeps_shape
+        return Counted(self.of(noisy.data_inputs[self.noisy[noisy.index]]), repeated)
+
+
+def _key(text: str) -> str:
+    return str(names.parse(text))
+
+
+def _refuse_other_output(producer: Node, text: str, noisy: Mapping[int, int]) -> None:
+    if producer.index in noisy and _key(text) != _key(producer.tensor(0)):
+        raise PatchError(
+            f"{producer} counts as its input where output 0 is read, and {text} is not"
+        )

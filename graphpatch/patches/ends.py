@@ -1,0 +1,168 @@
+"""Where the clean way ends, which ops no gradient reaches then, and what is noisy all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from graphpatch import names
+from graphpatch.graph import topology
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import uses
+from graphpatch.patches import flow
+from graphpatch.patches.clean import Way
+
+Ends: TypeAlias = dict[Node, list[int]]
+"""The ops at which the clean way ends, with those of their outputs."""
+
+# Ops whose gradient does not hang on the value of what they read.
+LINEAR = frozenset(
+    "Add AddN AddV2 AvgPool AvgPool3D BatchToSpaceND BiasAdd BroadcastTo Cast Concat ConcatV2"
+    " DepthToSpace EnsureShape ExpandDims Identity IdentityN Mean Neg Pack Pad PadV2"
+    " PlaceholderWithDefault PreventGradient Reshape ResizeBilinear ReverseV2 Roll Slice Snapshot"
+    " SpaceToBatchND SpaceToDepth Split SplitV Squeeze StridedSlice Sub Sum Tile Transpose"
+    " Unpack".split()
+)
+# Nor on it where the other input is a constant.
+BILINEAR = frozenset(
+    "BatchMatMul BatchMatMulV2 BatchMatMulV3 Conv2D Conv3D DepthwiseConv2dNative MatMul Mul".split()
+)
+
+
+def all_ends(way: Way) -> Ends:
+    """The outputs of the body: of the main graph, float tensors that no other is made of."""
+    found: Ends = {}
+    for node in way.body:
+        if way.holds(node) and is_differentiable(node):
+            outputs = [n for n, arg in enumerate(node.outputs or ()) if flow.carries(arg)]
+            ending = [output for output in outputs if _is_end(node, output)]
+            if ending:
+                found[node] = ending
+    return found
+
+
+def _is_end(node: Node, output: int) -> bool:
+    body = node.body
+    if not body.is_main:
+        return names.parse(node.tensor(output)) in map(names.parse, body.ret.values())
+    return not any(_gives_on(reader) for reader, _ in uses(node, output))
+
+
+def _gives_on(node: Node) -> bool:
+    """Whether a float tensor is made of what the op reads, and gradients flow back through it."""
+    flat = node.outputs
+    return is_differentiable(node) and (flat is None or any(map(flow.is_asked_for, flat)))
+
+
+def is_differentiable(node: Node) -> bool:
+    """Whether TensorFlow lets gradients flow through an op."""
+    return node.opdef is None or node.opdef.gradient != "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What remains of the noisy way once the ends are given on.
+
+    `dead` are the ops that no gradient reaches any more, the ends not among them. `beside` has,
+    for each op that one still reaches by a way round the ends, who reads it there ("" for the
+    output of a function).
+    """
+
+    dead: list[Node]
+    beside: dict[Node, str]
+
+
+def left(way: Way, ends: Ends) -> Left:
+    """What the ends leave; to be asked before the graph is changed."""
+    region = {node.index: node for node in (*way.clones, *way.noisy_nodes())}
+    stopped = {node.index for node in ends if _is_whole(node, ends[node])}
+    beside = {
+        node: reader
+        for index, node in region.items()
+        if index not in stopped and (reader := _outside(node, region)) is not None
+    }
+    alive = {node.index for node in beside}
+    todo = list(beside)
+    while todo:
+        for text in todo.pop().data_inputs:
+            producer = way.body.producer(text)
+            index = -1 if producer is None else producer.index
+            if index in region.keys() - stopped - alive:
+                alive.add(index)
+                todo.append(region[index])
+    return Left([region[i] for i in sorted(region.keys() - stopped - alive)], beside)
+
+
+def _is_whole(node: Node, outputs: list[int]) -> bool:
+    carrying = [n for n, arg in enumerate(node.outputs or ()) if flow.carries(arg)]
+    return set(carrying) <= set(outputs)
+
+
+def _outside(node: Node, region: Mapping[int, Node]) -> str | None:
+    """Who reads an op outside of the region so that gradients flow back to it."""
+    body = node.body
+    for index, slot in body.readers.get(node.name, ()):
+        reader, is_data = Node(body, index), not body.heads.inputs[index][slot].startswith("^")
+        if is_data and index not in region and _gives_on(reader):
+            return str(reader)
+    return "" if any(names.op_of(text) == node.name for text in body.ret.values()) else None
+
+
+def noisy_after(way: Way, ends: Ends, dead: Collection[Node]) -> Node | None:
+    """An op behind the ends whose gradient is taken at a noisy value."""
+    tensors = [names.parse(node.tensor(n)) for node, outputs in ends.items() for n in outputs]
+    marks = topology.downstream(way.body, tensors)
+    clean = {node.index for node in (*dead, *ends)}
+    for index, mark in enumerate(marks):
+        node = Node(way.body, index)
+        if mark and index not in clean and _gives_on(node) and not _is_linear(node, marks, ends):
+            return node
+    return None
+
+
+def _is_linear(node: Node, marks: bytearray, ends: Ends) -> bool:
+    """Whether what flows back through an op does not hang on the noisy tensors that it reads."""
+    if node.op in LINEAR:
+        return True
+    producers = [node.body.producer(text) for text in node.data_inputs]
+    noisy = [one is not None and bool(marks[one.index] or one in ends) for one in producers]
+    if node.op in {"Div", "RealDiv"}:
+        return noisy == [True, False] and _is_constant(producers[1])
+    if node.op not in BILINEAR or sum(noisy) != 1:
+        return False
+    return all(
+        is_noisy or _is_constant(one) for one, is_noisy in zip(producers, noisy, strict=True)
+    )
+
+
+def _is_constant(node: Node | None) -> bool:
+    while node is not None and node.op in {"Identity", "Enter"} and node.data_inputs:
+        node = node.body.producer(node.data_inputs[0])
+    return node is not None and node.op == "Const"
+
+
+def notes(way: Way, ends: Ends, found: Left, is_named: bool) -> Iterator[str]:
+    """What the report says of a gradient that is still noisy, or of where the clean way ends."""
+    reached = ", ".join(node.tensor(n) for node, outputs in ends.items() for n in outputs)
+    if not is_named:
+        yield f"in {way.body.label} the clean way goes up to {reached}"
+    after = noisy_after(way, ends, found.dead)
+    if after is not None:
+        yield (
+            f"the gradient is still noisy behind {reached}: that of {after} is taken at a noisy "
+            f'value; without "until" the clean way goes up to the end'
+        )
+    for node, reader in list(found.beside.items())[:1]:
+        by = reader or f"the output of function {way.body.label}"
+        yield f"the gradient is still noisy beside {reached}: {by} reads {node}"
+    if way.in_loop:
+        yield (
+            f"{reached}: the clean way ends with each iteration of a v1 loop; the next one begins "
+            f"with noisy values"
+        )
+    if not way.body.is_main:
+        yield (
+            f"function {way.body.label}: the clean way ends in it; what comes after it takes its "
+            f"gradient at noisy values"
+        )

@@ -1,0 +1,164 @@
+"""One tensor forward, another backward: an output is given on, its gradient goes to another tensor.
+
+`Select(true, StopGradient(forward), backward)` with the stock gradient of AddN, which passes the
+upstream gradient to every input as it is. Select copies the bits of `forward`, whatever `backward`
+is: adding a zero would do it too, but TensorFlow's threads flush subnormal numbers in arithmetic,
+and infinity minus itself is NaN. Where that key is ignored, or an optimiser would take the
+construction apart, a call of a function carries the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from graphpatch.errors import PatchError
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.spec import Written
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Attrs, Editor
+from graphpatch.opdefs import FlatArg
+from graphpatch.patches import flow
+from graphpatch.patches.function_carrier import attach_to, computed_functions, is_kept
+from graphpatch.patches.place import place_of
+
+# The op type whose registered gradient is dy for each input.
+ALIKE = "AddN"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The tensor that an output counts as on the way back.
+
+    `repeated`: its shape is not known to be that of the output, to which it is repeated then; a
+    tensor that cannot be is an error at run time.
+    """
+
+    tensor: str
+    repeated: bool = False
+
+
+def by_function(node: Node, editor: Editor, emit: str) -> bool:
+    """Whether a function must carry it, as TensorFlow would ignore the key, or the rule asks."""
+    ignored = place_of(node, editor).ignoring is not None and not editor.graph.is_exported
+    if ignored and emit == "attr":
+        raise PatchError(
+            f"{node} is in a function where TensorFlow ignores attrs: there the gradient travels "
+            f"as a function (emit: auto)"
+        )
+    return ignored or emit == "function"
+
+
+def join(
+    node: Node,
+    counted: Mapping[int, Counted],
+    editor: Editor,
+    emit: str,
+    behind: Sequence[Node] = (),
+) -> None:
+    """Let outputs of an op count as other tensors on the way back; those not named stay.
+
+    The op moves to `NAME/forward`. No gradient reaches the ops `behind` it any more. Raises
+    PatchError where a function would have to carry some of the outputs alone.
+    """
+    flat = flow.outputs(node)
+    if by_function(node, editor, emit):
+        _attach(node, flat, counted, editor, behind)
+    elif len(flat) == 1:
+        name, values = node.name, _values(flat[0])
+        editor.take_name(
+            node, "Select", lambda moved: _read(name, 0, counted[0], moved, editor), values, True
+        )
+        editor.used("construction")
+    else:
+        _several(node, flat, counted, editor)
+        editor.used("construction")
+
+
+def refuse_in_part(node: Node, outputs: Sequence[int], editor: Editor, emit: str) -> None:
+    """Raise PatchError where `join` would have to carry some outputs of an op, and not others."""
+    flat = flow.outputs(node)
+    if any(arg.is_ref or arg.dtype is None for arg in flat):
+        raise PatchError(f"{node}: its outputs cannot be given on, as one is a reference")
+    others = [n for n, arg in enumerate(flat) if flow.carries(arg) and n not in outputs]
+    if others and by_function(node, editor, emit):
+        raise PatchError(
+            f"{node}: a function carries all its outputs or none, and output {others[0]} is not "
+            f"named"
+        )
+
+
+def _values(arg: FlatArg) -> Attrs:
+    return {"T": attrs.dtype(arg.dtype or ""), attrs.OVERRIDE: attrs.text(ALIKE)}
+
+
+def _several(
+    node: Node, flat: Sequence[FlatArg], counted: Mapping[int, Counted], editor: Editor
+) -> None:
+    name = node.name
+
+    def through(moved: Node) -> list[str]:
+        read = [moved.tensor(output) for output in range(len(flat))]
+        for output, one in counted.items():
+            texts = _read(name, output, one, moved, editor)
+            select = f"{name}/join_{output}"
+            read[output] = editor.add(select, "Select", texts, _values(flat[output]), moved).tensor(
+                0
+            )
+        return read
+
+    values = {"T": attrs.dtypes([arg.dtype or "" for arg in flat])}
+    carrying = [n for n, arg in enumerate(flat) if flow.carries(arg)]
+    editor.take_name(node, "IdentityN", through, values, shadow=set(carrying) <= counted.keys())
+
+
+def _read(name: str, output: int, one: Counted, moved: Node, editor: Editor) -> list[str]:
+    """What the Select reads: a condition that is true throughout, the forward tensor, the other.
+
+    It is made of tensors, not of constants, and so stands in a v1 loop or branch as it is.
+    """
+    flat, suffix = flow.outputs(moved), f"_{output}" if output else ""
+    typed = {"T": attrs.dtype(flat[output].dtype or "")}
+
+    def added(word: str, op: str, texts: Sequence[str], values: Attrs) -> str:
+        return editor.add(f"{name}/{word}{suffix}", op, texts, values, moved).tensor(0)
+
+    stop = added("stop", "StopGradient", [moved.tensor(output)], typed)
+    same = added("same", "Equal", [stop, stop], typed)
+    true = added("true", "OnesLike", [same], {"T": attrs.dtype("bool")})
+    backward = one.tensor
+    if one.repeated:
+        backward = repeat(backward, stop, f"{name}/repeat{suffix}", moved, editor)
+    return [true, stop, backward]
+
+
+def repeat(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> str:
+    """The tensor repeated to the shape of another of its dtype; an error where it cannot be."""
+    typed = {"T": attrs.dtype(flow.outputs(beside)[0].dtype or "")}
+    shape = editor.add(f"{name}/Shape", "Shape", [like], typed, beside).tensor(0)
+    return editor.add(f"{name}/BroadcastTo", "BroadcastTo", [tensor, shape], typed, beside).tensor(
+        0
+    )
+
+
+def _attach(
+    node: Node,
+    flat: Sequence[FlatArg],
+    counted: Mapping[int, Counted],
+    editor: Editor,
+    behind: Sequence[Node],
+) -> None:
+    """The same by a function, whose gradient is dy, summed to the shape of a tensor if need be."""
+    outputs, known = sorted(counted), not any(one.repeated for one in counted.values())
+    signature = Signature.of(
+        [(f"x{n}", flat[output].dtype or "") for n, output in enumerate(outputs)],
+        [(f"y{n}", arg.dtype or "") for n, arg in enumerate(flat)],
+        same_shape=known and len(outputs) == 1,
+    )
+    texts = [f"sum_like(dy{o}, x{n})" for n, o in enumerate(outputs)]
+    gradient = Written(Formula.parse(["dy"] if signature.same_shape else texts))
+    found = computed_functions(gradient, signature, is_kept(node, editor), editor)
+    read = [counted[output].tensor for output in outputs]
+    attach_to(node, found, read, behind or [node], editor)

@@ -1,0 +1,181 @@
+"""`surrogate_gradient`: the op forward, the gradient of a formula of its inputs backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphpatch.errors import FormulaError, PatchError, RulesError
+from graphpatch.gradients.expression import Call, Expression, Variable
+from graphpatch.gradients.fits import signature
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.nodedef_form import Nodes, formula_nodes
+from graphpatch.gradients.shapes import Shape
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.names import op_of
+from graphpatch.opdefs import FlatArg
+from graphpatch.patches import flow
+from graphpatch.patches.carrier import refuse_carried
+from graphpatch.patches.function_carrier import refuse_boundary
+from graphpatch.patches.group import Group
+from graphpatch.patches.join import Counted, by_function, join
+from graphpatch.patches.reach import check_reached, in_control_flow
+
+# Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
+# shape or decide alone.
+FLAT = frozenset(
+    "< <= > >= == != and or not sign floor round is_finite is_nan zeros_like ones_like stop".split()
+)
+LENT = {"where": 0, "reshape_like": 1, "broadcast_like": 1, "sum_like": 1, "cast_like": 1}
+
+# Ops of formulas that have no gradient in a function that a Session differentiates as a whole.
+UNKNOWN_TO_FUNCTIONS = frozenset({"Erf", "IsNan", "Round", "SelectV2", "Softplus"})
+
+
+def surrogate(text: str) -> Formula:
+    """The formula g. Raises RulesError where it is none of inputs alone, or nothing flows back."""
+    formula = Formula.parse(text)
+    foreign = sorted(name for name in formula.variables if not name.startswith("x"))
+    if foreign:
+        raise RulesError(
+            f"{foreign[0]} is no input: a surrogate is a formula of x0, x1, ..., which TensorFlow "
+            f"differentiates itself; override_gradient takes one of y and dy"
+        )
+    if not any(expression and _flows(expression) for expression in formula.expressions):
+        raise RulesError(f"nothing flows back through {text!r}; stop_gradient says that")
+    return formula
+
+
+def _flows(expression: Expression) -> bool:
+    if not isinstance(expression, Call):
+        return isinstance(expression, Variable)
+    if expression.function in FLAT:
+        return False
+    lent = LENT.get(expression.function)
+    return any(_flows(part) for n, part in enumerate(expression.arguments) if n != lent)
+
+
+@dataclass(frozen=True, slots=True)
+class SurrogateGradient:
+    """Forward unchanged; backward, the op counts as `formula` of its inputs.
+
+    The ops of the formula are put beside the op, and TensorFlow differentiates them. The forward
+    pass does not hang on them: it is the op's bit for bit where g is infinite or NaN, too, and what
+    flows back there is what TensorFlow makes of it. The op must give one tensor, to whose shape g
+    is repeated where it is smaller. When not to use it: where the gradient itself is known,
+    `override_gradient` needs no forward pass of g.
+    """
+
+    formula: Formula
+    emit: str = "auto"
+
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Every op can be asked; what has no such inputs is refused by `rewrite`."""
+
+    def rewrite(self, node: Node, editor: Editor) -> None:
+        """Let one op count as the formula."""
+        if node.op in flow.FED:
+            raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
+        self._put(node, node.data_inputs, flow.inputs(node), [node], editor)
+
+    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+        """Let a match count as the formula of what it reads."""
+        self._put(group.last, group.reads, group.args, group.nodes, editor)
+
+    def _put(
+        self,
+        node: Node,
+        reads: Sequence[str],
+        args: Sequence[FlatArg],
+        behind: Sequence[Node],
+        editor: Editor,
+    ) -> None:
+        for one in behind:
+            refuse_boundary(one)
+            refuse_carried(one)
+        check_reached(node, editor)
+        dtype = _output_of(node)
+        found = self._nodes(node, reads, args, dtype)
+        carried = by_function(node, editor, self.emit)
+        _refuse_unknown(node, found, carried and by_function(node, editor, "auto"))
+        for one in behind:
+            if one != node and one.data_inputs:
+                editor.shadow(one)
+        known = len(behind) == 1 and _has_shape_of(node, found.shapes[0])
+        tensor = _added(found, node, editor)
+        join(node, {0: Counted(tensor, not known)}, editor, self.emit, behind)
+
+    def _nodes(
+        self, node: Node, reads: Sequence[str], args: Sequence[FlatArg], dtype: str
+    ) -> Nodes:
+        """The ops of the formula on these tensors."""
+        for place, arg in enumerate(args):
+            if arg.dtype is None:
+                raise PatchError(f"{node}: input {place} ({arg.name}) {flow.why_not(arg)}")
+        legal = {f"x{place}" for place in range(len(args))}
+        missing = sorted(self.formula.variables - legal)
+        if missing:
+            has = f"x0 to x{len(args) - 1}" if args else "nothing"
+            raise PatchError(f"{node} has no {missing[0]}: it reads {has}")
+        inputs = [(text, arg.dtype or "") for text, arg in zip(reads, args, strict=True)]
+        body, name = node.body, f"{node.name}/surrogate"
+        try:
+            values = signature(node).attrs
+            return formula_nodes(self.formula, inputs, dtype, name, not body.is_main, values)
+        except (FormulaError, ValueError) as error:
+            raise PatchError(f"{node}: {error}") from error
+
+
+def _output_of(node: Node) -> str:
+    """The dtype of the op's one output."""
+    outputs = flow.outputs(node)
+    if len(outputs) != 1:
+        raise PatchError(f"{node} has {len(outputs)} outputs; surrogate_gradient needs one")
+    if not flow.carries(outputs[0]):
+        raise PatchError(f"{node}: {outputs[0].name} {flow.why_not(outputs[0])}")
+    return outputs[0].dtype or ""
+
+
+def _refuse_unknown(node: Node, found: Nodes, whole: bool) -> None:
+    unknown = sorted({one.op for one in found.nodes} & UNKNOWN_TO_FUNCTIONS) if whole else []
+    if unknown:
+        raise PatchError(
+            f"{node} is in a function that a Session differentiates as a whole, where TensorFlow "
+            f"has no gradient of {', '.join(unknown)}, of which the formula is made; write it with "
+            f'other functions, or inline the function ("body": "main" leaves functions out)'
+        )
+
+
+def _has_shape_of(node: Node, shape: Shape) -> bool:
+    """Whether the formula is known to have the shape of the op's output, in every run."""
+    op, exact = node.opdef, shape.exactly
+    if op is None or not exact:
+        return False
+    kept = {f"x{place}" for place in op.keeps_shape}
+    return exact == kept if op.broadcasts else exact <= kept
+
+
+def _added(found: Nodes, node: Node, editor: Editor) -> str:
+    """The ops of the formula, put beside the op; the tensor that is their result."""
+    anchor, names = _anchor(node, editor), dict[str, str]()
+
+    def now(text: str) -> str:
+        op = op_of(text)
+        return names.get(op, op) + text[len(op) :]
+
+    for one in found.nodes:
+        inputs = [now(text) for text in one.input] or anchor
+        added = editor.add(one.name, one.op, inputs, one.attr, node)
+        names[one.name] = added.name
+    return now(found.results[0])
+
+
+def _anchor(node: Node, editor: Editor) -> list[str]:
+    """What a constant must wait for, so as to be in the v1 loop or branch that the op is in."""
+    if not in_control_flow(node, editor):
+        return []
+    typed = {"T": attrs.dtype(flow.inputs(node)[0].dtype or "")}
+    anchor = editor.add(f"{node.name}/surrogate/in", "Identity", [node.data_inputs[0]], typed, node)
+    return [f"^{anchor.name}"]

@@ -1,0 +1,237 @@
+"""backward_as, without TensorFlow: what is cloned, what is shared, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.errors import GraphpatchError, PatchError, RulesError
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body
+from graphpatch.rules import rules_from
+from tests import graphs
+from tests.graphs import const, function, graphdef, node
+
+X, U = node("x", "Placeholder"), node("u", "Placeholder")
+NOISY = (X, U, node("n", "Mul", "x", "u"))
+
+
+def rule(match: Any = None, **keys: Any) -> dict[str, Any]:
+    found = {key: keys.pop(key) for key in ("input", "until") if key in keys}
+    return {"match": match or {"name": "n"}, "patch": {"backward_as": found}, **keys}
+
+
+def patched(folder: Path, *nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
+    path = folder / "model.pb"
+    path.write_bytes(graphdef(*nodes, functions=functions).SerializeToString())
+    return graphpatch.apply([rule(**keys)], path)
+
+
+def main_of(result: graphpatch.Result) -> Body:
+    return result.model.graphs[0].main
+
+
+def cloned(body: Body) -> set[str]:
+    """The originals that have clones."""
+    return {entry["of"] for one in body for entry in provenance.entries(one) if "of" in entry}
+
+
+def test_what_lies_between_is_cloned_on_the_clean_input(tmp_path: Path) -> None:
+    body = main_of(patched(tmp_path, *NOISY, node("t", "Tanh", "n"), node("z", "Sqrt", "t")))
+    assert cloned(body) == {"t", "z"}
+    assert body.node("t/clean").inputs == ("n/clean/BroadcastTo",)
+    assert body.node("n/clean/BroadcastTo").inputs == ("x", "n/clean/Shape")
+    assert body.node("z/clean").inputs == ("t/clean",)
+    assert body.node("z").op == "Select"
+    assert body.node("z").inputs == ("z/true", "z/stop", "z/clean")
+    assert body.node("z/forward").inputs == ("t",)
+    assert {one.name for one in body if provenance.shadow(one)} == {"n", "t", "z/forward"}
+
+
+def test_an_op_that_keeps_its_shape_is_just_left_out(tmp_path: Path) -> None:
+    nodes = (X, node("n", "Round", "x"), node("z", "Tanh", "n"))
+    assert main_of(patched(tmp_path, *nodes)).node("z/clean").inputs == ("x",)
+
+
+def test_the_noisy_op_itself_as_the_end(tmp_path: Path) -> None:
+    body = main_of(patched(tmp_path, *NOISY, node("y", "Tanh", "n"), until="n"))
+    assert cloned(body) == set()
+    assert body.node("n").inputs == ("n/true", "n/stop", "n/repeat/BroadcastTo")
+    assert body.node("n/repeat/BroadcastTo").inputs[0] == "x"
+    assert body.node("n/repeat/Shape").inputs == ("n/stop",)
+
+
+def test_what_is_not_behind_the_noise_is_shared(tmp_path: Path) -> None:
+    nodes = (*NOISY, const("w"), node("m", "Mul", "n", "w"), node("z", "AddV2", "m", "x"))
+    body = main_of(patched(tmp_path, *nodes))
+    assert cloned(body) == {"m", "z"}
+    assert body.node("m/clean").inputs == ("n/clean/BroadcastTo", "w")
+    assert body.node("z/clean").inputs == ("m/clean", "x")
+
+
+def test_random_numbers_of_a_noisy_shape_are_drawn_once(tmp_path: Path) -> None:
+    draw = node("r", "RandomUniform", "s", T="int32", dtype="float32")
+    nodes = (*NOISY, node("s", "Shape", "n"), draw, node("z", "Mul", "n", "r"))
+    body = main_of(patched(tmp_path, *nodes))
+    assert cloned(body) == {"z"}
+    assert body.node("z/clean").inputs == ("n/clean/BroadcastTo", "r")
+
+
+def test_control_inputs_and_attrs_are_those_of_the_original(tmp_path: Path) -> None:
+    held = node("t", "LeakyRelu", "n", "^u", alpha=0.5, _class=[b"loc:@x"])
+    body = main_of(patched(tmp_path, *NOISY, held))
+    clone = body.node("t/clean")
+    assert clone.inputs == ("n/clean/BroadcastTo", "^u")
+    for key in ("alpha", "_class"):
+        assert clone.attr(key) == body.node("t/forward").attr(key)
+
+
+def test_several_outputs(tmp_path: Path) -> None:
+    split = (const("axis"), node("p", "Unpack", "n", num=2), node("y", "Tanh", "p:1"))
+    body = main_of(patched(tmp_path, *NOISY, *split, until=["p:1", "p"]))
+    assert body.node("p").op == "IdentityN"
+    assert body.node("p").inputs == ("p/join_0", "p/join_1")
+    assert body.node("p/join_1").inputs == ("p/true_1", "p/stop_1", "p/clean:1")
+    assert body.node("y").inputs == ("p:1",)
+
+
+def test_in_a_function_up_to_its_outputs(tmp_path: Path) -> None:
+    nodes = [node("n", "Round", "a"), node("t", "Tanh", "n:y:0")]
+    inner = function("f", ["a"], nodes, {"out": "t:y:0"})
+    result = patched(tmp_path, X, node("call", "f", "x"), functions=[inner])
+    body = result.model.graphs[0].functions["f"]
+    assert body.node("t/clean").inputs == ("a",)
+    assert body.node("t").inputs[0] == "t/clean:y:0"
+    assert body.ret == {"out": body.node("t").tensor(0)}
+    assert result.report["rules"][0]["emit"] == "function"
+    assert any("takes its gradient at noisy values" in note for note in result.report["notes"])
+
+
+def test_two_rules_whatever_their_order(tmp_path: Path) -> None:
+    nodes = (*NOISY, node("m", "AddV2", "u", "n"), node("z", "Tanh", "m"))
+    first, second = rule(name="first"), rule({"name": "m"}, input=1, name="second")
+    path = tmp_path / "model.pb"
+    path.write_bytes(graphdef(*nodes).SerializeToString())
+    for rules in ([first, second], [second, first]):
+        body = graphpatch.apply(rules, path).model.graphs[0].main
+        ways = [one for one in body if one.op == "Tanh"]
+        reads = [body.producer(one.inputs[0]) for one in ways]
+        sources = {one.inputs[0] for one in reads if one is not None and one.op == "BroadcastTo"}
+        assert len(ways) == 4
+        assert "n/clean/BroadcastTo" in sources
+
+
+TANH = node("z", "Tanh", "n")
+STATE = "has a state, and must not run twice"
+REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("no such tensor", (*NOISY, TANH), {"until": "zz"}, "there is no tensor 'zz' in main"),
+    ("no such output", (*NOISY, TANH), {"until": "z:1"}, "there is no tensor 'z:1' in main"),
+    ("not behind it", (*NOISY, TANH), {"until": "x"}, "\"until\": x does not hang on Mul 'n'"),
+    ("no such input", (*NOISY, TANH), {"input": 2}, "Mul 'n' has no input 2; it has 2"),
+    ("a list of none", (*NOISY, TANH), {"until": []}, "until: Expected"),
+    (
+        "an integer at the end",
+        (*NOISY, node("z", "Cast", "n", SrcT="float32", DstT="int32")),
+        {"until": "z"},
+        "\"until\": z is int32, which carries no gradient",
+    ),
+    (
+        "another shape",
+        (X, U, node("n", "MatMul", "x", "u"), TANH),
+        {},
+        "MatMul 'n' is not known to keep the shape of input 0",
+    ),
+    (
+        "another dtype",
+        (X, node("n", "Cast", "x", SrcT="float32", DstT="float64"), TANH),
+        {},
+        "input 0 has another dtype than output 0",
+    ),
+    (
+        "a state between",
+        (*NOISY, node("c", "CheckNumerics", "n", message=b"no"), node("z", "Tanh", "c")),
+        {},
+        f"CheckNumerics 'c' {STATE}",
+    ),
+    (
+        "a way through a placeholder",
+        (*NOISY, node("p", "PlaceholderWithDefault", "n", dtype="float32"),
+         node("z", "Tanh", "p")),
+        {},
+        "'p' may be fed, and a clone of it is not",
+    ),
+    (
+        "a branch between",
+        (*NOISY, node("b", "Placeholder", dtype="bool"), node("s", "Switch", "n", "b"),
+         node("z", "Tanh", "s:1")),
+        {},
+        "Switch 's' leads into or out of a loop or branch, which cannot be cloned in part",
+    ),
+    (
+        "an unknown op",
+        (*NOISY, node("c", "Unheard", "n"), node("z", "Tanh", "c")),
+        {},
+        "op type Unheard is not known, and so not whether it may run twice",
+    ),
+    (
+        "an op that gives no gradient on",
+        (*NOISY, node("r", "RandomStandardNormal", "s", T="int32", dtype="float32"),
+         node("s", "Shape", "n")),
+        {"until": "r"},
+        "no gradient flows back through RandomStandardNormal 'r'",
+    ),
+    (
+        "noise that comes to nothing",
+        (X, U, node("m", "Mul", "u", "u"), node("n", "Mul", "x", "m"), TANH),
+        {"match": {"op": "Mul"}},
+        "Mul 'm': no clean way leads from it to z; leave it out",
+    ),
+    (
+        "nothing behind it",
+        (X, U, node("n", "Mul", "x", "u"), node("i", "Shape", "n")),
+        {"until": "i"},
+        "carries no gradient",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("nodes", "keys", "said"), [one[1:] for one in REFUSED], ids=[one[0] for one in REFUSED]
+)
+def test_refused(tmp_path: Path, nodes: Any, keys: Any, said: str) -> None:
+    with pytest.raises(GraphpatchError) as error:
+        patched(tmp_path, *nodes, **keys)
+    assert said in str(error.value)
+
+
+def test_an_unknown_key_names_those_that_are_legal() -> None:
+    patch = {"backward_as": {"input": 0, "untill": ["z"]}}
+    with pytest.raises(RulesError, match=r"patch.backward_as: unknown key 'untill'.* until"):
+        rules_from([{"match": {"name": "n"}, "patch": patch}])
+
+
+def test_no_rule_reaches_what_is_behind_it(tmp_path: Path) -> None:
+    model = patched(tmp_path, *NOISY, node("t", "Tanh", "n"), node("z", "Sqrt", "t")).model
+    stop = {"match": {"name": "t"}, "patch": {"stop_gradient": True}}
+    with pytest.raises(PatchError, match="no gradient reaches Tanh 't' any more"):
+        graphpatch.apply([stop], model)
+    graphpatch.apply([{**stop, "match": {"name": "t/clean"}}], model)
+
+
+def test_a_function_with_a_state_between(tmp_path: Path) -> None:
+    draw = node("r", "RandomUniform", "s:output:0", T="int32", dtype="float32")
+    nodes = [node("s", "Shape", "a"), draw, node("m", "Mul", "a", "r:output:0")]
+    inner = function("f", ["a"], nodes, {"out": "m:z:0"})
+    with pytest.raises(PatchError, match=f"f 'call' {STATE}"):
+        patched(tmp_path, *NOISY, node("call", "f", "n"), functions=[inner])
+    inner = function("f", ["a"], [node("m", "Tanh", "a")], {"out": "m:y:0"})
+    body = main_of(patched(tmp_path, *NOISY, node("call", "f", "n"), functions=[inner]))
+    assert cloned(body) == {"call"}
+
+
+def test_the_same_file_on_every_run(tmp_path: Path) -> None:
+    once, again = (patched(tmp_path, *NOISY, TANH).model.graphs[0] for _ in range(2))
+    assert graphs.written(once) == graphs.written(again)
