@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from graphpatch.errors import PatchError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import Registered, Written
-from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
+from graphpatch.patches.join import Counted, join
 from graphpatch.patches.place import place_of
 
 
@@ -21,10 +21,8 @@ class StraightThrough:
 
     The straight-through estimator (Bengio, Leonard and Courville 2013), for ops that round or
     step. The op must give one tensor, of the dtype and shape of that input. An op with one input
-    takes the stock gradient of Identity; else its output f is given on by
-    `StopGradient(f) - ZerosLike(input)`, where the zeros have the gradient of Neg: f bit for bit,
-    as f - 0 is f, infinities included. In a function whose caller ignores keys, a function
-    carries it.
+    takes the stock gradient of Identity; else its output is given on by a Select, as `join` says.
+    In a function whose caller ignores keys, a function carries it.
     """
 
     input: int = 0
@@ -42,7 +40,7 @@ class StraightThrough:
         elif len(flat) == 1:
             carrier.carry(Registered("Identity", stock=True), node, editor, "auto")
         else:
-            self._construct(node, editor)
+            join(node, {0: Counted(node.data_inputs[self.input])}, editor, "auto")
 
     def _check(self, node: Node) -> None:
         inputs, outputs = flow.inputs(node), flow.outputs(node)
@@ -60,21 +58,3 @@ class StraightThrough:
                 f"{node} is not known to keep the shape of input {self.input}, so it cannot count "
                 f"as the identity of it; override_gradient takes a gradient of the right shape"
             )
-
-    def _construct(self, node: Node, editor: Editor) -> None:
-        name, read = node.name, node.data_inputs[self.input]
-        typed = {"T": attrs.dtype(flow.outputs(node)[0].dtype or "")}
-
-        def joined(moved: Node) -> list[str]:
-            stop = editor.add(f"{name}/stop", "StopGradient", [moved.tensor(0)], typed, moved)
-            return [stop.tensor(0), _zeros(name, read, moved, editor).tensor(0)]
-
-        editor.take_name(node, "Sub", joined, typed, shadow=True)
-        editor.used("construction")
-
-
-def _zeros(name: str, read: str, beside: Node, editor: Editor) -> Node:
-    """Zeros of the input's shape that count as minus the input, on the way back."""
-    typed = {"T": attrs.dtype(flow.outputs(beside)[0].dtype or "")}
-    key = {attrs.OVERRIDE: attrs.text("Neg")}
-    return editor.add(f"{name}/zeros", "ZerosLike", [read], {**typed, **key}, beside)
