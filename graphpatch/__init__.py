@@ -5,6 +5,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model, load
 from graphpatch.match.pattern.build import pattern
 from graphpatch.rules import Rule, load_rules
+from graphpatch.runtime.parts import Parts, gradient_in_parts
 from graphpatch.runtime.register import register_gradients
 from graphpatch.selection import Selection, select
 
@@ -13,10 +14,12 @@ __version__ = "0.1.0"
 __all__ = [
     "GraphpatchError",
     "Model",
+    "Parts",
     "Result",
     "Rule",
     "Selection",
     "apply",
+    "gradient_in_parts",
     "load",
     "load_rules",
     "pattern",

@@ -36,6 +36,10 @@ class PatchError(GraphpatchError):
     """A patch cannot be done on an op that a rule matched."""
 
 
+class CutError(GraphpatchError):
+    """A gradient cannot be taken in parts there: no such tensor, no cut, no gradient."""
+
+
 class OutputError(GraphpatchError):
     """The result cannot be written where it was asked for."""
 

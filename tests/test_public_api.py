@@ -14,6 +14,9 @@ from graphpatch import errors
 SIGNATURES = {
     "apply": "(rules: 'Sequence[Rule | Mapping[str, Any]]', model: 'Model | str | Path',"
     " progress: 'Progress | None' = None, export: 'Export | None' = None) -> 'Result'",
+    "gradient_in_parts": "(graph: 'tf.Graph', loss: 'Named',"
+    " cut: 'Named | Sequence[Named | Sequence[Named]]', wrt: 'Named | Sequence[Named]', *,"
+    " jacobian: 'bool' = False, check: 'bool' = False) -> 'Parts'",
     "load": "(path: 'str | Path', progress: 'Progress | None' = None) -> 'Model'",
     "load_rules": "(path: 'str | Path', emit: 'str | None' = None, allow_python: 'bool' = False)"
     " -> 'list[Rule]'",
@@ -27,10 +30,12 @@ SIGNATURES = {
 EXPORTED = {
     "GraphpatchError",
     "Model",
+    "Parts",
     "Result",
     "Rule",
     "Selection",
     "apply",
+    "gradient_in_parts",
     "load",
     "load_rules",
     "pattern",

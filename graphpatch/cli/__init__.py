@@ -18,6 +18,7 @@ COMMANDS = {
     "apply": "patch models by a rules file",
     "match": "what rules, or a pattern typed here, would match",
     "patterns": "the ready patterns for `match`: what each is for, its forms",
+    "split": "the gradient in parts: graphs joined by the gradient at a cut",
     "gradients": "the library of gradients: formula, parameters, what each is for",
     "schema": "the JSON Schema of rules files",
 }

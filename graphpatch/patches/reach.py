@@ -104,10 +104,10 @@ def _in_loop(which: str) -> str:
 
 def in_control_flow(node: Node, editor: Editor) -> bool:
     """Whether an op lies in a v1 loop or branch."""
-    return node.index in editor.cached(("v1", node.body.label), lambda: _inside(node.body))
+    return node.index in editor.cached(("v1", node.body.label), lambda: inside_control_flow(node.body))
 
 
-def _inside(body: Body) -> frozenset[int]:
+def inside_control_flow(body: Body) -> frozenset[int]:
     """The ops of a body that lie in a v1 loop or branch: behind its Enter or Switch."""
     starts = flow.ENTERS | flow.SWITCHES
     todo = [index for op in starts for index in body.by_type.get(op, ())]

@@ -1,0 +1,81 @@
+"""What does not give the same when it is run again: parts of a graph run one after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from graphpatch.errors import CutError
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
+from graphpatch.patches.place import calls
+
+# Stateful ops that give the same as long as nobody assigns to what they stand for.
+READS = re.compile(
+    "VarHandleOp|Variable(V2)?|AutoReloadVariable|TemporaryVariable|ReadVariableOp|VariableShape"
+    "|ResourceGather(Nd)?|VarIsInitializedOp|IsVariableInitialized|Lookup.*|.*HashTable.*"
+    "|TensorArray.*|Stack.*|Assert|Print.*|_Arg|_Retval|.*Dataset.*|.*Queue(V2)?"
+    "|(OneShot|Anonymous)?Iterator(V[23]|FromStringHandle(V2)?)?"
+)
+WRITES = re.compile("(Resource)?(Sparse)?(Assign|Apply|Scatter)[A-Z]?|Restore|DestroyResource")
+UNFETCHABLE = {"resource", "variant", None}
+
+
+def changes(node: Node) -> bool:
+    """Whether it gives something else, or changes something, each time it is run."""
+    known = node.opdef
+    if known is None:
+        return False
+    is_stateful = known.stateful or any(arg.is_ref for arg in node.arguments or ())
+    if WRITES.match(node.op) and is_stateful:
+        return True
+    return known.stateful and not READS.fullmatch(node.op)
+
+
+def handed_on(graph: Graph, node: Node, called: Collection[str], in_frame: bool) -> bool:
+    """Whether what an op gives must be handed from one run to the next; else it may run again.
+
+    `called` are the functions that it calls. Raises CutError for what can neither be run again
+    nor handed on.
+    """
+    inside = _changing(graph, called, set())
+    if inside is not None:
+        raise CutError(
+            f"{node} calls a function with {inside}, which would not do the same in each of the "
+            f"runs that the parts take; inline the function into the main graph first"
+        )
+    if called or not changes(node):
+        return False
+    outputs = node.outputs or []
+    if WRITES.match(node.op) or any(arg.dtype in UNFETCHABLE for arg in outputs) or in_frame:
+        where = " inside a v1 loop or branch" if in_frame else ""
+        raise CutError(
+            f"{node}{where} would be run once in each of the runs that the parts take, and what "
+            f"it does is not the same each time; cut where only the last part needs it"
+        )
+    return bool(outputs)
+
+
+def functions_called(body: Body) -> dict[int, list[str]]:
+    """The functions that each op calls, by the op's index."""
+    found: dict[int, list[str]] = {}
+    for caller, callee in calls(body):
+        found.setdefault(caller.index, []).append(callee)
+    return found
+
+
+def _changing(graph: Graph, functions: Iterable[str], seen: set[str]) -> Node | None:
+    """An op of these functions, or of those that they call, that changes from run to run."""
+    for name in functions:
+        if name in seen or name not in graph.functions:
+            continue
+        seen.add(name)
+        body = graph.functions[name]
+        called = functions_called(body)
+        alone = (node for node in body if node.index not in called and changes(node))
+        found = next(alone, None)
+        deeper = [callee for callees in called.values() for callee in callees]
+        found = found or _changing(graph, deeper, seen)
+        if found is not None:
+            return found
+    return None

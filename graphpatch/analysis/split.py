@@ -1,0 +1,188 @@
+"""A graph with a gradient in parts, taken apart: two graphs or more, and how they are run.
+
+The parts are numbered in forward order, from 1. Each is run forward, from the first to the last
+but one; the last gives loss and gradient at once; then the others are run for their gradient, from
+the last to the first, and compute again what they need of their forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from graphpatch import names
+from graphpatch.analysis.cuts import Cut, in_frames
+from graphpatch.analysis.repeats import functions_called, handed_on
+from graphpatch.graph.as_function import FED
+from graphpatch.graph.body import Node
+from graphpatch.graph.extract import Extract, Fed, Shape
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.topology import readers_of
+from graphpatch.graph.wire import Piece
+
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
+DEFAULTS = "PlaceholderWithDefault"
+
+
+@dataclass(frozen=True, eq=False)
+class Backward:
+    """A graph that holds a gradient in parts: by each tensor the name of the gradient there.
+
+    `tensors` has dtype and shape of each tensor that is fed or fetched, as TensorFlow infers them.
+    """
+
+    graph: Graph
+    loss: str
+    cuts: Sequence[Cut]
+    at_cuts: Sequence[Mapping[str, str]]
+    at_wrt: Mapping[str, str]
+    tensors: Mapping[str, tuple[str, Shape]]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run of a part (counted from 0): what it fetches, and which ops it needs."""
+
+    part: int
+    fetch: tuple[str, ...]
+    indices: frozenset[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The parts of a backward graph."""
+
+    backward: Backward
+    model: str
+
+    def files(self) -> dict[str, list[Piece]]:
+        """The GraphDef of each part, by the name of its file."""
+        return {_file(k): one.pieces() for k, one in enumerate(self.extracts)}
+
+    def document(self) -> dict[str, Any]:
+        """What parts.json says: the runs in their order, what to feed and what to fetch."""
+        steps = [self._step(place, run) for place, run in enumerate(self.runs)]
+        backward = self.backward
+        named = {value for step in steps for value in _values(step)}
+        fetched = {value for step in steps for value in step["fetch"].values()}
+        return {
+            "version": 1,
+            "model": self.model,
+            "loss": backward.loss,
+            "wrt": list(backward.at_wrt),
+            "cuts": [list(cut) for cut in backward.cuts],
+            "parts": [self._described(k) for k in range(len(self.extracts))],
+            "steps": steps,
+            "inputs": sorted(named - fetched),
+            "gradients": dict(backward.at_wrt),
+            "tensors": {value: self._tensor(value) for value in sorted(named)},
+        }
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The runs in their order."""
+        last = len(self.backward.cuts)
+        fetched = [(k, tuple(cut)) for k, cut in enumerate(self.backward.cuts)]
+        fetched.append((last, (self.backward.loss, *self._gradients(last))))
+        fetched += [(k, self._gradients(k)) for k in reversed(range(last))]
+        return [
+            Run(k, fetch, frozenset(self._extract(k, fetch).part().indices)) for k, fetch in fetched
+        ]
+
+    @cached_property
+    def extracts(self) -> list[Extract]:
+        """The graph of each part."""
+        fetched: list[list[str]] = [[] for _ in range(len(self.backward.cuts) + 1)]
+        for run in self.runs:
+            fetched[run.part] += run.fetch
+        return [self._extract(k, tuple(some)) for k, some in enumerate(fetched)]
+
+    @cached_property
+    def handed(self) -> dict[str, int]:
+        """The tensors that must be the same in several runs, with the first run that has them."""
+        return dict(self._handed())
+
+    def _extract(self, part: int, fetch: tuple[str, ...]) -> Extract:
+        tensors = self.backward.tensors
+        fed = tuple(Fed(name, *tensors[name]) for name in self._given(part))
+        return Extract(self.backward.graph, fed, fetch)
+
+    def _given(self, part: int) -> list[str]:
+        """The tensors that a part has from the others: its cut, and the gradient behind it."""
+        backward = self.backward
+        before = backward.cuts[part - 1] if part else ()
+        behind = backward.at_cuts[part] if part < len(backward.cuts) else {}
+        return [*before, *behind.values()]
+
+    def _gradients(self, part: int) -> tuple[str, ...]:
+        """The gradients that a part gives: at the cut before it, the first at `wrt`."""
+        found = self.backward.at_cuts[part - 1] if part else self.backward.at_wrt
+        return tuple(found.values())
+
+    def _handed(self) -> Iterator[tuple[str, int]]:
+        body, called = self.backward.graph.main, functions_called(self.backward.graph.main)
+        frames = in_frames(body)
+        seen: set[int] = set()
+        for place, run in enumerate(self.runs):
+            later = frozenset().union(*(other.indices for other in self.runs[place + 1 :]))
+            for index in sorted(run.indices & later - seen):
+                seen.add(index)
+                node = Node(body, index)
+                if handed_on(self.backward.graph, node, called.get(index, ()), index in frames):
+                    yield from ((tensor, place) for tensor in self._read(node, later))
+
+    def _read(self, node: Node, by: frozenset[int]) -> Iterator[str]:
+        for output in range(len(node.outputs or ())):
+            tensor = names.TensorName(node.name, output)
+            if any(index in by for index, _ in readers_of(node.body, tensor)):
+                yield f"{node.name}:{output}"
+
+    def _step(self, place: int, run: Run) -> dict[str, Any]:
+        """One run as parts.json has it: tensors of the part's graph, and the values they are."""
+        stand_ins = self.extracts[run.part].placeholders()
+        feed = {f"{stand_ins[name]}:0": name for name in self._needed(run)}
+        feed |= {name: name for name in self._placeholders(run, FED)}
+        fetch = {f"{stand_ins[name]}:0" if name in stand_ins else name: name for name in run.fetch}
+        for tensor, first in self.handed.items():
+            if self._has(run, tensor):
+                (fetch if first == place else feed)[tensor] = tensor
+        optional = list(self._placeholders(run, {DEFAULTS}))
+        return {"part": _file(run.part), "feed": feed, "fetch": fetch, "may_feed": optional}
+
+    def _needed(self, run: Run) -> Iterator[str]:
+        """The given tensors that a run reads, or gives on."""
+        body = self.backward.graph.main
+        for name in self._given(run.part):
+            readers = readers_of(body, names.parse(name))
+            if name in run.fetch or any(index in run.indices for index, _ in readers):
+                yield name
+
+    def _has(self, run: Run, tensor: str) -> bool:
+        return self.backward.graph.main.by_name[names.op_of(tensor)] in run.indices
+
+    def _placeholders(self, run: Run, types: set[str] | frozenset[str]) -> Iterator[str]:
+        for index in sorted(run.indices):
+            node = Node(self.backward.graph.main, index)
+            if node.op in types:
+                yield f"{node.name}:0"
+
+    def _described(self, part: int) -> dict[str, Any]:
+        indices = self.extracts[part].part().indices
+        nodes = [Node(self.backward.graph.main, index) for index in indices]
+        held = [node.name for node in nodes if node.op in VARIABLES]
+        fed = len(self.extracts[part].fed)
+        return {"file": _file(part), "nodes": len(indices) + fed, "variables": held}
+
+    def _tensor(self, name: str) -> dict[str, Any]:
+        dtype, shape = self.backward.tensors[name]
+        return {"dtype": dtype, "shape": None if shape is None else list(shape)}
+
+
+def _file(part: int) -> str:
+    return f"part{part + 1}.pb"
+
+
+def _values(step: Mapping[str, Any]) -> list[str]:
+    return [*step["feed"].values(), *step["fetch"].values()]

@@ -1,0 +1,214 @@
+"""A gradient in parts: from a loss to a cut, and from the cut to what lies before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from graphpatch import names
+from graphpatch.errors import CutError
+from graphpatch.graph.graph import open_graph
+from graphpatch.graph.wire import Source
+from graphpatch.patches import flow
+from graphpatch.runtime.jacobian import Jacobian, jacobians
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from graphpatch.analysis.cuts import Cut
+    from graphpatch.analysis.ways import Ways
+
+    Named: TypeAlias = str | tf.Tensor | tf.Variable
+
+PREFIX = "gradient"
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The tensors of a gradient in parts, by the names of the tensors that they are gradients at.
+
+    `cuts` are in forward order. `at_cuts` has for each the gradient of the loss at its tensors,
+    the others of the same cut held fixed; `at_wrt` what follows from the first of them. Of
+    `jacobians`, that at place k is of cut k by the cut before it, the first by `wrt`: by the names
+    (of, by). With it, the gradient before a cut is the sum over `of` of the gradient at `of`, times
+    the Jacobian, over all axes of `of`.
+    """
+
+    loss: str
+    cuts: tuple[Cut, ...]
+    wrt: tuple[str, ...]
+    at_cuts: tuple[dict[str, tf.Tensor], ...] = field(repr=False)
+    at_wrt: dict[str, tf.Tensor] = field(repr=False)
+    jacobians: tuple[dict[tuple[str, str], Jacobian], ...] = field(default=(), repr=False)
+
+
+def gradient_in_parts(
+    graph: tf.Graph,
+    loss: Named,
+    cut: Named | Sequence[Named | Sequence[Named]],
+    wrt: Named | Sequence[Named],
+    *,
+    jacobian: bool = False,
+    check: bool = False,
+) -> Parts:
+    """Add to a live graph the gradient of a loss in parts that are joined at a cut.
+
+    Forward nothing changes. Backward, the gradient at the cut is taken of the loss alone, and the
+    gradient at `wrt` from that (grad_ys): together what tf.gradients gives for the whole. Where
+    the loss is no scalar, its sum counts, as for tf.gradients.
+
+    Args:
+        graph: Where the tensors are, and where ops are added.
+        loss: A tensor or its name.
+        cut: A tensor, a list of tensors that are a cut together, or a list of such lists: several
+            cuts in a row.
+        wrt: A tensor or variable, or a list of them, before all cuts.
+        jacobian: Add the full Jacobian of each cut by what comes before it. It holds a gradient
+            for each element of the cut.
+        check: Add tf.gradients of the whole, and let the gradients at `wrt` fail when they are
+            run where they differ from it by more than the square root of the dtype's precision.
+
+    Raises CutError where a name is not that of a tensor, the loss does not depend on a tensor, no
+    gradient flows, a way goes round the cut (and says which, and what would be a cut), or a
+    shape is not known that a Jacobian needs. Do not use it to evaluate the parts in separate runs
+    of a graph with random ops: each run draws anew. `graphpatch split` hands on what was drawn.
+    """
+    from graphpatch.analysis.cuts import ordered_cuts  # networkx, when it is needed
+
+    asked = _several(wrt)
+    listed = _nested(cut)
+    data = graph.as_graph_def().SerializeToString()
+    opened = open_graph(Source(data), 0, len(data))
+    found, cuts = ordered_cuts(opened, _name(loss), listed, asked)
+    return add_parts(graph, found, cuts, jacobian=jacobian, check=check)
+
+
+def add_parts(
+    graph: Any, found: Ways, cuts: Sequence[Cut], *, jacobian: bool = False, check: bool = False
+) -> Parts:
+    """The same at cuts that are known to be some, in forward order."""
+    stages = [found.wrt, *cuts]
+    with graph.as_default(), _explained(found):
+        at_cuts, at_wrt = _backward(graph, found, cuts)
+        by_stage = (jacobians(graph, stage, before) for before, stage in pairwise(stages))
+        return Parts(
+            found.loss,
+            tuple(cuts),
+            found.wrt,
+            tuple(at_cuts),
+            _checked(graph, found, at_wrt) if check else at_wrt,
+            tuple(by_stage) if jacobian else (),
+        )
+
+
+def _backward(
+    graph: Any, found: Ways, cuts: Sequence[Cut]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The gradients at each cut, in forward order, and those at `wrt`."""
+    at_cuts: list[dict[str, Any]] = []
+    of: tuple[str, ...] = (found.loss,)
+    flowing = None
+    for by in [*reversed(cuts), found.wrt]:
+        at_cuts.append(_gradients(graph, of, by, flowing))
+        of, flowing = by, list(at_cuts[-1].values())
+    at_wrt = at_cuts.pop()
+    return at_cuts[::-1], at_wrt
+
+
+def _gradients(
+    graph: Any, of: Sequence[str], by: Sequence[str], flowing: list[Any] | None
+) -> dict[str, Any]:
+    """The gradients at tensors that are held fixed against each other."""
+    import tensorflow as tf
+
+    ys, xs = ([graph.get_tensor_by_name(name) for name in some] for some in (of, by))
+    found = tf.gradients(ys, xs, grad_ys=flowing, stop_gradients=xs)
+    missing = [name for name, dx in zip(by, found, strict=True) if dx is None]
+    if missing:
+        raise CutError(
+            f"no gradient flows from {', '.join(of)} back to {missing[0]}: "
+            f"tf.gradients gives None there"
+        )
+    return {
+        name: tf.identity(tf.convert_to_tensor(dx), name=f"{PREFIX}/{_label(name)}")
+        for name, dx in zip(by, found, strict=True)
+    }
+
+
+def _checked(graph: Any, found: Ways, at_wrt: dict[str, Any]) -> dict[str, Any]:
+    """The gradients at `wrt`, which fail where they are not those of the whole."""
+    import tensorflow as tf
+
+    whole = _gradients(graph, [found.loss], found.wrt, None)
+    out = {}
+    for name, dx in at_wrt.items():
+        equal = tf.reduce_all(_nearly_equal(dx, whole[name]))
+        message = f"the gradient in parts at {name} is not that of the whole"
+        with tf.control_dependencies([tf.debugging.Assert(equal, [message])]):
+            out[name] = tf.identity(dx)
+    return out
+
+
+def _nearly_equal(one: Any, other: Any) -> Any:
+    """Element by element: equal, both NaN, or apart by no more than rounding explains.
+
+    What rounding explains is the square root of the dtype's precision times the largest element.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    real = tf.math.real(one).dtype.as_numpy_dtype
+    least = abs(other) * 0 + tf.reduce_max(abs(other))
+    bound = float(np.sqrt(tf.experimental.numpy.finfo(real).eps)) * least
+    both_nan = (one != one) & (other != other)
+    return (one == other) | (abs(one - other) <= bound) | both_nan
+
+
+@contextmanager
+def _explained(found: Ways) -> Iterator[None]:
+    """Raise CutError for what tf.gradients says where an op on the way has no gradient."""
+    try:
+        yield
+    except LookupError as error:
+        raise CutError(
+            f"{_first_line(error)}; a gradient that the op names by _gradient_op_type must be "
+            f"registered first, one of ours by graphpatch.register_gradients"
+        ) from error
+    except (AttributeError, AssertionError) as error:
+        loops = [op for op in flow.BOUNDARIES if op in found.body.by_type]
+        if not loops:
+            raise
+        raise CutError(
+            f"TensorFlow cannot differentiate the v1 loop or branch of this graph "
+            f"({_first_line(error)}): a GraphDef holds no control-flow contexts; a MetaGraphDef "
+            f"(.meta) does"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error.args[0] if error.args else "").strip() or type(error).__name__
+    return text.splitlines()[0]
+
+
+def _nested(cut: Any) -> list[list[str]]:
+    """Several cuts in a row; one where no list holds another."""
+    if isinstance(cut, list | tuple) and any(isinstance(one, list | tuple) for one in cut):
+        return [_several(one) for one in cut]
+    return [_several(cut)]
+
+
+def _several(named: Any) -> list[str]:
+    return [_name(one) for one in (named if isinstance(named, list | tuple) else [named])]
+
+
+def _name(named: Any) -> str:
+    return named if isinstance(named, str) else str(named.name)
+
+
+def _label(tensor: str) -> str:
+    """What the gradient at a tensor is named after: `h`, or `split_1`."""
+    name = names.parse(tensor)
+    return f"{name.op}_{name.index}" if name.index else name.op
