@@ -52,14 +52,17 @@ def path_round(found: Ways, cut: Collection[str]) -> list[str]:
 def smallest_cut(found: Ways, near: Collection[str] = (), kept: Collection[str] = ()) -> list[str]:
     """The smallest set of tensors that is a cut, the nearest to `near` where there are several.
 
-    Those in `kept` are cut already, and not named. Nothing where there is none: every way passes
-    one op alone, or tensors at which no graph can be cut.
+    Those in `kept` are cut already and not named, nor is what lies before or behind one of them.
+    Nothing where there is no cut: a way passes one op alone, or tensors at which none can be.
     """
     rest = found.graph.copy()
     rest.remove_nodes_from(kept)
     if found.loss not in rest or not nx.has_path(rest, START, found.loss):
         return []
-    split = _as_edges(rest, _fixed(found), _distances(found, near))
+    fixed = _fixed(found).union(
+        *(nx.ancestors(found.graph, one) | nx.descendants(found.graph, one) for one in kept)
+    )
+    split = _as_edges(rest, fixed, _distances(found, near))
     try:
         _, (before, _) = nx.minimum_cut(split, (START, 1), (found.loss, 0))
     except nx.NetworkXUnbounded:
