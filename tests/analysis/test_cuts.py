@@ -186,9 +186,7 @@ def dags(draw: st.DrawFn) -> list[NodeDef]:
     for place, name in enumerate(names[1:], 1):
         read = draw(st.lists(st.sampled_from(names[:place]), min_size=1, max_size=3))
         op = draw(st.sampled_from(["AddN", "AddN", "Round"])) if len(read) == 1 else "AddN"
-        nodes.append(
-            node(name, op, *read, N=len(read)) if op == "AddN" else node(name, op, *read)
-        )
+        nodes.append(node(name, op, *read, N=len(read)) if op == "AddN" else node(name, op, *read))
     return nodes
 
 
