@@ -52,10 +52,13 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The parts of a backward graph."""
+    """The parts of a backward graph; CutError where one cannot be run again for its gradient."""
 
     backward: Backward
     model: str
+
+    def __post_init__(self) -> None:
+        _ = self.handed
 
     def files(self) -> dict[str, list[Piece]]:
         """The GraphDef of each part, by the name of its file."""

@@ -116,7 +116,7 @@ def test_what_would_be_done_twice_is_refused(tmp_path: Path) -> None:
     def drawing() -> None:
         x = tf1.placeholder(tf.float32, [4, 2], name="x")
         noisy = tf.function(lambda v: v * tf.random.uniform([4, 2]), autograph=False)
-        h = tf.identity(noisy(x), name="h")
+        h = tf.tanh(noisy(x), name="h")
         tf.reduce_sum(h**2, name="loss")
 
     model = graphpatch.load(saved(drawing, tmp_path / "drawing.pb"))

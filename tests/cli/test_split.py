@@ -1,0 +1,104 @@
+"""`graphpatch split`: what it writes, what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.graphs import graphdef, node
+from tests.refusals import everything, refused
+from tests.test_no_tensorflow import REFUSE
+
+Run = Callable[..., Any]
+
+CHAIN = graphdef(
+    node("x", "Placeholder"),
+    node("a", "Tanh", "x"),
+    node("skip", "Sin", "x"),
+    node("add", "AddV2", "a", "skip"),
+    node("rounded", "Round", "add"),
+    node("loss", "Tanh", "add"),
+    node("y", "Tanh", "rounded"),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "model.pb").write_bytes(CHAIN.SerializeToString(deterministic=True))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    return tmp_path
+
+
+SPLIT = ("split", "model.pb", "--loss", "loss", "--wrt", "x")
+
+REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
+    ((*SPLIT, "--cut", "ad"), ["no tensor 'ad'", "nearest: add"]),
+    ((*SPLIT, "--cut", "a"), ["a:0 is not a cut", "x:0 -> skip:0", "a:0, skip:0", "it: add:0"]),
+    ((*SPLIT, "--cut", "y"), ["y:0 is not upstream of loss:0"]),
+    (
+        ("split", "model.pb", "--loss", "y", "--wrt", "x", "--cut", "add"),
+        ["no gradient flows from y:0 back to x:0: none passes Round 'rounded'"],
+    ),
+    ((*SPLIT, "--cut", "add", "-o", "other"), ["other is a folder of other things"]),
+    ((*SPLIT, "--cut", "add", "-o", "model.pb"), ["model.pb is no folder"]),
+    ((*SPLIT, "--cut", "add", "-o", "."), [". is a folder of other things"]),
+    (("split", "none.pb", "--loss", "l", "--wrt", "x", "--cut", "c"), ["cannot read none.pb"]),
+]
+
+
+@pytest.mark.parametrize(("args", "said"), REFUSED, ids=lambda value: " ".join(value))
+def test_bad_input(run_cli: Run, folder: Path, args: tuple[str, ...], said: list[str]) -> None:
+    """What is no cut is found out before TensorFlow is needed."""
+    before = everything(folder)
+    done = run_cli(*args, cwd=folder, command=WITHOUT)
+    refused(done, *said)
+    assert everything(folder) == before
+
+
+WITHOUT = [sys.executable, "-c", f"{REFUSE}from graphpatch.cli import main; main()"]
+NOT_INSTALLED = REFUSE.replace("AssertionError", "ModuleNotFoundError")
+
+
+def test_without_tensorflow(run_cli: Run, folder: Path) -> None:
+    code = f"{NOT_INSTALLED}from graphpatch.cli import main; main()"
+    done = run_cli(*SPLIT, "--cut", "add", cwd=folder, command=[sys.executable, "-c", code])
+    refused(done, "TensorFlow, which is not installed here", "pip install 'graphpatch[tensorflow]'")
+
+
+@pytest.mark.parametrize("args", [SPLIT, ("split", "model.pb", "--cut", "add"), ("split",)])
+def test_wrong_usage(run_cli: Run, folder: Path, args: tuple[str, ...]) -> None:
+    assert run_cli(*args, cwd=folder).code == 2
+
+
+def test_what_is_written(run_cli: Run, folder: Path) -> None:
+    pytest.importorskip("tensorflow")
+    done = run_cli(*SPLIT, "--cut", "a,skip", "--cut", "add", "--json", cwd=folder)
+    assert done.code == 0, done.stderr
+    written = json.loads((folder / "model.parts" / "parts.json").read_text())
+    assert done.json == {"output": "model.parts", **written}
+    assert written["cuts"] == [["a:0", "skip:0"], ["add:0"]]
+    assert [part["file"] for part in written["parts"]] == ["part1.pb", "part2.pb", "part3.pb"]
+    assert written["steps"][-1] == {
+        "part": "part1.pb",
+        "feed": {
+            "gradient/a:0": "gradient/a:0",
+            "gradient/skip:0": "gradient/skip:0",
+            "x:0": "x:0",
+        },
+        "fetch": {"gradient/x:0": "gradient/x:0"},
+        "may_feed": [],
+    }
+    first = everything(folder / "model.parts")
+    again = run_cli(*SPLIT, "--cut", "a,skip", "--cut", "add", cwd=folder)
+    assert again.code == 0, again.stderr
+    assert everything(folder / "model.parts") == first
+    assert "model.pb -> model.parts" in again.stdout
+    assert "  5. part1.pb: feed gradient/a:0, gradient/skip:0, x:0; fetch gradient/x:0" in (
+        again.stdout
+    )
