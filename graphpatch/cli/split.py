@@ -73,6 +73,8 @@ def _refuse(folder: str, model: str) -> None:
     path = Path(folder)
     if folder == "-" or (path.exists() and not path.is_dir()):
         raise OutputError(f"{folder} is no folder, and the parts are several files")
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {folder}: there is no folder {path.parent}")
     if path.is_dir() and any(path.iterdir()) and not (path / PARTS).exists():
         raise OutputError(f"{folder} is a folder of other things; name one that is not there yet")
     if model != "-" and path.resolve() in Path(model).resolve().parents:
