@@ -126,7 +126,7 @@ def trained(graph_def: bytes) -> Accuracy:
                 feeds = {
                     "image:0": np.concatenate([source[one], target[other]]),
                     "label:0": labels[one],
-                    "which:0": np.repeat(np.int32([0, 1]), BATCH),
+                    "which:0": np.repeat(np.array([0, 1], np.int32), BATCH),
                 }
                 session.run([one.op for one in step], feeds)
             logits = session.run("digits/logits:0", {"image:0": target})
@@ -140,9 +140,10 @@ def register_by_hand() -> None:
     """What a script that reverses by hand registers."""
     import tensorflow as tf
 
-    @tf.RegisterGradient(KEY)
     def reversed_gradient(_: Any, dy: Any) -> Any:
         return -STRENGTH * dy
+
+    tf.RegisterGradient(KEY)(reversed_gradient)
 
 
 def main() -> None:
