@@ -67,7 +67,7 @@ def test_what_a_result_and_a_model_have() -> None:
         }
 
 
-@pytest.mark.parametrize("name", EXPORTED)
+@pytest.mark.parametrize("name", sorted(EXPORTED))
 def test_every_exported_name_says_what_it_is(name: str) -> None:
     assert inspect.getdoc(getattr(graphpatch, name))
 

@@ -104,7 +104,9 @@ def _in_loop(which: str) -> str:
 
 def in_control_flow(node: Node, editor: Editor) -> bool:
     """Whether an op lies in a v1 loop or branch."""
-    return node.index in editor.cached(("v1", node.body.label), lambda: inside_control_flow(node.body))
+    return node.index in editor.cached(
+        ("v1", node.body.label), lambda: inside_control_flow(node.body)
+    )
 
 
 def inside_control_flow(body: Body) -> frozenset[int]:
