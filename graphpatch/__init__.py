@@ -6,6 +6,7 @@ from graphpatch.formats import Model, load
 from graphpatch.match.pattern.build import pattern
 from graphpatch.rules import Rule, load_rules
 from graphpatch.runtime.parts import Parts, gradient_in_parts
+from graphpatch.runtime.import_model import import_model
 from graphpatch.runtime.register import register_gradients
 from graphpatch.selection import Selection, select
 
@@ -20,6 +21,7 @@ __all__ = [
     "Selection",
     "apply",
     "gradient_in_parts",
+    "import_model",
     "load",
     "load_rules",
     "pattern",

@@ -17,6 +17,7 @@ SIGNATURES = {
     "gradient_in_parts": "(graph: 'tf.Graph', loss: 'Named',"
     " cut: 'Named | Sequence[Named | Sequence[Named]]', wrt: 'Named | Sequence[Named]', *,"
     " jacobian: 'bool' = False, check: 'bool' = False) -> 'Parts'",
+    "import_model": "(model: 'str | Path | Model', name: 'str' = '', tags: 'str' = '') -> 'Any'",
     "load": "(path: 'str | Path', progress: 'Progress | None' = None) -> 'Model'",
     "load_rules": "(path: 'str | Path', emit: 'str | None' = None, allow_python: 'bool' = False)"
     " -> 'list[Rule]'",
@@ -36,6 +37,7 @@ EXPORTED = {
     "Selection",
     "apply",
     "gradient_in_parts",
+    "import_model",
     "load",
     "load_rules",
     "pattern",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import mmap
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
 from graphpatch.errors import ModelError
-from graphpatch.formats.contexts import context_replacements
+from graphpatch.formats.contexts import context_replacements, has_contexts
 from graphpatch.formats.object_graph import NODES, additions
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph, open_graph
@@ -89,14 +89,31 @@ def _open_meta(source: Source, meta: Field, progress: Progress | None) -> Graph:
     infos = _parts(source, meta, META_INFO)
     tags = [tag for info in infos for tag in _parts(source, info, TAGS)]
     graph.label = ",".join(utf8(source.data, tag.value, tag.end) for tag in tags)
+    graph.has_contexts = has_contexts(source, meta)
     graph.is_object_based = bool(_parts(source, meta, OBJECT_GRAPH))
     return graph
 
 
-def container_pieces(source: Source, container: Container, graphs: list[Graph]) -> list[Piece]:
-    """The file with its GraphDefs as they are now, all else as it was."""
+def container_pieces(
+    source: Source, container: Container, ready: Sequence[tuple[Graph, bytes]]
+) -> list[Piece]:
+    """The file with its GraphDefs as they are now, all else as it was.
+
+    With each graph come the fields that its MetaGraphDef gets besides.
+    """
     whole = Field(0, BYTES, 0, 0, len(source.data))
-    return _level(source, whole, container.path, {graph.start: graph for graph in graphs})
+    return _level(source, whole, container.path, {one[0].start: one for one in ready})
+
+
+def meta_pieces(source: Source, container: Container, graph: Graph, more: bytes) -> list[Piece]:
+    """A MetaGraphDef that holds the graph: the one of the file around it, or a new one."""
+    if container is GRAPH:
+        # An empty meta_info_def, then the GraphDef: all that import_meta_graph needs.
+        return [*enclosed(META_INFO, []), *enclosed(GRAPH_DEF, graph_pieces(graph)), more]
+    whole = Field(0, BYTES, 0, 0, len(source.data))
+    metas = _parts(source, whole, 2) if container is SAVED else [whole]
+    holding = next(one for one in metas if one.value <= graph.start < one.end)
+    return _level(source, holding, META.path, {graph.start: (graph, more)})
 
 
 def _parts(source: Source, outer: Field, number: int) -> list[Field]:
@@ -105,18 +122,23 @@ def _parts(source: Source, outer: Field, number: int) -> list[Field]:
 
 
 def _level(
-    source: Source, outer: Field, path: tuple[int, ...], graphs: Mapping[int, Graph]
+    source: Source,
+    outer: Field,
+    path: tuple[int, ...],
+    graphs: Mapping[int, tuple[Graph, bytes]],
 ) -> list[Piece]:
     if not path:
-        return graph_pieces(graphs[outer.value])
-    replacements = []
+        return graph_pieces(graphs[outer.value][0])
+    replacements, more = [], b""
     for part in _parts(source, outer, path[0]):
         pieces = enclosed(path[0], _level(source, part, path[1:], graphs))
         replacements.append(Replacement(part.start, part.end, pieces))
         if len(path) == 1:
-            replacements += context_replacements(source, outer, graphs[part.value].main)
-            replacements += _object_graph(source, outer, graphs[part.value])
-    return splice(source, outer.value, outer.end, sorted(replacements, key=itemgetter(0)))
+            graph, more = graphs[part.value]
+            replacements += context_replacements(source, outer, graph.main)
+            replacements += _object_graph(source, outer, graph)
+    pieces = splice(source, outer.value, outer.end, sorted(replacements, key=itemgetter(0)))
+    return [*pieces, more] if more else pieces
 
 
 def _object_graph(source: Source, meta: Field, graph: Graph) -> Iterator[Replacement]:

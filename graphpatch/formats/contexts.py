@@ -41,6 +41,14 @@ def context_replacements(source: Source, meta: Field, body: Body) -> Iterator[Re
                 yield Replacement(part.start, part.end, [encoded(COLLECTION, entry)])
 
 
+def has_contexts(source: Source, meta: Field) -> bool:
+    """Whether a MetaGraphDef tells the context of any v1 loop or branch."""
+    return any(
+        part.holds(COLLECTION) and _entry(source.data[part.value : part.end])[0] in KINDS
+        for part in fields(source.data, meta.value, meta.end)
+    )
+
+
 def _entry(raw: bytes) -> tuple[str, CollectionDef]:
     found = {part.number: part for part in fields(raw, 0, len(raw)) if part.wire == BYTES}
     key = utf8(raw, found[1].value, found[1].end) if 1 in found else ""

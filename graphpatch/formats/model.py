@@ -7,14 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from graphpatch.errors import OutputError
+from graphpatch.errors import ModelError, OutputError
 from graphpatch.formats import new_saved_model, text
-from graphpatch.formats.container import GRAPH, META, SAVED, Container, container_pieces
+from graphpatch.formats.container import (
+    GRAPH,
+    META,
+    SAVED,
+    Container,
+    container_pieces,
+    meta_pieces,
+)
 from graphpatch.formats.export import Export, exported, notes
 from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
+from graphpatch.formats.rebuilt import with_contexts
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.wire import Piece, Source, enclosed
+from graphpatch.graph.wire import Piece, Source
 
 # TensorFlow's checksums of saved_model.pb; they would be those of another graph.
 FINGERPRINT = "fingerprint.pb"
@@ -60,7 +68,16 @@ class Model:
         """The binary message as it is now: new bytes, and spans of the file it came from."""
         if self.export is not None:
             return new_saved_model.pieces(exported(self.graphs[0], self.export))
-        return container_pieces(self.source, self.container, self.graphs)
+        ready = [_ready(graph)[:2] for graph in self.graphs]
+        return container_pieces(self.source, self.container, ready)
+
+    def meta_graph(self, graph: Graph) -> list[Piece]:
+        """A MetaGraphDef of one of its graphs, with the contexts of v1 loops and branches.
+
+        They are rebuilt where the file has none. Raises ModelError where they cannot be.
+        """
+        ready = (graph, b"") if graph.has_contexts else with_contexts(graph)
+        return meta_pieces(self.source, self.container, *ready)
 
     def exported(self, export: Export) -> Model:
         """A copy of the model that `save` writes as a TF2 SavedModel.
@@ -80,7 +97,10 @@ class Model:
 
     def notes(self) -> list[str]:
         """What there is to say of the model as it would be written now."""
-        return [] if self.export is None else notes(exported(self.graphs[0], self.export))
+        if self.export is not None:
+            return notes(exported(self.graphs[0], self.export))
+        ready = [] if self.container is GRAPH else [_ready(graph) for graph in self.graphs]
+        return [note for _, _, note in ready if note]
 
     def save(self, path: str | Path, progress: Progress | None = None) -> None:
         """Write the model to `path`, whole or not at all, over what was there.
@@ -125,8 +145,7 @@ class Model:
         if suffix == Path(self.path).suffix:
             suffix = ""
         if suffix == ".meta" and container is GRAPH:
-            # An empty meta_info_def, then the GraphDef: all that import_meta_graph needs.
-            container, pieces = META, [*enclosed(1, []), *enclosed(2, pieces)]
+            container, pieces = META, self.meta_graph(self.graphs[0])
         elif suffix == ".pb" and container is META:
             raise OutputError(
                 "the collections of a MetaGraphDef have no place in a .pb; "
@@ -138,6 +157,16 @@ class Model:
     def _refuse_input(self, path: Path) -> None:
         if self.path != "-" and path.exists() and path.samefile(self.path):
             raise OutputError(f"{path} is the model itself; a model is never written over")
+
+
+def _ready(graph: Graph) -> tuple[Graph, bytes, str]:
+    """A patched graph whose MetaGraphDef lacks contexts, with them; or why it can have none."""
+    if graph.has_contexts or graph.is_object_based or not graph.is_changed:
+        return graph, b"", ""
+    try:
+        return *with_contexts(graph), ""
+    except ModelError as error:
+        return graph, b"", f"{error}; they are missing, as they were in the model"
 
 
 def default_output(model: Model) -> str:

@@ -34,6 +34,7 @@ class Graph:
     added: FunctionDefLibrary = field(default_factory=FunctionDefLibrary)
     restored: list[Restored] = field(default_factory=list)
     is_object_based: bool = False  # a TF2 SavedModel's: its functions are restored in Python
+    has_contexts: bool = False  # its MetaGraphDef tells the contexts of v1 loops and branches
     is_exported: bool = False  # and its main graph will be one of these functions
     label: str = ""  # the tags of its MetaGraphDef
 
@@ -42,6 +43,11 @@ class Graph:
         """The main graph, then each function's body in the file's order."""
         yield self.main
         yield from self.functions.values()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything was edited since the file was read."""
+        return any(body.edited for body in self.bodies)
 
     def body(self, label: str) -> Body:
         """The body of this label: `main`, or a function's name."""
@@ -54,6 +60,7 @@ class Graph:
         graph.main, graph.others = self.main.copy(graph.library), self.others
         graph.functions = {name: b.copy(graph.library) for name, b in self.functions.items()}
         graph.function_fields, graph.is_object_based = self.function_fields, self.is_object_based
+        graph.has_contexts = self.has_contexts
         graph.is_exported, graph.restored = self.is_exported, list(self.restored)
         graph.added.CopyFrom(self.added)
         return graph

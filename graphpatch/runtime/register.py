@@ -38,6 +38,16 @@ def register_gradients(model: str | Path | Model | tf.Graph) -> list[str]:
     return [key for key in sorted(found) if _register(key, *found[key])]
 
 
+def register_lone_keys(graph: Graph) -> list[str]:
+    """Register the keys of ours that travel alone: no function of the library has their gradient.
+
+    What `register_gradients` does, for no more than a Session cannot do without.
+    """
+    gradients = graph.library.gradients
+    found = {key: node for node, key in _keyed(graph) if node.op not in gradients}
+    return [key for key in sorted(found) if _register(key, graph, found[key])]
+
+
 def _register(key: str, graph: Graph, node: Node) -> bool:
     """Register a key if it is ours; whether it is."""
     computed = from_key(key)
