@@ -26,7 +26,7 @@ class Known:
     external: dict[str, str] = field(default_factory=dict)
 
 
-def known_values(found: ControlFlow, pivots: Mapping[Context, int]) -> dict[Context, Known]:
+def known_values(found: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Context, Known]:
     """What each context knows; `pivots` has an op of each branch that is there when it is taken."""
     known: dict[Context, Known] = defaultdict(Known)
     made_outside = {index for index in pivots.values() if _reads_pivot(found, index)}
@@ -43,7 +43,6 @@ def known_values(found: ControlFlow, pivots: Mapping[Context, int]) -> dict[Cont
         if found.body.heads.ops[index] in EXITS and context.outer is not None:
             known[context.outer.now].values.update(_outputs(found, index))
     for context, index in pivots.items():
-        assert isinstance(context, Branch)
         pred = spelled(context.cond.now.pred)
         known[context].values.update({pred, *_outputs(found, index)})
         known[context].external[pred] = pred

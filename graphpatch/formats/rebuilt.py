@@ -18,7 +18,7 @@ from graphpatch.graph.branches import Branch, Cond, Context, Loop
 from graphpatch.graph.control_flow import ControlFlow, has_control_flow
 from graphpatch.graph.frames import MERGES, is_constant, position
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.pruned import body_pivot, branch_pivot, completed
+from graphpatch.graph.pruned import body_pivot, branch_pivots, completed
 from graphpatch.graph.wire import encoded
 from graphpatch.names import fresh, parse
 
@@ -60,11 +60,9 @@ class _Messages:
         self.found, self.body = found, found.body
         self.inside: dict[Context | None, list[Context]] = defaultdict(list)
         self.taken: set[str] = set()
-        self.pivots: dict[Context, int] = {}
+        self.pivots = branch_pivots(found)
         for context in _in_order(found):
             self.inside[None if context.outer is None else context.outer.now].append(context)
-            if isinstance(context, Branch):
-                self.pivots[context] = branch_pivot(found, context)
         self.known = known_values(found, self.pivots)
 
     def of(self, context: Context) -> Any:

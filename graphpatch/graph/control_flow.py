@@ -52,10 +52,13 @@ class ControlFlow:
     def given(self, index: int, text: str) -> Context | None:
         """The context of a tensor of an op, as an input spells it."""
         cond = self.pivots.get(index) or self.shared.get(index)
-        if cond is not None and not text.startswith("^"):
+        is_control = text.startswith("^")
+        if cond is not None and not is_control:
             return cond.branch(parse(text).index).now
         context = self.context(index)
-        if self.body.heads.ops[index] in EXITS and context is not None:
+        # What waits for a Switch runs whichever branch is taken.
+        outside = is_control and index in self.guards
+        if context is not None and (outside or self.body.heads.ops[index] in EXITS):
             context = context.outer
         return None if context is None else context.now
 
@@ -121,12 +124,13 @@ def _of_merge(found: ControlFlow, index: int, start: Context | None) -> Context 
 def _of_switch(found: ControlFlow, index: int, around: Context | None) -> Context | None:
     body = found.body
     data, pred = (text for text in body.heads.inputs[index][:2])
-    if decider(body, data) == decider(body, pred):
+    taken = {parse(text).index for text in _read(body, index)}
+    alike = parse(data) == parse(pred)
+    if alike or (len(taken) > 1 and decider(body, data) == decider(body, pred)):
         found.pivots[index] = _cond(found, _named(body, index, pred), around)
         return around
     cond = _cond(found, pred, around)
     cond.is_guarded = True
-    taken = {parse(text).index for text in _read(body, index)}
     if len(taken) != 1:
         found.shared[index] = cond
         return around

@@ -5,6 +5,8 @@ None of them is read by what was there: the forward pass stays what it was.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch.graph.body import Body, Node
@@ -34,13 +36,13 @@ def completed(graph: Graph) -> ControlFlow:
         _add_exits(frame, editor)
         if body_pivot(graph.main, frame) < 0:
             _add_body_pivot(frame, editor)
-    for index in list(found.shared):
+    for index in [index for index in found.shared if found.context(index) is not None]:
         _split(Node(graph.main, index), editor)
     found = found if len(graph.main) == before else control_flow(graph.main)
-    before = len(graph.main)
-    for branch in _branches(found):
-        if branch_pivot(found, branch) < 0:
-            _add_branch_pivot(found, branch, editor)
+    before, switches = len(graph.main), _switches(found)
+    for branch, pivot in branch_pivots(found).items():
+        if pivot < 0:
+            _add_branch_pivot(branch, Node(graph.main, switches[branch][0]), editor)
     return found if len(graph.main) == before else control_flow(graph.main)
 
 
@@ -60,15 +62,24 @@ def body_pivot(body: Body, frame: Frame) -> int:
     return -1
 
 
-def branch_pivot(found: ControlFlow, branch: Branch) -> int:
-    """An Identity that is there when a branch is taken; -1 where there is none."""
-    switches = [index for index, cond in found.pivots.items() if cond.now is branch.cond.now]
-    switches += [index for index, guarded in found.guards.items() if guarded.now is branch.now]
-    for switch in switches:
-        for index in _readers(found.body, switch, branch.number):
-            if found.body.heads.ops[index] == "Identity":
-                return index
-    return -1
+def branch_pivots(found: ControlFlow) -> dict[Branch, int]:
+    """For each branch an Identity that is there when it is taken; -1 where there is none."""
+    pivots = {}
+    for branch, switches in _switches(found).items():
+        read = (one for index in switches for one in _readers(found.body, index, branch.number))
+        pivots[branch] = next((one for one in read if found.body.heads.ops[one] == "Identity"), -1)
+    return pivots
+
+
+def _switches(found: ControlFlow) -> dict[Branch, list[int]]:
+    """The Switches that lead into each branch, that which tf.cond makes of the predicate first."""
+    switches: dict[Branch, list[int]] = defaultdict(list)
+    for index, cond in [*found.pivots.items(), *found.shared.items()]:
+        for branch in list(cond.now.branches.values()):
+            switches[branch].append(index)
+    for index, branch in found.guards.items():
+        switches[branch.now].append(index)
+    return switches
 
 
 def _readers(body: Body, index: int, output: int) -> list[int]:
@@ -82,11 +93,6 @@ def _readers(body: Body, index: int, output: int) -> list[int]:
 
 def _is_output(text: str, output: int) -> bool:
     return not text.startswith("^") and parse(text).index == output
-
-
-def _branches(found: ControlFlow) -> list[Branch]:
-    conds = dict.fromkeys(cond.now for cond in found.conds.values())
-    return [branch for cond in conds for branch in cond.branches.values()]
 
 
 def _add_exits(frame: Frame, editor: Editor) -> None:
@@ -106,17 +112,17 @@ def _add_body_pivot(frame: Frame, editor: Editor) -> None:
 
 
 def _split(switch: Node, editor: Editor) -> None:
-    """Let a Switch that gives to both branches be two, one for each, as tf.cond makes them."""
+    """Let a Switch that gives to both branches be two, one for each, as tf.cond makes them.
+
+    In a loop, TensorFlow would take it for that of a loop variable, in a branch for one of that.
+    """
     if _readers(switch.body, switch.index, 0) and _readers(switch.body, switch.index, 1):
         inputs = list(switch.inputs)
         other = editor.add(f"{switch.name}/true", switch.op, inputs, _type(switch), beside=switch)
         editor.reroute(switch, 1, f"{other.name}:1", keep=other.index)
 
 
-def _add_branch_pivot(found: ControlFlow, branch: Branch, editor: Editor) -> None:
-    switches = [index for index, cond in found.pivots.items() if cond.now is branch.cond.now]
-    switches += [index for index, guarded in found.guards.items() if guarded.now is branch.now]
-    switch = Node(found.body, switches[0])
+def _add_branch_pivot(branch: Branch, switch: Node, editor: Editor) -> None:
     scope, slash, _ = parse(branch.cond.now.pred).op.rpartition("/")
     name = f"{scope}{slash}switch_{'t' if branch.number else 'f'}"
     inputs = [f"{switch.name}:1" if branch.number else switch.name]

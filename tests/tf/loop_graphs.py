@@ -1,7 +1,7 @@
 """v1 loops and branches as TensorFlow builds them: functions of two floats x and w.
 
-As a script it writes each as a MetaGraphDef into a folder, in whatever TensorFlow there is, 1.15
-(Python 3.7) included: loop_graphs.py FOLDER
+As a script, in whatever TensorFlow there is, 1.15 (Python 3.7) included: loop_graphs.py write
+FOLDER writes each as a MetaGraphDef, loop_graphs.py answer FOLDER differentiates those in there.
 """
 
 from __future__ import annotations
@@ -178,10 +178,38 @@ def built(tf1, build):  # noqa: ANN001, ANN201
         return tf1.train.export_meta_graph()
 
 
+FEEDS = ((0.3, 0.9), (-0.3, 0.9), (1.4, 0.2))
+
+
+def answers(tf1, graph):  # noqa: ANN001, ANN201
+    """y of the graph and its gradients by x and w, for each of the feeds."""
+    y, x, w = (graph.get_tensor_by_name(name + ":0") for name in "yxw")
+    with graph.as_default():
+        found = tf1.gradients(y, [x, w])
+    assert None not in found, found
+    with tf1.Session(graph=graph) as session:
+        return [session.run([y] + found, {x: one, w: other}) for one, other in FEEDS]  # noqa: RUF005
+
+
+def answered(tf1, path):  # noqa: ANN001, ANN201
+    with tf1.Graph().as_default() as graph:
+        tf1.train.import_meta_graph(path)
+    return answers(tf1, graph)
+
+
 if __name__ == "__main__":
     import tensorflow
 
     tensorflow.compat.v1.disable_control_flow_v2()
-    for one in GRAPHS:
-        with open(os.path.join(sys.argv[1], one.__name__ + ".meta"), "wb") as target:  # noqa: PTH118, PTH123
-            target.write(built(tensorflow.compat.v1, one).SerializeToString())
+    if sys.argv[1] == "write":
+        for one in GRAPHS:
+            with open(os.path.join(sys.argv[2], one.__name__ + ".meta"), "wb") as target:  # noqa: PTH118, PTH123
+                target.write(built(tensorflow.compat.v1, one).SerializeToString())
+    else:
+        import numpy
+
+        files = [name for name in os.listdir(sys.argv[2]) if name.endswith(".meta")]  # noqa: PTH208
+        paths = {name[:-5]: os.path.join(sys.argv[2], name) for name in files}  # noqa: PTH118
+        found = {key: answered(tensorflow.compat.v1, paths[key]) for key in paths}
+        assert not [name for name in sys.modules if name.startswith("graphpatch")]
+        numpy.savez(os.path.join(sys.argv[2], "answers.npz"), **found)  # noqa: PTH118

@@ -1,0 +1,305 @@
+"""Contexts of v1 loops and branches, rebuilt for graphs that were frozen.
+
+What TensorFlow wrote when it built the graph is the oracle: message by message, and the gradients.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphpatch
+from graphpatch.formats.rebuilt import with_contexts
+from graphpatch.graph.frames import ENTERS, EXITS
+from graphpatch.graph.graph import open_graph
+from graphpatch.graph.wire import Source
+from tests.tf import loop_graphs, tensorflow1
+from tests.tf.consumer import same_bits
+
+tf = pytest.importorskip("tensorflow")
+tf1 = tf.compat.v1
+
+Build = Callable[[Any, Any, Any], Any]
+KINDS = {"while_context": "WhileContextDef", "cond_context": "CondContextDef"}
+LOOPS = [build for build in loop_graphs.GRAPHS if "branch" not in build.__name__]
+
+
+@pytest.fixture(autouse=True)
+def _v1_loops() -> Iterator[None]:
+    tf1.disable_control_flow_v2()
+    yield
+    tf1.enable_control_flow_v2()
+
+
+@pytest.fixture(params=loop_graphs.GRAPHS, ids=lambda build: build.__name__)
+def build(request: pytest.FixtureRequest) -> Build:
+    found: Build = request.param
+    return found
+
+
+def contexts(meta: Any) -> dict[str, list[Any]]:
+    from tensorflow.core.protobuf import control_flow_pb2
+
+    return {
+        key: [getattr(control_flow_pb2, kind).FromString(raw) for raw in held.bytes_list.value]
+        for key, kind in KINDS.items()
+        if (held := meta.collection_def.get(key)) is not None
+    }
+
+
+def rebuilt(graph_def: Any) -> Any:
+    data = graph_def.SerializeToString()
+    graph, fields = with_contexts(open_graph(Source(data), 0, len(data)))
+    assert len(graph.main) == len(graph_def.node)  # nothing was pruned
+    return tf1.MetaGraphDef.FromString(fields)
+
+
+def frozen(meta: Any, path: Path) -> Path:
+    """What freezing leaves of a graph: the ops that y needs, without contexts."""
+    kept = tf1.graph_util.extract_sub_graph(meta.graph_def, ["y"])
+    path.write_bytes(kept.SerializeToString())
+    return path
+
+
+def expected(meta: Any) -> list[Any]:
+    with tf1.Graph().as_default() as graph:
+        tf1.train.import_meta_graph(meta)
+    found: list[Any] = loop_graphs.answers(tf1, graph)
+    return found
+
+
+def imported(model: Any, **options: Any) -> list[Any]:
+    with tf1.Graph().as_default() as graph:
+        graphpatch.import_model(model, **options)
+    found: list[Any] = loop_graphs.answers(tf1, graph)
+    return found
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    return all(
+        same_bits(np.asarray(a), np.asarray(b))
+        for first, second in zip(one, other, strict=True)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_they_are_those_that_tensorflow_wrote(build: Build) -> None:
+    meta = loop_graphs.built(tf1, build)
+    assert contexts(meta)
+    assert contexts(rebuilt(meta.graph_def)) == contexts(meta)
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The graphs as TensorFlow 1.15 builds them."""
+    folder = tmp_path_factory.mktemp("built")
+    python = os.environ.get(tensorflow1.VARIABLE, "")
+    if not python:
+        pytest.skip(f"{tensorflow1.VARIABLE} names no python3.7 that has tensorflow 1.15")
+    script(python, "write", folder)
+    return folder
+
+
+def script(python: str, job: str, folder: Path) -> None:
+    """Build or differentiate in a process of its own, in which there is no graphpatch."""
+    command = [python, str(Path(loop_graphs.__file__)), job, str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={}, cwd=folder, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_they_are_those_that_tensorflow_1_wrote(build: Build, old: Path) -> None:
+    meta = tf1.MetaGraphDef.FromString((old / f"{build.__name__}.meta").read_bytes())
+    assert contexts(meta)
+    assert contexts(rebuilt(meta.graph_def)) == contexts(meta)
+
+
+def test_a_frozen_graph_has_the_gradients_of_the_one_it_was(build: Build, tmp_path: Path) -> None:
+    meta = loop_graphs.built(tf1, build)
+    assert same(imported(frozen(meta, tmp_path / "model.pb")), expected(meta))
+
+
+def test_exits_that_freezing_pruned_are_there_again(tmp_path: Path) -> None:
+    meta = loop_graphs.built(tf1, loop_graphs.recurrent)
+    path = frozen(meta, tmp_path / "model.pb")
+    model = graphpatch.load(path)
+    graph, _ = with_contexts(model.graphs[0])
+    before, after = (ends(one.main) for one in (model.graphs[0], graph))
+    assert before < after == ends_of(meta.graph_def)
+    assert graph.main.heads.names[: len(model.graphs[0].main)] == model.graphs[0].main.heads.names
+
+
+def ends(body: Any) -> set[str]:
+    return {node.name for node in body if node.op in EXITS}
+
+
+def ends_of(graph_def: Any) -> set[str]:
+    return {node.name for node in graph_def.node if node.op in EXITS}
+
+
+def test_plain_import_fails_as_users_know_it(tmp_path: Path) -> None:
+    path = frozen(loop_graphs.built(tf1, loop_graphs.counted), tmp_path / "model.pb")
+    with tf1.Graph().as_default() as graph:
+        tf1.import_graph_def(tf1.GraphDef.FromString(path.read_bytes()), name="")
+        with pytest.raises(AttributeError, match="outer_context"):
+            loop_graphs.answers(tf1, graph)
+
+
+def test_the_meta_that_apply_writes_needs_no_graphpatch(tmp_path: Path) -> None:
+    wanted, folder = {}, tmp_path / "written"
+    folder.mkdir()
+    nothing = {"match": {"op": "Tanh"}, "patch": {"filter_gradient": "identity"}, "expect": 0}
+    nothing["expect"] = {"min": 0}
+    for build in loop_graphs.GRAPHS:
+        meta = loop_graphs.built(tf1, build)
+        wanted[build.__name__] = expected(meta)
+        result = graphpatch.apply([nothing], frozen(meta, tmp_path / "model.pb"))
+        result.model.save(folder / f"{build.__name__}.meta")
+    for python in filter(None, [sys.executable, os.environ.get(tensorflow1.VARIABLE)]):
+        script(python, "answer", folder)
+        found = np.load(folder / "answers.npz")
+        assert set(found) == wanted.keys()
+        for name, values in wanted.items():
+            # Another TensorFlow has other kernels: the last bits may differ.
+            np.testing.assert_allclose(found[name], values, rtol=3e-6, err_msg=name)
+
+
+SCALED = {"filter_gradient": {"scale": 0.5}}
+
+
+@pytest.mark.parametrize("emit", ["auto", "function"])
+def test_a_patch_in_a_body_means_the_same_by_way_of_a_pb(
+    build: Build, emit: str, tmp_path: Path
+) -> None:
+    meta = loop_graphs.built(tf1, build)
+    (tmp_path / "model.meta").write_bytes(meta.SerializeToString())
+    op = {"op": ["Tanh", "Sin", "Mul"]}
+    rule = {"match": op, "patch": SCALED, "emit": emit}
+    wanted = graphpatch.apply([rule], tmp_path / "model.meta").model
+    found = graphpatch.apply([rule], frozen(meta, tmp_path / "model.pb")).model
+    assert same(imported(found), imported(wanted))
+    found.save(tmp_path / "patched.meta")
+    assert same(imported(tmp_path / "patched.meta"), imported(wanted))
+    assert not same(imported(found), expected(meta))
+
+
+@pytest.mark.parametrize("build", LOOPS, ids=lambda build: build.__name__)
+def test_a_patch_at_the_borders_of_a_loop(build: Build, tmp_path: Path) -> None:
+    path = frozen(meta := loop_graphs.built(tf1, build), tmp_path / "model.pb")
+    patch = {"filter_gradient": {"registered": "Identity"}}
+    types = ["Enter", "Exit", "Merge", "Switch", "NextIteration"]
+    for at in ("inputs", "outputs"):
+        for op in types:
+            rule = {"match": {"op": op, "dtype": "float32"}, "patch": {**patch, "at": at}}
+            try:
+                found = graphpatch.apply([rule], path).model
+            except graphpatch.GraphpatchError:
+                continue  # it is told that no patch can stand there
+            assert same(imported(found), expected(meta)), (op, at)
+
+
+def test_by_the_command_line(
+    tmp_path: Path, run_cli: Callable[..., Any], rules_file: Callable[..., Path]
+) -> None:
+    meta = loop_graphs.built(tf1, loop_graphs.nested)
+    path, target = frozen(meta, tmp_path / "model.pb"), tmp_path / "model.meta"
+    rule = {"match": {"op": "Tanh"}, "patch": {"straight_through": True}}
+    done = run_cli("apply", rules_file(rule), path, "-o", target)
+    assert done.code == 0, done.stderr
+    (held,) = contexts(tf1.MetaGraphDef.FromString(target.read_bytes()))["while_context"]
+    assert len(held.nested_contexts) == 1
+    assert same(imported(target), imported(graphpatch.apply([rule], path).model))
+
+
+@pytest.mark.parametrize("with_contexts_in_file", [True, False])
+def test_a_saved_model_keeps_them_or_has_them_rebuilt(
+    with_contexts_in_file: bool, tmp_path: Path
+) -> None:
+    meta = loop_graphs.built(tf1, loop_graphs.branch_in_loop)
+    held = tf1.MetaGraphDef.FromString(meta.SerializeToString())
+    held.meta_info_def.tags.append("serve")
+    if not with_contexts_in_file:
+        held.collection_def.clear()
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    saved = saved_model_pb2.SavedModel(saved_model_schema_version=1, meta_graphs=[held])
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "saved_model.pb").write_bytes(saved.SerializeToString())
+    patch = {"filter_gradient": {"registered": "Identity"}}
+    result = graphpatch.apply([{"match": {"op": "Tanh"}, "patch": patch}], tmp_path / "saved")
+    result.model.save(tmp_path / "patched")
+    with tf1.Session(graph=tf1.Graph()) as session:
+        tf1.saved_model.load(session, ["serve"], str(tmp_path / "patched"))
+        assert same(loop_graphs.answers(tf1, session.graph), expected(meta))
+    assert same(imported(tmp_path / "saved"), expected(meta))
+
+
+def test_what_is_imported_twice_has_contexts_twice(tmp_path: Path) -> None:
+    meta = loop_graphs.built(tf1, loop_graphs.loop_in_branch_in_loop)
+    path, want = frozen(meta, tmp_path / "model.pb"), expected(meta)
+    with tf1.Graph().as_default() as graph:
+        for name in ("one", "two"):
+            graphpatch.import_model(path, name=name)
+        for name in ("one", "two"):
+            y, x, w = (graph.get_tensor_by_name(f"{name}/{which}:0") for which in "yxw")
+            fetches = [y, *tf1.gradients(y, [x, w])]
+            with tf1.Session(graph=graph) as session:
+                feeds = [{x: one, w: other} for one, other in loop_graphs.FEEDS]
+                assert same([session.run(fetches, one) for one in feeds], want)
+
+
+def test_only_keys_that_travel_alone_are_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered: list[str] = []
+    real = tf.RegisterGradient
+    monkeypatch.setattr(tf, "RegisterGradient", lambda key: registered.append(key) or real(key))
+    meta = loop_graphs.built(tf1, loop_graphs.counted)
+    path = frozen(meta, tmp_path / "model.pb")
+    patch = {"filter_gradient": {"scale": 0.24681}}
+    for emit, count in (("function", 0), ("attr", 1)):
+        rule = {"match": {"op": "Tanh"}, "patch": patch, "emit": emit}
+        assert not same(imported(graphpatch.apply([rule], path).model), expected(meta))
+        assert len(registered) == count
+
+
+def test_a_loop_of_which_an_optimiser_left_little(tmp_path: Path) -> None:
+    """Identities gone, and Switches that read the same made one."""
+    for build in (loop_graphs.branch_in_loop, loop_graphs.branches_in_branches_in_loop):
+        meta = loop_graphs.built(tf1, build)
+        kept = tf1.graph_util.extract_sub_graph(meta.graph_def, ["y"])
+        merged = without_duplicates(kept)
+        assert len(merged.node) < len(kept.node)
+        (tmp_path / "model.pb").write_bytes(merged.SerializeToString())
+        assert same(imported(tmp_path / "model.pb"), expected(meta))
+
+
+def without_duplicates(graph_def: Any) -> Any:
+    """The graph with equal Switches made one, as optimisers do."""
+    made: dict[str, str] = {}
+    now: dict[str, str] = {}
+    found = tf1.GraphDef(versions=graph_def.versions)
+    for node in graph_def.node:
+        key = f"{node.op} {list(node.input)}"
+        if node.op == "Switch" and key in made:
+            now[node.name] = made[key]
+            continue
+        made[key] = node.name
+        found.node.add().CopyFrom(node)
+    for node in found.node:
+        for slot, text in enumerate(node.input):
+            op, colon, output = text.partition(":")
+            node.input[slot] = now.get(op, op) + colon + output
+    return found
+
+
+def test_ops_of_loops_are_told() -> None:
+    assert {"Enter", "RefEnter"} == ENTERS
