@@ -1,4 +1,4 @@
-"""What cannot be rebuilt of v1 loops and branches is told, with the op; and it takes linear time."""
+"""Where the ops of v1 loops and branches are; what cannot be rebuilt is told, with the op."""
 
 from __future__ import annotations
 
