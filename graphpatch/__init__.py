@@ -5,8 +5,8 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model, load
 from graphpatch.match.pattern.build import pattern
 from graphpatch.rules import Rule, load_rules
-from graphpatch.runtime.parts import Parts, gradient_in_parts
 from graphpatch.runtime.import_model import import_model
+from graphpatch.runtime.parts import Parts, gradient_in_parts
 from graphpatch.runtime.register import register_gradients
 from graphpatch.selection import Selection, select
 
