@@ -20,6 +20,7 @@ COMMANDS = {
     "patterns": "the ready patterns for `match`: what each is for, its forms",
     "split": "the gradient in parts: graphs joined by the gradient at a cut",
     "gradients": "the library of gradients: formula, parameters, what each is for",
+    "doctor": "why a gradient is None, zero or an error, and the rules that mend it",
     "schema": "the JSON Schema of rules files",
 }
 

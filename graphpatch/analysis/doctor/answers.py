@@ -1,0 +1,160 @@
+"""What one op answers when TensorFlow asks for its gradient: where it flows, or what is raised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from graphpatch import opdefs
+from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, differentiate
+from graphpatch.analysis.doctor.slots import takes
+from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.dtypes import DIFFERENTIABLE
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
+from graphpatch.patches.place import OP_BY_OP
+
+CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+LOOPS = frozenset({"While", "StatelessWhile"})
+BRANCHES = OP_BY_OP - LOOPS
+
+# With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
+TENSOR_ARRAYS = frozenset(
+    f"TensorArray{what}V3" for what in ("Read", "Write", "Gather", "Scatter", "Concat", "Split")
+)
+CUSTOM = "CustomGradient-"
+
+
+@dataclass(eq=False)
+class Answers:
+    """The answers of the ops of a graph, whose functions are looked into once.
+
+    `contexts` are the Exits of v1 loops that have their contexts. `control_flow_v2` is TensorFlow
+    2's default. `tape`: functions are differentiated op by op, as a GradientTape does.
+    """
+
+    graph: Graph
+    contexts: frozenset[str] = frozenset()
+    control_flow_v2: bool = True
+    tape: bool = False
+    barred: frozenset[str] = frozenset()  # op types that count as letting nothing through
+    _wirings: dict[str, Wiring] = field(default_factory=dict)
+    _inside: dict[str, Backward | None] = field(default_factory=dict)
+
+    def without(self, ops: frozenset[str]) -> Answers:
+        """The same, where ops of these types let no gradient through."""
+        return replace(self, barred=ops, _wirings=self._wirings, _inside={})
+
+    def wiring(self, body: Body) -> Wiring:
+        """The wiring of a body, made once."""
+        if body.label not in self._wirings:
+            self._wirings[body.label] = Wiring(body)
+        return self._wirings[body.label]
+
+    def backward(
+        self, body: Body, sources: Sequence[Tensor], targets: Sequence[Tensor]
+    ) -> Backward:
+        """How far the gradients of `targets` come on their way to `sources`."""
+        contexts = self.contexts if body.is_main else None
+        return differentiate(self.wiring(body), sources, targets, self.ask, contexts)
+
+    def ask(self, wiring: Wiring, index: int) -> Answer:
+        """What an op answers where a gradient comes to one of its outputs."""
+        node = Node(wiring.body, index)
+        key = override(node)
+        if node.op in self.barred and key is None:
+            return Answer()
+        if key is not None and is_registered(key):
+            return self._by_type(wiring, node, key)
+        if node.op in wiring.body.library.signatures or node.op in CALLS:
+            return self._call(wiring, node)
+        if key is not None:
+            kind = "custom_gradient" if key.startswith(CUSTOM) else "key"
+            return _refused(node, kind, _lookup_error(node))
+        return self._by_type(wiring, node, node.op)
+
+    def _by_type(self, wiring: Wiring, node: Node, op: str) -> Answer:
+        if op in OP_BY_OP and op == node.op:
+            return self._body_by_body(wiring, node)
+        known = opdefs.lookup(op)
+        if known is None or known.gradient == "missing":
+            return _refused(node, "missing", _lookup_error(node))
+        if op == "PreventGradient":
+            says = "LookupError: Gradient explicitly disabled."
+            return _refused(node, "prevent", says)
+        if known.gradient == "none" or (op == "Cast" and not wiring.trainable((node.index, 0))):
+            return Answer()
+        if op in TENSOR_ARRAYS and self.control_flow_v2:
+            return _refused(node, "tensor_array", "AssertionError")
+        dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
+        slots = (slot for slot, dtype in enumerate(dtypes) if takes(op, slot, dtype))
+        return Answer(frozenset(slots))
+
+    def _call(self, wiring: Wiring, node: Node) -> Answer:
+        """SymbolicGradient gives a tensor for each input, be it zeros; a tape looks inside."""
+        if not self.tape:
+            return Answer(frozenset(range(len(wiring.inputs(node.index)))))
+        name = node.op if node.op in wiring.body.library.signatures else called(node, "f")[0]
+        inside = self.inside(name)
+        if inside is None:
+            return Answer(frozenset(range(len(wiring.inputs(node.index)))))
+        slots = {-1 - index for index, _ in inside.got if index < 0}
+        return Answer(frozenset(slots), tuple(inside.refusals))
+
+    def _body_by_body(self, wiring: Wiring, node: Node) -> Answer:
+        dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
+        floats = {
+            slot for slot, dtype in enumerate(dtypes) if dtype in DIFFERENTIABLE | {"variant"}
+        }
+        keys = ("body",) if node.op in LOOPS else ("then_branch", "else_branch", "branches")
+        bodies = [self.inside(name) for key in keys for name in called(node, key)]
+        refusals = tuple(refusal for one in bodies if one is not None for refusal in one.refusals)
+        if node.op in LOOPS or not all(bodies):
+            return Answer(frozenset(floats), refusals)
+        given = {-1 - index for one in bodies if one is not None for index, _ in one.got}
+        return Answer(frozenset(slot for slot in floats if slot - 1 in given), refusals)
+
+    def inside(self, name: str) -> Backward | None:
+        """A function, from all that it gives to all that it takes; None for one that is not there.
+
+        A function that calls itself counts as one that lets everything through.
+        """
+        if name not in self._inside:
+            self._inside[name] = None
+            body = self.graph.functions.get(name)
+            if body is not None:
+                wiring = self.wiring(body)
+                given = [tensor for tensor in wiring.returned() if wiring.trainable(tensor)]
+                taken = [(index, 0) for index in wiring.arguments.values()]
+                taken = [tensor for tensor in taken if wiring.trainable(tensor)]
+                self._inside[name] = self.backward(body, taken, given)
+        return self._inside[name]
+
+
+def override(node: Node) -> str | None:
+    """The key under which TensorFlow looks for the op's gradient, where it is not the op type."""
+    value = node.attr(attrs.OVERRIDE)
+    return None if value is None else value.s.decode(errors="backslashreplace")
+
+
+def is_registered(key: str) -> bool:
+    """Whether TensorFlow itself registers a gradient under this key."""
+    known = opdefs.lookup(key)
+    return known is not None and known.gradient != "missing"
+
+
+def called(node: Node, key: str) -> list[str]:
+    """The functions that an attr of an op names."""
+    value = node.attr(key)
+    if value is None:
+        return []
+    return [value.func.name] if value.HasField("func") else [f.name for f in value.list.func]
+
+
+def _refused(node: Node, kind: str, says: str) -> Answer:
+    return Answer(refusals=(Refusal(node, kind, says),))
+
+
+def _lookup_error(node: Node) -> str:
+    return f"LookupError: No gradient defined for operation '{node.name}' (op type: {node.op})"

@@ -1,0 +1,160 @@
+"""What `tf.gradients` does in a body, step by step as TensorFlow does it, without running it.
+
+It looks for the ops between the two ends, visits each when all that read it were visited, and asks
+it for the gradients of its inputs. So a cycle without its control-flow context is never visited.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.graph.body import Node
+from graphpatch.patches.flow import EXITS
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Where tf.gradients raises: the op, the kind of cause, and what it says."""
+
+    node: Node
+    kind: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an op answers where a gradient comes to its outputs: the input slots it flows into."""
+
+    slots: frozenset[int] = frozenset()
+    refusals: tuple[Refusal, ...] = ()
+
+
+Ask = Callable[[Wiring, int], Answer]
+
+
+@dataclass(eq=False)
+class Backward:
+    """How far gradients come in one body, from its targets back to its sources."""
+
+    wiring: Wiring
+    between: set[int]
+    got: set[Tensor]
+    visited: set[int] = field(default_factory=set)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+def reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
+    """The ops that depend on the ops of these tensors by tensors that carry gradients."""
+    found: set[int] = set()
+    todo = [index for index, _ in sources]
+    while todo:
+        index = todo.pop()
+        if index in found:
+            continue
+        found.add(index)
+        for output, reader, _ in wiring.readers(index):
+            if wiring.trainable((index, output)):
+                todo.append(reader)
+    return found
+
+
+def between(wiring: Wiring, sources: Iterable[Tensor], targets: Iterable[Tensor]) -> list[int]:
+    """The ops on the way, in the order in which TensorFlow finds them."""
+    open_ops, found = reached(wiring, sources), []
+    todo = deque(index for index, _ in targets)
+    while todo:
+        index = todo.popleft()
+        if index in open_ops:
+            open_ops.remove(index)
+            found.append(index)
+            todo += [producer for producer, _ in wiring.inputs(index)]
+    return found
+
+
+def differentiate(
+    wiring: Wiring,
+    sources: Sequence[Tensor],
+    targets: Sequence[Tensor],
+    ask: Ask,
+    contexts: frozenset[str] | None,
+) -> Backward:
+    """Follow the gradients of `targets` back to `sources`.
+
+    `ask` says what an op answers; `contexts` are the Exits of v1 loops that have their contexts,
+    None in a function, whose loops are rebuilt. Refusals are listed in TensorFlow's order; it
+    stops at the first, and what lies beyond is what would come after it is mended.
+    """
+    found = between(wiring, sources, targets)
+    done = Backward(wiring, set(found), set(targets))
+    loops = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
+    bare = [i for i in loops if contexts is not None and wiring.body.heads.names[i] not in contexts]
+    if bare:
+        node = Node(wiring.body, bare[0])
+        says = "AttributeError: 'NoneType' object has no attribute 'outer_context'"
+        done.refusals.append(Refusal(node, "loop", says))
+    pending = _pending(wiring, found)
+    ends = _ends(wiring, sources, pending)
+    ready = dict.fromkeys(index for index, _ in targets if pending.get(index) == 0)
+    (_spread if loops else _step)(done, pending, ends, deque(ready), ask)
+    return done
+
+
+def _pending(wiring: Wiring, found: Sequence[int]) -> dict[int, int]:
+    """How often each op is read on the way: a target that is read too must wait for that."""
+    pending = dict.fromkeys(found, 0)
+    for index in found:
+        for producer, _ in wiring.inputs(index):
+            if producer in pending:
+                pending[producer] += 1
+    return pending
+
+
+def _step(
+    done: Backward, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
+) -> None:
+    """Visit each op once, when all that read it were visited."""
+    while queue:
+        index = queue.popleft()
+        done.visited.add(index)
+        if index not in ends:
+            _visit(done, index, ask)
+        for producer, _ in done.wiring.inputs(index):
+            if producer in pending:
+                pending[producer] -= 1
+                if not pending[producer]:
+                    queue.append(producer)
+
+
+def _spread(
+    done: Backward, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
+) -> None:
+    """Visit ops until no tensor gets a gradient any more: with contexts, loops are no obstacle."""
+    while queue:
+        index = queue.popleft()
+        if index not in pending or index in ends or index in done.visited:
+            continue
+        done.visited.add(index)
+        _visit(done, index, ask)
+        queue += [tensor[0] for tensor in done.wiring.inputs(index) if tensor in done.got]
+
+
+def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) -> set[int]:
+    """The sources that have no other source before them: TensorFlow does not ask those."""
+    return {
+        index
+        for index, _ in sources
+        if not any(pending.get(producer) for producer, _ in wiring.inputs(index))
+    }
+
+
+def _visit(done: Backward, index: int, ask: Ask) -> None:
+    outputs = max(len(done.wiring.outputs(index)), 1)
+    if index < 0 or not any((index, output) in done.got for output in range(outputs)):
+        return
+    answer = ask(done.wiring, index)
+    done.refusals += answer.refusals
+    inputs = done.wiring.inputs(index)
+    done.got |= {inputs[slot] for slot in answer.slots if slot < len(inputs)}

@@ -1,0 +1,178 @@
+"""Why no gradient comes back through an op: one entry a cause, the first that fits is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from graphpatch import opdefs
+from graphpatch.analysis.doctor.answers import CALLS, override
+from graphpatch.analysis.doctor.look import Finding, Look, Rule, rule_for
+from graphpatch.analysis.doctor.slots import ZERO
+from graphpatch.analysis.doctor.way import Step
+from graphpatch.analysis.doctor.wiring import Wiring
+from graphpatch.dtypes import DIFFERENTIABLE
+from graphpatch.graph.body import Node
+from graphpatch.patches.place import OP_BY_OP
+
+STEPS = frozenset({"Ceil", "Floor", "FloorDiv", "Rint", "Round", "TruncateDiv"})
+COMPARISONS = frozenset(
+    "Equal NotEqual Less LessEqual Greater GreaterEqual ApproximateEqual LogicalAnd LogicalOr"
+    " LogicalNot IsNan IsInf IsFinite".split()
+)
+SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
+NONE = "None: tf.gradients gives no tensor, and says nothing"
+ZEROS = "zeros: the gradient is there, and every element of it is 0"
+
+STRAIGHT = "let it count as the identity on the way back (straight_through)"
+OUTSIDE = "no gradient can be given to it; differentiate by a tensor behind it"
+
+
+def _straight(look: Look) -> list[Rule]:
+    if not look.is_identity_in_shape:
+        return []
+    slot = look.step.slot
+    patch = {"straight_through": True if not slot else {"input": slot}}
+    return [rule_for(look.node, "passes gradients", patch)]
+
+
+def _stock(look: Look) -> list[Rule]:
+    known = look.node.opdef
+    if known is None or known.gradient != "registered":
+        return []
+    return [rule_for(look.node, "its own gradient", {"override_gradient": "stock"})]
+
+
+def _none(look: Look) -> list[Rule]:
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A class of findings: when it applies, what it says of an op, what mends it."""
+
+    kind: str
+    applies: Callable[[Look], bool]
+    what: str
+    consequence: str
+    remedy: str
+    rules: Callable[[Look], list[Rule]] = _none
+
+    def finding(self, look: Look) -> Finding:
+        """What is found at this op."""
+        node, refusal = look.node, look.refusal
+        words = {
+            "op": node.op,
+            "slot": look.step.slot,
+            "read": look.read,
+            "given": look.given,
+            "key": override(node) or "",
+            "says": refusal.says if refusal is not None else "",
+        }
+        what, consequence, remedy = (
+            text.format(**words) for text in (self.what, self.consequence, self.remedy)
+        )
+        return Finding(self.kind, node, look.step.slot, what, consequence, remedy, self.rules(look))
+
+
+def _raises(kind: str) -> Callable[[Look], bool]:
+    return lambda look: look.refusal is not None and look.refusal.kind == kind
+
+
+def _is(ops: frozenset[str]) -> Callable[[Look], bool]:
+    return lambda look: look.op in ops
+
+
+def _state(state: str) -> Callable[[Look], bool]:
+    return lambda look: (opdefs.lookup(look.op) or opdefs.OpDef("")).gradient == state
+
+
+def _calls_functions(look: Look) -> bool:
+    return look.op in OP_BY_OP | CALLS or look.op in look.node.body.library.signatures
+
+
+# fmt: off
+CAUSES = (
+    Cause("custom_gradient", _raises("custom_gradient"),
+          "key {key}, which tf.custom_gradient left: the process that made it knew it, no other",
+          "{says}; TensorFlow names {op}, not the missing key",
+          'take the key off ("stock"): the ops before it have their own gradients', _stock),
+    Cause("key", _raises("key"),
+          "override key {key}, which nobody registers",
+          "{says}; TensorFlow names {op}, not the missing key",
+          'register the key where the file is loaded, or take it off ("stock")', _stock),
+    Cause("prevent", _raises("prevent"),
+          "PreventGradient: whoever put it there wants no gradient here",
+          "{says}", STRAIGHT, _straight),
+    Cause("missing", _raises("missing"),
+          "{op} has no gradient registered", "{says}",
+          "give it one (override_gradient), or stop gradients behind it", _straight),
+    Cause("tensor_array", _raises("tensor_array"),
+          "{op}, of a TensorArray of TensorFlow 1, while control flow v2 is on",
+          "{says}, without a text",
+          "call tf.compat.v1.disable_control_flow_v2() before the graph is imported"),
+    Cause("stop_gradient", _is(frozenset({"StopGradient"})),
+          "StopGradient: somebody stopped the gradient here", NONE, STRAIGHT, _straight),
+    Cause("step", _is(STEPS),
+          "{op}, a step function: TensorFlow's gradient of it is None", NONE, STRAIGHT, _straight),
+    Cause("zero", _is(ZERO),
+          "{op}, a step function: TensorFlow's gradient of it is zero", ZEROS, STRAIGHT, _straight),
+    Cause("argmax", _is(frozenset({"ArgMax", "ArgMin"})),
+          "{op}: where the largest element is, as an {given}", NONE,
+          "take the value itself (Max, or a softmax) as the loss"),
+    Cause("comparison", _is(COMPARISONS),
+          "{op}, a comparison: it gives {given}", NONE,
+          "take the loss before it; for masks, Mul by the mask lets gradients by"),
+    Cause("cast", lambda look: look.op == "Cast" and look.given not in DIFFERENTIABLE,
+          "a cast from {read} to {given}: {given} carries no gradient", NONE,
+          "leave the cast out, or let it and the cast back count as one identity"),
+    Cause("cast", lambda look: look.op == "Cast",
+          "a cast of {read} to {given}: nothing comes back through {read}", NONE, OUTSIDE),
+    Cause("shape", _is(SHAPES),
+          "{op}: it reads a shape, not the values", NONE,
+          "the loss does not hang on values this way; there is no gradient to be had"),
+    Cause("inside", _calls_functions,
+          "{op}: inside its function nothing comes back from this output to input {slot}", NONE,
+          "mend what blocks inside the function"),
+    Cause("write", lambda look: look.op.startswith(("Assign", "Resource", "Scatter")),
+          "{op}: what is written to a variable has no gradient", NONE, OUTSIDE),
+    Cause("dtype", lambda look: look.read not in DIFFERENTIABLE | {"resource", "variant"},
+          "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE),
+    Cause("dtype", lambda look: look.given not in DIFFERENTIABLE | {"resource", "variant"},
+          "{op} gives {given}, which carries no gradient", NONE, OUTSIDE),
+    Cause("not_differentiable", _state("none"),
+          "{op} is registered as not differentiable", NONE,
+          "give it a gradient (override_gradient), or let it count as the identity", _straight),
+    Cause("slot", lambda look: True,
+          "{op} has a gradient, but none for input {slot}", NONE,
+          "give it one by a formula (override_gradient)"),
+)
+# fmt: on
+
+
+def explain(look: Look) -> Finding:
+    """Why no gradient comes back through this op."""
+    return next(cause for cause in CAUSES if cause.applies(look)).finding(look)
+
+
+def with_way_back(finding: Finding, wiring: Wiring, behind: Sequence[Step]) -> Finding:
+    """The finding of a cast, mended where the way casts back at once: both as one identity."""
+    if finding.kind != "cast" or finding.rules or not behind:
+        return finding
+    last = Node(wiring.body, behind[0].index)
+    if last.op != "Cast" or wiring.dtype((last.index, 0)) not in DIFFERENTIABLE:
+        return finding
+    pattern = {
+        "nodes": {
+            "first": {"op": "Cast", "name": finding.node.name},
+            "last": {"op": "Cast", "name": last.name},
+        },
+        "edges": [["first", "last", {"input": 0}]],
+    }
+    rule = {
+        "name": f"casts there and back pass gradients: {last.name}",
+        "match": {"pattern": pattern, "body": wiring.body.label},
+        "patch": {"override_gradient": {"formula": "dy"}, "on": "match"},
+        "expect": 1,
+    }
+    return replace(finding, rules=[rule])

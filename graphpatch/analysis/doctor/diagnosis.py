@@ -1,0 +1,198 @@
+"""Why the gradient of one tensor by another is what it is: the verdict, the way, what blocks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphpatch.analysis.doctor.answers import CALLS, Answers, called
+from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal
+from graphpatch.analysis.doctor.causes import explain, with_way_back
+from graphpatch.analysis.doctor.look import Finding, Look
+from graphpatch.analysis.doctor.slots import ZERO
+from graphpatch.analysis.doctor.way import A_RULE, FREE, HOPELESS, Step, blocked, cheapest, spelled
+from graphpatch.analysis.doctor.wiring import TRAINABLE, Tensor, Wiring
+from graphpatch.graph.body import Node
+from graphpatch.patches.flow import MERGES
+from graphpatch.patches.place import OP_BY_OP
+
+LOOP_REMEDY = (
+    "write the model with its control-flow contexts: graphpatch apply RULES MODEL -o model.meta"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What `tf.gradients` gives for one pair: `flows`, `zero`, `none` or `error`.
+
+    `tape` is what a GradientTape gives, which looks into functions. `connected` is whether any
+    tensor leads from the source to the target; `way` are the tensors of the way with the fewest
+    obstacles, and `findings` what blocks it, from the target back.
+    """
+
+    source: str
+    target: str
+    verdict: str
+    tape: str
+    connected: bool
+    says: str = ""
+    way: Sequence[str] = ()
+    findings: Sequence[Finding] = field(default_factory=tuple)
+
+    def document(self) -> dict[str, Any]:
+        """The diagnosis as `doctor --json` prints it."""
+        return {
+            "from": self.source,
+            "to": self.target,
+            "verdict": self.verdict,
+            "tape": self.tape,
+            "connected": self.connected,
+            "says": self.says,
+            "way": list(self.way),
+            "findings": [finding.document() for finding in self.findings],
+        }
+
+
+@dataclass(eq=False)
+class Doctor:
+    """One graph, asked about pairs of tensors of its main graph."""
+
+    session: Answers
+    tape: Answers
+
+    def diagnose(self, source: Tensor, target: Tensor) -> Diagnosis:
+        """Why the gradient of `target` by `source` is what it is."""
+        main = self.session.graph.main
+        wiring = self.session.wiring(main)
+        ends = wiring.spelled(source), wiring.spelled(target)
+        refused = target_refusal(wiring, target)
+        there = self.session.backward(main, [source], [target])
+        on_tape = self.tape.backward(main, [source], [target])
+        verdict = "error" if refused else self._verdict(self.session, there, source, target)
+        taped = "error" if refused else self._verdict(self.tape, on_tape, source, target)
+        says = refused or (there.refusals[0].says if there.refusals else "")
+        steps = self._way(wiring, source, target)
+        if steps is None:
+            return Diagnosis(*ends, verdict, taped, False, says)
+        findings = [] if verdict == taped == "flows" else list(self._all(on_tape, source, steps))
+        if refused:
+            findings.insert(0, _target_finding(wiring, target, refused))
+        way = spelled(wiring, source, steps)
+        return Diagnosis(*ends, verdict, taped, True, says, way, findings)
+
+    def _verdict(self, answers: Answers, done: Backward, source: Tensor, target: Tensor) -> str:
+        if done.refusals:
+            return "error"
+        if source not in done.got:
+            return "none"
+        main = answers.graph.main
+        without = answers.without(ZERO).backward(main, [source], [target])
+        return "flows" if source in without.got else "zero"
+
+    def _way(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[Step] | None:
+        def cost(index: int, output: int, slot: int) -> int:
+            step = Step(index, output, slot)
+            answer = self.tape.ask(wiring, index)
+            if not self._blocks(answer, wiring, step, (index, output) == target):
+                return FREE
+            return A_RULE if explain(Look(wiring, step, answer)).rules else HOPELESS
+
+        return cheapest(wiring, source, target, cost)
+
+    def _blocks(self, answer: Answer, wiring: Wiring, step: Step, is_target: bool) -> bool:
+        if wiring.body.heads.ops[step.index] in ZERO:
+            return True
+        return bool(answer.refusals) or blocked(answer, wiring, step, is_target)
+
+    def _all(self, done: Backward, source: Tensor, steps: list[Step]) -> Iterator[Finding]:
+        """What blocks the way, from the target back; then what is raised beside it."""
+        told: set[tuple[str, str]] = set()
+        for finding in (*self._on_the_way(done, source, steps), *map(_raised, done.refusals)):
+            place = (finding.node.body.label, finding.node.name)
+            if place not in told:
+                told.add(place)
+                yield finding
+
+    def _on_the_way(self, done: Backward, source: Tensor, steps: list[Step]) -> Iterator[Finding]:
+        wiring = done.wiring
+        answers = [self.tape.ask(wiring, step.index) for step in steps]
+        blocks = [
+            self._blocks(answer, wiring, step, step == steps[-1])
+            for step, answer in zip(steps, answers, strict=True)
+        ]
+        for place in reversed(range(len(steps))):
+            look = Look(wiring, steps[place], answers[place])
+            # Of a run of ops without gradients, the first one made it so.
+            if blocks[place] and not (place and blocks[place - 1] and _is_led_into(look)):
+                inner = list(self._inside(look))
+                yield from inner or [with_way_back(explain(look), wiring, steps[place + 1 :])]
+        if not any(blocks) and source not in done.got:
+            stuck = [i for i in done.between - done.visited if wiring.body.heads.ops[i] in MERGES]
+            yield from (_stalled(Node(wiring.body, index)) for index in sorted(stuck)[:1])
+
+    def _inside(self, look: Look) -> Iterator[Finding]:
+        """What blocks the same way inside the functions that an op calls."""
+        names = _bodies(look.node)
+        shift = 1 if look.op in OP_BY_OP and "body" not in look.node.attr_names else 0
+        for name in names:
+            body, done = self.tape.graph.functions.get(name), self.tape.inside(name)
+            if body is None or done is None or look.step.slot < shift:
+                continue
+            wiring = self.tape.wiring(body)
+            source = (-1 - (look.step.slot - shift), 0)
+            given = wiring.returned()
+            steps = (
+                self._way(wiring, source, given[look.step.output])
+                if look.step.output < len(given)
+                else None
+            )
+            yield from self._all(done, source, steps) if steps else map(_raised, done.refusals)
+
+
+def _is_led_into(look: Look) -> bool:
+    return look.refusal is None and look.read not in TRAINABLE
+
+
+def _bodies(node: Node) -> list[str]:
+    if node.op in node.body.library.signatures:
+        return [node.op]
+    keys = ("f",) if node.op in CALLS else ("body", "then_branch", "else_branch", "branches")
+    return [name for key in keys for name in called(node, key)]
+
+
+def _raised(refusal: Refusal) -> Finding:
+    """An op that raises, whether or not it is on the way that was found."""
+    wiring = Wiring(refusal.node.body)
+    step = Step(refusal.node.index, 0, 0)
+    if refusal.kind == "loop":
+        return _loop(refusal)
+    return explain(Look(wiring, step, Answer(refusals=(refusal,))))
+
+
+def _loop(refusal: Refusal) -> Finding:
+    what = "the end of a v1 loop whose control-flow context is not in the file"
+    return Finding("loop", refusal.node, None, what, refusal.says, LOOP_REMEDY)
+
+
+def _stalled(node: Node) -> Finding:
+    what = "the start of a v1 loop without its control-flow context, whose Exits freezing pruned"
+    return Finding("loop", node, None, what, "None: the loop is never visited", LOOP_REMEDY)
+
+
+def target_refusal(wiring: Wiring, target: Tensor) -> str:
+    """What tf.gradients raises for a target whose gradient by itself is no number; or nothing."""
+    dtype = wiring.dtype(target)
+    if dtype == "string":
+        return "TypeError: Expected string, but got 1 of type 'int'."
+    if dtype in {"resource", "variant"}:
+        return f"TypeError: `dtype` <dtype: '{dtype}'> is not compatible with 1 of dtype int64."
+    if dtype in {"complex64", "complex128"}:
+        return f"TypeError: Gradients of complex tensors must set grad_ys (y.dtype = {dtype})"
+    return ""
+
+
+def _target_finding(wiring: Wiring, target: Tensor, says: str) -> Finding:
+    what = f"{wiring.spelled(target)} is {wiring.dtype(target)}: it is no loss"
+    node = Node(wiring.body, target[0])
+    return Finding("target", node, None, what, says, "take a real number as the target")

@@ -1,0 +1,97 @@
+"""One op on the way, as the causes are asked about it; and what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphpatch.analysis.doctor.backward import Answer, Refusal
+from graphpatch.analysis.doctor.way import Step
+from graphpatch.analysis.doctor.wiring import Wiring
+from graphpatch.dtypes import DIFFERENTIABLE
+from graphpatch.graph.body import Node
+
+Rule = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """An op that is left by one output and entered by one slot, and what it answers."""
+
+    wiring: Wiring
+    step: Step
+    answer: Answer
+
+    @property
+    def node(self) -> Node:
+        """The op."""
+        return Node(self.wiring.body, self.step.index)
+
+    @property
+    def op(self) -> str:
+        """Its op type."""
+        return self.node.op
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """What it raises, where it raises."""
+        return self.answer.refusals[0] if self.answer.refusals else None
+
+    @property
+    def read(self) -> str:
+        """The dtype of the tensor that the slot reads."""
+        return self.wiring.dtype(self.wiring.inputs(self.step.index)[self.step.slot]) or "unknown"
+
+    @property
+    def given(self) -> str:
+        """The dtype of the tensor by which it is left."""
+        return self.wiring.dtype((self.step.index, self.step.output)) or "unknown"
+
+    @property
+    def is_identity_in_shape(self) -> bool:
+        """Whether it can count as the identity of this input: one output, same dtype and shape."""
+        known = self.node.opdef
+        return (
+            self.read == self.given
+            and self.given in DIFFERENTIABLE
+            and len(self.wiring.outputs(self.step.index)) == 1
+            and known is not None
+            and self.step.slot in known.keeps_shape
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong at one op: in words, what TensorFlow does then, and what mends it.
+
+    `rules` are those that may mend it, the best first; `remedy` says what does where none can.
+    """
+
+    kind: str
+    node: Node
+    slot: int | None
+    what: str
+    consequence: str
+    remedy: str
+    rules: Sequence[Rule] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The finding as `doctor --json` prints it."""
+        return {
+            "kind": self.kind,
+            "op": self.node.name,
+            "type": self.node.op,
+            "body": self.node.body.label,
+            "slot": self.slot,
+            "what": self.what,
+            "consequence": self.consequence,
+            "remedy": self.remedy,
+            "rule": self.rules[0] if self.rules else None,
+        }
+
+
+def rule_for(node: Node, title: str, patch: Mapping[str, Any]) -> Rule:
+    """A rule for one op, by its name and body."""
+    match = {"name": node.name, "body": node.body.label}
+    return {"name": f"{title}: {node.name}", "match": match, "patch": dict(patch), "expect": 1}

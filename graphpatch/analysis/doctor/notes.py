@@ -1,0 +1,215 @@
+"""What else there is to say of the ops on the way: one entry a class, none of them blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphpatch.analysis.doctor.answers import CALLS, CUSTOM, called, is_registered, override
+from graphpatch.analysis.doctor.backward import between
+from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
+from graphpatch.analysis.doctor.wiring import Tensor
+from graphpatch.formats.held_contexts import Held
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.graph.provenance import Author
+from graphpatch.match.ready import READY
+from graphpatch.match.select import find
+from graphpatch.match.spec import Match
+from graphpatch.patches.flow import JOINS
+from graphpatch.patches.place import place_of
+
+MOST = 3
+
+ACTIVATIONS = frozenset(
+    "Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh CRelu".split()
+)
+PATTERNS = ("swish", "hard_swish", "gelu")
+TRAINED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
+STRIPPED = frozenset({"StopGradient", "Identity", "IdentityN", "PreventGradient"})
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something to know about ops of one class: what it is, and which they are."""
+
+    kind: str
+    says: str
+    ops: Sequence[str]
+
+    def document(self) -> dict[str, Any]:
+        """The note as `doctor --json` prints it."""
+        return {"kind": self.kind, "says": self.says, "ops": list(self.ops)}
+
+    def text(self) -> str:
+        """The note in a line."""
+        more = f" and {len(self.ops) - MOST} more" if len(self.ops) > MOST else ""
+        return f"{self.says}: {', '.join(self.ops[:MOST])}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a class of notes is told: the doctor, the ops on the way, those of functions too."""
+
+    doctor: Doctor
+    held: Held
+    on_way: Sequence[Node]
+
+    @property
+    def keyed(self) -> Iterator[tuple[Node, str]]:
+        """The ops of all bodies that have an override, with its key."""
+        for body in self.doctor.session.graph.bodies:
+            for node in () if body.is_ours else body:
+                key = override(node)
+                if key is not None:
+                    yield node, key
+
+
+def notes(doctor: Doctor, held: Held, pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Note]:
+    """All there is to say of the ops between the tensors of these pairs."""
+    asked = Asked(doctor, held, _on_way(doctor, pairs))
+    return [
+        Note(kind, says, [_named(node) for node in found])
+        for kind, says, which in CLASSES
+        if (found := list(which(asked)))
+    ]
+
+
+def _on_way(doctor: Doctor, pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Node]:
+    wiring = doctor.session.wiring(doctor.session.graph.main)
+    targets: dict[Tensor, list[Tensor]] = {}
+    for source, target in pairs:
+        targets.setdefault(source, []).append(target)
+    found = [index for one, to in targets.items() for index in between(wiring, [one], to)]
+    nodes = [Node(wiring.body, index) for index in sorted(set(found))]
+    labels = dict.fromkeys(label for node in nodes for label in _called_by(node, set()))
+    functions = doctor.session.graph.functions
+    return nodes + [node for label in labels if label in functions for node in functions[label]]
+
+
+def _called_by(node: Node, seen: set[str]) -> Iterator[str]:
+    signatures = node.body.library.signatures
+    keys = ("f", "body", "then_branch", "else_branch", "branches")
+    names = [name for key in keys for name in called(node, key)]
+    for name in (*names, *([node.op] if node.op in signatures else [])):
+        if name not in seen:
+            seen.add(name)
+            yield name
+
+
+def _activations(asked: Asked) -> Iterator[Node]:
+    """Those whose gradient is still their own."""
+    found = [node for node in asked.on_way if node.op in ACTIVATIONS]
+    covered = [node for node in found if override(node) is not None]
+    return (node for node in found if node not in covered)
+
+
+def _patterns(asked: Asked) -> Iterator[Node]:
+    bodies = dict.fromkeys(node.body.label for node in asked.on_way)
+    on_way = {(node.body.label, node.index) for node in asked.on_way}
+    for name in PATTERNS:
+        needed = {"swish": "Sigmoid", "hard_swish": "Mul", "gelu": "Mul"}[name]
+        if name in READY and any(node.op == needed for node in asked.on_way):
+            match = Match(pattern=f"@{name}")
+            for node in find(asked.doctor.session.graph, match).nodes:
+                if node.body.label in bodies and (node.body.label, node.index) in on_way:
+                    yield node
+
+
+def _training(asked: Asked) -> Iterator[Node]:
+    for node in asked.on_way:
+        if node.op in TRAINED:
+            value = node.attr("is_training")
+            if value is None or value.b:
+                yield node
+
+
+def _unregistered(asked: Asked) -> Iterator[Node]:
+    functions = asked.doctor.session.graph.library.signatures
+    for node, key in asked.keyed:
+        if not is_registered(key) and not key.startswith(CUSTOM) and node.op not in functions:
+            yield node
+
+
+def _ignored(asked: Asked) -> Iterator[Node]:
+    """Overrides in bodies that a call reaches, where a Session differentiates in C++."""
+    editor = Editor(asked.doctor.session.graph, Author("doctor", "doctor"))
+    for node, _ in asked.keyed:
+        if not node.body.is_main and place_of(node, editor).ignoring is not None:
+            yield node
+
+
+def _beside(asked: Asked) -> Iterator[Node]:
+    on_way = {(node.body.label, node.index) for node in asked.on_way}
+    for node, _ in asked.keyed:
+        if node.body.is_main and (node.body.label, node.index) not in on_way:
+            yield node
+
+
+def _stripped(asked: Asked) -> Iterator[Node]:
+    for node in asked.on_way:
+        if node.op == "StopGradient" or (node.op in STRIPPED and override(node) is not None):
+            yield node
+
+
+def _branches(asked: Asked) -> Iterator[Node]:
+    for node in asked.on_way:
+        held = asked.held.in_branches | asked.held.in_loops
+        if node.body.is_main and node.op in JOINS and node.name not in held:
+            yield node
+
+
+def _calls(asked: Asked) -> Iterator[Node]:
+    functions = asked.doctor.session.graph.functions
+    for node in asked.on_way:
+        if node.op in CALLS or (node.op in functions and not functions[node.op].is_ours):
+            yield node
+
+
+Which = Callable[[Asked], Iterable[Node]]
+
+CLASSES: tuple[tuple[str, str, Which], ...] = (
+    ("activations", "activations on the way that no rule covers", _activations),
+    ("activation_patterns", "activations made of several ops that no rule covers", _patterns),
+    (
+        "training_batch_norm",
+        "batch norms in training form: fed one example, they give no gradient but zero (--run)",
+        _training,
+    ),
+    (
+        "unregistered_key",
+        "overrides by a key that TensorFlow does not register: whoever loads the file must",
+        _unregistered,
+    ),
+    (
+        "ignored_override",
+        "overrides in functions that PartitionedCall calls: a Session ignores them silently "
+        '(write them with "emit": "function")',
+        _ignored,
+    ),
+    ("idle_override", "overrides that never fire: these ops are not on the way", _beside),
+    (
+        "stripped",
+        "offline optimisers (freezing tools, tf_optimizer) drop these, and what they do to "
+        "gradients",
+        _stripped,
+    ),
+    (
+        "branch",
+        "v1 branches and loops without their control-flow contexts: tf.gradients builds, the run "
+        f"may fail (Retval does not have value); {LOOP_REMEDY}",
+        _branches,
+    ),
+    (
+        "function",
+        "called functions: a Session differentiates them in C++ (SymbolicGradient), which knows "
+        "fewer ops than a tape (--run shows whether it works)",
+        _calls,
+    ),
+)
+"""Kind, what is said, and which ops: in the order in which they are told."""
+
+
+def _named(node: Node) -> str:
+    return f"{node.op} {node.name}" + ("" if node.body.is_main else f" in {node.body.label}")

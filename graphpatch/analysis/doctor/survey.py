@@ -1,0 +1,104 @@
+"""A model as `doctor` sees it: which pairs of tensors are asked about, and all that is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphpatch.analysis.doctor.answers import Answers
+from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
+from graphpatch.analysis.doctor.notes import Note, notes
+from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.errors import ModelError
+from graphpatch.formats import Model
+from graphpatch.formats.held_contexts import Held, held_contexts
+from graphpatch.graph.check import check
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.topology import tensor_named
+from graphpatch.match.misses import nearest_names
+from graphpatch.patches.flow import FED
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One graph of a model: its diagnoses, pair by pair, and what else is to be said."""
+
+    graph: Graph
+    diagnoses: Sequence[Diagnosis]
+    notes: Sequence[Note]
+
+    def document(self) -> dict[str, Any]:
+        """What `doctor --json` prints of a graph."""
+        return {
+            "pairs": [one.document() for one in self.diagnoses],
+            "notes": [note.document() for note in self.notes],
+        }
+
+
+def survey(
+    model: Model,
+    sources: Sequence[str] = (),
+    targets: Sequence[str] = (),
+    control_flow_v2: bool = True,
+) -> list[Seen]:
+    """Ask about each pair; without names, about placeholders and outputs that are read by none.
+
+    Raises ModelError for a name that is no tensor of a main graph, and for a broken graph.
+    """
+    _refuse_unknown(model, (*sources, *targets))
+    held = held_contexts(model)
+    return [
+        _seen(graph, one, sources, targets, control_flow_v2)
+        for graph, one in zip(model.graphs, held, strict=True)
+    ]
+
+
+def doctor(graph: Graph, held: Held, control_flow_v2: bool = True) -> Doctor:
+    """Whom to ask about the pairs of one graph. Raises ModelError where it is broken."""
+    check(graph)
+    session = Answers(graph, held.in_loops, control_flow_v2)
+    return Doctor(session, Answers(graph, held.in_loops, control_flow_v2, tape=True))
+
+
+def _seen(
+    graph: Graph,
+    held: Held,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    control_flow_v2: bool,
+) -> Seen:
+    asked = doctor(graph, held, control_flow_v2)
+    wiring = asked.session.wiring(graph.main)
+    pairs = [
+        (source, target)
+        for target in _named(wiring, targets) or outputs(wiring)
+        for source in _named(wiring, sources) or placeholders(wiring)
+    ]
+    diagnoses = [asked.diagnose(*pair) for pair in pairs]
+    return Seen(graph, diagnoses, notes(asked, held, pairs))
+
+
+def placeholders(wiring: Wiring) -> list[Tensor]:
+    """The tensors that are fed."""
+    return [(index, 0) for op in sorted(FED) for index in wiring.body.by_type.get(op, ())]
+
+
+def outputs(wiring: Wiring) -> list[Tensor]:
+    """What is computed from tensors by ops that no op reads."""
+    ends = (i for i in range(len(wiring.body)) if wiring.inputs(i) and not any(wiring.readers(i)))
+    return [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
+
+
+def _named(wiring: Wiring, texts: Sequence[str]) -> list[Tensor]:
+    found = [tensor_named(wiring.body, text) for text in texts]
+    return [wiring.tensor(str(name)) for name in found if name is not None]
+
+
+def _refuse_unknown(model: Model, texts: Sequence[str]) -> None:
+    for text in texts:
+        if all(tensor_named(graph.main, text) is None for graph in model.graphs):
+            legal = [name for graph in model.graphs for name in graph.main.heads.names]
+            near = ", ".join(nearest_names(text.partition(":")[0], legal))
+            words = f"; nearest: {near}" if near else ""
+            raise ModelError(f"{model.path}: no tensor of the main graph is named {text!r}{words}")

@@ -1,0 +1,68 @@
+"""The way from one tensor to another that the fewest ops block."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphpatch.analysis.doctor.backward import Answer
+from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+
+# What it costs to go back through an op: nothing, a rule, or what no rule mends.
+FREE, A_RULE, HOPELESS = 0, 1, 1000
+
+Cost = Callable[[int, int, int], int]  # op, output, input slot
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One op of a way: the output by which it is left, the slot by which it is entered."""
+
+    index: int
+    output: int
+    slot: int
+
+
+def cheapest(wiring: Wiring, source: Tensor, target: Tensor, cost: Cost) -> list[Step] | None:
+    """The ops from the source to the target, without the source's own; None where there is no way.
+
+    Among ways that cost the same it is the shortest one.
+    """
+    best: dict[Tensor, tuple[int, int]] = {target: (0, 0)}
+    behind: dict[Tensor, tuple[Tensor, int]] = {}
+    todo = [(0, 0, target)]
+    while todo:
+        spent, length, tensor = heapq.heappop(todo)
+        if tensor == source:
+            return _unrolled(behind, source, target)
+        if best[tensor] < (spent, length):
+            continue
+        index, output = tensor
+        for slot, read in enumerate(wiring.inputs(index)):
+            there = (spent + cost(index, output, slot), length + 1)
+            if read not in best or there < best[read]:
+                best[read], behind[read] = there, (tensor, slot)
+                heapq.heappush(todo, (*there, read))
+    return None
+
+
+def _unrolled(
+    behind: Mapping[Tensor, tuple[Tensor, int]], source: Tensor, target: Tensor
+) -> list[Step]:
+    steps, tensor = [], source
+    while tensor != target:
+        tensor, slot = behind[tensor]
+        steps.append(Step(*tensor, slot))
+    return steps
+
+
+def blocked(answer: Answer, wiring: Wiring, step: Step, is_target: bool) -> bool:
+    """Whether no gradient comes back through an op, from this output to this input."""
+    carried = is_target or wiring.trainable((step.index, step.output))
+    return not carried or step.slot not in answer.slots
+
+
+def spelled(wiring: Wiring, source: Tensor, steps: Sequence[Step]) -> list[str]:
+    """The tensors of a way, first to last."""
+    return [wiring.spelled(tensor) for tensor in (source, *((s.index, s.output) for s in steps))]

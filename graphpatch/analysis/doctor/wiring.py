@@ -1,0 +1,112 @@
+"""Who gives and who reads each tensor of a body, by the op's index and the number of its output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from graphpatch import names
+from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES, is_ref
+from graphpatch.errors import ModelError
+from graphpatch.graph.body import Body, Node
+from graphpatch.names import TensorName
+from graphpatch.opdefs import FlatArg
+
+# (index of the op, output); an argument of a function is an op with the index -1 - its place.
+Tensor = tuple[int, int]
+
+# What TensorFlow follows from a tensor to the ops that read it.
+TRAINABLE = DIFFERENTIABLE | {"resource", "variant"}
+
+
+@dataclass(eq=False)
+class Wiring:
+    """A body, its tensors as pairs of numbers. Made on demand, for the ops that are asked about."""
+
+    body: Body
+
+    def __post_init__(self) -> None:
+        self._inputs: dict[int, list[Tensor]] = {}
+        self._outputs: dict[int, list[FlatArg]] = {}
+
+    @cached_property
+    def arguments(self) -> dict[str, int]:
+        """The index of each of the function's arguments."""
+        return {name: -1 - place for place, name in enumerate(self.body.arguments)}
+
+    def node(self, index: int) -> Node | None:
+        """The op; None for an argument."""
+        return Node(self.body, index) if index >= 0 else None
+
+    def inputs(self, index: int) -> list[Tensor]:
+        """The tensors that an op reads, slot by slot."""
+        if index < 0:
+            return []
+        if index not in self._inputs:
+            texts = self.body.heads.inputs[index]
+            self._inputs[index] = [self.tensor(t) for t in texts if not t.startswith("^")]
+        return self._inputs[index]
+
+    def tensor(self, text: str) -> Tensor:
+        """The tensor that an input spells."""
+        name = names.parse(text)
+        index = self.body.by_name.get(name.op)
+        if index is None:
+            return self.arguments[name.op], 0
+        return index, self._output(index, name)
+
+    def _output(self, index: int, name: TensorName) -> int:
+        if not name.arg:
+            return name.index
+        for place, arg in enumerate(self.outputs(index)):
+            if (arg.name, arg.index) == (name.arg, name.index):
+                return place
+        raise ModelError(f"{Node(self.body, index)} has no output {name}")
+
+    def outputs(self, index: int) -> list[FlatArg]:
+        """The tensors that an op gives; none where its op type is unknown."""
+        if index < 0:
+            number = list(self.body.arguments.values())[-1 - index]
+            return [FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))]
+        if index not in self._outputs:
+            self._outputs[index] = _known_outputs(Node(self.body, index))
+        return self._outputs[index]
+
+    def dtype(self, tensor: Tensor) -> str | None:
+        """The dtype of a tensor; None where the NodeDef does not tell."""
+        outputs = self.outputs(tensor[0])
+        return outputs[tensor[1]].dtype if tensor[1] < len(outputs) else None
+
+    def trainable(self, tensor: Tensor) -> bool:
+        """Whether TensorFlow looks behind this tensor for ops to differentiate."""
+        return self.dtype(tensor) in TRAINABLE
+
+    def readers(self, index: int) -> Iterator[tuple[int, int, int]]:
+        """Who reads an op: (output, index of the reader, its slot) of each use."""
+        name = self.body.heads.names[index] if index >= 0 else self._argument(index)
+        for reader, slot in self.body.readers.get(name, ()):
+            if not self.body.heads.inputs[reader][slot].startswith("^"):
+                yield self.inputs(reader)[slot][1], reader, slot
+
+    def spelled(self, tensor: Tensor) -> str:
+        """The tensor's name, as TensorFlow prints it: `op:0`."""
+        index, output = tensor
+        name = self.body.heads.names[index] if index >= 0 else self._argument(index)
+        return f"{name}:{output}"
+
+    def _argument(self, index: int) -> str:
+        return list(self.body.arguments)[-1 - index]
+
+    def returned(self) -> list[Tensor]:
+        """The tensors that a function gives back, in the order of its signature."""
+        signature = self.body.signature
+        args = signature.output_arg if signature is not None else ()
+        return [self.tensor(self.body.ret[arg.name]) for arg in args]
+
+
+def _known_outputs(node: Node) -> list[FlatArg]:
+    try:
+        return node.outputs or []
+    except ModelError:
+        return []

@@ -1,0 +1,176 @@
+"""`graphpatch doctor`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from graphpatch.analysis.doctor.diagnosis import Diagnosis
+from graphpatch.analysis.doctor.fix import Fixed, fix
+from graphpatch.analysis.doctor.look import Finding
+from graphpatch.analysis.doctor.survey import Seen, survey
+from graphpatch.cli.progress import bar
+from graphpatch.errors import OutputError
+from graphpatch.formats import Model, load
+from graphpatch.formats.output import write_file
+
+IN_WORDS = {
+    "flows": "the gradient flows",
+    "zero": "the gradient is there, and is zero",
+    "none": "the gradient is None",
+    "error": "tf.gradients raises",
+}
+WAY = 8  # tensors of a way that are printed
+
+
+@click.command("doctor")
+@click.argument("model")
+@click.option("--from", "sources", multiple=True, metavar="X", help="By this tensor.")
+@click.option("--to", "targets", multiple=True, metavar="LOSS", help="The gradient of this tensor.")
+@click.option("--fix", "rules", metavar="RULES", help="Write the rules that mend it to this file.")
+@click.option("--run", is_flag=True, help="Run the gradients too; this needs TensorFlow.")
+@click.option("--no-control-flow-v2", is_flag=True, help="As after disable_control_flow_v2().")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(
+    model: str,
+    sources: tuple[str, ...],
+    targets: tuple[str, ...],
+    rules: str | None,
+    run: bool,
+    no_control_flow_v2: bool,
+    as_json: bool,
+) -> None:
+    """Say why the gradient of LOSS by X is None, zero or an error in MODEL, and what mends it.
+
+    Without --from, of all placeholders; without --to, of all that is computed and not read.
+    """
+    with bar() as progress:
+        loaded = load(model, progress)
+        seen = survey(loaded, sources, targets, not no_control_flow_v2)
+        ran = _run(loaded, seen, not no_control_flow_v2) if run else []
+        fixed = fix(loaded, sources, targets, not no_control_flow_v2) if rules else None
+    if fixed is not None and rules is not None:
+        _write(rules, model, fixed)
+    if as_json:
+        click.echo(json.dumps(_document(model, seen, ran, fixed, rules)))
+    else:
+        click.echo("\n".join(_text(loaded, seen, ran, fixed, rules)))
+
+
+def _run(model: Model, seen: Sequence[Seen], control_flow_v2: bool) -> list[list[dict[str, Any]]]:
+    from graphpatch.runtime.gradient_run import Asked, run_pairs
+
+    asked = [[Asked(one.source, one.target, one.way) for one in graph.diagnoses] for graph in seen]
+    return [run_pairs(model, place, some, control_flow_v2) for place, some in enumerate(asked)]
+
+
+def _write(path: str, model: str, fixed: Fixed) -> None:
+    target = Path(path)
+    if target.exists() and Path(model).exists() and target.samefile(model):
+        raise OutputError(f"{path} is the model itself; a model is never written over")
+    if fixed.rules:
+        document = {"version": 1, "rules": fixed.rules}
+        write_file(target, [(json.dumps(document, indent=2) + "\n").encode()])
+
+
+def _document(
+    model: str,
+    seen: Sequence[Seen],
+    ran: Sequence[Sequence[dict[str, Any]]],
+    fixed: Fixed | None,
+    rules: str | None,
+) -> dict[str, Any]:
+    graphs = [one.document() for one in seen]
+    for graph, results in zip(graphs, ran, strict=False):
+        for pair, result in zip(graph["pairs"], results, strict=True):
+            pair["run"] = result
+    document: dict[str, Any] = {"model": model, "graphs": graphs}
+    if fixed is not None:
+        document["fix"] = {
+            "rules": fixed.rules,
+            "file": rules if fixed.rules else None,
+            "mended": [[one.source, one.target] for one in fixed.mended],
+            "left": [one.document() for one in fixed.left],
+        }
+    return document
+
+
+def _text(
+    model: Model,
+    seen: Sequence[Seen],
+    ran: Sequence[Sequence[dict[str, Any]]],
+    fixed: Fixed | None,
+    rules: str | None,
+) -> Iterator[str]:
+    for place, graph in enumerate(seen):
+        if len(seen) > 1:
+            yield f"{model.path} [{graph.graph.label}]"
+        results = ran[place] if ran else [None] * len(graph.diagnoses)
+        if not graph.diagnoses:
+            yield "nothing to ask about: no placeholder, or nothing computed; name --from and --to"
+        yield from _pairs(graph.diagnoses, results)
+        yield from (f"note: {note.text()}" for note in graph.notes)
+    if fixed is not None:
+        yield from _fixed(fixed, rules or "")
+
+
+def _pairs(pairs: Sequence[Diagnosis], results: Sequence[dict[str, Any] | None]) -> Iterator[str]:
+    """The pairs, blocked ones in full; what was said of an op is not said again."""
+    told: set[tuple[str, str]] = set()
+    for one, result in zip(pairs, results, strict=True):
+        if one.connected or len(pairs) == 1:
+            yield from _pair(one, result, told)
+    apart = [one for one in pairs if not one.connected]
+    if apart and len(pairs) > 1:
+        yield f"{len(apart)} more pairs are not connected by any tensor"
+
+
+def _pair(
+    one: Diagnosis, result: dict[str, Any] | None, told: set[tuple[str, str]]
+) -> Iterator[str]:
+    words = IN_WORDS[one.verdict]
+    if not one.connected:
+        words += ": no tensor leads from the one to the other"
+    yield f"{one.source} -> {one.target}: {words}"
+    if one.tape != one.verdict:
+        yield f"  on a tape: {IN_WORDS[one.tape]}"
+    if one.says and not one.findings:
+        yield f"  {one.says}"
+    if one.findings and one.way:
+        yield f"  way      {_way(one.way)}"
+    for finding in one.findings:
+        yield from _finding(finding, told)
+    if result is not None:
+        yield f"  run      {result['says']}"
+
+
+def _way(way: Sequence[str]) -> str:
+    if len(way) > WAY:
+        way = [*way[: WAY // 2], f"... {len(way) - WAY} more ...", *way[-WAY // 2 :]]
+    return " -> ".join(way)
+
+
+def _finding(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str]:
+    node = finding.node
+    place = "" if node.body.is_main else f" in function {node.body.label}"
+    slot = "" if finding.slot is None else f", input {finding.slot}"
+    yield f"  blocked  {node.op} {node.name}{place}{slot}"
+    if (node.body.label, node.name) in told:
+        return
+    told.add((node.body.label, node.name))
+    yield f"           {finding.what}"
+    yield f"           {finding.consequence}"
+    yield f"    mend   {finding.remedy}"
+
+
+def _fixed(fixed: Fixed, rules: str) -> Iterator[str]:
+    if fixed.rules:
+        yield f"{rules}: {len(fixed.rules)} rules; with them {len(fixed.mended)} more pairs flow"
+    else:
+        yield "no rule mends any of it; nothing was written"
+    if fixed.left:
+        yield f"{len(fixed.left)} pairs stay as they are"
