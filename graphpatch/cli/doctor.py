@@ -138,7 +138,7 @@ def _pair(
     yield f"{one.source} -> {one.target}: {words}"
     if one.tape != one.verdict:
         yield f"  on a tape: {IN_WORDS[one.tape]}"
-    if one.says and not one.findings:
+    if one.says and (one.verdict == "flows" or not one.findings):
         yield f"  {one.says}"
     if one.findings and one.way:
         yield f"  way      {_way(one.way)}"

@@ -21,6 +21,10 @@ LOOP_REMEDY = (
     "write the model with its control-flow contexts: graphpatch apply RULES MODEL -o model.meta"
 )
 
+IN_FUNCTIONS = (
+    "SymbolicGradient gives a tensor for each input of a function: zeros, where nothing comes back"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
@@ -72,6 +76,8 @@ class Doctor:
         verdict = "error" if refused else self._verdict(self.session, there, source, target)
         taped = "error" if refused else self._verdict(self.tape, on_tape, source, target)
         says = refused or (there.refusals[0].says if there.refusals else "")
+        if verdict == "flows" and taped != "flows":
+            says = IN_FUNCTIONS
         steps = self._way(wiring, source, target)
         if steps is None:
             return Diagnosis(*ends, verdict, taped, False, says)

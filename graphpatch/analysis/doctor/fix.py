@@ -49,7 +49,7 @@ def fix(
         rules.append(rule)
         now = _pairs(current, sources, targets, control_flow_v2)
     sick = [place for place, one in enumerate(before) if _is_sick(one)]
-    mended = [now[place] for place in sick if now[place].verdict == "flows"]
+    mended = [now[place] for place in sick if not _is_sick(now[place])]
     return Fixed(rules, current, mended, [now[place] for place in sick if _is_sick(now[place])])
 
 

@@ -11,21 +11,25 @@ from graphpatch.analysis.doctor.backward import between
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.analysis.doctor.wiring import Tensor
 from graphpatch.formats.held_contexts import Held
+from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.provenance import Author
-from graphpatch.match.ready import READY
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.patches.flow import JOINS
 from graphpatch.patches.place import place_of
+from graphpatch.rules import rules_from
 
 MOST = 3
 
-ACTIVATIONS = frozenset(
-    "Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh CRelu".split()
-)
-PATTERNS = ("swish", "hard_swish", "gelu")
+ACTIVATIONS = frozenset({"Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"})
+# Activations of several ops: the ready pattern, and an op type without which there is none.
+PATTERNS = {
+    "swish": frozenset({"Sigmoid"}),
+    "hard_swish": frozenset({"Relu6", "Minimum", "ClipByValue"}),
+    "gelu": frozenset({"Erf", "Erfc", "Tanh"}),
+}
 TRAINED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 STRIPPED = frozenset({"StopGradient", "Identity", "IdentityN", "PreventGradient"})
 
@@ -55,6 +59,11 @@ class Asked:
     doctor: Doctor
     held: Held
     on_way: Sequence[Node]
+
+    @property
+    def is_patched(self) -> bool:
+        """Whether a rule, or anybody, has given some op on the way another gradient."""
+        return any(_is_covered(node) for node in self.on_way)
 
     @property
     def keyed(self) -> Iterator[tuple[Node, str]]:
@@ -99,22 +108,31 @@ def _called_by(node: Node, seen: set[str]) -> Iterator[str]:
 
 
 def _activations(asked: Asked) -> Iterator[Node]:
-    """Those whose gradient is still their own."""
+    """Those whose gradient is still their own, where rules changed that of others."""
     found = [node for node in asked.on_way if node.op in ACTIVATIONS]
-    covered = [node for node in found if override(node) is not None]
-    return (node for node in found if node not in covered)
+    return (node for node in found if asked.is_patched and not _is_covered(node))
 
 
 def _patterns(asked: Asked) -> Iterator[Node]:
-    bodies = dict.fromkeys(node.body.label for node in asked.on_way)
     on_way = {(node.body.label, node.index) for node in asked.on_way}
-    for name in PATTERNS:
-        needed = {"swish": "Sigmoid", "hard_swish": "Mul", "gelu": "Mul"}[name]
-        if name in READY and any(node.op == needed for node in asked.on_way):
-            match = Match(pattern=f"@{name}")
-            for node in find(asked.doctor.session.graph, match).nodes:
-                if node.body.label in bodies and (node.body.label, node.index) in on_way:
-                    yield node
+    types = {node.op for node in asked.on_way}
+    for name, needed in PATTERNS.items() if asked.is_patched else ():
+        for node in (
+            find(asked.doctor.session.graph, as_match(name)).nodes if needed & types else ()
+        ):
+            if (node.body.label, node.index) in on_way and not _is_covered(node):
+                yield node
+
+
+def as_match(ready: str) -> Match:
+    """A match for a ready pattern."""
+    return rules_from([{"match": {"pattern": f"@{ready}"}, "patch": {"stop_gradient": True}}])[
+        0
+    ].match
+
+
+def _is_covered(node: Node) -> bool:
+    return override(node) is not None or bool(provenance.entries(node))
 
 
 def _training(asked: Asked) -> Iterator[Node]:

@@ -1,0 +1,307 @@
+"""Why a gradient is None, zero or an error: one graph a cause, and what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
+import graphpatch
+from graphpatch.analysis.doctor.diagnosis import Diagnosis
+from graphpatch.analysis.doctor.fix import fix
+from graphpatch.analysis.doctor.survey import Seen, survey
+from graphpatch.errors import ModelError
+from tests import graphs
+from tests.graphs import const, node
+
+X = node("x", "Placeholder")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Any:
+    def write(*nodes: NodeDef, functions: Sequence[Any] = ()) -> graphpatch.Model:
+        path = tmp_path / "model.pb"
+        path.write_bytes(graphs.graphdef(*nodes, functions=functions).SerializeToString())
+        return graphpatch.load(path)
+
+    return write
+
+
+def seen(model: graphpatch.Model, **more: Any) -> Seen:
+    [found] = survey(model, ["x"], ["y"], **more)
+    return found
+
+
+def one(model: graphpatch.Model, **more: Any) -> Diagnosis:
+    [found] = seen(model, **more).diagnoses
+    return found
+
+
+def cast(name: str, read: str, source: str, target: str) -> NodeDef:
+    return node(name, "Cast", read, SrcT=source, DstT=target)
+
+
+# Of each cause: the ops between x and y, the verdict, the findings, and whether rules mend it.
+CAUSES: dict[str, tuple[list[NodeDef], str, list[tuple[str, str]], bool]] = {
+    "nothing": ([node("y", "Tanh", "x")], "flows", [], False),
+    "step": ([node("a", "Round", "x"), node("y", "Tanh", "a")], "none", [("step", "a")], True),
+    "zero": ([node("a", "Sign", "x"), node("y", "Tanh", "a")], "zero", [("zero", "a")], True),
+    "stop": (
+        [node("a", "StopGradient", "x"), node("y", "Tanh", "a")],
+        "none",
+        [("stop_gradient", "a")],
+        True,
+    ),
+    "prevent": (
+        [node("a", "PreventGradient", "x"), node("y", "Tanh", "a")],
+        "error",
+        [("prevent", "a")],
+        True,
+    ),
+    "missing, and no identity": (
+        [
+            node("a", "Mfcc", "x", "rate"),
+            node("rate", "Const", dtype="int32"),
+            node("y", "Tanh", "a"),
+        ],
+        "error",
+        [("missing", "a")],
+        False,
+    ),
+    "argmax": ([node("y", "ArgMax", "x", "axis"), const("axis")], "none", [("argmax", "y")], False),
+    "comparison": (
+        [node("a", "Greater", "x", "x"), cast("y", "a", "bool", "float32")],
+        "none",
+        [("comparison", "a")],
+        False,
+    ),
+    "casts there and back": (
+        [
+            cast("a", "x", "float32", "int32"),
+            cast("b", "a", "int32", "float32"),
+            node("y", "Tanh", "b"),
+        ],
+        "none",
+        [("cast", "a")],
+        True,
+    ),
+    "a cast alone": ([cast("y", "x", "float32", "int32")], "none", [("cast", "y")], False),
+    "shape": (
+        [node("a", "Shape", "x"), cast("y", "a", "int32", "float32")],
+        "none",
+        [("shape", "a")],
+        False,
+    ),
+    "slot": (
+        [const("w"), node("y", "PadV2", "w", "p", "x"), node("p", "Const", dtype="int32")],
+        "none",
+        [("slot", "y")],
+        False,
+    ),
+    "custom gradient": (
+        [
+            node("s", "Sigmoid", "x"),
+            node("m", "Mul", "x", "s"),
+            node(
+                "a",
+                "IdentityN",
+                "m",
+                "x",
+                T=["float32", "float32"],
+                _gradient_op_type="CustomGradient-7",
+            ),
+            node("y", "Tanh", "a"),
+        ],
+        "error",
+        [("custom_gradient", "a")],
+        True,
+    ),
+    "a key of nobody": (
+        [node("a", "Relu", "x", _gradient_op_type="Mine"), node("y", "Tanh", "a")],
+        "error",
+        [("key", "a")],
+        True,
+    ),
+    "the first blocker first": (
+        [node("a", "Round", "x"), node("b", "StopGradient", "a"), node("y", "Tanh", "b")],
+        "none",
+        [("stop_gradient", "b"), ("step", "a")],
+        True,
+    ),
+    "another way around": (
+        [node("a", "Round", "x"), node("b", "Exp", "x"), node("y", "Mul", "a", "b")],
+        "flows",
+        [],
+        False,
+    ),
+    "an error beside the way": (
+        [
+            node("a", "LRNGrad", "x", "x", "x"),
+            node("b", "Exp", "x"),
+            node("y", "Mul", "a", "b"),
+        ],
+        "error",
+        [("missing", "a")],
+        True,
+    ),
+    "TensorArray": (
+        [
+            node("h", "TensorArrayV3", "n", dtype="float32"),
+            node("n", "Const", dtype="int32"),
+            node("f", "TensorArrayWriteV3", "h", "n", "x", "h:1"),
+            node("y", "TensorArrayReadV3", "h", "n", "f", dtype="float32"),
+        ],
+        "error",
+        [("tensor_array", "y"), ("tensor_array", "f")],
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CAUSES)
+def test_each_cause_is_named(model: Any, case: str) -> None:
+    nodes, verdict, expected, _ = CAUSES[case]
+    found = one(model(X, *nodes))
+    assert found.verdict == verdict
+    assert [(finding.kind, finding.node.name) for finding in found.findings] == expected
+    for finding in found.findings:
+        assert finding.what
+        assert finding.consequence
+        assert finding.remedy
+
+
+@pytest.mark.parametrize("case", [case for case, (*_, mended) in CAUSES.items() if mended])
+def test_the_rules_mend_it(model: Any, case: str) -> None:
+    nodes, *_ = CAUSES[case]
+    before = model(X, *nodes)
+    fixed = fix(before, ["x"], ["y"])
+    assert len(fixed.mended) == 1
+    assert fixed.left == []
+    after = graphpatch.apply(fixed.rules, before).model
+    assert one(after).verdict == "flows"
+
+
+@pytest.mark.parametrize("case", [case for case, (*_, mended) in CAUSES.items() if not mended])
+def test_what_no_rule_mends_gets_none(model: Any, case: str) -> None:
+    nodes, verdict, *_ = CAUSES[case]
+    fixed = fix(model(X, *nodes), ["x"], ["y"])
+    assert fixed.rules == []
+    assert len(fixed.left) == (verdict != "flows")
+
+
+def test_not_connected_is_told_from_blocked(model: Any) -> None:
+    found = one(model(X, const("c"), node("y", "Tanh", "c", "^x")))
+    assert (found.verdict, found.connected, found.findings) == ("none", False, [] or ())
+
+
+def test_tensor_arrays_work_without_control_flow_v2(model: Any) -> None:
+    nodes, *_ = CAUSES["TensorArray"]
+    assert one(model(X, *nodes), control_flow_v2=False).verdict == "flows"
+
+
+def calling(op: str, **attrs: Any) -> list[NodeDef]:
+    from tensorboard.compat.proto.attr_value_pb2 import AttrValue, NameAttrList
+
+    call = node("y", op, "x", Tin=["float32"], Tout=["float32"], **attrs)
+    call.attr["f"].CopyFrom(AttrValue(func=NameAttrList(name="f")))
+    return [X, call]
+
+
+def test_a_function_gives_zeros_in_a_session_and_none_on_a_tape(model: Any) -> None:
+    inner = graphs.function("f", ["a"], [node("r", "Round", "a")], {"b": "r:y:0"})
+    given = model(*calling("PartitionedCall"), functions=[inner])
+    found = one(given)
+    assert (found.verdict, found.tape) == ("flows", "none")
+    assert "zeros" in found.says
+    [finding] = found.findings
+    assert (finding.kind, finding.node.name, finding.node.body.label) == ("step", "r", "f")
+    fixed = fix(given, ["x"], ["y"])
+    assert [rule["match"] for rule in fixed.rules] == [{"name": "r", "body": "f"}]
+    assert len(fixed.mended) == 1
+
+
+def loop(*more: NodeDef, exits: bool = True) -> list[NodeDef]:
+    """while x < 1: x = 2 * x, as freezing leaves it: with no context, perhaps with no Exit."""
+    end = [node("out", "Exit", "switch"), node("y", "Tanh", "out")]
+    return [
+        X,
+        node("enter", "Enter", "x", frame_name="loop"),
+        node("merge", "Merge", "enter", "next", N=2),
+        const("one"),
+        node("less", "Less", "merge", "one"),
+        node("cond", "LoopCond", "less"),
+        node("switch", "Switch", "merge", "cond"),
+        node("twice", "Add", "switch:1", "switch:1"),
+        node("next", "NextIteration", "twice"),
+        *(end if exits else [node("y", "Identity", "merge")]),
+        *more,
+    ]
+
+
+def test_a_loop_without_its_context_raises(model: Any) -> None:
+    found = one(model(*loop()))
+    assert found.says == "AttributeError: 'NoneType' object has no attribute 'outer_context'"
+    [finding] = found.findings
+    assert (finding.kind, finding.node.name) == ("loop", "out")
+    assert "-o model.meta" in finding.remedy
+
+
+def test_a_loop_without_exits_is_never_visited(model: Any) -> None:
+    found = one(model(*loop(exits=False)))
+    assert (found.verdict, [finding.kind for finding in found.findings]) == ("none", ["loop"])
+
+
+def notes_of(found: Seen) -> dict[str, list[str]]:
+    return {note.kind: list(note.ops) for note in found.notes}
+
+
+def test_notes_on_the_way(model: Any) -> None:
+    batch_norm = node("bn", "FusedBatchNormV3", "x", "s", "s", "s", "s", U="float32")
+    found = seen(
+        model(
+            X,
+            const("s"),
+            batch_norm,
+            node("relu", "Relu6", "bn"),
+            node("key", "Relu", "relu", _gradient_op_type="Mine"),
+            node("stop", "StopGradient", "key"),
+            node("sum", "Add", "key", "stop"),
+            node("sigmoid", "Sigmoid", "sum"),
+            node("y", "Mul", "sum", "sigmoid"),
+            node("aside", "Relu", "s", _gradient_op_type="Relu6"),
+        )
+    )
+    told = notes_of(found)
+    assert told["activations"] == ["Relu6 relu"]
+    assert told["activation_patterns"] == ["Mul y"]
+    assert told["training_batch_norm"] == ["FusedBatchNormV3 bn"]
+    assert told["unregistered_key"] == ["Relu key"]
+    assert told["idle_override"] == ["Relu aside"]
+    assert told["stripped"] == ["StopGradient stop"]
+
+
+def test_overrides_that_a_call_makes_tensorflow_ignore(model: Any) -> None:
+    body = [node("r", "Relu", "a", _gradient_op_type="Relu6")]
+    inner = graphs.function("f", ["a"], body, {"b": "r:activations:0"})
+    told = notes_of(seen(model(*calling("PartitionedCall"), functions=[inner])))
+    assert told["ignored_override"] == ["Relu r in f"]
+    assert told["function"] == ["PartitionedCall y"]
+
+
+def test_a_name_that_is_no_tensor(model: Any) -> None:
+    with pytest.raises(ModelError, match=r"no tensor .* named 'Y'; nearest: y"):
+        survey(model(X, node("y", "Tanh", "x")), ["x"], ["Y"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "says"), [("string", "Expected string"), ("complex64", "complex tensors")]
+)
+def test_targets_that_are_no_loss(model: Any, dtype: str, says: str) -> None:
+    found = one(
+        model(X, node("p", "Placeholder", dtype=dtype), node("y", "Identity", "p", T=dtype))
+    )
+    assert found.verdict == "error"
+    assert says in found.says

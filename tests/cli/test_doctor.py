@@ -1,0 +1,133 @@
+"""`graphpatch doctor`: what it prints, and the rules that it writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from tests import graphs
+from tests.graphs import node
+
+Run = Callable[..., Any]
+
+ROOT = Path(__file__).parent.parent.parent
+DIGITS = ROOT / "scripts/models/digits.pb"
+
+
+@pytest.fixture
+def blocked(tmp_path: Path) -> Path:
+    path = tmp_path / "model.pb"
+    nodes = [node("x", "Placeholder"), node("a", "Round", "x"), node("y", "Tanh", "a")]
+    aside = [node("z", "Placeholder"), node("far", "Exp", "z")]
+    path.write_bytes(graphs.graphdef(*nodes, *aside).SerializeToString())
+    return path
+
+
+def test_it_names_the_op_the_consequence_and_the_rule(run_cli: Run, blocked: Path) -> None:
+    done = run_cli("doctor", blocked, "--from", "x", "--to", "y:0")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "x:0 -> y:0: the gradient is None",
+        "  way      x:0 -> a:0 -> y:0",
+        "  blocked  Round a, input 0",
+        "           Round, a step function: TensorFlow's gradient of it is None",
+        "           None: tf.gradients gives no tensor, and says nothing",
+        "    mend   let it count as the identity on the way back (straight_through)",
+    ]
+
+
+def test_without_names_it_takes_placeholders_and_outputs(run_cli: Run, blocked: Path) -> None:
+    found = run_cli("doctor", blocked, "--json").json
+    [graph] = found["graphs"]
+    pairs = {(one["from"], one["to"]): one["verdict"] for one in graph["pairs"]}
+    assert pairs == {
+        ("x:0", "y:0"): "none",
+        ("z:0", "y:0"): "none",
+        ("x:0", "far:0"): "none",
+        ("z:0", "far:0"): "flows",
+    }
+    connected = {(one["from"], one["to"]) for one in graph["pairs"] if one["connected"]}
+    assert connected == {("x:0", "y:0"), ("z:0", "far:0")}
+    printed = run_cli("doctor", blocked).stdout
+    assert "2 more pairs are not connected by any tensor" in printed
+
+
+def test_fix_writes_rules_that_apply_takes(run_cli: Run, blocked: Path, tmp_path: Path) -> None:
+    rules, patched = tmp_path / "rules.json", tmp_path / "patched.pb"
+    done = run_cli("doctor", blocked, "--from", "x", "--to", "y", "--fix", rules, "--json")
+    assert done.json["fix"]["mended"] == [["x:0", "y:0"]]
+    assert json.loads(rules.read_text())["rules"] == done.json["fix"]["rules"]
+    assert run_cli("apply", rules, blocked, "-o", patched).code == 0
+    again = run_cli("doctor", patched, "--from", "x", "--to", "y")
+    assert again.stdout == "x:0 -> y:0: the gradient flows\n"
+
+
+def test_fix_writes_nothing_where_nothing_is_to_mend(
+    run_cli: Run, blocked: Path, tmp_path: Path
+) -> None:
+    rules = tmp_path / "rules.json"
+    done = run_cli("doctor", blocked, "--from", "z", "--to", "far", "--fix", rules)
+    assert done.code == 0
+    assert "nothing was written" in done.stdout
+    assert not rules.exists()
+
+
+def test_the_model_is_never_written_over(run_cli: Run, blocked: Path) -> None:
+    before = blocked.read_bytes()
+    done = run_cli("doctor", blocked, "--fix", blocked)
+    assert done.code == 1
+    assert "never written over" in done.stderr
+    assert blocked.read_bytes() == before
+
+
+def test_a_name_that_is_none(run_cli: Run) -> None:
+    done = run_cli("doctor", DIGITS, "--to", "logit")
+    assert done.code == 1
+    assert "no tensor of the main graph is named 'logit'; nearest: logits" in done.stderr
+
+
+def test_each_graph_of_a_saved_model(run_cli: Run, tmp_path: Path) -> None:
+    metas = [graphs.metagraph(graphs.sample(), tag) for tag in ("serve", "train")]
+    done = run_cli("doctor", graphs.saved_model_folder(tmp_path / "saved", *metas))
+    assert "[serve]" in done.stdout
+    assert "[train]" in done.stdout
+
+
+def test_run_runs_the_gradients(run_cli: Run) -> None:
+    pytest.importorskip("tensorflow")
+    done = run_cli("doctor", DIGITS, "--from", "features", "--to", "logits", "--run", "--json")
+    [graph] = done.json["graphs"]
+    [pair] = graph["pairs"]
+    assert pair["run"] == {**pair["run"], "gradient": "tensor", "ran": True, "zero": False}
+
+
+def test_run_says_where_a_gradient_becomes_zero(run_cli: Run, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    path = tmp_path / "model.pb"
+    path.write_bytes(training_batch_norm().SerializeToString())
+    done = run_cli("doctor", path, "--run", timeout=300)
+    assert "x:0 -> y:0: the gradient flows" in done.stdout
+    assert "run      exactly zero, from FusedBatchNormV3 bn on, a batch norm in training form" in (
+        done.stdout
+    )
+    assert graphpatch.load(path).node_count
+
+
+def training_batch_norm() -> Any:
+    """One example, of one pixel: what a batch norm in training form gives is its bias."""
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    with tf1.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [None, 1, 1, 3], "x")
+        ones, zeros = tf.ones([3]), tf.zeros([3])
+        norm = tf.raw_ops.FusedBatchNormV3(
+            x=tf.exp(x), scale=ones, offset=zeros, mean=[], variance=[], is_training=True, name="bn"
+        )
+        tf.identity(norm.y, "y")
+    return graph.as_graph_def()
