@@ -6,16 +6,25 @@ As a script it prints the agreement over all real models: python -m tests.models
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import graphpatch
 from graphpatch.analysis.doctor.diagnosis import Diagnosis
+from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import survey
+from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import ModelError
+from graphpatch.graph.body import Node
+from graphpatch.patches.flow import FED
 from tests.models import catalogue
+
+PARAMETERS = frozenset({"Const", "Variable", "VariableV2"})
+MOST = 3
 
 
 @dataclass
@@ -33,6 +42,19 @@ class Agreement:
         return self.pairs - len(self.differing)
 
 
+def sources(model: graphpatch.Model) -> list[str]:
+    """By what is differentiated where a model has no placeholder: its first parameters."""
+    main = model.graphs[0].main
+    if any(main.by_type.get(op) for op in FED):
+        return []
+    found = [node for node in main if node.op in PARAMETERS and _is_float(node)]
+    return [node.name for node in found[:MOST]]
+
+
+def _is_float(node: Node) -> bool:
+    return bool(node.outputs) and all(arg.dtype in DIFFERENTIABLE for arg in node.outputs or ())
+
+
 def compare(name: str, control_flow_v2: bool = True) -> Agreement:
     """Ask both about every pair of a placeholder and an output of a model."""
     import tensorflow as tf
@@ -42,7 +64,8 @@ def compare(name: str, control_flow_v2: bool = True) -> Agreement:
     found = Agreement()
     path = catalogue.models()[name]
     try:
-        seen = survey(graphpatch.load(path), control_flow_v2=control_flow_v2)
+        model = graphpatch.load(path)
+        seen = survey(model, sources(model), control_flow_v2=control_flow_v2)
     except ModelError as error:
         found.refused.append(str(error))
         return found
@@ -108,6 +131,41 @@ def imported(meta: Any) -> Any:
     with tf.Graph().as_default() as graph:
         tf.compat.v1.train.import_meta_graph(meta)
     return graph
+
+
+@dataclass
+class Mended:
+    """What --fix does: how many rules, which pairs should flow then, and which don't."""
+
+    rules: int = 0
+    pairs: int = 0
+    failing: list[str] = field(default_factory=list)
+    left: int = 0
+
+
+def mend(name: str) -> Mended:
+    """Apply what `doctor --fix` writes, save, and ask TensorFlow about the pairs that it mends."""
+    path, found = catalogue.models()[name], Mended()
+    if catalogue.refusal(path):
+        return found
+    model = graphpatch.load(path)
+    try:
+        fixed = fix(model, sources(model), ())
+    except ModelError:
+        return found
+    found.rules, found.pairs, found.left = len(fixed.rules), len(fixed.mended), len(fixed.left)
+    if not fixed.rules:
+        return found
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / path.name
+        graphpatch.apply(fixed.rules, model).model.save(target)
+        message = catalogue.read(target)
+    metas = message.meta_graphs if hasattr(message, "meta_graphs") else [message]
+    for pair in fixed.mended:
+        verdicts = [ask(imported(meta), pair.source, pair.target) for meta in metas]
+        if ("flows", "") not in verdicts:
+            found.failing.append(f"{pair.source} -> {pair.target}: {verdicts}")
+    return found
 
 
 def main() -> None:

@@ -41,10 +41,11 @@ class Answers:
     barred: frozenset[str] = frozenset()  # op types that count as letting nothing through
     _wirings: dict[str, Wiring] = field(default_factory=dict)
     _inside: dict[str, Backward | None] = field(default_factory=dict)
+    _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
 
     def without(self, ops: frozenset[str]) -> Answers:
         """The same, where ops of these types let no gradient through."""
-        return replace(self, barred=ops, _wirings=self._wirings, _inside={})
+        return replace(self, barred=ops, _wirings=self._wirings, _inside={}, _asked={})
 
     def wiring(self, body: Body) -> Wiring:
         """The wiring of a body, made once."""
@@ -61,6 +62,12 @@ class Answers:
 
     def ask(self, wiring: Wiring, index: int) -> Answer:
         """What an op answers where a gradient comes to one of its outputs."""
+        place = (wiring.body.label, index)
+        if place not in self._asked:
+            self._asked[place] = self._answer(wiring, index)
+        return self._asked[place]
+
+    def _answer(self, wiring: Wiring, index: int) -> Answer:
         node = Node(wiring.body, index)
         key = override(node)
         if node.op in self.barred and key is None:

@@ -11,7 +11,16 @@ from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal
 from graphpatch.analysis.doctor.causes import explain, with_way_back
 from graphpatch.analysis.doctor.look import Finding, Look
 from graphpatch.analysis.doctor.slots import ZERO
-from graphpatch.analysis.doctor.way import A_RULE, FREE, HOPELESS, Step, blocked, cheapest, spelled
+from graphpatch.analysis.doctor.way import (
+    A_RULE,
+    FREE,
+    HOPELESS,
+    Step,
+    blocked,
+    cheapest,
+    dependent,
+    spelled,
+)
 from graphpatch.analysis.doctor.wiring import TRAINABLE, Tensor, Wiring
 from graphpatch.graph.body import Node
 from graphpatch.patches.flow import MERGES
@@ -64,6 +73,8 @@ class Doctor:
 
     session: Answers
     tape: Answers
+    _costs: dict[tuple[str, Step], int] = field(default_factory=dict)
+    _dependent: dict[tuple[str, Tensor], set[int]] = field(default_factory=dict)
 
     def diagnose(self, source: Tensor, target: Tensor) -> Diagnosis:
         """Why the gradient of `target` by `source` is what it is."""
@@ -72,7 +83,7 @@ class Doctor:
         ends = wiring.spelled(source), wiring.spelled(target)
         refused = target_refusal(wiring, target)
         there = self.session.backward(main, [source], [target])
-        on_tape = self.tape.backward(main, [source], [target])
+        on_tape = self.tape.backward(main, [source], [target]) if self._calls else there
         verdict = "error" if refused else self._verdict(self.session, there, source, target)
         taped = "error" if refused else self._verdict(self.tape, on_tape, source, target)
         says = refused or (there.refusals[0].says if there.refusals else "")
@@ -87,24 +98,42 @@ class Doctor:
         way = spelled(wiring, source, steps)
         return Diagnosis(*ends, verdict, taped, True, says, way, findings)
 
+    @property
+    def _calls(self) -> bool:
+        """Whether a tape looks into functions that a Session does not look into."""
+        return bool(self.session.graph.functions)
+
     def _verdict(self, answers: Answers, done: Backward, source: Tensor, target: Tensor) -> str:
         if done.refusals:
             return "error"
         if source not in done.got:
             return "none"
         main = answers.graph.main
+        if not ZERO & main.by_type.keys() and not answers.graph.functions:
+            return "flows"
         without = answers.without(ZERO).backward(main, [source], [target])
         return "flows" if source in without.got else "zero"
 
     def _way(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[Step] | None:
         def cost(index: int, output: int, slot: int) -> int:
             step = Step(index, output, slot)
-            answer = self.tape.ask(wiring, index)
-            if not self._blocks(answer, wiring, step, (index, output) == target):
-                return FREE
-            return A_RULE if explain(Look(wiring, step, answer)).rules else HOPELESS
+            if (index, output) == target:
+                return self._cost(wiring, step, is_target=True)
+            place = (wiring.body.label, step)
+            if place not in self._costs:
+                self._costs[place] = self._cost(wiring, step, is_target=False)
+            return self._costs[place]
 
-        return cheapest(wiring, source, target, cost)
+        ends = (wiring.body.label, source)
+        if ends not in self._dependent:
+            self._dependent[ends] = dependent(wiring, source)
+        return cheapest(wiring, source, target, cost, self._dependent[ends])
+
+    def _cost(self, wiring: Wiring, step: Step, is_target: bool) -> int:
+        answer = self.tape.ask(wiring, step.index)
+        if not self._blocks(answer, wiring, step, is_target):
+            return FREE
+        return A_RULE if explain(Look(wiring, step, answer)).rules else HOPELESS
 
     def _blocks(self, answer: Answer, wiring: Wiring, step: Step, is_target: bool) -> bool:
         if wiring.body.heads.ops[step.index] in ZERO:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from graphpatch.analysis.doctor.diagnosis import Diagnosis
+from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
 from graphpatch.analysis.doctor.look import Finding, Rule, rule_for
-from graphpatch.analysis.doctor.survey import survey
+from graphpatch.analysis.doctor.survey import doctor, survey
 from graphpatch.apply import apply
 from graphpatch.errors import MatchError, PatchError, RulesError
 from graphpatch.formats import Model
+from graphpatch.formats.held_contexts import held_contexts
 
 # Findings that raise though they may stand beside the way: there the gradient can be stopped.
 RAISING = frozenset({"missing", "prevent", "key", "custom_gradient"})
@@ -37,56 +38,79 @@ def fix(
     A rule is kept where it can be applied. What lies behind a blocker shows only when that one is
     mended, so the model is asked again after each.
     """
-    rules: list[Rule] = []
-    before = _pairs(model, sources, targets, control_flow_v2)
-    now, current = before, model
-    tried: set[tuple[str, str]] = set()
-    while True:
-        taken = _first(current, now, tried)
-        if taken is None:
-            break
-        rule, current = taken
-        rules.append(rule)
-        now = _pairs(current, sources, targets, control_flow_v2)
-    sick = [place for place, one in enumerate(before) if _is_sick(one)]
-    mended = [now[place] for place in sick if not _is_sick(now[place])]
-    return Fixed(rules, current, mended, [now[place] for place in sick if _is_sick(now[place])])
+    healing = _Healing(model, control_flow_v2)
+    before = survey(model, sources, targets, control_flow_v2)
+    sick = [
+        (place, one.source, one.target)
+        for place, seen in enumerate(before)
+        for one in seen.diagnoses
+        if _is_sick(one)
+    ]
+    for pair in sick:
+        healing.heal(*pair)
+    after = [healing.diagnose(*pair) for pair in sick]
+    mended = [one for one in after if not _is_sick(one)]
+    return Fixed(healing.rules, healing.model, mended, [one for one in after if _is_sick(one)])
 
 
-def _pairs(
-    model: Model, sources: Sequence[str], targets: Sequence[str], control_flow_v2: bool
-) -> list[Diagnosis]:
-    seen = survey(model, sources, targets, control_flow_v2)
-    return [one for graph in seen for one in graph.diagnoses]
+@dataclass(eq=False)
+class _Healing:
+    """The model as it is with the rules so far, asked anew after each of them."""
+
+    model: Model
+    control_flow_v2: bool
+    rules: list[Rule] = field(default_factory=list)
+    hopeless: set[tuple[str, str]] = field(default_factory=set)
+    doctors: list[Doctor] = field(default_factory=list)
+
+    def diagnose(self, place: int, source: str, target: str) -> Diagnosis:
+        """What a pair of a graph is like now."""
+        if not self.doctors:
+            held = zip(self.model.graphs, held_contexts(self.model), strict=True)
+            self.doctors = [doctor(graph, one, self.control_flow_v2) for graph, one in held]
+        asked = self.doctors[place]
+        wiring = asked.session.wiring(asked.session.graph.main)
+        return asked.diagnose(wiring.tensor(source), wiring.tensor(target))
+
+    def heal(self, place: int, source: str, target: str) -> None:
+        """Apply rules until the pair flows; where they don't get there, none is kept."""
+        before, kept = self.model, len(self.rules)
+        tried: set[tuple[str, str]] = set()
+        while _is_sick(found := self.diagnose(place, source, target)):
+            done = next(self._tried(found, tried), None)
+            if done is None:
+                if self.model is not before:
+                    self.model, self.doctors = before, []
+                del self.rules[kept:]
+                return
+            rule, self.model = done
+            self.rules.append(rule)
+            self.doctors = []
+
+    def _tried(self, pair: Diagnosis, tried: set[tuple[str, str]]) -> Iterator[tuple[Rule, Model]]:
+        """The rules that can be applied to what blocks a pair, each with its model."""
+        for finding in _mendable(pair):
+            place = (finding.node.body.label, finding.node.name)
+            if place in tried or place in self.hopeless:
+                continue
+            tried.add(place)
+            for rule in _rules(finding, pair):
+                done = _applied(rule, self.model)
+                if done is not None:
+                    yield rule, done
+                    break
+            else:
+                self.hopeless.add(place)
 
 
 def _is_sick(one: Diagnosis) -> bool:
     return one.connected and (one.verdict, one.tape) != ("flows", "flows")
 
 
-def _first(
-    model: Model, pairs: Sequence[Diagnosis], tried: set[tuple[str, str]]
-) -> tuple[Rule, Model] | None:
-    """The first rule that can be applied to what blocks a pair, and the model with it."""
-    for pair in pairs:
-        if not _is_sick(pair):
-            continue
-        for finding in _mendable(pair):
-            place = (finding.node.body.label, finding.node.name)
-            if place in tried:
-                continue
-            tried.add(place)
-            for rule in _rules(finding, pair):
-                done = _applied(rule, model)
-                if done is not None:
-                    return rule, done
-    return None
-
-
 def _mendable(pair: Diagnosis) -> Iterator[Finding]:
-    """The findings, where all that are on the way can be mended; else those that raise."""
-    hopeless = [one for one in pair.findings if not one.rules and one.kind not in RAISING]
-    yield from (one for one in pair.findings if not hopeless or one.kind in RAISING)
+    """The findings, where no other one makes it vain to mend them."""
+    if all(finding.rules or finding.kind in RAISING for finding in pair.findings):
+        yield from pair.findings
 
 
 def _rules(finding: Finding, pair: Diagnosis) -> Iterator[Rule]:

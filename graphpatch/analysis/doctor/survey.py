@@ -86,7 +86,7 @@ def placeholders(wiring: Wiring) -> list[Tensor]:
 
 def outputs(wiring: Wiring) -> list[Tensor]:
     """What is computed from tensors by ops that no op reads."""
-    ends = (i for i in range(len(wiring.body)) if wiring.inputs(i) and not any(wiring.readers(i)))
+    ends = (i for i in range(len(wiring.body)) if wiring.inputs(i) and not wiring.readers(i))
     return [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
 
 

@@ -24,11 +24,26 @@ class Step:
     slot: int
 
 
-def cheapest(wiring: Wiring, source: Tensor, target: Tensor, cost: Cost) -> list[Step] | None:
+def dependent(wiring: Wiring, source: Tensor) -> set[int]:
+    """The ops that depend on a tensor by tensors of any dtype, and its own."""
+    found, todo = {source[0]}, [source[0]]
+    while todo:
+        for _, reader, _ in wiring.readers(todo.pop()):
+            if reader not in found:
+                found.add(reader)
+                todo.append(reader)
+    return found
+
+
+def cheapest(
+    wiring: Wiring, source: Tensor, target: Tensor, cost: Cost, within: set[int]
+) -> list[Step] | None:
     """The ops from the source to the target, without the source's own; None where there is no way.
 
-    Among ways that cost the same it is the shortest one.
+    Among ways that cost the same it is the shortest one. Only ops `within` are looked at.
     """
+    if target[0] not in within:
+        return None
     best: dict[Tensor, tuple[int, int]] = {target: (0, 0)}
     behind: dict[Tensor, tuple[Tensor, int]] = {}
     todo = [(0, 0, target)]
@@ -40,6 +55,8 @@ def cheapest(wiring: Wiring, source: Tensor, target: Tensor, cost: Cost) -> list
             continue
         index, output = tensor
         for slot, read in enumerate(wiring.inputs(index)):
+            if read[0] not in within:
+                continue
             there = (spent + cost(index, output, slot), length + 1)
             if read not in best or there < best[read]:
                 best[read], behind[read] = there, (tensor, slot)

@@ -29,6 +29,7 @@ class Wiring:
     def __post_init__(self) -> None:
         self._inputs: dict[int, list[Tensor]] = {}
         self._outputs: dict[int, list[FlatArg]] = {}
+        self._readers: dict[int, list[tuple[int, int, int]]] = {}
 
     @cached_property
     def arguments(self) -> dict[str, int]:
@@ -82,8 +83,13 @@ class Wiring:
         """Whether TensorFlow looks behind this tensor for ops to differentiate."""
         return self.dtype(tensor) in TRAINABLE
 
-    def readers(self, index: int) -> Iterator[tuple[int, int, int]]:
+    def readers(self, index: int) -> list[tuple[int, int, int]]:
         """Who reads an op: (output, index of the reader, its slot) of each use."""
+        if index not in self._readers:
+            self._readers[index] = list(self._reading(index))
+        return self._readers[index]
+
+    def _reading(self, index: int) -> Iterator[tuple[int, int, int]]:
         name = self.body.heads.names[index] if index >= 0 else self._argument(index)
         for reader, slot in self.body.readers.get(name, ()):
             if not self.body.heads.inputs[reader][slot].startswith("^"):

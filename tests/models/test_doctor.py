@@ -1,0 +1,47 @@
+"""`doctor` foretells what TensorFlow does with every real model, and its rules mend what they can.
+
+The figure over all models: python -m tests.models.doctor_oracle
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+
+from tests.models import catalogue
+from tests.models.doctor_oracle import compare, mend
+from tests.models.forward import Worker
+
+pytest.importorskip("tensorflow")
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    started = Worker()
+    yield started
+    started.pool.shutdown()
+
+
+@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
+def test_it_foretells_what_tensorflow_does(name: str, worker: Worker) -> None:
+    try:
+        found = worker(compare, name)
+    except BrokenProcessPool:
+        pytest.skip("TensorFlow aborts")
+    if not found.pairs:
+        pytest.skip("; ".join(found.refused) or "no placeholder, or no output")
+    assert found.differing == []
+
+
+@pytest.mark.parametrize("name", catalogue.every_model(slow=True))
+def test_what_its_rules_mend_flows(name: str, worker: Worker) -> None:
+    try:
+        found = worker(mend, name)
+    except BrokenProcessPool:
+        pytest.skip("TensorFlow aborts")
+    if not found.rules:
+        pytest.skip("nothing that a rule mends")
+    assert found.failing == []
+    assert found.pairs
