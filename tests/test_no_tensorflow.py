@@ -68,6 +68,14 @@ def test_ops(run_cli: Run, folder: Path, model: str) -> None:
     assert run_cli("ops", model, "rleu", cwd=folder, **WITHOUT).code == 1
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_doctor(run_cli: Run, folder: Path, model: str) -> None:
+    done = run_cli("doctor", model, "--fix", "mend.json", cwd=folder, **WITHOUT)
+    assert (done.code, done.stderr) == (0, "")
+    assert "x:0 -> out:0" in done.stdout
+    assert (folder / "mend.json").exists()
+
+
 @pytest.mark.parametrize("emit", ["auto", "attr"])
 @pytest.mark.parametrize("model", MODELS)
 def test_apply(run_cli: Run, folder: Path, model: str, emit: str) -> None:
