@@ -16,6 +16,10 @@ class ModelError(GraphpatchError):
     """A model file cannot be read, is no model, or is a broken one."""
 
 
+class ForeignError(ModelError):
+    """A text file is sound, as far as it goes, and holds something else than a model."""
+
+
 class RulesError(GraphpatchError):
     """A rules file is not valid; the message walks to the key."""
 
@@ -42,6 +46,10 @@ class CutError(GraphpatchError):
 
 class OutputError(GraphpatchError):
     """The result cannot be written where it was asked for."""
+
+
+class FleetError(GraphpatchError):
+    """There are no models to go over, or no workers that can do it."""
 
 
 def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:

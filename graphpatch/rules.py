@@ -102,6 +102,13 @@ def load_rules(path: str | Path, emit: str | None = None, allow_python: bool = F
         raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
     except OSError as error:
         raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
+    return rules_in(raw, str(path), emit, allow_python)
+
+
+def rules_in(
+    raw: bytes, path: str, emit: str | None = None, allow_python: bool = False
+) -> list[Rule]:
+    """The rules that the bytes of a file hold; `path` is what errors call it."""
     try:
         return rules_from(_decoded(raw), emit, allow_python)
     except RulesError as error:

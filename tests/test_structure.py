@@ -30,6 +30,7 @@ ROOMS = (
     "apply",
     "selection",
     "analysis",
+    "fleet",
     "runtime",
     "cli",
 )

@@ -11,8 +11,10 @@ from typing import Any
 import click
 
 from graphpatch.apply import Result, apply
+from graphpatch.cli.many import apply_to_many, worker_options
 from graphpatch.cli.progress import bar
 from graphpatch.errors import GraphpatchError, OutputError
+from graphpatch.fleet.order import Order, Workers
 from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import FILES
@@ -32,7 +34,9 @@ _EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
 @click.option("--outputs", multiple=True, metavar="TENSORS", help="What that SavedModel gives.")
 @click.option("--allow-python", is_flag=True, help='Let {"python": ...} gradients run code.')
 @click.option("--dry-run", is_flag=True, help="Do all but write.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; of many, a line.")
+@click.option("--resume", is_flag=True, help="Pass over what was done before, by its content.")
+@worker_options
 def command(
     rules: str,
     models: tuple[str, ...],
@@ -43,21 +47,32 @@ def command(
     allow_python: bool,
     dry_run: bool,
     as_json: bool,
+    resume: bool,
+    workers: Workers,
 ) -> int:
     """Patch each MODEL by the rules file RULES.
 
-    Writes MODEL.patched.pb beside the model where -o is silent, never over its input.
+    Writes MODEL.patched.pb beside the model where -o is silent, never over its input. MODEL may be
+    a folder, a quoted glob, or @FILE, a list of models: `-o DIR` then mirrors their tree.
     """
-    export = _export(inputs, outputs, models, out)
+    if allow_python and "" not in sys.path:
+        sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
+    order = Order(rules, models, out, emit, allow_python, dry_run, resume, workers)
+    if order.is_for_workers() and not (inputs or outputs):
+        return apply_to_many(order, as_json, _summary)
+    return _here(order, _export(inputs, outputs, models, out), as_json)
+
+
+def _here(order: Order, export: Export | None, as_json: bool) -> int:
+    """Patch one model, or what comes with one in a pipe, in this process."""
+    models, out, dry_run = order.models, order.out, order.dry_run
     with reported(out or "."):
         targets = _targets(models, out) if export is None or out is None else [out]
-        _refuse_rules(rules, targets)
+        _refuse_rules(order.rules, targets)
     piped = not dry_run and "-" in (targets if out is not None else models)
     if piped and as_json:
         raise click.UsageError("--json and the model would both go to standard output")
-    if allow_python and "" not in sys.path:
-        sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
-    loaded = load_rules(rules, emit, allow_python)
+    loaded = load_rules(order.rules, order.emit, order.allow_python)
     if out is not None and targets != [out] and not dry_run:
         _make_folder(out)
     reports, errors = [], []

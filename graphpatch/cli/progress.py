@@ -18,7 +18,8 @@ INTERVAL = 0.05  # seconds between two redraws
 class Bar:
     """Called with (what, done, total); shows nothing within the first second."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_many: bool = False) -> None:
+        self.of_many = of_many
         self.started = self.drawn = time.monotonic()
         self.progress: Progress | None = None
         self.tasks: dict[str, TaskID] = {}
@@ -30,29 +31,37 @@ class Bar:
             return
         self.drawn = now
         if self.progress is None:
-            self.progress = _started()
+            self.progress = _started(self.of_many)
         task = self.tasks.get(what)
         if task is None:
-            task = self.tasks[what] = self.progress.add_task(what, total=total)
-        self.progress.update(task, completed=done, total=total)
+            task = self.tasks[what] = self.progress.add_task(what, total=total, rate="")
+        rate = f"{done / (now - self.started):.1f}/s"
+        self.progress.update(task, completed=done, total=total, rate=rate)
 
 
-def _started() -> Progress:
+def _started(of_many: bool) -> Progress:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    progress = Progress(console=Console(stderr=True), transient=True)
+    columns = Progress.get_default_columns()
+    if of_many:  # how many, how many a second, and how long yet
+        rate = TextColumn("{task.fields[rate]}")
+        columns = (*columns[:2], MofNCompleteColumn(), rate, TimeRemainingColumn())
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
     progress.start()
     return progress
 
 
 @contextmanager
-def bar() -> Iterator[Callable[[str, int, int], None] | None]:
-    """A progress bar where somebody sees it; None where stderr is no terminal."""
+def bar(of_many: bool = False) -> Iterator[Callable[[str, int, int], None] | None]:
+    """A progress bar where somebody sees it; None where stderr is no terminal.
+
+    One `of_many` counts things, and says how many a second.
+    """
     if not sys.stderr.isatty():
         yield None
         return
-    shown = Bar()
+    shown = Bar(of_many)
     try:
         yield shown
     finally:

@@ -45,7 +45,7 @@ def _opened(path: Path, source: Source, file: str, progress: Progress | None) ->
             container = recognise(source)
         graphs = open_graphs(source, container, progress)
     except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
     return Model(str(path.parent if file else path), source, container, graphs, is_text, file)
 
 

@@ -173,8 +173,12 @@ def default_output(model: Model) -> str:
     """Where the patched model goes when nobody says: `MODEL.patched.pb` beside the model."""
     if model.path == "-":
         return "-"
-    path = Path(model.path)
-    if model.file:
+    return beside(Path(model.path), is_folder=bool(model.file))
+
+
+def beside(path: Path, is_folder: bool) -> str:
+    """The name beside a model that its patched one has."""
+    if is_folder:
         named = path if path.name not in {"", ".."} else path.resolve()
         return str(named.with_name(f"{named.name}.patched"))
     return str(path.with_name(f"{path.stem}.patched{path.suffix}"))

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
-from graphpatch.errors import ModelError, OutputError
+from graphpatch.errors import ForeignError, ModelError, OutputError
 from graphpatch.formats.container import GRAPH, META, SAVED, Container
 from graphpatch.graph.wire import Piece, message
 
@@ -78,7 +78,7 @@ def _recognise(text: str) -> Container:
     for container, top in TOP.items():
         if first is not None and first[1] in top:
             return container
-    raise ModelError("text, but not that of a GraphDef, a MetaGraphDef or a SavedModel")
+    raise ForeignError("text, but not that of a GraphDef, a MetaGraphDef or a SavedModel")
 
 
 @functools.cache

@@ -1,0 +1,36 @@
+"""`graphpatch check`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from graphpatch.cli.many import told, worker_options
+from graphpatch.fleet.order import Order, Workers, check
+
+
+@click.command("check")
+@click.argument("rules")
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.option("--allow-python", is_flag=True, help='Accept rules with {"python": ...} gradients.')
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document a model, a line each."
+)
+@worker_options
+def command(
+    rules: str, models: tuple[str, ...], allow_python: bool, as_json: bool, workers: Workers
+) -> int:
+    """Exit 1 where a MODEL does not have the rules of RULES applied. Nothing is written.
+
+    MODEL may be a folder, a quoted glob, or @FILE, a list of models.
+    """
+    if "-" in models and len(models) > 1:
+        raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
+    order = Order(rules, models, allow_python=allow_python, workers=workers)
+    total, results = check(order)
+    return told(total, results, as_json, _applied, "have the rules applied")
+
+
+def _applied(report: dict[str, Any]) -> str:
+    return f"{report['model']}: applied"

@@ -1,0 +1,136 @@
+"""What `apply` and `check` print where there are many models: a line each, as each ends."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from graphpatch.cli.progress import bar
+from graphpatch.fleet.order import Order, Workers, patch
+from graphpatch.fleet.task import Done
+
+BUG = 3
+Say = Callable[[dict[str, Any]], str]
+Command = Callable[..., int]
+
+
+def worker_options(command: Command) -> Command:
+    """The options that say who does the work, given to a command as `workers`."""
+
+    @functools.wraps(command)
+    def with_workers(jobs: int | None, **options: Any) -> int:
+        return command(workers=Workers(jobs), **options)
+
+    jobs = click.IntRange(min=1)
+    return click.option("-j", "--jobs", type=jobs, help="Processes; default: a core each.")(
+        with_workers
+    )
+
+
+def apply_to_many(order: Order, as_json: bool, say: Say) -> int:
+    """`apply` where there are many models, or some lie elsewhere.
+
+    Models that were named one by one are told of together, in their order: by `say`, or in one
+    JSON document.
+    """
+    refuse(order)
+    total, results = patch(order)
+    if order.is_of_many():
+        return told(total, results, as_json, patched, "patched")
+    with bar(of_many=True) as progress:
+        ended = []
+        for done in results:
+            ended.append(done)
+            if progress is not None:
+                progress("models", len(ended), total)
+    ended.sort(key=lambda done: done.task.place)
+    for done in ended:
+        if done.error:
+            click.echo(f"graphpatch: {done.error}", err=True)
+        elif not as_json:
+            click.echo(say(done.report))
+    if as_json:
+        click.echo(json.dumps(document(ended)))
+    return exit_code(ended)
+
+
+def document(ended: list[Done]) -> dict[str, Any]:
+    """The one JSON document of models that were named one by one."""
+    errors = [{"model": done.task.model, "error": done.error} for done in ended if done.error]
+    reports = [done.report for done in ended if not done.error]
+    return {"outputs": reports, **({"errors": errors} if errors else {})}
+
+
+def told(total: int, results: Iterator[Done], as_json: bool, say: Say, verb: str) -> int:
+    """Print what became of each model, and a summary on stderr; the exit code of the command."""
+    ended: list[Done] = []
+    with bar(of_many=True) as progress:
+        for done in results:
+            ended.append(done)
+            if as_json:
+                click.echo(json.dumps(line(done)))
+            elif not done.error:
+                click.echo(
+                    f"{done.task.model}: {done.passed_over}"
+                    if done.passed_over
+                    else say(done.report)
+                )
+            if progress is not None:
+                progress("models", len(ended), total)
+    _summary(ended, verb)
+    return exit_code(ended)
+
+
+def line(done: Done) -> dict[str, Any]:
+    """The JSON document of one model."""
+    found = {"model": done.task.model, **done.report}
+    if done.passed_over:
+        found["passed_over"] = done.passed_over
+    if done.error:
+        found["error"] = done.error
+    return {**found, "seconds": done.seconds}
+
+
+def exit_code(ended: list[Done]) -> int:
+    """0 where all is well, 1 where a model is at fault, 3 where we are."""
+    if any(done.bug for done in ended):
+        return BUG
+    return 1 if any(done.error for done in ended) else 0
+
+
+def _summary(ended: list[Done], verb: str) -> None:
+    failed = [done for done in ended if done.error]
+    passed = sum(bool(done.passed_over) for done in ended)
+    counts = [f"{len(ended) - len(failed) - passed} {verb}"]
+    counts += [f"{passed} passed over"] if passed else []
+    counts += [f"{len(failed)} failed"] if failed else []
+    click.echo(f"{len(ended)} models: {', '.join(counts)}", err=True)
+    for done in sorted(failed, key=lambda done: done.task.place):
+        click.echo(f"graphpatch: {done.error}", err=True)
+
+
+def patched(report: dict[str, Any]) -> str:
+    """One line on a model that was patched."""
+    types = Counter(match["type"] for rule in report["rules"] for match in rule["matches"])
+    listed = ", ".join(f"{count} {op}" for op, count in sorted(types.items())) or "no ops"
+    return f"{report['model']} -> {report['output'] or '(dry run, nothing written)'}  {listed}"
+
+
+def refuse(order: Order) -> None:
+    """Raise UsageError for what does not go together."""
+    if "-" in order.models:
+        raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
+    if order.rules == "-" and "@-" in order.models:
+        raise click.UsageError("the rules and the list would both come from standard input")
+    if order.out == "-":
+        raise click.UsageError("several models do not go to one standard output")
+    if order.resume and (order.out is None or order.dry_run or order.allow_python):
+        raise click.UsageError(
+            "--resume goes with -o DIR, and without --dry-run; what Python code "
+            "does is not in the rules, so it does not go with --allow-python"
+        )

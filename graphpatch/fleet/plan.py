@@ -1,0 +1,106 @@
+"""Where each model goes, and what is refused before any is touched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from graphpatch.errors import OutputError
+from graphpatch.fleet import remote
+from graphpatch.fleet.search import Found, is_plain_folder, is_search, joined
+from graphpatch.fleet.task import Task
+from graphpatch.formats.load import SAVED_MODEL_FILES
+from graphpatch.formats.model import beside
+
+
+def plan(found: Sequence[Found], out: str | None, rules: str, folder: bool = True) -> list[Task]:
+    """A task for each model; in the folder `out`, the tree is that of the models.
+
+    Where it is no `folder`, it is the output of the one model.
+
+    Raises OutputError where two models would be written to one place, or one over a model or the
+    rules file, or where outputs would lie in a tree that is searched for models.
+    """
+    if out is None and any(one.searched for one in found):
+        raise OutputError("say where the models that are found go when patched: -o DIR")
+    if out is None:
+        outputs = [_beside(one.model) for one in found]
+    elif not folder:
+        outputs = [out]
+    else:
+        outputs = _mirrored(found, out)
+    tasks = [
+        Task(place, one.model, output, one.searched)
+        for place, (one, output) in enumerate(zip(found, outputs, strict=True))
+    ]
+    _refuse_shared(tasks)
+    _refuse_sources(tasks, rules)
+    return tasks
+
+
+def is_folder(arguments: Sequence[str], out: str) -> bool:
+    """Whether an output is a folder that models go into, and not the name of the only one."""
+    if len(arguments) > 1 or is_search(arguments[0]) or out.endswith("/"):
+        return True
+    return remote.is_plain_folder(out) if remote.is_remote(out) else is_plain_folder(Path(out))
+
+
+def _beside(model: str) -> str:
+    if remote.is_remote(model):
+        raise OutputError(f"{model}: say where the output of a remote model goes, by -o")
+    path = Path(model)
+    if path.name in SAVED_MODEL_FILES:
+        return beside(path.parent, is_folder=True)
+    return beside(path, is_folder=path.is_dir())
+
+
+def _mirrored(found: Sequence[Found], out: str) -> list[str]:
+    if not remote.is_remote(out) and Path(out).exists() and not Path(out).is_dir():
+        raise OutputError(f"{out} is a file; several models go to a folder")
+    for tree in dict.fromkeys(one.tree for one in found if one.tree):
+        _refuse_inside(out, tree)
+    return [joined(out, one.relative) for one in found]
+
+
+def _refuse_inside(out: str, tree: str) -> None:
+    inner, outer = _real(out), _real(tree)
+    if inner == outer or inner.startswith(outer.rstrip("/") + "/"):
+        raise OutputError(
+            f"{out} lies in {tree}, which is searched for models: the next run would take the "
+            f"outputs for models; name a folder elsewhere"
+        )
+
+
+def _refuse_shared(tasks: Sequence[Task]) -> None:
+    """No output is another's, and none lies in another's folder."""
+    takers: dict[str, Task] = {}
+    for task in tasks:
+        first = takers.setdefault(task.output, task)
+        if first is not task:
+            raise OutputError(
+                f"two models would be written to {task.output}: {first.model} and {task.model}"
+            )
+    for task in tasks:
+        for above in PurePosixPath(task.output).parents:
+            if str(above) in takers:
+                raise OutputError(
+                    f"{task.model} would be written to {task.output}, which lies in the output of "
+                    f"{takers[str(above)].model}"
+                )
+
+
+def _refuse_sources(tasks: Sequence[Task], rules: str) -> None:
+    """No output is a model or the rules file."""
+    models = {_real(task.model): task for task in tasks}
+    for task in tasks:
+        target = _real(task.output)
+        if target == _real(rules):
+            raise OutputError(f"{task.output} is the rules file; it is never written over")
+        if target in models:
+            which = "the model itself" if models[target] is task else "another of the models"
+            raise OutputError(f"{task.output} is {which}; a model is never written over")
+
+
+def _real(path: str) -> str:
+    return path.rstrip("/") if remote.is_remote(path) else os.path.realpath(path)

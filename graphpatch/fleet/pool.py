@@ -1,0 +1,111 @@
+"""Processes of this machine that share the work, behind the interface of concurrent.futures."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Pool:
+    """Who does the work: an executor that can be had again when its workers died.
+
+    `window` is how many tasks are handed out at once: enough to keep all workers busy, and few,
+    as each of them is a suspect when a worker dies.
+    """
+
+    died: tuple[type[BaseException], ...] = (BrokenProcessPool,)
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs, self.window = jobs, 2 * jobs
+        self.executor: Executor | None = None
+        self.workers: list[Any] = []
+
+    def submit(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Hand a call to a worker; the first one starts them, as does one after a death."""
+        if self.executor is not None:
+            try:
+                return self.executor.submit(call, *args, **kwargs)
+            except BrokenExecutor:
+                self.executor.shutdown(wait=True)
+        self.executor = self._started()
+        before = multiprocessing.active_children()
+        future = self.executor.submit(call, *args, **kwargs)
+        self.workers = [one for one in multiprocessing.active_children() if one not in before]
+        return future
+
+    def close(self, at_once: bool = False) -> None:
+        """End the workers; `at_once`, in the middle of what they do."""
+        if self.executor is None:
+            return
+        if at_once:
+            for worker in self.workers:
+                worker.kill()
+        self.executor.shutdown(wait=True, cancel_futures=True)
+
+    def _started(self) -> Executor:
+        # What has been imported is shared with the workers, and never looked at by a collection.
+        gc.freeze()
+        return ProcessPoolExecutor(self.jobs, _context(), initializer=_begin)
+
+
+class Here(Pool):
+    """No workers: this process does the work, one model after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.window = 1
+
+    def _started(self) -> Executor:
+        gc.freeze()
+        return _Here()
+
+
+class _Here(Executor):
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        future: Future[R] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def _context() -> BaseContext:
+    """How workers start: forked, in milliseconds, where that is safe; else from a server."""
+    if sys.platform == "linux" and threads() == 1:
+        return multiprocessing.get_context("fork")
+    if sys.platform == "win32":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["graphpatch.fleet.work"])
+    return context
+
+
+def threads() -> int:
+    """The threads of this process, those of libraries too: a fork copies none but one."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def _begin() -> None:
+    """A worker leaves an interrupt to the command, and does not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)

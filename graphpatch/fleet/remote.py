@@ -1,0 +1,182 @@
+"""Models, rules and outputs that lie elsewhere (`s3://`, `gs://`, `hdfs://`), through fsspec.
+
+A model is fetched whole, as its nodes are read where they lie; what is written appears whole or not
+at all, as far as the store allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphpatch.errors import FleetError, GraphpatchError, ModelError, OutputError
+from graphpatch.formats.load import SAVED_MODEL_FILES
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+# Stores in which an object appears when its upload is complete; elsewhere a new name is renamed.
+WHOLE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}
+OWN_MEMORY = "memory"  # each process has another one
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path names a store, and not a file of this machine."""
+    return "://" in path
+
+
+def is_own_memory(path: str) -> bool:
+    """Whether only this process sees what lies there."""
+    return path.startswith(f"{OWN_MEMORY}://")
+
+
+def opened(path: str) -> tuple[AbstractFileSystem, str]:
+    """The store that a path names, and the path in it. Raises FleetError where there is none."""
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise FleetError(
+            f"{path}: remote paths need fsspec: pip install 'graphpatch[remote]'"
+        ) from None
+    try:
+        store, inside = url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise FleetError(f"{path}: {error}") from error
+    return store, inside
+
+
+@contextlib.contextmanager
+def told(what: str, kind: type[GraphpatchError]) -> Iterator[None]:
+    """Raise this kind of error for what a store refuses, whatever its library raises."""
+    try:
+        yield
+    except GraphpatchError:
+        raise
+    except Exception as error:  # each store's library has errors of its own
+        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise kind(f"{what}: {said}") from error
+
+
+def is_plain_folder(path: str) -> bool:
+    """A folder that holds models; one with a SavedModel in it is a model itself."""
+    store, inside = opened(path)
+    with told(f"cannot read {path}", ModelError):
+        return bool(store.isdir(inside)) and not _is_saved(store, inside)
+
+
+def _is_saved(store: AbstractFileSystem, inside: str) -> bool:
+    return any(store.exists(f"{inside.rstrip('/')}/{name}") for name in SAVED_MODEL_FILES)
+
+
+def files(base: str, descend: Callable[[tuple[str, ...]], bool]) -> Iterator[str]:
+    """The files below a folder, without hidden ones, by their paths in it."""
+    store, inside = opened(base)
+    root = inside.rstrip("/")
+    with told(f"cannot read {base}", ModelError):
+        found = store.find(inside)
+    for path in found:
+        parts = path[len(root) :].lstrip("/").split("/")
+        if not any(part.startswith(".") for part in parts) and all(
+            descend(tuple(parts[:end])) for end in range(1, len(parts))
+        ):
+            yield "/".join(parts)
+
+
+def read(path: str) -> bytes:
+    """A small file, whole. Raises FleetError where it cannot be read."""
+    store, inside = opened(path)
+    with told(f"cannot read {path}", FleetError):
+        data: bytes = store.cat_file(inside)
+        return data
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder."""
+    store, inside = opened(path)
+    with told(f"cannot read {path}", FleetError):
+        return bool(store.exists(inside))
+
+
+def fetch(path: str, folder: Path) -> Path:
+    """Bring a model, a SavedModel with all that belongs to it, into a folder of this machine."""
+    store, inside = opened(path)
+    inside = inside.rstrip("/")
+    if inside.rpartition("/")[2] in SAVED_MODEL_FILES:
+        inside = inside.rpartition("/")[0]
+    target = folder / inside.rpartition("/")[2]
+    with told(f"cannot read {path}", ModelError):
+        if not store.isdir(inside):
+            store.get_file(inside, str(target))
+            return target
+        for one in store.find(inside):
+            local = target / one[len(inside) :].lstrip("/")
+            local.parent.mkdir(parents=True, exist_ok=True)
+            store.get_file(one, str(local))
+    return target
+
+
+def deliver(local: Path, path: str) -> None:
+    """Put a file, or a SavedModel's folder, to its place in the store, over what was there."""
+    store, inside = opened(path)
+    inside = inside.rstrip("/")
+    with told(f"cannot write {path}", OutputError):
+        if local.is_dir():
+            _deliver_folder(store, local, inside)
+        else:
+            _deliver_file(store, local, inside)
+
+
+def write(path: str, data: bytes) -> None:
+    """Write a small file, whole."""
+    store, inside = opened(path)
+    with told(f"cannot write {path}", OutputError):
+        if _is_whole(store):
+            store.pipe_file(inside, data)
+        else:
+            with _renamed(store, inside) as new:
+                store.pipe_file(new, data)
+
+
+def _is_whole(store: Any) -> bool:
+    protocols = (store.protocol,) if isinstance(store.protocol, str) else store.protocol
+    return not WHOLE.isdisjoint(protocols)
+
+
+def _deliver_file(store: AbstractFileSystem, local: Path, inside: str) -> None:
+    if _is_whole(store):
+        store.put_file(str(local), inside)
+        return
+    with _renamed(store, inside) as new:
+        store.put_file(str(local), new)
+
+
+def _deliver_folder(store: AbstractFileSystem, local: Path, inside: str) -> None:
+    """The message comes last and goes first: without it a folder is no model."""
+    paths = [path for path in sorted(local.rglob("*")) if path.is_file()]
+    paths.sort(key=lambda path: path.parent == local and path.name in SAVED_MODEL_FILES)
+    if store.exists(inside):
+        for name in SAVED_MODEL_FILES:
+            if store.exists(f"{inside}/{name}"):
+                store.rm_file(f"{inside}/{name}")
+        store.rm(inside, recursive=True)
+    for path in paths:
+        _deliver_file(store, path, f"{inside}/{path.relative_to(local).as_posix()}")
+
+
+@contextlib.contextmanager
+def _renamed(store: AbstractFileSystem, inside: str) -> Iterator[str]:
+    """A name that is written to, and becomes the true one when all is there."""
+    folder, _, name = inside.rpartition("/")
+    store.makedirs(folder, exist_ok=True)
+    new = f"{folder}/.{name}.{socket.gethostname()}-{os.getpid()}.tmp"
+    try:
+        yield new
+        store.mv(new, inside)
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first error is the one to tell
+            store.rm_file(new)
+        raise

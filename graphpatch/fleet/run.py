@@ -1,0 +1,78 @@
+"""Tasks through a pool: each done once, whoever dies over it."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+
+from graphpatch.fleet import remote
+from graphpatch.fleet.leftovers import sweep
+from graphpatch.fleet.pool import Pool
+from graphpatch.fleet.task import Done, Job, Task
+from graphpatch.fleet.work import Work
+
+SUSPECT = 3  # deaths in company, after which a task is done alone
+GUILTY = 3  # deaths alone, after which it is given up
+
+
+class Run:
+    """The tasks of one command, on their way.
+
+    When a worker dies, all that were handed out with its task are suspects. They are done again;
+    one that is there each time is done alone, and given up where that goes wrong as often: a model
+    that no process survives fails alone too.
+    """
+
+    def __init__(self, work: Work, job: Job, tasks: Sequence[Task], pool: Pool) -> None:
+        self.work, self.job, self.pool = work, job, pool
+        self.waiting, self.suspects = deque(tasks), deque[Task]()
+        self.out: dict[Future[Done], Task] = {}
+        self.deaths: Counter[int] = Counter()
+
+    def results(self) -> Iterator[Done]:
+        """What became of each task, as each ends. An interrupt ends the workers at once."""
+        try:
+            while self._hand_out():
+                for future in wait(self.out, return_when=FIRST_COMPLETED).done:
+                    done = self._ended(future)
+                    if done is not None:
+                        yield done
+        except BaseException:
+            self.pool.close(at_once=True)
+            sweep(local_outputs(list(self.out.values())))
+            raise
+        self.pool.close()
+
+    def _hand_out(self) -> bool:
+        if self.suspects:
+            if not self.out:
+                self._submit(self.suspects.popleft())
+            return True
+        while self.waiting and len(self.out) < self.pool.window:
+            self._submit(self.waiting.popleft())
+        return bool(self.out)
+
+    def _submit(self, task: Task) -> None:
+        self.out[self.pool.submit(self.work, self.job, task)] = task
+
+    def _ended(self, future: Future[Done]) -> Done | None:
+        task = self.out.pop(future)
+        try:
+            return future.result()
+        except self.pool.died:
+            self.deaths[task.place] += 1
+        sweep(local_outputs([task]))
+        deaths = self.deaths[task.place]
+        if deaths >= SUSPECT + GUILTY:
+            return Done(task, error=f"{task.model}: {deaths} worker processes died over it")
+        if deaths >= SUSPECT:
+            self.suspects.append(task)
+        else:
+            self.waiting.appendleft(task)
+        return None
+
+
+def local_outputs(tasks: Sequence[Task]) -> list[str]:
+    """Where on this machine tasks would leave something half-written."""
+    return [task.output for task in tasks if task.output and not remote.is_remote(task.output)]

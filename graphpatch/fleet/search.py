@@ -1,0 +1,172 @@
+"""Which models the arguments of a command mean: names, globs, folders, and lists of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from graphpatch.errors import FleetError
+from graphpatch.fleet import patterns, remote
+from graphpatch.formats.load import SAVED_MODEL_FILES
+from graphpatch.formats.model import FILES
+
+Descend = Callable[[tuple[str, ...]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A model, and its path below the folder that is mirrored, which is `tree` where there is one.
+
+    A tree is searched in depth: an output in it would be an input of the next run.
+    """
+
+    model: str
+    relative: str
+    searched: bool = False
+    tree: str = ""
+
+
+def is_search(argument: str) -> bool:
+    """Whether an argument means any number of models, and not one by its name."""
+    if argument.startswith("@"):
+        return True
+    if argument == "-" or remote.is_remote(argument):
+        return argument != "-" and (patterns.is_glob(argument) or remote.is_plain_folder(argument))
+    path = Path(argument)
+    if path.exists():
+        return is_plain_folder(path)
+    return patterns.is_glob(argument)
+
+
+def is_plain_folder(path: Path) -> bool:
+    """A folder that holds models; one with a SavedModel in it is a model itself."""
+    return path.is_dir() and not any(path.glob("saved_model.*pb*"))
+
+
+def search(arguments: Sequence[str]) -> list[Found]:
+    """The models that the arguments mean, in their order, and by name within each.
+
+    Raises FleetError where one means none.
+    """
+    return [found for argument in arguments for found in _one(argument)]
+
+
+def _one(argument: str) -> list[Found]:
+    if argument.startswith("@"):
+        return _listed(argument[1:])
+    if not is_search(argument):
+        return [Found(argument, _name(argument))]
+    base: str = argument
+    pattern: tuple[str, ...] = ("**",)
+    if patterns.is_glob(argument) and not _exists(argument):
+        base, pattern = patterns.halves(argument)
+    found = list(_below(base, pattern))
+    if not found:
+        what = f"no model matches {argument}"
+        if pattern == ("**",):
+            saved = " or ".join(SAVED_MODEL_FILES)
+            what = f"{argument} is a folder without {saved}, and there is no model below it"
+        raise FleetError(f"{what} (files that end in {', '.join(sorted(FILES))}, or SavedModels)")
+    return found
+
+
+def _exists(argument: str) -> bool:
+    return not remote.is_remote(argument) and Path(argument).exists()
+
+
+def _below(base: str, pattern: tuple[str, ...]) -> Iterator[Found]:
+    tree = base if "**" in pattern else ""
+    files = remote.files if remote.is_remote(base) else local_files
+    found = models_among(files(base, lambda folder: patterns.reaches(pattern, folder)))
+    for relative, message in found:
+        named = [relative] if message is None else [relative, f"{relative}/{message}"]
+        if any(patterns.meant(pattern, name.split("/")) for name in named):
+            yield Found(joined(base, relative), relative, True, tree)
+
+
+def joined(base: str, relative: str) -> str:
+    """A path below a folder, spelled as the folder is."""
+    if base == ".":
+        return relative
+    return f"{base.rstrip('/')}/{relative}" if remote.is_remote(base) else str(Path(base, relative))
+
+
+def models_among(files: Iterator[str]) -> list[tuple[str, str | None]]:
+    """Those of the files that are models by their names; for a SavedModel folder and message."""
+    paths = [PurePosixPath(name) for name in files]
+    saved = {path.parent: path.name for path in paths if path.name in SAVED_MODEL_FILES}
+    whole = [(str(one), name) for one, name in saved.items() if not _lies_in(one, saved)]
+    single = [
+        (str(path), None) for path in paths if path.suffix in FILES and not _lies_in(path, saved)
+    ]
+    return sorted([*whole, *single])
+
+
+def _lies_in(path: PurePosixPath, folders: Container[PurePosixPath]) -> bool:
+    return any(above in folders for above in path.parents)
+
+
+def local_files(base: str, descend: Descend) -> Iterator[str]:
+    """The files below a folder, without hidden ones, and without what lies in linked folders."""
+    for folder, folders, names in os.walk(base):
+        parts = Path(folder).relative_to(base).parts
+        folders[:] = [name for name in folders if name[0] != "." and descend((*parts, name))]
+        yield from ("/".join((*parts, name)) for name in names if name[0] != ".")
+
+
+def _listed(path: str) -> list[Found]:
+    """The models of a list, a line each. Names in it are mirrored from the folder they share."""
+    try:
+        if path == "-":
+            text = sys.stdin.buffer.read().decode()
+        elif remote.is_remote(path):
+            text = remote.read(path).decode()
+        else:
+            text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise FleetError(f"cannot read the list {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise FleetError(f"the list {path} is not UTF-8 (byte {error.start})") from None
+    lines = list(filter(None, map(str.strip, text.splitlines())))
+    if not lines:
+        raise FleetError(f"the list {path} names no models")
+    names = [line for line in lines if not is_search(line)]
+    shared = _shared([_folder(name) for name in names])
+    return [one for line in lines for one in _from_list(path, line, shared)]
+
+
+def _from_list(path: str, line: str, shared: int) -> list[Found]:
+    if line.startswith("@") or line == "-":
+        raise FleetError(f"the list {path} holds {line}; a list holds paths, folders and globs")
+    if is_search(line):
+        return _one(line)
+    return [Found(line, "/".join([*_folder(line)[shared:], _name(line)]))]
+
+
+def _folder(name: str) -> list[str]:
+    """The folders that a model lies in."""
+    path = name if remote.is_remote(name) else os.path.normpath(name)
+    parts = path.rstrip("/").split("/")
+    if parts[-1] in SAVED_MODEL_FILES:
+        parts.pop()
+    return [part for part in parts[:-1] if part != ".."]
+
+
+def _shared(folders: list[list[str]]) -> int:
+    """How many folders the names start with alike."""
+    alike = [len(set(parts)) == 1 for parts in zip(*folders, strict=False)]
+    return [*alike, False].index(False)
+
+
+def _name(model: str) -> str:
+    """What a model is called in a folder of them."""
+    if remote.is_remote(model):
+        parts = model.rstrip("/").split("/")
+        return parts[-2] if parts[-1] in SAVED_MODEL_FILES else parts[-1]
+    path = Path(model)
+    if path.name in SAVED_MODEL_FILES:
+        path = path.parent
+    return path.name if path.name not in {"", ".."} else path.resolve().name

@@ -1,0 +1,84 @@
+"""What travels to a worker and back: paths, rules as text, and reports. Models never do."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+import graphpatch
+from graphpatch.rules import Rule, rules_in
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is done to every model.
+
+    `root` is the folder that relative paths are seen from, where the worker's is another one.
+    """
+
+    raw: bytes
+    label: str
+    emit: str | None = None
+    allow_python: bool = False
+    dry_run: bool = False
+    recorded: bool = False  # hashes are taken, for the manifest
+    root: str = ""
+    version: str = field(default_factory=lambda: graphpatch.__version__)
+
+    def rules(self) -> list[Rule]:
+        """The rules, read once in a process. Raises RulesError where they are not valid."""
+        return _rules(self.raw, self.label, self.emit, self.allow_python)
+
+    def digest(self) -> str:
+        """The rules by content: another layout of the same file has the same."""
+        content = [(rule.written, self.emit or "auto") for rule in self.rules()]
+        return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
+
+
+@functools.lru_cache(maxsize=4)
+def _rules(raw: bytes, label: str, emit: str | None, allow_python: bool) -> list[Rule]:
+    return rules_in(raw, label, emit, allow_python)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a manifest says of an output: the content of its source, and its own."""
+
+    source: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One model, and where it goes; nowhere said is beside itself.
+
+    A model that was `searched` for, and not named, may turn out to be none.
+    """
+
+    place: int
+    model: str
+    output: str = ""
+    searched: bool = False
+    known: Known | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a task: a report, or why there is none.
+
+    `passed_over` says why nothing had to be done; `error` why nothing could be; `bug` that the
+    fault is ours.
+    """
+
+    task: Task
+    report: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    passed_over: str = ""
+    bug: bool = False
+    seconds: float = 0.0
+    source: str = ""  # the content of what was read and written, where it is recorded
+    output: str = ""

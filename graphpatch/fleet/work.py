@@ -1,0 +1,138 @@
+"""What a worker does with one model. Whatever is wrong with the model stays with the model."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import graphpatch
+from graphpatch.analysis.applied import missing
+from graphpatch.apply import Result, apply
+from graphpatch.errors import FleetError, ForeignError, GraphpatchError
+from graphpatch.fleet import remote
+from graphpatch.fleet.content import content
+from graphpatch.fleet.task import Done, Job, Task
+from graphpatch.formats import load
+from graphpatch.formats.load import SAVED_MODEL_FILES
+
+Work = Callable[[Job, Task], Done]
+
+
+def patch(job: Job, task: Task) -> Done:
+    """Patch one model, and write it; every error is told in what is returned."""
+    return _alone(_patch, job, task)
+
+
+def check(job: Job, task: Task) -> Done:
+    """Whether a model has the rules applied; it is an error where it has not."""
+    return _alone(_check, job, task)
+
+
+def _alone(work: Work, job: Job, task: Task) -> Done:
+    start = time.perf_counter()
+    try:
+        if job.version != graphpatch.__version__:
+            here = graphpatch.__version__
+            raise FleetError(f"this worker has graphpatch {here}, and the command {job.version}")
+        done = work(job, task)
+    except (GraphpatchError, OSError, MemoryError) as error:
+        told = str(error) or type(error).__name__
+        foreign = isinstance(error, ForeignError) and task.searched
+        if foreign and task.model.endswith(".pbtxt"):
+            done = Done(task, passed_over=told.removeprefix(f"{task.model}: "))
+        else:
+            done = Done(task, error=told if task.model in told else f"{task.model}: {told}")
+    except Exception:
+        done = Done(task, error=f"{task.model}: {traceback.format_exc()}", bug=True)
+    # A model that holds itself would keep its file open and mapped: collection may be off.
+    gc.collect()
+    return replace(done, seconds=round(time.perf_counter() - start, 4))
+
+
+def _patch(job: Job, task: Task) -> Done:
+    with _at_hand(job, task.model) as path:
+        source = content(_whole(path)) if job.recorded else ""
+        if task.known is not None and _is_done(job, task, source):
+            return Done(task, passed_over="done before, and unchanged since")
+        model = load(path)
+        result = apply(job.rules(), model)
+        written = "" if job.dry_run else _write(job, result, task.output)
+    output = None if job.dry_run else task.output
+    report = {"model": task.model, "output": output, **result.report}
+    return Done(task, report, source=source, output=written)
+
+
+def _check(job: Job, task: Task) -> Done:
+    with _at_hand(job, task.model) as path:
+        rules = job.rules()
+        lacking = missing(rules, load(path))
+    listed = [
+        {"name": rule.author.rule, "applied": rule.author.rule not in lacking} for rule in rules
+    ]
+    reasons = "; ".join(f"rule {name!r} {why}" for name, why in lacking.items())
+    report = {"model": task.model, "applied": not lacking, "rules": listed}
+    return Done(task, report, error=f"{task.model}: {reasons}" if lacking else "")
+
+
+@contextmanager
+def _at_hand(job: Job, model: str) -> Iterator[Path]:
+    """The model as a file of this machine; errors call it what the user did."""
+    if not remote.is_remote(model):
+        path = Path(job.root, model)
+        with _named(str(path), model):
+            yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="graphpatch-") as folder:
+        local = remote.fetch(model, Path(folder))
+        with _named(str(local), model):
+            yield local
+
+
+@contextmanager
+def _named(path: str, label: str) -> Iterator[None]:
+    try:
+        yield
+    except GraphpatchError as error:
+        if path == label:
+            raise
+        raise type(error)(str(error).replace(path, label)) from error
+
+
+def _whole(path: Path) -> Path:
+    return path.parent if path.name in SAVED_MODEL_FILES else path
+
+
+def _is_done(job: Job, task: Task, source: str) -> bool:
+    """Whether the output is the one that these rules once made of this source."""
+    known = task.known
+    if known is None or known.source != source:
+        return False
+    if remote.is_remote(task.output):
+        if not remote.exists(task.output):
+            return False
+    elif not Path(job.root, task.output).exists():
+        return False
+    with _at_hand(job, task.output) as path:
+        return content(path) == known.output
+
+
+def _write(job: Job, result: Result, output: str) -> str:
+    """Write the model, and return the content of what was written where that is recorded."""
+    if remote.is_remote(output):
+        with tempfile.TemporaryDirectory(prefix="graphpatch-") as folder:
+            local = Path(folder, output.rstrip("/").rpartition("/")[2])
+            result.model.save(local)
+            remote.deliver(local, output)
+            return content(local) if job.recorded else ""
+    path = Path(job.root, output)
+    with _named(str(path), output):
+        if job.recorded:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        result.model.save(path)
+    return content(path) if job.recorded else ""

@@ -1,0 +1,317 @@
+"""`apply` and `check` over folders, globs and lists of models."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.fleet.manifest import NAME
+from tests import graphs
+from tests.refusals import LARGE, MODEL, RULE, everything, rules_text, sound_files
+
+Run = Callable[..., Any]
+CHECKOUT = Path(graphpatch.__file__).parent.parent
+OTHER = RULE | {"patch": {"stop_gradient": True}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Rules, and below reg/ a registry of five models."""
+    sound_files(tmp_path)
+    for name in ("a.pb", "v1/a.pb", "v2/large.pb", "v2/deep/a.pb"):
+        (tmp_path / "reg" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "reg" / name).write_bytes(LARGE if "large" in name else MODEL)
+    graphs.saved_model_folder(tmp_path / "reg" / "saved", graphs.metagraph(graphs.sample(), "a"))
+    return tmp_path
+
+
+NAMES = ["a.pb", "saved", "v1/a.pb", "v2/deep/a.pb", "v2/large.pb"]
+
+
+def lines(done: Any) -> dict[str, Any]:
+    """The JSON Lines of a run by their models."""
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len({one["model"] for one in found}) == len(found)
+    return {one["model"]: one for one in found}
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    text = (folder / NAME).read_text().splitlines()
+    found = {one["output"]: one for one in map(json.loads, text)}
+    assert len(found) == len(text)
+    return found
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in everything(folder).items() if name != NAME}
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_folder_is_mirrored(run_cli: Run, folder: Path, jobs: str) -> None:
+    done = run_cli("apply", "rules.json", "reg", "-o", "out", "-j", jobs, "--json", cwd=folder)
+    assert (done.code, done.stderr) == (0, "5 models: 5 patched\n")
+    assert sorted(lines(done)) == sorted(f"reg/{name}" for name in NAMES)
+    (folder / "single").mkdir()
+    for name in NAMES:
+        line = lines(done)[f"reg/{name}"]
+        seconds = line.pop("seconds")
+        single = folder / "single" / Path(name).name
+        alone = run_cli(
+            "apply", "rules.json", f"reg/{name}", "-o", single, "--json", cwd=folder
+        ).json["outputs"][0]
+        assert line == alone | {"output": f"out/{name}"}
+        assert 0 < seconds < 60
+        if single.is_file():
+            assert single.read_bytes() == (folder / "out" / name).read_bytes()
+        else:
+            assert everything(single) == everything(folder / "out" / name)
+    assert sorted(manifest(folder / "out")) == NAMES
+    assert not [name for name in everything(folder / "out") if ".tmp" in name]
+
+
+def test_what_is_printed(run_cli: Run, folder: Path) -> None:
+    (folder / "list").write_text("reg/a.pb\nreg/v1/a.pb\n")
+    done = run_cli("apply", "rules.json", "@list", "-o", "out", "-j", "1", cwd=folder)
+    assert (done.code, done.stderr) == (0, "2 models: 2 patched\n")
+    assert done.stdout.splitlines() == [
+        "reg/a.pb -> out/a.pb  1 Relu",
+        "reg/v1/a.pb -> out/v1/a.pb  1 Relu",
+    ]
+    assert (folder / "out/v1/a.pb").read_bytes() == (folder / "out/a.pb").read_bytes()
+
+
+def test_one_that_fails_fails_alone(run_cli: Run, folder: Path) -> None:
+    (folder / "reg/bad.pb").write_bytes(MODEL[:-1])
+    (folder / "reg/labels.pbtxt").write_text('item { name: "cat" }')
+    done = run_cli("apply", "rules.json", "reg", "-o", "out", "--json", cwd=folder)
+    assert done.code == 1
+    summary, failure = done.stderr.splitlines()
+    assert summary == "7 models: 5 patched, 1 passed over, 1 failed"
+    assert failure.startswith("graphpatch: reg/bad.pb: truncated")
+    found = lines(done)
+    assert found["reg/bad.pb"]["error"] == failure.removeprefix("graphpatch: ")
+    assert found["reg/labels.pbtxt"]["passed_over"].startswith("text, but not that of a GraphDef")
+    assert sorted(manifest(folder / "out")) == sorted([*NAMES, "bad.pb"])
+    assert "error" in manifest(folder / "out")["bad.pb"]
+    named = run_cli("apply", "rules.json", "reg/labels.pbtxt", "-o", "x.pbtxt", cwd=folder)
+    assert named.code == 1
+
+
+def test_a_bug_of_ours_is_one_models_too(run_cli: Run, folder: Path) -> None:
+    broken = (
+        "import graphpatch.fleet.work as work; load = work.load\n"
+        "def broken(path):\n    if path.name == 'large.pb': raise KeyError('x')\n"
+        "    return load(path)\nwork.load = broken\nfrom graphpatch.cli import main; main()"
+    )
+    args = ("apply", "rules.json", "reg", "-o", "out", "--json")
+    done = run_cli(*args, cwd=folder, command=[sys.executable, "-c", broken])
+    assert done.code == 3
+    assert "KeyError: 'x'" in lines(done)["reg/v2/large.pb"]["error"]
+    assert len(manifest(folder / "out")) == 5
+
+
+USAGE = {
+    "a pipe": ["reg", "-", "-o", "out"],
+    "to a pipe": ["reg", "-o", "-"],
+    "resume without an output": ["reg", "--resume"],
+    "resume of nothing": ["reg", "--resume", "--dry-run", "-o", "out"],
+    "resume of code": ["reg", "--resume", "--allow-python", "-o", "out"],
+    "no jobs": ["reg", "-o", "out", "--jobs", "0"],
+}
+
+
+@pytest.mark.parametrize("args", USAGE.values(), ids=USAGE)
+def test_wrong_usage(run_cli: Run, folder: Path, args: list[str]) -> None:
+    before = everything(folder)
+    done = run_cli("apply", "rules.json", *args, cwd=folder)
+    assert (done.code, done.raw) == (2, b"")
+    assert everything(folder) == before
+
+
+BAD = {
+    "an empty glob": (["reg/*.meta", "-o", "out"], "no model matches reg/*.meta"),
+    "two to one": (["reg", "reg/a.pb", "-o", "out"], "two models would be written to out/a.pb"),
+    "in the tree": (["reg", "-o", "reg/out"], "reg/out lies in reg, which is searched"),
+    "nowhere": (["reg"], "say where the models that are found go when patched: -o DIR"),
+    "below a file": (["reg", "-o", "model.pb/x"], "cannot write model.pb/x: Not a directory"),
+}
+
+
+@pytest.mark.parametrize(("args", "said"), BAD.values(), ids=BAD)
+def test_bad_input(run_cli: Run, folder: Path, args: list[str], said: str) -> None:
+    before = everything(folder)
+    done = run_cli("apply", "rules.json", *args, cwd=folder)
+    assert (done.code, done.raw) == (1, b"")
+    assert done.stderr.startswith(f"graphpatch: {said}")
+    assert everything(folder) == before
+
+
+# A disk that takes so many bytes in all, whatever process writes them.
+FULL = """
+import errno, os
+write = os.write
+def limited(descriptor, data):
+    if os.path.isfile(f"/proc/self/fd/{{descriptor}}") and os.path.getsize(SPENT) > {room}:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with open(SPENT, "ab") as file:
+        file.write(bytes(len(data)))
+    return write(descriptor, data)
+SPENT = "{spent}"
+open(SPENT, "w").close()
+os.write = limited
+del os.copy_file_range
+from graphpatch.cli import main; main()
+"""
+
+
+def test_no_space_left_halfway(run_cli: Run, folder: Path) -> None:
+    first = FULL.format(room=len(LARGE) // 2, spent=folder / "spent")
+    args = ("apply", "rules.json", "reg", "-o", "out", "-j", "2")
+    done = run_cli(*args, cwd=folder, command=[sys.executable, "-c", first])
+    assert done.code == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    written = outputs(folder / "out")
+    assert not [name for name in written if name.startswith(".") or "/." in name]
+    whole = run_cli(*args, "--resume", cwd=folder)
+    assert whole.code == 0
+    after = outputs(folder / "out")
+    assert {name: after[name] for name in written} == written
+    assert len(manifest(folder / "out")) == 5
+
+
+# --resume
+
+
+def passed(done: Any) -> list[str]:
+    return sorted(name for name, line in lines(done).items() if "passed_over" in line)
+
+
+def test_resume_passes_over_what_was_done(run_cli: Run, folder: Path) -> None:
+    args = ("apply", "rules.json", "reg", "-o", "out", "--resume", "--json", "-j", "1")
+    all_of_them = [f"reg/{name}" for name in NAMES]
+    assert passed(run_cli(*args, cwd=folder)) == []
+    first, said = outputs(folder / "out"), manifest(folder / "out")
+    done = run_cli(*args, cwd=folder)
+    assert (done.stderr, passed(done)) == ("5 models: 0 patched, 5 passed over\n", all_of_them)
+    assert manifest(folder / "out") == said
+    # Another layout of the same rules is the same; other content is not.
+    document = json.loads((folder / "rules.json").read_text())
+    (folder / "rules.json").write_text(json.dumps(document, indent=7))
+    assert passed(run_cli(*args, cwd=folder)) == all_of_them
+    # A source, an output of a folder, and an output that is missing: these are done again.
+    (folder / "reg/a.pb").write_bytes(LARGE)
+    (folder / "out/saved/variables/variables.index").write_bytes(b"other")
+    (folder / "out/v1/a.pb").unlink()
+    done = run_cli(*args, cwd=folder)
+    assert passed(done) == ["reg/v2/deep/a.pb", "reg/v2/large.pb"]
+    assert outputs(folder / "out") == first | {"a.pb": outputs(folder / "out")["a.pb"]}
+    (folder / "rules.json").write_text(rules_text(OTHER))
+    assert passed(run_cli(*args, cwd=folder)) == []
+
+
+def test_a_manifest_that_was_cut_short(run_cli: Run, folder: Path) -> None:
+    args = ("apply", "rules.json", "reg", "-o", "out", "--resume", "--json", "-j", "1")
+    run_cli(*args, cwd=folder)
+    path = folder / "out" / NAME
+    path.write_bytes(path.read_bytes()[:-30])
+    assert len(passed(run_cli(*args, cwd=folder))) == 4
+    assert len(manifest(folder / "out")) == 5
+
+
+def test_what_the_manifest_says(run_cli: Run, folder: Path) -> None:
+    run_cli("apply", "rules.json", "reg/*.pb", "-o", "out", cwd=folder)
+    [line] = manifest(folder / "out").values()
+    assert len(line.pop("sha256")) == len(line.pop("output_sha256")) == 64
+    assert len(line["rules"].pop("sha256")) == 64
+    assert line.pop("seconds") > 0
+    assert line == {
+        "source": "reg/a.pb",
+        "rules": {"file": "rules.json"},
+        "matches": {"rule 1": {"Relu": 1}},
+        "output": "a.pb",
+        "consumer": {"session": ["Mine"], "tape": ["Mine"]},
+        "version": graphpatch.__version__,
+    }
+
+
+def test_the_command_killed_ten_times(run_cli: Run, folder: Path) -> None:
+    for place in range(60):
+        (folder / "reg" / f"{place}.pb").write_bytes(LARGE)
+    args = ["apply", "rules.json", "reg", "-o", "out", "--resume", "-j", "2"]
+    chosen, killed = random.Random(3), 0
+    for _ in range(10):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "graphpatch", *args],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        start = len(outputs(folder / "out")) if (folder / "out").exists() else 0
+        until = time.monotonic() + 20
+        while process.poll() is None and time.monotonic() < until:
+            if (folder / "out").exists() and len(list((folder / "out").iterdir())) > start:
+                break
+            time.sleep(0.001)
+        time.sleep(chosen.uniform(0, 0.03))
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+    assert killed >= 5
+    done = run_cli(*args, cwd=folder)
+    assert done.code == 0
+    after = outputs(folder / "out")
+    run_cli("apply", "rules.json", "reg", "-o", "other", "-j", "1", cwd=folder)
+    assert after == outputs(folder / "other")
+    assert manifest(folder / "out").keys() == manifest(folder / "other").keys()
+
+
+# check
+
+
+def test_check(run_cli: Run, folder: Path) -> None:
+    run_cli("apply", "rules.json", "reg", "-o", "out", cwd=folder)
+    before = everything(folder)
+    done = run_cli("check", "rules.json", "out", cwd=folder)
+    assert (done.code, done.stderr) == (0, "5 models: 5 have the rules applied\n")
+    assert sorted(done.stdout.splitlines()) == [f"out/{name}: applied" for name in NAMES]
+    (folder / "rules.json").write_text(rules_text(RULE, OTHER | {"name": "other"}))
+    done = run_cli("check", "rules.json", "out/a.pb", "reg/a.pb", "gone.pb", "--json", cwd=folder)
+    assert done.code == 1
+    assert [line["applied"] for line in lines(done).values() if "applied" in line] == [False] * 2
+    rules = lines(done)["out/a.pb"]["rules"]
+    assert [(rule["name"], rule["applied"]) for rule in rules] == [
+        ("rule 1", True),
+        ("other", False),
+    ]
+    assert done.stderr.splitlines() == [
+        "3 models: 0 have the rules applied, 3 failed",
+        "graphpatch: out/a.pb: rule 'other' has not been applied",
+        "graphpatch: reg/a.pb: rule 'rule 1' has not been applied; rule 'other' has not been applied",
+        "graphpatch: cannot read gone.pb: No such file or directory",
+    ]
+    (folder / "rules.json").write_text(rules_text(RULE))
+    assert everything(folder) == before
+
+
+def test_check_of_rules_that_may_match_nothing(run_cli: Run, folder: Path) -> None:
+    maybe = RULE | {"expect": {"min": 0}, "name": "maybe"}
+    never = {**maybe, "match": {"op": "Conv2D"}, "name": "never"}
+    (folder / "rules.json").write_text(rules_text(maybe, never))
+    done = run_cli("check", "rules.json", "model.pb", cwd=folder)
+    assert done.code == 1
+    said = "rule 'maybe' has not been applied, and Relu 'relu' is an op for it"
+    assert done.stderr.splitlines()[1] == f"graphpatch: model.pb: {said}"
+    run_cli("apply", "rules.json", "model.pb", "-o", "x.pb", cwd=folder)
+    assert run_cli("check", "rules.json", "x.pb", cwd=folder).code == 0
