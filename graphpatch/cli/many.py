@@ -22,14 +22,15 @@ Command = Callable[..., int]
 def worker_options(command: Command) -> Command:
     """The options that say who does the work, given to a command as `workers`."""
 
+    @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: all cores.")
+    @click.option("--scheduler", metavar="ADDRESS", help="Workers of the Dask cluster there do it.")
     @functools.wraps(command)
-    def with_workers(jobs: int | None, **options: Any) -> int:
-        return command(workers=Workers(jobs), **options)
+    def with_workers(jobs: int | None, scheduler: str | None, **options: Any) -> int:
+        if jobs is not None and scheduler is not None:
+            raise click.UsageError("--jobs are processes of this machine; --scheduler has its own")
+        return command(workers=Workers(jobs, scheduler), **options)
 
-    jobs = click.IntRange(min=1)
-    return click.option("-j", "--jobs", type=jobs, help="Processes; default: a core each.")(
-        with_workers
-    )
+    return with_workers
 
 
 def apply_to_many(order: Order, as_json: bool, say: Say) -> int:
@@ -109,7 +110,8 @@ def _summary(ended: list[Done], verb: str) -> None:
     counts = [f"{len(ended) - len(failed) - passed} {verb}"]
     counts += [f"{passed} passed over"] if passed else []
     counts += [f"{len(failed)} failed"] if failed else []
-    click.echo(f"{len(ended)} models: {', '.join(counts)}", err=True)
+    models = "1 model" if len(ended) == 1 else f"{len(ended)} models"
+    click.echo(f"{models}: {', '.join(counts)}", err=True)
     for done in sorted(failed, key=lambda done: done.task.place):
         click.echo(f"graphpatch: {done.error}", err=True)
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from graphpatch.errors import RulesError
+from graphpatch.errors import FleetError, RulesError
 from graphpatch.fleet import remote, work
+from graphpatch.fleet.cluster import Cluster
 from graphpatch.fleet.leftovers import sweep
 from graphpatch.fleet.manifest import Manifest
 from graphpatch.fleet.plan import is_folder, plan
@@ -57,7 +58,9 @@ class Order:
 
     def job(self) -> Job:
         """What the workers are told. Raises RulesError where the rules are not valid."""
-        job = Job(_read(self.rules), self.rules, self.emit, self.allow_python, self.dry_run)
+        root = "" if self.workers.scheduler is None else str(Path.cwd())
+        raw = _read(self.rules)
+        job = Job(raw, self.rules, self.emit, self.allow_python, self.dry_run, root=root)
         job.rules()
         return job
 
@@ -123,11 +126,15 @@ def _read(rules: str) -> bytes:
 
 
 def _pool(order: Order, tasks: Sequence[Task]) -> Pool:
-    jobs = min(order.workers.jobs or _cores(), len(tasks))
     paths = (order.out or "", *(task.model for task in tasks))
-    if jobs == 1 or any(map(remote.is_own_memory, paths)):
-        return Here()
-    return Pool(jobs)
+    in_memory = [path for path in paths if remote.is_own_memory(path)]
+    if order.workers.scheduler is not None:
+        if in_memory:
+            raise FleetError(f"{in_memory[0]}: workers do not see the memory of this process")
+        models = [task.model for task in tasks]
+        return Cluster(order.workers.scheduler, models, None if order.dry_run else order.out)
+    jobs = min(order.workers.jobs or _cores(), len(tasks))
+    return Here() if jobs == 1 or in_memory else Pool(jobs)
 
 
 def _cores() -> int:

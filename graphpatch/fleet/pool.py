@@ -24,9 +24,11 @@ class Pool:
     """Who does the work: an executor that can be had again when its workers died.
 
     `window` is how many tasks are handed out at once: enough to keep all workers busy, and few,
-    as each of them is a suspect when a worker dies.
+    as each of them is a suspect when a worker dies. A task is given up when that happened to it
+    `lives` times, the second half of them alone.
     """
 
+    lives = 6
     died: tuple[type[BaseException], ...] = (BrokenProcessPool,)
 
     def __init__(self, jobs: int) -> None:

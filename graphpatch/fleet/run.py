@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 
+from graphpatch.errors import FleetError
 from graphpatch.fleet import remote
 from graphpatch.fleet.leftovers import sweep
 from graphpatch.fleet.pool import Pool
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.fleet.work import Work
-
-SUSPECT = 3  # deaths in company, after which a task is done alone
-GUILTY = 3  # deaths alone, after which it is given up
 
 
 class Run:
@@ -62,11 +60,13 @@ class Run:
             return future.result()
         except self.pool.died:
             self.deaths[task.place] += 1
+        except CancelledError as error:
+            raise FleetError(f"{task.model}: the workers have gone away: {error}") from error
         sweep(local_outputs([task]))
         deaths = self.deaths[task.place]
-        if deaths >= SUSPECT + GUILTY:
-            return Done(task, error=f"{task.model}: {deaths} worker processes died over it")
-        if deaths >= SUSPECT:
+        if deaths >= self.pool.lives:
+            return Done(task, error=f"{task.model}: worker processes died over it, again and again")
+        if deaths >= self.pool.lives // 2:
             self.suspects.append(task)
         else:
             self.waiting.appendleft(task)

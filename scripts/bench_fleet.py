@@ -1,0 +1,128 @@
+"""Time `apply` over many models: with two processes beside one, and what starting them costs.
+
+Every measurement is a whole command, and all are of this one run, in turn, so that each meets the
+same machine. The models are graphs of 500 nodes, written to --folder.
+The memory of a worker is read while it works. Exits 1 where a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+SCRIPTS = Path(__file__).parent
+RULE = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+JOBS = (1, 2)
+
+# With how much of one process's time two get by; what a start costs; how large a worker becomes.
+SHARE, START, MEMORY = 0.6, 0.3, 120
+
+
+class Run(NamedTuple):
+    """A whole command: its wall time, and the largest of its workers."""
+
+    seconds: float
+    megabytes: float
+
+
+def build(folder: Path, models: int, nodes: int) -> None:
+    """Make the models, and the rules; the tree is mirrored, so a folder in between."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "models" / "v1").mkdir(parents=True)
+    (folder / "rules.json").write_text(json.dumps({"version": 1, "rules": [RULE]}))
+    script = SCRIPTS / "models" / "build_large.py"
+    large = folder / "large.pb"
+    subprocess.run([sys.executable, script, large, "--nodes", str(nodes)], check=True)
+    for place in range(models):
+        shutil.copyfile(large, folder / "models" / "v1" / f"{place}.pb")
+
+
+def measure(folder: Path, models: str, jobs: int) -> Run:
+    """One call of the command."""
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    command = [sys.executable, "-m", "graphpatch", "apply", str(folder / "rules.json"), models]
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        [*command, "-o", str(folder / "out"), "--jobs", str(jobs)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    largest = 0.0
+    while process.poll() is None:
+        largest = max([largest, *map(megabytes, workers(process.pid))])
+        time.sleep(0.002)
+    seconds = time.perf_counter() - start
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed")
+    return Run(seconds, largest)
+
+
+def workers(pid: int) -> list[int]:
+    """The processes that a command has started."""
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def megabytes(pid: int) -> float:
+    """The peak of a process's resident memory, what it shares with others counted whole."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0.0
+    found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(found[0]) * 1024 / 1e6 if found else 0.0
+
+
+def start_cost(rounds: int) -> float:
+    """Seconds from the first task to its end, by a pool that had to be started for it."""
+    code = (
+        "import time; from graphpatch.fleet.pool import Pool; import graphpatch.fleet.work\n"
+        "start = time.perf_counter(); pool = Pool(2)\n"
+        "pool.submit(int).result(); print(time.perf_counter() - start); pool.close()"
+    )
+    command = [sys.executable, "-c", code]
+    return median(float(subprocess.check_output(command)) for _ in range(rounds))
+
+
+def main() -> int:
+    """Measure, print, and say whether the targets are met."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=SCRIPTS.parent / "build" / "bench-fleet")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--models", type=int, default=200)
+    parser.add_argument("--nodes", type=int, default=500, help="of each model")
+    options = parser.parse_args()
+    build(options.folder, options.models, options.nodes)
+    runs: dict[int, list[Run]] = {jobs: [] for jobs in JOBS}
+    models = str(options.folder / "models")
+    measure(options.folder, models, 2)  # not counted: brings the models into the page cache
+    for _ in range(options.rounds):
+        for jobs in JOBS:
+            runs[jobs].append(measure(options.folder, models, jobs))
+    seconds = {jobs: median(run.seconds for run in some) for jobs, some in runs.items()}
+    for jobs, some in seconds.items():
+        print(f"--jobs {jobs}: {some:6.2f} s, {options.models / some:6.1f} models a second")
+    memory = max(run.megabytes for run in runs[2])
+    measured = (
+        ("--jobs 2, of the time of --jobs 1", seconds[2] / seconds[1], SHARE, ""),
+        ("starting the pool", start_cost(options.rounds), START, "s"),
+        ("memory of a worker", memory, MEMORY, "MB"),
+    )
+    for title, found, most, unit in measured:
+        verdict = "" if found <= most else "MISSED"
+        print(f"{title:36}{found:8.2f}, at most {most:6.2f} {unit:3}{verdict}")
+    shutil.rmtree(options.folder)
+    return 0 if all(found <= most for _, found, most, _ in measured) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""A Dask cluster of separate processes does what this machine does; and where it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.fleet.manifest import NAME
+from tests.refusals import LARGE, RULE, everything, rules_text
+
+distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.slow
+
+Run = Callable[..., Any]
+CHECKOUT = Path(graphpatch.__file__).parent.parent
+COMMAND = (sys.executable, "-m", "graphpatch")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A scheduler here, and two workers in processes that are started anew when they die."""
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as one:
+        yield one
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "reg").mkdir()
+    for place in range(20):
+        (tmp_path / "reg" / f"{place}.pb").write_bytes(LARGE)
+    (tmp_path / "rules.json").write_text(rules_text(RULE))
+    return tmp_path
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in everything(folder).items() if name != NAME}
+
+
+def test_it_writes_what_this_machine_does(run_cli: Run, folder: Path, cluster: Any) -> None:
+    args = ["apply", "rules.json", "reg", "--json", "-o"]
+    here = run_cli(*args, "here", "-j", "1", cwd=folder)
+    there = run_cli(*args, "there", "--scheduler", cluster.scheduler_address, cwd=folder)
+    assert (there.code, there.stderr) == (0, "20 models: 20 patched\n")
+    assert outputs(folder / "there") == outputs(folder / "here")
+    told = [report(done) for done in (here, there)]
+    assert told[0] == told[1]
+    again = [*args, "there", "--resume", "--scheduler", cluster.scheduler_address]
+    assert run_cli(*again, cwd=folder).stderr == "20 models: 0 patched, 20 passed over\n"
+    checked = ["check", "rules.json", "there", "--scheduler", cluster.scheduler_address]
+    assert run_cli(*checked, cwd=folder).code == 0
+
+
+def report(done: Any) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    known = {"seconds": 0, "output": ""}
+    return sorted((line | known for line in lines), key=lambda line: str(line["model"]))
+
+
+def test_ten_workers_killed_at_random_moments(folder: Path, run_cli: Run, cluster: Any) -> None:
+    for place in range(300):
+        (folder / "reg" / f"{place}.pb").write_bytes(LARGE)
+    (folder / "reg" / "bad.pb").write_bytes(LARGE[:-1])
+    chosen, killed = random.Random(5), 0
+    address = cluster.scheduler_address
+    process = subprocess.Popen(
+        [*COMMAND, "apply", "rules.json", "reg", "-o", "out", "--scheduler", address],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{CHECKOUT}:{os.environ.get('PYTHONPATH', '')}"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while process.poll() is None and killed < 10:
+        time.sleep(chosen.uniform(0, 0.4))
+        pids = [one.pid for one in cluster.workers.values() if one.pid]
+        if (folder / "out").exists() and pids:
+            os.kill(chosen.choice(pids), signal.SIGKILL)
+            killed += 1
+    _, said = process.communicate()
+    assert killed >= 3
+    assert said.splitlines()[0] == "301 models: 300 patched, 1 failed"
+    assert process.returncode == 1
+    run_cli("apply", "rules.json", "reg", "-o", "here", "-j", "1", cwd=folder)
+    assert outputs(folder / "out") == outputs(folder / "here")
+
+
+# What cannot be done, each one clear message, and nothing written.
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[str]:
+    """A scheduler without workers."""
+    command = [sys.executable, "-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", "0"]
+    file = tmp_path / "scheduler"
+    process = subprocess.Popen(
+        [*command, "--no-dashboard", "--scheduler-file", str(file)], stderr=subprocess.DEVNULL
+    )
+    wait_for(file.exists)
+    yield json.loads(file.read_text())["address"]
+    process.terminate()
+    process.wait()
+
+
+def wait_for(true: Callable[[], Any]) -> None:
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+WORKER = "from distributed.cli.dask_worker import main; main()"
+NO_GRAPHPATCH = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "graphpatch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Refuse())
+"""
+OLDER = "import graphpatch; graphpatch.__version__ = '0.0.7'\n"
+BLIND = """
+import sys
+def blind(event, args):
+    if event == "open" and str(args[0]).startswith({folder!r}):
+        raise FileNotFoundError(args[0])
+sys.addaudithook(blind)
+"""
+CANNOT = {
+    "without graphpatch": (NO_GRAPHPATCH, "has no graphpatch, or another one: install graphpatch "),
+    "another version": (OLDER, f"has graphpatch 0.0.7, and this is {graphpatch.__version__}; they"),
+    "without the files": (BLIND, "does not see the folder out as this machine does; the files"),
+}
+
+
+@pytest.mark.parametrize(("first", "said"), CANNOT.values(), ids=CANNOT)
+def test_a_worker_that_cannot(
+    run_cli: Run, folder: Path, scheduler: str, first: str, said: str
+) -> None:
+    code = first.replace("{folder!r}", repr(str(folder))) + WORKER
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, scheduler, "--no-nanny", "--no-dashboard"],
+        cwd=CHECKOUT,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        args = ("apply", "rules.json", "reg", "-o", "out", "--scheduler", scheduler)
+        done = run_cli(*args, cwd=folder)
+    finally:
+        process.terminate()
+        process.wait()
+    assert done.code == 1
+    assert done.raw == b""
+    assert done.stderr.startswith("graphpatch: worker tcp://")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert outputs(folder / "out") == {}
+
+
+def test_a_scheduler_without_workers(run_cli: Run, folder: Path, scheduler: str) -> None:
+    args = ("apply", "rules.json", "reg", "-o", "out", "--scheduler", scheduler)
+    done = run_cli(*args, cwd=folder)
+    said = f"graphpatch: the scheduler {scheduler} has no workers\n"
+    assert (done.code, done.raw, done.stderr) == (1, b"", said)
+
+
+def test_a_scheduler_that_is_not_there(run_cli: Run, folder: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        silent.listen()
+        for address in (f"127.0.0.1:{port}", "127.0.0.1:1", "nonsense://x", "gone.invalid:8786"):
+            start = time.monotonic()
+            args = ("apply", "rules.json", "reg", "-o", "out", "--scheduler", address)
+            done = run_cli(*args, cwd=folder)
+            assert time.monotonic() - start < 25  # 6 seconds, and what starting takes
+            assert (done.code, done.raw) == (1, b"")
+            assert done.stderr.startswith(f"graphpatch: no scheduler answers at {address}: ")
+            assert len(done.stderr.splitlines()) == 1
+    assert outputs(folder / "out") == {}

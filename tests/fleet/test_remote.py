@@ -1,0 +1,187 @@
+"""Models, rules and outputs in a store: `memory://`, which is this process's own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphpatch import cli
+from graphpatch.errors import FleetError, ModelError, OutputError
+from graphpatch.fleet import remote
+from graphpatch.fleet.content import content
+from graphpatch.fleet.manifest import NAME
+from tests import graphs
+from tests.models import catalogue
+from tests.refusals import LARGE, MODEL, RULE, everything, rules_text
+
+fsspec = pytest.importorskip("fsspec")
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    memory = fsspec.filesystem("memory")
+    yield memory
+    for path in memory.ls("/", detail=False):
+        memory.rm(path, recursive=True)
+
+
+@pytest.fixture
+def registry(store: Any, tmp_path: Path) -> Path:
+    """The same models in the store below reg/ and on disk, and rules in the store."""
+    for name in ("a.pb", "v1/a.pb", "v1/large.pb"):
+        (tmp_path / "reg" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "reg" / name).write_bytes(LARGE if "large" in name else MODEL)
+    graphs.saved_model_folder(tmp_path / "reg/saved", graphs.metagraph(graphs.sample(), "serve"))
+    store.put(str(tmp_path / "reg"), "/reg", recursive=True)
+    store.pipe_file("/rules.json", rules_text(RULE).encode())
+    (tmp_path / "rules.json").write_text(rules_text(RULE))
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
+    """The command line in this process: the store is nobody else's."""
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["graphpatch", *map(str, args)])
+        code = cli._run()
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def stored(store: Any, root: str) -> dict[str, bytes]:
+    """All files below a folder of the store, but the manifest."""
+    found = {path.removeprefix(f"{root}/"): store.cat_file(path) for path in store.find(root)}
+    return {name: data for name, data in found.items() if name != NAME}
+
+
+def test_a_store_gets_what_a_disk_gets(
+    capsys: pytest.CaptureFixture[str], store: Any, registry: Path
+) -> None:
+    args = ("apply", "memory://rules.json", "memory://reg", "-o", "memory://out", "--json")
+    code, out, error = run(capsys, *args, "--jobs", "2")
+    assert (code, error) == (0, "4 models: 4 patched\n")
+    here = ("apply", registry / "rules.json", registry / "reg", "-o", registry / "out")
+    assert run(capsys, *here, "-j", "1")[0] == 0
+    on_disk = everything(registry / "out")
+    on_disk.pop(NAME)
+    assert stored(store, "/out") == on_disk
+    lines = sorted((json.loads(line) for line in out.splitlines()), key=lambda one: one["model"])
+    names = ["a.pb", "saved", "v1/a.pb", "v1/large.pb"]
+    assert [one["model"] for one in lines] == [f"memory://reg/{name}" for name in names]
+    assert [one["output"] for one in lines] == [f"memory://out/{name}" for name in names]
+    said = [json.loads(line) for line in store.cat_file(f"/out/{NAME}").splitlines()]
+    assert sorted(one["output"] for one in said) == names
+
+
+def test_resume_in_a_store(capsys: pytest.CaptureFixture[str], store: Any, registry: Path) -> None:
+    args = ("apply", "memory://rules.json", "memory://reg/**/*.pb", "-o", "memory://out/")
+    assert run(capsys, *args, "--resume")[2] == "4 models: 4 patched\n"
+    before = stored(store, "/out")
+    assert run(capsys, *args, "--resume")[2] == "4 models: 0 patched, 4 passed over\n"
+    store.pipe_file("/out/a.pb", b"other")
+    store.rm("/out/saved", recursive=True)
+    assert run(capsys, *args, "--resume")[2] == "4 models: 2 patched, 2 passed over\n"
+    assert stored(store, "/out") == before
+    assert run(capsys, "check", "memory://rules.json", "memory://out")[0] == 0
+    assert run(capsys, "check", "memory://rules.json", "memory://reg")[0] == 1
+
+
+def test_one_model_by_name(capsys: pytest.CaptureFixture[str], store: Any, registry: Path) -> None:
+    rules = registry / "rules.json"
+    args = ("apply", rules, "memory://reg/a.pb", "-o", "memory://new/b.pb", "--json")
+    code, out, _ = run(capsys, *args)
+    assert code == 0
+    [report] = json.loads(out)["outputs"]
+    assert (report["model"], report["output"]) == ("memory://reg/a.pb", "memory://new/b.pb")
+    local = run(capsys, "apply", rules, "memory://reg/a.pb", "-o", registry / "b.pb")
+    assert local[0] == 0
+    assert stored(store, "/new") == {"b.pb": (registry / "b.pb").read_bytes()}
+
+
+def test_a_new_output_takes_the_place_of_an_old_one(
+    capsys: pytest.CaptureFixture[str], store: Any, registry: Path
+) -> None:
+    store.pipe_file("/out/saved/variables/old", b"x")
+    store.pipe_file("/out/saved/saved_model.pb", b"x")
+    args = ("apply", "memory://rules.json", "memory://reg/sav*", "-o", "memory://out")
+    assert run(capsys, *args)[0] == 0
+    assert "saved/variables/old" not in stored(store, "/out")
+    assert stored(store, "/out")["saved/saved_model.pb"] != b"x"
+
+
+def test_what_is_written_appears_whole_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, store: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "x.pb").write_bytes(LARGE)
+    store.pipe_file("/out/x.pb", b"old")
+
+    def broken(local: str, path: str) -> None:
+        store.pipe_file(path, LARGE[:100])
+        raise ConnectionResetError("gone")
+
+    monkeypatch.setattr(store, "put_file", broken)
+    with pytest.raises(OutputError, match=r"cannot write memory://out/x\.pb: gone"):
+        remote.deliver(tmp_path / "x.pb", "memory://out/x.pb")
+    assert stored(store, "/out") == {"x.pb": b"old"}
+
+
+def test_errors_call_a_model_what_the_user_did(
+    capsys: pytest.CaptureFixture[str], store: Any, registry: Path
+) -> None:
+    store.pipe_file("/reg/bad.pb", MODEL[:-1])
+    args = ("apply", "memory://rules.json", "memory://reg", "-o", "memory://out")
+    code, _, error = run(capsys, *args)
+    assert code == 1
+    assert error.splitlines()[1].startswith("graphpatch: memory://reg/bad.pb: truncated")
+    for one, said in (
+        ("memory://gone.pb", "cannot read memory://gone.pb: "),
+        ("memory://gone/*.pb", "no model matches memory://gone/*.pb"),
+        ("nonsense://x.pb", "nonsense://x.pb: Protocol not known: nonsense"),
+    ):
+        code, _, error = run(capsys, "apply", "memory://rules.json", one, "-o", "memory://out/")
+        assert code == 1
+        assert error.splitlines()[-1].startswith(f"graphpatch: {said}")
+
+
+def test_what_is_refused(
+    capsys: pytest.CaptureFixture[str], registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = ("apply", "memory://rules.json", "memory://reg", "-o", "memory://reg/out")
+    assert "memory://reg/out lies in memory://reg, which is searched" in run(capsys, *inside)[2]
+    beside = ("apply", "memory://rules.json", "memory://reg/a.pb")
+    assert "say where the output of a remote model goes, by -o" in run(capsys, *beside)[2]
+    cluster = ("apply", "memory://rules.json", "memory://reg", "-o", "x", "--scheduler", "y")
+    assert "workers do not see the memory of this process" in run(capsys, *cluster)[2]
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    assert "pip install 'graphpatch[remote]'" in run(capsys, *beside)[2]
+
+
+def test_every_real_model(
+    capsys: pytest.CaptureFixture[str], store: Any, tmp_path: Path, models_folder: Path
+) -> None:
+    rule = {"match": {"op": ["Relu", "MatMul"]}, "patch": {"stop_gradient": True}}
+    (tmp_path / "rules.json").write_text(rules_text(rule | {"expect": {"min": 0}}))
+    for path in sorted(models_folder.rglob("*")):
+        if path.is_file():
+            store.put_file(str(path), f"/models/{path.relative_to(models_folder)}")
+    rules = tmp_path / "rules.json"
+    here = run(capsys, "apply", rules, models_folder, "-o", tmp_path / "out", "-j", "1")
+    there = run(capsys, "apply", rules, "memory://models", "-o", "memory://out")
+    assert there[0] == here[0]
+    assert there[2].splitlines()[0] == here[2].splitlines()[0]
+    store.get("/out", str(tmp_path / "fetched"), recursive=True)
+    found = [name for name in catalogue.models() if (tmp_path / "out" / name).exists()]
+    assert len(found) > 200
+    for name in found:
+        assert content(tmp_path / "fetched" / name) == content(tmp_path / "out" / name)
+
+
+def test_errors_of_a_store_are_ours() -> None:
+    for kind in (ModelError, OutputError, FleetError):
+        with pytest.raises(kind, match="what: why"), remote.told("what", kind):
+            raise RuntimeError("why")
