@@ -68,7 +68,7 @@ class Model:
         """The binary message as it is now: new bytes, and spans of the file it came from."""
         if self.export is not None:
             return new_saved_model.pieces(exported(self.graphs[0], self.export))
-        ready = [_ready(graph)[:2] for graph in self.graphs]
+        ready = [one[:2] for one in self._ready()]
         return container_pieces(self.source, self.container, ready)
 
     def meta_graph(self, graph: Graph) -> list[Piece]:
@@ -99,8 +99,13 @@ class Model:
         """What there is to say of the model as it would be written now."""
         if self.export is not None:
             return notes(exported(self.graphs[0], self.export))
-        ready = [] if self.container is GRAPH else [_ready(graph) for graph in self.graphs]
-        return [note for _, _, note in ready if note]
+        return [note for _, _, note in self._ready() if note]
+
+    def _ready(self) -> list[tuple[Graph, bytes, str]]:
+        """Each graph with the contexts to be added, for which a GraphDef has no place."""
+        if self.container is GRAPH:
+            return [(graph, b"", "") for graph in self.graphs]
+        return [_ready(graph) for graph in self.graphs]
 
     def save(self, path: str | Path, progress: Progress | None = None) -> None:
         """Write the model to `path`, whole or not at all, over what was there.

@@ -146,6 +146,19 @@ def ends_of(graph_def: Any) -> set[str]:
     return {node.name for node in graph_def.node if node.op in EXITS}
 
 
+def test_a_pb_has_no_place_for_them_and_is_left_alone(tmp_path: Path) -> None:
+    path = frozen(loop_graphs.built(tf1, loop_graphs.several_variables), tmp_path / "model.pb")
+    patch = {"override_gradient": {"registered": "Identity"}}
+    graphpatch.apply([{"match": {"op": "Tanh"}, "patch": patch}], path).model.save(
+        tmp_path / "o.pb"
+    )
+    names = [
+        [node.name for node in tf1.GraphDef.FromString(one.read_bytes()).node]
+        for one in (path, tmp_path / "o.pb")
+    ]
+    assert names[0] == names[1]
+
+
 def test_plain_import_fails_as_users_know_it(tmp_path: Path) -> None:
     path = frozen(loop_graphs.built(tf1, loop_graphs.counted), tmp_path / "model.pb")
     with tf1.Graph().as_default() as graph:
