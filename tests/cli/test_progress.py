@@ -48,6 +48,22 @@ def test_after_it_each_stage_has_its_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     assert shown.progress.finished
 
 
+def test_of_many_it_says_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "PATIENCE", 0)
+    monkeypatch.setenv("TERM", "xterm")
+    with bar(of_many=True) as shown:
+        assert isinstance(shown, Bar)
+        shown.started -= 10
+        shown("models", 25, 200)
+        assert shown.progress is not None
+        [task] = shown.progress.tasks
+        assert task.fields["rate"] == "2.5/s"
+        shown.progress.refresh()
+    assert "25/200 2.5/s" in terminal.getvalue()
+
+
 def test_it_is_redrawn_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(progress, "PATIENCE", 0)
