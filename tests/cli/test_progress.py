@@ -55,7 +55,7 @@ def test_of_many_it_says_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     with bar(of_many=True) as shown:
         assert isinstance(shown, Bar)
-        shown.started -= 10
+        shown.started, shown.drawn = shown.started - 10, 0
         shown("models", 25, 200)
         assert shown.progress is not None
         [task] = shown.progress.tasks
