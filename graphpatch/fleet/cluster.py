@@ -119,8 +119,13 @@ def _token(out: str | None) -> Iterator[list[str]]:
 def _connected(address: str) -> Any:
     try:
         from distributed import Client
+        from distributed.comm import get_address_host
     except ImportError:
         raise FleetError("--scheduler needs Dask: pip install 'graphpatch[distributed]'") from None
+    try:
+        get_address_host(address)  # a client with an address of no kind would not end
+    except ValueError as error:
+        raise FleetError(f"no scheduler answers at {address}: {error}") from error
     # What happens to the connection is told by our errors.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     answer: queue.Queue[Any] = queue.Queue()
