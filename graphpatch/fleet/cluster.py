@@ -122,8 +122,10 @@ def _connected(address: str) -> Any:
         from distributed.comm import get_address_host
     except ImportError:
         raise FleetError("--scheduler needs Dask: pip install 'graphpatch[distributed]'") from None
+    client_of: Any = Client  # typed or not, as Dask is there or not
+    host_of: Any = get_address_host
     try:
-        get_address_host(address)  # a client with an address of no kind would not end
+        host_of(address)  # a client with an address of no kind would not end
     except ValueError as error:
         raise FleetError(f"no scheduler answers at {address}: {error}") from error
     # What happens to the connection is told by our errors.
@@ -132,7 +134,7 @@ def _connected(address: str) -> Any:
 
     def connect() -> None:
         try:
-            answer.put(Client(address, timeout=PATIENCE, set_as_default=False))
+            answer.put(client_of(address, timeout=PATIENCE, set_as_default=False))
         except Exception as error:  # whatever an address can be wrong in
             answer.put(error)
 
