@@ -119,7 +119,7 @@ def _token(out: str | None) -> Iterator[list[str]]:
 def _connected(address: str) -> Any:
     try:
         from distributed import Client
-        from distributed.comm import get_address_host
+        from distributed.comm.addressing import get_address_host
     except ImportError:
         raise FleetError("--scheduler needs Dask: pip install 'graphpatch[distributed]'") from None
     client_of: Any = Client  # typed or not, as Dask is there or not
