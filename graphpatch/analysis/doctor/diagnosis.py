@@ -23,7 +23,7 @@ from graphpatch.analysis.doctor.way import (
 )
 from graphpatch.analysis.doctor.wiring import TRAINABLE, Tensor, Wiring
 from graphpatch.graph.body import Node
-from graphpatch.patches.flow import MERGES
+from graphpatch.patches.flow import EXITS, MERGES
 from graphpatch.patches.place import OP_BY_OP
 
 LOOP_REMEDY = (
@@ -81,7 +81,7 @@ class Doctor:
         main = self.session.graph.main
         wiring = self.session.wiring(main)
         ends = wiring.spelled(source), wiring.spelled(target)
-        refused = target_refusal(wiring, target)
+        refused = target_refusal(wiring, target, self.session.contexts)
         there = self.session.backward(main, [source], [target])
         on_tape = self.tape.backward(main, [source], [target]) if self._calls else there
         verdict = "error" if refused else self._verdict(self.session, there, source, target)
@@ -215,9 +215,16 @@ def _stalled(node: Node) -> Finding:
     return Finding("loop", node, None, what, "None: the loop is never visited", LOOP_REMEDY)
 
 
-def target_refusal(wiring: Wiring, target: Tensor) -> str:
-    """What tf.gradients raises for a target whose gradient by itself is no number; or nothing."""
-    dtype = wiring.dtype(target)
+def target_refusal(wiring: Wiring, target: Tensor, in_loops: frozenset[str]) -> str:
+    """What tf.gradients raises for a target that it makes no ones like; or nothing.
+
+    A tensor in a loop cannot be read from outside the loop, not even its shape, where that is not
+    known; TensorFlow 2.21 fails in saying so.
+    """
+    dtype, node = wiring.dtype(target), Node(wiring.body, target[0])
+    is_inside = node.name in in_loops and node.op not in EXITS
+    if is_inside and not _has_known_shape(node, target[1]):
+        return "TypeError: 'NoneType' object is not iterable"
     if dtype == "string":
         return "TypeError: Expected string, but got 1 of type 'int'."
     if dtype in {"resource", "variant"}:
@@ -227,7 +234,18 @@ def target_refusal(wiring: Wiring, target: Tensor) -> str:
     return ""
 
 
+def _has_known_shape(node: Node, output: int) -> bool:
+    """Whether the file tells the shape of a tensor, every size of it."""
+    value = node.attr("_output_shapes")
+    if value is None or output >= len(value.list.shape):
+        return node.op in MERGES and output == 1  # a number: which input it was
+    shape = value.list.shape[output]
+    return not shape.unknown_rank and all(dim.size >= 0 for dim in shape.dim)
+
+
 def _target_finding(wiring: Wiring, target: Tensor, says: str) -> Finding:
-    what = f"{wiring.spelled(target)} is {wiring.dtype(target)}: it is no loss"
+    dtype = wiring.dtype(target)
+    reason = "lies in a v1 loop" if "iterable" in says else f"is {dtype}"
+    what = f"{wiring.spelled(target)} {reason}: it is no loss"
     node = Node(wiring.body, target[0])
     return Finding("target", node, None, what, says, "take a real number as the target")
