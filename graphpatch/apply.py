@@ -9,6 +9,7 @@ from typing import Any
 
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Export, Model, load
+from graphpatch.formats.before import write_down
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check, foreign
 from graphpatch.graph.graph import Graph
@@ -44,6 +45,7 @@ def apply(
         patched = loaded.copy() if export is None else loaded.exported(export)
         notes = check_all(as_rules(rules), patched.graphs)
         steps = _take_all(as_rules(rules), patched.graphs, progress)
+        write_down(loaded, patched, {rule.author.id: rule.told for rule in as_rules(rules)})
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
     return Result(patched, _report(loaded, patched, [*notes, *patched.notes()], steps))

@@ -90,6 +90,11 @@ class Rule:
     expect: Expect
     on: tuple[str, ...] = ()
 
+    @property
+    def told(self) -> Any:
+        """The patch as a rules file writes it, to be written down in the model."""
+        return msgspec.to_builtins(self.written.patch)
+
 
 def load_rules(path: str | Path, emit: str | None = None, allow_python: bool = False) -> list[Rule]:
     """The rules of a file; `-` reads standard input. `emit` stands where a rule names no carrier.

@@ -64,6 +64,7 @@ def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
         rule.patch.rewrite_all(found.nodes, editor)
     else:
         for node in found.nodes:
+            editor.patched = node.name
             rule.patch.rewrite(node, editor)
     step.notes.update(editor.notes)
     step.notes.update(dict.fromkeys(dropped))
@@ -79,6 +80,7 @@ def _patch_whole(rule: Rule, found: Found, editor: Editor) -> None:
     # All before the first is patched: a match is of the graph as it was.
     groups = [grouped(kept.binding.nodes, kept.binding.inputs) for kept in found.kept]
     for group in groups:
+        editor.patched = group.last.name
         rule.patch.rewrite_whole(group, editor)
 
 

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from graphpatch.errors import ModelError
 from graphpatch.formats.contexts import context_replacements, has_contexts
-from graphpatch.formats.object_graph import NODES, additions
+from graphpatch.formats.object_graph import additions, without
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import Progress
@@ -22,9 +22,9 @@ from graphpatch.graph.wire import (
     Piece,
     Replacement,
     Source,
-    Span,
     enclosed,
     fields,
+    reframed,
     splice,
     utf8,
 )
@@ -90,6 +90,7 @@ def _open_meta(source: Source, meta: Field, progress: Progress | None) -> Graph:
     tags = [tag for info in infos for tag in _parts(source, info, TAGS)]
     graph.label = ",".join(utf8(source.data, tag.value, tag.end) for tag in tags)
     graph.has_contexts = has_contexts(source, meta)
+    graph.meta = meta
     graph.is_object_based = bool(_parts(source, meta, OBJECT_GRAPH))
     return graph
 
@@ -131,24 +132,26 @@ def _level(
         return graph_pieces(graphs[outer.value][0])
     replacements, more = [], b""
     for part in _parts(source, outer, path[0]):
-        pieces = enclosed(path[0], _level(source, part, path[1:], graphs))
+        pieces = reframed(source, part.start, _level(source, part, path[1:], graphs))
         replacements.append(Replacement(part.start, part.end, pieces))
         if len(path) == 1:
             graph, more = graphs[part.value]
-            replacements += context_replacements(source, outer, graph.main)
+            replacements += context_replacements(source, outer, graph)
             replacements += _object_graph(source, outer, graph)
     pieces = splice(source, outer.value, outer.end, sorted(replacements, key=itemgetter(0)))
     return [*pieces, more] if more else pieces
 
 
 def _object_graph(source: Source, meta: Field, graph: Graph) -> Iterator[Replacement]:
-    """The object graph with what restores the gradients that were added to the library."""
-    if not graph.restored:
+    """The object graph with what restores the gradients that the library holds of ours."""
+    gone = graph.undone.functions if graph.undone is not None else frozenset()
+    if not graph.is_object_based or not (graph.restored or gone):
         return
     (part,) = _parts(source, meta, OBJECT_GRAPH)
-    added = additions(graph.restored, count=len(_parts(source, part, NODES)))
-    whole = [Span(source, part.value, part.end), added.SerializeToString(deterministic=True)]
-    yield Replacement(part.start, part.end, enclosed(OBJECT_GRAPH, whole))
+    left, count = without(source, part, gone)
+    added = additions(graph.restored, count).SerializeToString(deterministic=True)
+    pieces = reframed(source, part.start, [*left, added] if added else left)
+    yield Replacement(part.start, part.end, pieces)
 
 
 def _holds(

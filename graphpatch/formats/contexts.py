@@ -15,46 +15,38 @@ from typing import Any
 
 from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
+from graphpatch.formats.context_collections import KINDS, context_collections, entry, nested
 from graphpatch.formats.control_flow import message_class
+from graphpatch.formats.undo_contexts import before, take_back
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.wire import BYTES, Field, Replacement, Source, encoded, fields, message, utf8
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.wire import Field, Replacement, Source, message, reframed
 from graphpatch.names import op_of
 
 ENTERS, EXITS, MERGES = {"Enter", "RefEnter"}, {"Exit", "RefExit"}, {"Merge", "RefMerge"}
-COLLECTION = 4  # the field of MetaGraphDef: map<string, CollectionDef>
-KINDS = {"while_context": "WhileContextDef", "cond_context": "CondContextDef"}
 
 
-def context_replacements(source: Source, meta: Field, body: Body) -> Iterator[Replacement]:
+def context_replacements(source: Source, meta: Field, graph: Graph) -> Iterator[Replacement]:
     """What comes in place of the collections of contexts in which ops were added or renamed."""
-    if not body.placed:
+    body, undone = graph.main, graph.undone
+    if not body.placed and undone is None:
         return
     beside = _added_beside(body)
     now = {then: body.heads.names[index] for index, then in body.renamed.items()}
-    for part in fields(source.data, meta.value, meta.end):
-        if part.holds(COLLECTION):
-            raw = source.data[part.value : part.end]
-            key, collection = _entry(raw)
-            if key in KINDS and _extend_all(collection, KINDS[key], now, beside):
-                value = encoded(2, collection.SerializeToString(deterministic=True))
-                entry = encoded(1, key.encode()) + value
-                yield Replacement(part.start, part.end, [encoded(COLLECTION, entry)])
+    for part, key, collection in context_collections(source, meta):
+        raw = None if undone is None else before(undone, key)
+        if raw is not None:
+            yield Replacement(part.start, part.end, [raw])
+            continue
+        changed = undone is not None and take_back(collection, key, undone)
+        if _extend_all(collection, KINDS[key], now, beside) or changed:
+            pieces = reframed(source, part.start, [entry(key, collection)])
+            yield Replacement(part.start, part.end, pieces)
 
 
 def has_contexts(source: Source, meta: Field) -> bool:
     """Whether a MetaGraphDef tells the context of any v1 loop or branch."""
-    return any(
-        part.holds(COLLECTION) and _entry(source.data[part.value : part.end])[0] in KINDS
-        for part in fields(source.data, meta.value, meta.end)
-    )
-
-
-def _entry(raw: bytes) -> tuple[str, CollectionDef]:
-    found = {part.number: part for part in fields(raw, 0, len(raw)) if part.wire == BYTES}
-    key = utf8(raw, found[1].value, found[1].end) if 1 in found else ""
-    if key not in KINDS or 2 not in found:
-        return key, CollectionDef()
-    return key, message(CollectionDef, raw[found[2].value : found[2].end])
+    return any(True for _ in context_collections(source, meta))
 
 
 @dataclass(frozen=True)
@@ -122,7 +114,7 @@ def _extend(context: Any, now: dict[str, str], beside: dict[str, Added]) -> list
     external = {value.key for value in context.values_def.external_values}
     inside = {op_of(text) for text in values if text not in external}
     added, elsewhere = [], set(borders)
-    for inner in _nested(context):
+    for inner in nested(context):
         added += _extend(inner, now, beside)
         elsewhere |= _borders(inner)
     for name in sorted(inside & beside.keys()):
@@ -134,15 +126,6 @@ def _extend(context: Any, now: dict[str, str], beside: dict[str, Added]) -> list
     there = set(values)
     values.extend(text for text in dict.fromkeys(added) if text not in there)
     return [text for name in sorted(borders & beside.keys()) for text in beside[name].outer]
-
-
-def _nested(context: Any) -> list[Any]:
-    return [
-        getattr(nested, which)
-        for nested in context.nested_contexts
-        for which in ("cond_ctxt", "while_ctxt")
-        if nested.HasField(which)
-    ]
 
 
 def _borders(context: Any) -> set[str]:

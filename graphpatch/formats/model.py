@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from graphpatch.errors import ModelError, OutputError
@@ -48,6 +48,7 @@ class Model:
     is_text: bool = False
     file: str = ""
     export: Export | None = None  # written as a new TF2 SavedModel, from and to these tensors
+    files: Mapping[str, bytes] = field(default_factory=dict)  # written into a SavedModel's folder
 
     @property
     def format(self) -> str:
@@ -135,7 +136,7 @@ class Model:
             write_new_folder(path, self.file, self.pieces(), new_saved_model.CHECKPOINT)
             return
         pieces = self.encoded(Path(self.file).suffix)
-        write_folder(path, Path(self.path), self.file, pieces, left_out=[FINGERPRINT])
+        write_folder(path, Path(self.path), self.file, pieces, [FINGERPRINT], self.files)
 
     def _refuse_foreign(self, path: Path) -> None:
         """Raise OutputError for a folder that is no SavedModel, or that holds the model itself."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import bisect
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from tensorboard.compat.proto.op_def_pb2 import OpDef
 from tensorboard.compat.proto.saved_object_graph_pb2 import SavedConcreteFunction, SavedObjectGraph
@@ -10,8 +11,20 @@ from tensorboard.compat.proto.struct_pb2 import StructuredValue, TensorSpecProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.graph.restored import Restored
+from graphpatch.graph.wire import (
+    Field,
+    Piece,
+    Replacement,
+    Source,
+    encoded,
+    fields,
+    message,
+    reframed,
+    splice,
+)
 
-NODES = 1  # the field of SavedObjectGraph
+# Fields of SavedObjectGraph.
+NODES, FUNCTIONS = 1, 2
 
 
 def additions(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
@@ -30,6 +43,35 @@ def additions(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
         function.CopyFrom(_gradient(gradient))
         function.bound_inputs.extend(bound)
     return found
+
+
+def without(source: Source, objects: Field, functions: Container[str]) -> tuple[list[Piece], int]:
+    """The object graph without what restores these functions, and how many objects it has then.
+
+    What `additions` added of others stays, its objects numbered anew.
+    """
+    parts = list(fields(source.data, objects.value, objects.end))
+    nodes = [part for part in parts if part.holds(NODES)]
+    concrete = {part: _concrete(source, part) for part in parts if part.holds(FUNCTIONS)}
+    cut = {part for part, (name, _) in concrete.items() if name in functions}
+    lost = sorted({bound for part in cut for bound in concrete[part][1].bound_inputs})
+    out = [Replacement(part.start, part.end, []) for part in cut]
+    out += [Replacement(nodes[at].start, nodes[at].end, []) for at in lost if at < len(nodes)]
+    for part, (name, function) in concrete.items():
+        bound = [at - bisect.bisect(lost, at) for at in function.bound_inputs]
+        if part not in cut and bound != list(function.bound_inputs):
+            function.bound_inputs[:] = bound
+            value = encoded(2, function.SerializeToString(deterministic=True))
+            pieces = reframed(source, part.start, [encoded(1, name.encode()), value])
+            out.append(Replacement(part.start, part.end, pieces))
+    return splice(source, objects.value, objects.end, sorted(out)), len(nodes) - len(lost)
+
+
+def _concrete(source: Source, part: Field) -> tuple[str, SavedConcreteFunction]:
+    """The name of a function that is restored, and what is told of it."""
+    entry = message(SavedObjectGraph, source.data[part.start : part.end]).concrete_functions
+    ((name, function),) = entry.items()
+    return name, function
 
 
 def _gradient(gradient: Restored) -> SavedConcreteFunction:

@@ -37,15 +37,22 @@ def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = 
 
 
 def write_folder(
-    path: Path, original: Path, name: str, pieces: Sequence[Piece], left_out: Sequence[str]
+    path: Path,
+    original: Path,
+    name: str,
+    pieces: Sequence[Piece],
+    left_out: Sequence[str],
+    others: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write a folder like `original`, with the file `name` made of the pieces.
 
-    Files of the original's top that `left_out` names are not copied.
+    Files of the original's top that `left_out` names are not copied; `others` are written besides.
     """
-    target = _followed(path)
+    target, new = _followed(path), others or {}
     with reported(path), _temporary(target) as temporary:
-        _copy_folder(original, temporary, {name, *left_out})
+        _copy_folder(original, temporary, {name, *left_out, *new})
+        for other, data in new.items():
+            _write_new(temporary / other, [data])
         _write_new(temporary / name, pieces)
         _exchange(temporary, target)
 

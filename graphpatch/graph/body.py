@@ -51,6 +51,7 @@ class Body:
     placed: dict[int, list[int]] = field(default_factory=dict, repr=False)
     root: dict[int, int] = field(default_factory=dict, repr=False)
     renamed: dict[int, str] = field(default_factory=dict, repr=False)
+    cut: list[int] = field(default_factory=list, repr=False)  # where nodes of the file were dropped
     is_ours: bool = False  # a function that a patch added
 
     def __len__(self) -> int:

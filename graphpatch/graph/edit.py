@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -12,11 +13,15 @@ from tensorboard.compat.proto.function_pb2 import FunctionDef
 from graphpatch import names, opdefs
 from graphpatch.errors import PatchError
 from graphpatch.graph import nodedef
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.body import Node
+from graphpatch.graph.displaced import displaced_attr, displaced_input, displaced_name
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.placing import Taken, append, place
 from graphpatch.graph.provenance import KEY as PROVENANCE
 from graphpatch.graph.provenance import Author, signed
 from graphpatch.graph.restored import Restored
+from graphpatch.graph.returned import turns
+from graphpatch.graph.wire import piece_bytes
 
 # Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
 INHERITED = ("_class", "_tpu_replicate", "_XlaCompile", "_XlaScope", "_xla_compile_id")
@@ -28,10 +33,14 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Editor:
-    """Changes `graph`, which must be a copy of one's own, on behalf of one rule."""
+    """Changes `graph`, which must be a copy of one's own, on behalf of one rule.
+
+    `patched` is the op that the rule is at: what is added is written down as being for it.
+    """
 
     graph: Graph
     author: Author
+    patched: str = ""
     notes: dict[str, None] = field(default_factory=dict)
     carriers: dict[str, None] = field(default_factory=dict)
     session: dict[str, None] = field(default_factory=dict)
@@ -66,20 +75,24 @@ class Editor:
         """Set an attr of an op, or drop it where the value is None."""
         payload = node.body.payload(node.index)
         old = nodedef.attr_span(payload, key)
-        was = None if old is None else bytes(old.source.data[old.start : old.end]).hex()
+        was = None if old is None else piece_bytes(old)
         raw = None if value is None else value.SerializeToString(deterministic=True)
+        more = displaced_attr(payload, key, was, drop=value is None)
         payload = nodedef.with_attr(payload, key, raw)
-        self._write(node, payload, self.author.entry("attr", attr=key, was=was))
+        told = None if was is None else was.hex()
+        self._write(node, payload, self.author.entry("attr", attr=key, was=told, **more))
 
     def set_input(self, node: Node, slot: int, text: str) -> None:
         """Let an op read another tensor in this slot of NodeDef.input."""
         heads, was = node.body.heads, node.inputs[slot]
-        payload = nodedef.with_input(node.body.payload(node.index), slot, text)
+        payload = node.body.payload(node.index)
+        more = displaced_input(payload, slot, was)
+        payload = nodedef.with_input(payload, slot, text)
         heads.inputs[node.index] = (*node.inputs[:slot], text, *node.inputs[slot + 1 :])
         if "readers" in node.body.__dict__:
             node.body.readers[names.op_of(was)].remove((node.index, slot))
             node.body.readers.setdefault(names.op_of(text), []).append((node.index, slot))
-        self._write(node, payload, self.author.entry("input", slot=slot, was=was))
+        self._write(node, payload, self.author.entry("input", slot=slot, was=was, **more))
 
     def add(
         self,
@@ -92,13 +105,14 @@ class Editor:
     ) -> Node:
         """Add an op, written next to the node `beside`, on its device and in its colocation."""
         body = beside.body
-        name = names.fresh(name, _Taken(body))
+        name = names.fresh(name, Taken(body))
         raw = {key: value.SerializeToString(deterministic=True) for key, value in attrs.items()}
         raw |= _inherited(beside, INHERITED)
-        node = _append(body, name, op, tuple(inputs))
-        _place(node, beside.index, before)
+        node = append(body, name, op, tuple(inputs))
+        place(node, beside.index, before)
         payload = nodedef.encode(name, op, list(inputs), beside.device, raw)
-        self._write(node, payload, self.author.entry("added"))
+        told = {"for": self.patched} if self.patched else {}
+        self._write(node, payload, self.author.entry("added", **told))
         return node
 
     def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
@@ -157,7 +171,7 @@ class Editor:
         """
         name, spelled = node.name, _spelled(node)
         shapes = nodedef.attr_span(node.body.payload(node.index), SHAPES)
-        self._rename(node, names.fresh(f"{name}/forward", _Taken(node.body)), shadow)
+        self._rename(node, names.fresh(f"{name}/forward", Taken(node.body)), shadow)
         if shapes is not None:
             attrs = {**attrs, SHAPES: nodedef.attr_value(shapes)}
         new = self.add(name, op, inputs(node), attrs, beside=node)
@@ -167,13 +181,14 @@ class Editor:
     def become(self, node: Node, op: str) -> None:
         """Let an op be a call of a function that does what it did: same name, inputs, outputs."""
         body, was, spelled = node.body, node.op, _spelled(node)
+        before = nodedef.with_attr(body.payload(node.index), PROVENANCE, None)
         raw = _inherited(node, (*INHERITED, PROVENANCE))
         payload = nodedef.encode(node.name, op, list(node.inputs), node.device, raw)
         body.heads.ops[node.index] = op
         if "by_type" in body.__dict__:
             body.by_type[was].remove(node.index)
             body.by_type.setdefault(op, []).append(node.index)
-        self._write(node, payload, self.author.entry("enclosed", was=was))
+        self._write(node, payload, self.author.entry("enclosed", was=was, node=_hex(before)))
         self._respell(node, spelled)
 
     def shadow(self, node: Node) -> None:
@@ -193,19 +208,28 @@ class Editor:
                 count += 1
         for key, text in body.ret.items():
             if text == old:
-                body.ret[key] = tensor
+                self._return(body.node(names.op_of(tensor)), key, tensor)
                 count += 1
         return count
 
+    def _return(self, node: Node, key: str, tensor: str) -> None:
+        """Let a function's output be this tensor of `node`, on which it is written down."""
+        body = node.body
+        turn = next(self.cached(("turns", body.label), lambda: itertools.count(turns(body))))
+        entry = self.author.entry("returned", output=key, was=body.ret[key], turn=turn)
+        body.ret[key] = tensor
+        self._write(node, body.payload(node.index), entry)
+
     def _rename(self, node: Node, name: str, shadow: bool) -> None:
         body, was = node.body, node.name
-        payload = nodedef.with_name(body.payload(node.index), name)
+        payload = body.payload(node.index)
+        more = displaced_name(payload, was) | ({"shadowed": True} if shadow else {})
+        payload = nodedef.with_name(payload, name)
         body.heads.names[node.index] = name
         body.by_name[name] = body.by_name.pop(was)
         if node.index not in body.root:
             body.renamed.setdefault(node.index, was)
-        shadowed = {"shadowed": True} if shadow else {}
-        self._write(node, payload, self.author.entry("renamed", was=was, **shadowed))
+        self._write(node, payload, self.author.entry("renamed", was=was, **more))
 
     def _respell(self, new: Node, spelled: Mapping[str, int]) -> None:
         """Inside a function, outputs are spelled by the op type's output args: spell them anew."""
@@ -214,11 +238,11 @@ class Editor:
             return
         for index, slot in list(body.readers.get(new.name, ())):
             text = body.heads.inputs[index][slot]
-            if text in spelled and index != new.index:
+            if text in spelled and index != new.index and new.tensor(spelled[text]) != text:
                 self.set_input(Node(body, index), slot, new.tensor(spelled[text]))
         for key, text in body.ret.items():
-            if text in spelled:
-                body.ret[key] = new.tensor(spelled[text])
+            if text in spelled and new.tensor(spelled[text]) != text:
+                self._return(new, key, new.tensor(spelled[text]))
 
     def _write(self, node: Node, payload: nodedef.Payload, entry: bytes) -> None:
         node.body.edited[node.index] = signed(payload, entry)
@@ -234,42 +258,8 @@ def uses(node: Node, output: int) -> list[tuple[Node, int]]:
     ]
 
 
-class _Taken:
-    """The names that an op of a body cannot have: those of its ops and of its arguments."""
-
-    def __init__(self, body: Body) -> None:
-        self.body = body
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.body.by_name or name in self.body.arguments
-
-
-def _append(body: Body, name: str, op: str, inputs: tuple[str, ...]) -> Node:
-    index = len(body)
-    body.heads.names.append(name)
-    body.heads.ops.append(op)
-    body.heads.inputs.append(inputs)
-    body.by_name[name] = index
-    # The cached indices are kept up to date where they were made: making them anew is linear.
-    if "by_type" in body.__dict__:
-        body.by_type.setdefault(op, []).append(index)
-    if "readers" in body.__dict__:
-        for slot, text in enumerate(inputs):
-            body.readers.setdefault(names.op_of(text), []).append((index, slot))
-    return Node(body, index)
-
-
-def _place(new: Node, beside: int, before: bool) -> None:
-    """Write a new op next to another, behind what it reads: files stay in topological order."""
-    body = new.body
-    root = body.root.get(beside, beside)
-    order = body.placed.setdefault(root, [root])
-    at = order.index(beside)
-    if not before:
-        read = {body.by_name.get(names.op_of(text)) for text in new.inputs}
-        at = max(at, *(place for place, index in enumerate(order) if index in read | {beside})) + 1
-    order.insert(at, new.index)
-    body.root[new.index] = root
+def _hex(payload: nodedef.Payload) -> str:
+    return b"".join(map(piece_bytes, payload)).hex()
 
 
 def _inherited(node: Node, keys: Sequence[str]) -> dict[str, bytes]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from graphpatch.graph.body import Body, text_entry
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import entry
-from graphpatch.graph.wire import Field, Piece, Replacement, Span, enclosed, encoded, splice
+from graphpatch.graph.wire import (
+    Field,
+    Piece,
+    Replacement,
+    Span,
+    enclosed,
+    encoded,
+    fields,
+    reframed,
+    splice,
+)
 
 
 def graph_pieces(graph: Graph) -> list[Piece]:
@@ -34,31 +44,53 @@ def _added(graph: Graph) -> list[Piece]:
 
 def _nodes(body: Body, number: int) -> list[Replacement]:
     """What comes in place of each node that was changed, or beside which nodes were added."""
-    out = []
+    out = [Replacement(start, entry(body.source, start)[1], []) for start in body.cut]
     for index in sorted({body.root.get(i, i) for i in body.edited} | set(body.placed)):
         start = body.heads.starts[index]
         pieces: list[Piece] = []
         for node in body.placed.get(index, [index]):
-            pieces += enclosed(number, body.payload(node))
+            payload = body.payload(node)
+            new = enclosed(number, payload)
+            pieces += reframed(body.source, start, payload) if node == index else new
         out.append(Replacement(start, entry(body.source, start)[1], pieces))
     return out
 
 
 def _libraries(graph: Graph) -> list[Replacement]:
+    source = graph.source
     found: dict[Field, list[Replacement]] = {}
+    for library, part in graph.cut:
+        found.setdefault(library, []).append(Replacement(part.start, part.end, []))
     for name, (library, function) in graph.function_fields.items():
         replacements = sorted([*_nodes(graph.functions[name], 3), *_ret(graph.functions[name])])
         if replacements:
-            pieces = splice(graph.source, function.value, function.end, replacements)
-            new = Replacement(function.start, function.end, enclosed(1, pieces))
+            pieces = splice(source, function.value, function.end, replacements)
+            new = Replacement(
+                function.start, function.end, reframed(source, function.start, pieces)
+            )
             found.setdefault(library, []).append(new)
+    return _kept(
+        graph,
+        {
+            library: splice(source, library.value, library.end, sorted(parts))
+            for library, parts in found.items()
+        },
+    )
+
+
+def _kept(graph: Graph, libraries: Mapping[Field, list[Piece]]) -> list[Replacement]:
+    """The libraries as they are now, without those of which nothing is left."""
+    libs = [other for other in graph.others if other.holds(LIBRARY)]
+    empty = [field for field in libs if field in libraries and not libraries[field]]
+    if graph.keeps_library and len(empty) == len(libs):
+        del empty[:1]
     return [
         Replacement(
-            library.start,
-            library.end,
-            enclosed(LIBRARY, splice(graph.source, library.value, library.end, functions)),
+            field.start,
+            field.end,
+            [] if field in empty else reframed(graph.source, field.start, pieces),
         )
-        for library, functions in found.items()
+        for field, pieces in libraries.items()
     ]
 
 
@@ -67,6 +99,15 @@ def _ret(body: Body) -> Iterator[Replacement]:
     for part in body.others:
         if part.holds(4):
             name, _ = text_entry(body.source, part)
-            new = encoded(1, name.encode()) + encoded(2, body.ret[name].encode())
             if body.ret[name] != body.file_ret[name]:
-                yield Replacement(part.start, part.end, [encoded(4, new)])
+                pieces = _with_value(body, part, body.ret[name].encode())
+                yield Replacement(part.start, part.end, reframed(body.source, part.start, pieces))
+
+
+def _with_value(body: Body, entry: Field, value: bytes) -> list[Piece]:
+    """The entry of a map with another value, all else of it as it was."""
+    old = [f for f in fields(body.source.data, entry.value, entry.end) if f.holds(2)]
+    new = [Replacement(one.start, one.end, []) for one in old[:-1]]
+    for one in old[-1:]:
+        new.append(Replacement(one.start, one.end, reframed(body.source, one.start, [value])))
+    return splice(body.source, entry.value, entry.end, new)

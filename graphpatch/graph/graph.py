@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tensorboard.compat.proto.function_pb2 import FunctionDefLibrary, GradientDef
 from tensorboard.compat.proto.versions_pb2 import VersionDef
@@ -17,6 +18,22 @@ from graphpatch.graph.restored import Restored
 from graphpatch.graph.wire import Field, Source, fields, message
 
 LIBRARY, VERSIONS = 2, 4
+
+
+@dataclass(frozen=True, eq=False)
+class TakenBack:
+    """What was taken back of a graph, as far as its container tells of it.
+
+    Ops of the main graph that were dropped, and that have an older name again (by the new one);
+    functions that were dropped. `origin` is what the model was before the first rule;
+    `is_whole`: nothing of ours is left.
+    """
+
+    dropped: frozenset[str]
+    back: Mapping[str, str]
+    functions: frozenset[str]
+    origin: Mapping[str, Any]
+    is_whole: bool
 
 
 @dataclass(eq=False)
@@ -33,6 +50,10 @@ class Graph:
     library: Library = field(default_factory=Library)
     added: FunctionDefLibrary = field(default_factory=FunctionDefLibrary)
     restored: list[Restored] = field(default_factory=list)
+    cut: list[tuple[Field, Field]] = field(default_factory=list)  # dropped: (its library, it)
+    keeps_library: bool = False  # though nothing be left in it
+    undone: TakenBack | None = None  # for the container around
+    meta: Field | None = None  # the MetaGraphDef around
     is_object_based: bool = False  # a TF2 SavedModel's: its functions are restored in Python
     has_contexts: bool = False  # its MetaGraphDef tells the contexts of v1 loops and branches
     is_exported: bool = False  # and its main graph will be one of these functions
@@ -62,6 +83,8 @@ class Graph:
         graph.function_fields, graph.is_object_based = self.function_fields, self.is_object_based
         graph.has_contexts = self.has_contexts
         graph.is_exported, graph.restored = self.is_exported, list(self.restored)
+        graph.cut, graph.keeps_library, graph.undone = self.cut, self.keeps_library, self.undone
+        graph.meta = self.meta
         graph.added.CopyFrom(self.added)
         return graph
 

@@ -34,7 +34,7 @@ class Heads:
     names: list[str] = field(default_factory=list)
     ops: list[str] = field(default_factory=list)
     inputs: list[tuple[str, ...]] = field(default_factory=list)
-    marked: bool = False  # some NodeDef may carry provenance
+    marked: list[range] = field(default_factory=list)  # among these, some may carry provenance
 
 
 def read_heads(
@@ -47,8 +47,10 @@ def read_heads(
     heads = Heads(starts)
     for start, end, large in _runs(source, starts):
         raw = b"" if large else source.data[start:end]
-        heads.marked = heads.marked or large or PROVENANCE in raw
+        first = len(heads.names)
         _append(heads, _large_head(source, start) if large else _parse(raw, number, start))
+        if large or PROVENANCE in raw:
+            heads.marked.append(range(first, len(heads.names)))
         if progress is not None:
             progress("reading", end, len(source.data))
     return heads

@@ -7,18 +7,48 @@ leaves every other byte as it was, fields that we don't know included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.graph.heads import LARGE, entry
-from graphpatch.graph.wire import Field, Piece, Source, Span, encoded, fields, message, utf8
+from graphpatch.graph.wire import (
+    BYTES,
+    Field,
+    Piece,
+    Source,
+    Span,
+    encoded,
+    fields,
+    message,
+    piece_bytes,
+    utf8,
+)
 
 NAME, OP, INPUT, DEVICE, ATTR = 1, 2, 3, 4, 5
 _TEXTS = {NAME: "name", OP: "op", DEVICE: "device"}
 
 Payload = list[Piece]
+
+
+class Part(NamedTuple):
+    """One field of a NodeDef: its number (0: none that NodeDef has), of an attr its name."""
+
+    number: int
+    key: str
+    piece: Piece
+
+
+def parts(payload: Payload) -> Iterator[Part]:
+    """The fields of a NodeDef one by one, in their order."""
+    for _, source, field in _fields(payload):
+        number = field.number if field.wire == BYTES and field.number <= ATTR else 0
+        key = _entry(source, field)[0] if number == ATTR else ""
+        large = field.end - field.start >= LARGE
+        span = Span(source, field.start, field.end)
+        yield Part(number, key, span if large else piece_bytes(span))
 
 
 def payload_at(source: Source, start: int) -> Payload:
@@ -164,10 +194,11 @@ def _replaced(payload: Payload, places: list[int], new: bytes) -> Payload:
             out.append(Span(source, field.start, field.end))
         else:
             out.append(source.data[field.start : field.end])
-    return _joined(out)
+    return joined(out)
 
 
-def _joined(pieces: Payload) -> Payload:
+def joined(pieces: Iterable[Piece]) -> Payload:
+    """The payload of these fields: small ones that lie side by side as one piece."""
     out: Payload = []
     for piece in pieces:
         if out and isinstance(piece, bytes) and isinstance(out[-1], bytes):

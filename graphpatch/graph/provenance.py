@@ -2,14 +2,15 @@
 
 `_graphpatch` is a list of strings, one JSON object an edit, oldest first:
 `{"rule": name, "id": fingerprint of the rule, "did": ..., ...}`, where an op was
-`added` (`of`: as a clone of that op), `renamed`, `enclosed` in a function, `shadowed` by another
-gradient, or had an `attr` or `input` changed, with what was there before, so that the edit can be
-taken back.
+`added` (`for` an op; `of`: as a clone of that op), `renamed`, `enclosed` in a function, `shadowed` by
+another gradient, had an `attr` or `input` changed, or where an output of its function is `returned` from it, with what was
+there before, so that the edit can be taken back (`undo`). On one node of a graph stands besides,
+as `{"did": "origin", ...}`, what the model was before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ from graphpatch.graph.nodedef import Payload, attr_span, attr_value, with_attr
 
 KEY = "_graphpatch"
 ALWAYS = {"rule", "id", "did"}
+ORIGIN = "origin"
+
+Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +48,35 @@ def signed(payload: Payload, entry: bytes) -> Payload:
     return with_attr(payload, KEY, value.SerializeToString(deterministic=True))
 
 
-def entries(node: Node) -> list[dict[str, Any]]:
+def rewritten(payload: Payload, found: Sequence[Entry]) -> Payload:
+    """The payload with these edits written down, and no others."""
+    if not found:
+        return with_attr(payload, KEY, None)
+    value = AttrValue(list=AttrValue.ListValue(s=map(msgspec.json.encode, found)))
+    return with_attr(payload, KEY, value.SerializeToString(deterministic=True))
+
+
+def entries(node: Node) -> list[Entry]:
     """The edits written down on a node, oldest first; ModelError where they are not ours."""
+    return [entry for entry in written(node) if entry["did"] != ORIGIN]
+
+
+def written(node: Node) -> list[Entry]:
+    """All that is written down on a node: its edits, and what the model was before."""
     value = node.attr(KEY)
     if value is None:
         return []
     try:
-        found = [msgspec.json.decode(text, type=dict[str, Any]) for text in value.list.s]
+        found = [msgspec.json.decode(text, type=Entry) for text in value.list.s]
     except msgspec.DecodeError:
         found = [{}]
-    if not value.HasField("list") or not all(entry.keys() >= ALWAYS for entry in found):
+    if not value.HasField("list") or not all(_is_ours(entry) for entry in found):
         raise ModelError(f"{node}: its attr {KEY} is not one that graphpatch wrote")
     return found
+
+
+def _is_ours(entry: Entry) -> bool:
+    return entry.keys() >= ALWAYS or entry.get("did") == ORIGIN
 
 
 def shadow(node: Node) -> str:
@@ -72,5 +93,7 @@ def clones(body: Body, names: Collection[str]) -> Iterator[Node]:
 
 def touched(body: Body) -> Iterator[Node]:
     """The nodes of a body that carry provenance."""
-    if body.heads.marked or body.edited:
-        yield from (node for node in body if attr_span(body.payload(node.index), KEY) is not None)
+    found = {index for some in body.heads.marked for index in some} | body.edited.keys()
+    for index in sorted(found):
+        if attr_span(body.payload(index), KEY) is not None:
+            yield Node(body, index)

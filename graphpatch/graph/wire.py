@@ -177,6 +177,21 @@ def enclosed(number: int, pieces: Sequence[Piece]) -> list[Piece]:
     return [varint(number << 3 | BYTES) + varint(size(pieces)), *pieces]
 
 
+def reframed(source: Source, start: int, pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces in place of the value of the field at `start`, under the same tag.
+
+    A length that was written with more bytes than it needs, as a protobuf may be, is so again:
+    what is put back one day has the bytes that it had.
+    """
+    tag, at = read_varint(source.data, start)
+    length, value = read_varint(source.data, at)
+    found = bytearray(varint(size(pieces)))
+    for _ in range(value - at - len(varint(length))):
+        found[-1] |= 0x80
+        found.append(0)
+    return [varint(tag) + bytes(found), *pieces]
+
+
 def encoded(number: int, value: bytes) -> bytes:
     """A length-delimited field `number` with this value."""
     return varint(number << 3 | BYTES) + varint(len(value)) + value

@@ -8,12 +8,11 @@ ignores the attr without a word.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from graphpatch import opdefs
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.body import Node
+from graphpatch.graph.calls import calls
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.wire import Source, encoded
@@ -69,19 +68,6 @@ def _callers(graph: Graph) -> dict[str, list[Node]]:
     return found
 
 
-def calls(body: Body) -> Iterator[tuple[Node, str]]:
-    """The ops of a body that call functions, and which function each calls."""
-    functions = body.library.signatures
-    for op, indices in body.by_type.items():
-        keys = _function_attrs(op)
-        for index in indices if keys or op in functions else ():
-            node = Node(body, index)
-            if op in functions:
-                yield node, op
-            for key in keys:
-                yield from ((node, name) for name in _called(node, key))
-
-
 def _ignoring(callers: dict[str, list[Node]], label: str, seen: set[str]) -> Node | None:
     if label in seen:
         return None
@@ -93,16 +79,3 @@ def _ignoring(callers: dict[str, list[Node]], label: str, seen: set[str]) -> Nod
         if above is not None:
             return above
     return None
-
-
-def _function_attrs(op: str) -> list[str]:
-    known = opdefs.lookup(op)
-    attrs = () if known is None else known.attrs
-    return [attr.name for attr in attrs if attr.type in {"func", "list(func)"}]
-
-
-def _called(node: Node, key: str) -> list[str]:
-    value = node.attr(key)
-    if value is None:
-        return []
-    return [value.func.name] if value.HasField("func") else [f.name for f in value.list.func]

@@ -11,9 +11,9 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import names
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.calls import calls
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
-from graphpatch.patches.place import calls
 
 GradientFunction = Callable[..., "list[Any]"]
 

@@ -1,0 +1,119 @@
+"""The original of a patched model, or the model without one of its rules, from what it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from graphpatch.errors import GraphpatchError, PatchError, did_you_mean
+from graphpatch.formats import Model
+from graphpatch.formats.before import as_before
+from graphpatch.formats.container import open_graphs
+from graphpatch.graph import provenance
+from graphpatch.graph.graph import Graph, TakenBack
+from graphpatch.graph.origin import origin, origin_node, write_origin
+from graphpatch.graph.provenance import Entry
+from graphpatch.graph.undo import UndoneBody, undo
+from graphpatch.graph.undo_library import drop_unused
+from graphpatch.graph.wire import Source, piece_bytes, size
+
+
+@dataclass(frozen=True, slots=True)
+class Reverted:
+    """A model of which edits were taken back, not yet written, and what `revert --json` says."""
+
+    model: Model
+    report: dict[str, Any]
+
+
+def revert(model: Model, rule: str | None = None) -> Reverted:
+    """Take back all that rules did to a model, or what the rules of one name did.
+
+    The model that came in is left as it was. Without any rule left it is what it was before the
+    first, byte for byte; a text file is the same message. Raises PatchError where no rule was
+    applied, or another builds on what is to be taken off; ModelError where the model was changed
+    by others so that it would break.
+    """
+    try:
+        reverted = _opened_again(model)
+        before = list(dict.fromkeys(name for graph in model.graphs for name in _rules(graph)))
+        _check(before, rule)
+        undone = [one for graph in reverted.graphs for one in _revert(graph, rule)]
+        left = {name for graph in reverted.graphs for name in _rules(graph)}
+        if not left:
+            reverted = as_before(reverted)
+    except GraphpatchError as error:
+        raise type(error)(f"{model.path}: {error}") from error
+    report = {
+        "rules": [name for name in before if name not in left],
+        "left": [name for name in before if name in left],
+        "ops": {
+            "restored": sum(len(one.nodes) for one in undone),
+            "dropped": sum(len(one.dropped) for one in undone),
+        },
+        "nodes": {"before": model.node_count, "after": reverted.node_count},
+        "notes": [] if left else list(dict.fromkeys(_notes(reverted))),
+    }
+    return Reverted(reverted, report)
+
+
+def _opened_again(model: Model) -> Model:
+    """A copy as if from a file: with what was edited since it was read."""
+    if not any(body.edited or body.cut for graph in model.graphs for body in graph.bodies):
+        return model.copy()
+    source = Source(b"".join(map(piece_bytes, model.pieces())))
+    return replace(model, source=source, graphs=open_graphs(source, model.container, None))
+
+
+def _entries(graph: Graph) -> Iterator[Entry]:
+    for body in graph.bodies:
+        for node in provenance.touched(body):
+            yield from provenance.entries(node)
+
+
+def _rules(graph: Graph) -> list[str]:
+    return list(dict.fromkeys(entry["rule"] for entry in _entries(graph)))
+
+
+def _check(there: Sequence[str], rule: str | None) -> None:
+    if not there:
+        raise PatchError("no rule was applied to it: there is nothing to revert")
+    if rule is not None and rule not in there:
+        near = did_you_mean(rule, there) or f"; there are: {', '.join(map(repr, there))}"
+        raise PatchError(f"no rule {rule!r} was applied to it{near}")
+
+
+def _revert(graph: Graph, rule: str | None) -> list[UndoneBody]:
+    record = origin(graph)
+    undone = undo(graph, lambda entry: rule is None or entry["rule"] == rule)
+    functions = drop_unused(graph)
+    is_whole = not _rules(graph)
+    if record and not is_whole:
+        _keep_origin(graph, record)
+    main = undone[0]
+    graph.undone = TakenBack(frozenset(main.gone), main.back, functions, record, is_whole)
+    graph.keeps_library = is_whole and "library" in record
+    return undone
+
+
+def _keep_origin(graph: Graph, record: Entry) -> None:
+    """Write down again what the model was: the node that told may be gone."""
+    ids = {entry["id"] for entry in _entries(graph)}
+    kept = {key: patch for key, patch in record.get("rules", {}).items() if key in ids}
+    touched = (node for body in graph.bodies for node in provenance.touched(body))
+    node = origin_node(graph) or next(touched)
+    write_origin(node.body, node.index, {**record, "rules": kept})
+
+
+def _notes(model: Model) -> Iterator[str]:
+    """What keeps a model from being its original byte for byte."""
+    for graph in model.graphs:
+        record = graph.undone.origin if graph.undone is not None else {}
+        if model.is_text or record.get("text"):
+            yield "as text it is the message that it was; how that was written out is not kept"
+        elif "size" in record and record["size"] != size(model.pieces()):
+            yield (
+                f"the original had {record['size']} bytes, this has {size(model.pieces())}: "
+                f"something else wrote the file since the first rule"
+            )

@@ -1,0 +1,69 @@
+"""What is written down of a model before its first rule, and how it is had back from that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from graphpatch.errors import PatchError
+from graphpatch.formats import undo_contexts
+from graphpatch.formats.container import GRAPH
+from graphpatch.formats.export import exported
+from graphpatch.formats.model import FINGERPRINT, Model
+from graphpatch.graph.graph import LIBRARY, Graph
+from graphpatch.graph.origin import origin as origin_of
+from graphpatch.graph.origin import origin_node, place_for_origin, write_origin
+
+
+def write_down(model: Model, patched: Model, rules: dict[str, Any]) -> None:
+    """Write down in a model that was patched what it was; `rules` are the patches by rule id."""
+    for before, after in zip(model.graphs, patched.graphs, strict=True):
+        known = origin_node(before)
+        place = _place(patched, after) if known is None else (known.body, known.index)
+        if place is None or not any(body.edited for body in after.bodies):
+            continue
+        record = _record(model, patched, before) if known is None else origin_of(before)
+        record = {**record, "rules": {**record.get("rules", {}), **rules}}
+        write_origin(after.body(place[0].label), place[1], record)
+
+
+def _place(patched: Model, graph: Graph) -> tuple[Any, int] | None:
+    if patched.export is None:
+        return place_for_origin(graph)
+    return place_for_origin(graph, set(exported(graph, patched.export).part.indices))
+
+
+def _record(model: Model, patched: Model, graph: Graph) -> dict[str, Any]:
+    """What cannot be told from the edits alone."""
+    record: dict[str, Any] = {"container": model.container.name}
+    record |= {"text": True} if model.is_text else {"size": len(model.source.data)}
+    record |= {"exported": True} if patched.export is not None else {}
+    if any(other.holds(LIBRARY) for other in graph.others):
+        record["library"] = True
+    if graph.meta is not None:
+        record |= undo_contexts.record(model.source, graph.meta)
+    fingerprint = Path(model.path, FINGERPRINT)
+    if model.file and fingerprint.is_file():
+        record["fingerprint"] = fingerprint.read_bytes().hex()
+    return record
+
+
+def as_before(model: Model) -> Model:
+    """The model, of whose graphs every edit was taken back, in the container that it had.
+
+    Raises PatchError where the file holds a part of the original alone.
+    """
+    origins = [graph.undone.origin for graph in model.graphs if graph.undone is not None]
+    origin = next((one for one in origins if one), {})
+    if origin.get("exported"):
+        raise PatchError(
+            f"{model.path} was written from a {origin['container']}, of which it holds a part; "
+            f"the original cannot be had from it"
+        )
+    if "fingerprint" in origin:
+        files = {FINGERPRINT: bytes.fromhex(origin["fingerprint"])}
+        return replace(model, files=files)
+    if origin.get("container") == GRAPH.name and model.container is not GRAPH:
+        return replace(model, container=GRAPH, file="")
+    return model

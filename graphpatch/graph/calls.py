@@ -1,0 +1,39 @@
+"""Which ops call functions: as their op type, or in an attr, as PartitionedCall and While do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from graphpatch import opdefs
+from graphpatch.graph.body import Body, Node
+
+
+def calls(body: Body) -> Iterator[tuple[Node, str]]:
+    """The ops of a body that call functions, and which function each calls."""
+    functions = body.library.signatures
+    for op, indices in body.by_type.items():
+        keys = _function_attrs(op)
+        for index in indices if keys or op in functions else ():
+            node = Node(body, index)
+            yield from ((node, name) for name in called(node, keys))
+
+
+def called(node: Node, keys: Sequence[str] | None = None) -> Iterator[str]:
+    """The functions that an op calls; `keys` are the attrs of its op type that name functions."""
+    if node.op in node.body.library.signatures:
+        yield node.op
+    for key in _function_attrs(node.op) if keys is None else keys:
+        yield from _called(node, key)
+
+
+def _function_attrs(op: str) -> list[str]:
+    known = opdefs.lookup(op)
+    attrs = () if known is None else known.attrs
+    return [attr.name for attr in attrs if attr.type in {"func", "list(func)"}]
+
+
+def _called(node: Node, key: str) -> list[str]:
+    value = node.attr(key)
+    if value is None:
+        return []
+    return [value.func.name] if value.HasField("func") else [f.name for f in value.list.func]

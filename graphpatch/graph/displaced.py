@@ -1,0 +1,99 @@
+"""The fields that an edit takes out of a NodeDef, written down so that they can be put back.
+
+Most edits replace one field by another, or append one, and what was there is told in a word. A
+field that was dropped, was there twice, or was not encoded as we would, is written down in `raw`:
+`[place, its bytes in hex]` of each, places counted without our own attr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from graphpatch.graph.heads import PROVENANCE
+from graphpatch.graph.nodedef import (
+    ATTR,
+    INPUT,
+    NAME,
+    Part,
+    Payload,
+    attr_entry,
+    joined,
+    mentions,
+    parts,
+    with_attr,
+    with_input,
+    with_name,
+)
+from graphpatch.graph.wire import Piece, encoded, piece_bytes
+
+OURS = PROVENANCE.decode()
+
+Raw = Sequence[tuple[int, str]]
+
+
+def displaced_attr(payload: Payload, key: str, was: bytes | None, drop: bool) -> dict[str, Any]:
+    """What to write down of an attr besides its value, before it is set or dropped."""
+    if was is None or not mentions(payload, key):
+        return {}
+    found = [(at, part) for at, part in enumerate(_bare(payload)) if part[:2] == (ATTR, key)]
+    return {} if not drop and _told(found, attr_entry(key, was)) else _raw(found)
+
+
+def displaced_name(payload: Payload, was: str) -> dict[str, Any]:
+    """What to write down of a name besides the name, before it is another."""
+    found = [(at, part) for at, part in enumerate(_bare(payload)) if part.number == NAME]
+    return {} if _told(found, encoded(NAME, was.encode())) else _raw(found)
+
+
+def displaced_input(payload: Payload, slot: int, was: str) -> dict[str, Any]:
+    """What to write down of an input besides its text, before it is another."""
+    found = [(at, part) for at, part in enumerate(_bare(payload)) if part.number == INPUT]
+    return (
+        {} if _told(found[slot : slot + 1], encoded(INPUT, was.encode())) else _raw([found[slot]])
+    )
+
+
+def restore_attr(payload: Payload, key: str, was: str | None, raw: Raw | None) -> Payload:
+    """The payload with the attr as it was; neither payload has our own attr."""
+    if raw is None:
+        return with_attr(payload, key, None if was is None else bytes.fromhex(was))
+    return _put_back([part.piece for part in parts(payload) if part[:2] != (ATTR, key)], raw)
+
+
+def restore_name(payload: Payload, was: str, raw: Raw | None) -> Payload:
+    """The payload with the name as it was."""
+    if raw is None:
+        return with_name(payload, was)
+    return _put_back([part.piece for part in parts(payload) if part.number != NAME], raw)
+
+
+def restore_input(payload: Payload, slot: int, was: str, raw: Raw | None) -> Payload:
+    """The payload with the input in this slot as it was."""
+    if raw is None:
+        return with_input(payload, slot, was)
+    kept, inputs = [], 0
+    for part in parts(payload):
+        inputs += part.number == INPUT
+        if part.number != INPUT or inputs != slot + 1:
+            kept.append(part.piece)
+    return _put_back(kept, raw)
+
+
+def _bare(payload: Payload) -> list[Part]:
+    return [part for part in parts(payload) if part.key != OURS]
+
+
+def _told(found: Sequence[tuple[int, Part]], plain: bytes) -> bool:
+    """Whether a field is there once, and encoded as we would."""
+    return len(found) == 1 and piece_bytes(found[0][1].piece) == plain
+
+
+def _raw(found: Sequence[tuple[int, Part]]) -> dict[str, Any]:
+    return {"raw": [(at, piece_bytes(part.piece).hex()) for at, part in found]}
+
+
+def _put_back(pieces: list[Piece], raw: Raw) -> Payload:
+    for at, text in raw:
+        pieces.insert(at, bytes.fromhex(text))
+    return joined(pieces)

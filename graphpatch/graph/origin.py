@@ -1,0 +1,55 @@
+"""What a model was before its first rule, written down on one node of each graph.
+
+`{"did": "origin", "rules": {id: patch}, ...}`: besides the patch of each rule, what `formats` must
+know of the container. It stays on its node when further rules come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.nodedef import attr_span
+from graphpatch.graph.provenance import KEY, ORIGIN, Entry
+from graphpatch.graph.wire import piece_bytes
+
+MARK = b'"origin"'
+
+
+def origin(graph: Graph) -> Entry:
+    """What is written down; nothing where no rule has changed the graph."""
+    node = origin_node(graph)
+    return {} if node is None else _of(node)
+
+
+def origin_node(graph: Graph) -> Node | None:
+    """The node on which it is written down."""
+    for body in graph.bodies:
+        for node in provenance.touched(body):
+            span = attr_span(body.payload(node.index), KEY)
+            if span is not None and MARK in piece_bytes(span) and _of(node):
+                return node
+    return None
+
+
+def write_origin(body: Body, index: int, record: dict[str, Any]) -> None:
+    """Write it down on a node that a rule has touched, in place of what was there."""
+    edits = provenance.entries(Node(body, index))
+    told = [{**record, "did": ORIGIN}, *edits]
+    body.edited[index] = provenance.rewritten(body.payload(index), told)
+
+
+def place_for_origin(graph: Graph, among: Container[int] | None = None) -> tuple[Body, int] | None:
+    """An edited node: of the main graph, and there one of `among`, or else of a function."""
+    for body in graph.bodies:
+        for index in sorted(body.edited):
+            if among is None or not body.is_main or index in among:
+                return body, index
+    return None
+
+
+def _of(node: Node) -> Entry:
+    return next((entry for entry in provenance.written(node) if entry["did"] == ORIGIN), {})

@@ -1,0 +1,145 @@
+"""Edits taken back, as they are written down: a graph as it was before some rules, or all.
+
+Only for a graph as a file holds it: `edit` has not changed it since. Each edit tells what it found,
+so no order between nodes needs to be known, and each node gets back the bytes that it had.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field, replace
+
+from graphpatch import names
+from graphpatch.errors import ModelError, PatchError
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.heads import Heads
+from graphpatch.graph.provenance import Entry
+from graphpatch.graph.returned import returned
+from graphpatch.graph.undo_node import Undone, Wanted, refuse, undo_node
+
+
+@dataclass
+class UndoneBody:
+    """What became of a body: nodes by index. `back` has new names and the old ones."""
+
+    body: Body
+    dropped: dict[int, Entry] = field(default_factory=dict)
+    nodes: dict[int, Undone] = field(default_factory=dict)
+
+    @property
+    def gone(self) -> set[str]:
+        """The names of the ops that were dropped."""
+        return {self.body.heads.names[index] for index in self.dropped}
+
+    @property
+    def back(self) -> dict[str, str]:
+        """The names of ops that have another again, and which."""
+        found = self.nodes.values()
+        return {one.node.name: one.name for one in found if one.node.name != one.name}
+
+
+def undo(graph: Graph, wanted: Wanted) -> list[UndoneBody]:
+    """Take the edits that are wanted back in all bodies of a graph; the main one is told first.
+
+    Functions that edits added stay. Raises PatchError where an edit that is not wanted rests on
+    one that is, ModelError where ops that somebody else added do.
+    """
+    undone = [_undo_body(body, wanted) for body in graph.bodies if not body.is_ours]
+    for one in undone:
+        label, body = one.body.label, _rebuilt(one)
+        if one.body.is_main:
+            graph.main = body
+        else:
+            graph.functions[label] = body
+        _check_reads(one, body)
+    return undone
+
+
+def _undo_body(body: Body, wanted: Wanted) -> UndoneBody:
+    undone = UndoneBody(body)
+    outputs = [entry for _, entry in returned(body)]
+    for node in provenance.touched(body):
+        edits = provenance.entries(node)
+        if edits and edits[0]["did"] == "added" and wanted(edits[0]):
+            refuse(next((one for one in edits if not wanted(one)), None), node, edits[0])
+            undone.dropped[node.index] = edits[0]
+        elif any(map(wanted, edits)):
+            undone.nodes[node.index] = undo_node(node, edits, wanted)
+    for place in reversed(range(len(outputs))):
+        if wanted(outputs[place]):
+            _return(body, outputs, place)
+    return undone
+
+
+def _return(body: Body, outputs: list[Entry], place: int) -> None:
+    """Let an output of the function be what it was; `outputs` are these edits, oldest first."""
+    entry = outputs.pop(place)
+    other = next((one for one in outputs[place:] if one["output"] == entry["output"]), None)
+    if other is not None:
+        raise PatchError(
+            f"rule {other['rule']!r} builds on what rule {entry['rule']!r} did (see output "
+            f"{entry['output']!r} of function {body.label}); take that one off first"
+        )
+    body.ret[entry["output"]] = entry["was"]
+
+
+def _rebuilt(undone: UndoneBody) -> Body:
+    """The body without the nodes that were dropped, and the others as they were."""
+    old, dropped = undone.body, undone.dropped
+    if not dropped and not undone.nodes:
+        return old
+    kept = [index for index in range(len(old)) if index not in dropped]
+    heads, now = old.heads, undone.nodes
+    new = Heads(
+        array("Q", (heads.starts[index] for index in kept)),
+        [now[i].name if i in now else heads.names[i] for i in kept],
+        [now[i].op if i in now else heads.ops[i] for i in kept],
+        [tuple(now[i].inputs) if i in now else heads.inputs[i] for i in kept],
+        marked=[range(len(kept))],
+    )
+    place = {index: at for at, index in enumerate(kept)} if dropped else {}
+    edited = {place.get(index, index): one.signed() for index, one in now.items()}
+    cut = [*old.cut, *(heads.starts[index] for index in dropped)]
+    return replace(old, heads=new, edited=edited, cut=cut)
+
+
+def _check_reads(undone: UndoneBody, body: Body) -> None:
+    """Raise where a node reads what is not there any more."""
+    lost = undone.gone | undone.back.keys()
+    lost |= {one.name for one in undone.nodes.values() if one.op != one.node.op}
+    for index, inputs in enumerate(body.heads.inputs if lost else ()):
+        for text in inputs:
+            op = names.op_of(text)
+            if op in lost and not _is_there(body, op, text):
+                raise _missing(undone, Node(body, index), text)
+    for text in body.ret.values():
+        if names.op_of(text) in lost and not _is_there(body, names.op_of(text), text):
+            raise ModelError(f"function {body.label} returns {text!r}, which a rule added")
+
+
+def _is_there(body: Body, op: str, text: str) -> bool:
+    if op not in body.by_name:
+        return False
+    if body.is_main or text.startswith("^"):
+        return True
+    tensor, flat = names.parse(text), body.node(op).outputs
+    return flat is None or (tensor.arg, tensor.index) in [(one.name, one.index) for one in flat]
+
+
+def _missing(undone: UndoneBody, reader: Node, text: str) -> ModelError | PatchError:
+    """The error for a node that reads what a rule added: by a rule, or by somebody else."""
+    edits = provenance.entries(reader)
+    by = next((one["rule"] for one in reversed(edits) if one["did"] in {"input", "added"}), None)
+    if by is None:
+        return ModelError(f"{reader} reads {text!r}, which a rule added; it was changed since")
+    rules = {entry["rule"] for entry in undone.dropped.values()}
+    rules |= {
+        one["rule"] for node in undone.nodes.values() for one in provenance.entries(node.node)
+    }
+    taken = ", ".join(map(repr, sorted(rules - {by})))
+    return PatchError(
+        f"rule {by!r} builds on what rule {taken} did ({reader} reads {text!r}); "
+        f"take that one off first"
+    )
