@@ -10,16 +10,16 @@ from typing import Any
 
 import click
 
-from graphpatch.apply import Result, apply
+from graphpatch.apply import apply
 from graphpatch.cli.many import apply_to_many, worker_options
 from graphpatch.cli.progress import bar
+from graphpatch.cli.writing import write
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.fleet.order import Order, Workers
 from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import FILES
-from graphpatch.formats.output import reported, write_pieces
-from graphpatch.graph.heads import Progress
+from graphpatch.formats.output import reported
 from graphpatch.rules import EMITS, Rule, load_rules
 
 _EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
@@ -117,20 +117,8 @@ def _patch(
         result = apply(rules, source, progress, export)
         output = target or default_output(source)
         if not dry_run:
-            _write(result, output, progress)
+            write(result.model, output, progress)
     return {"model": model, "output": None if dry_run else output, **result.report}
-
-
-def _write(result: Result, output: str, progress: Progress | None) -> None:
-    if output != "-":
-        result.model.save(output, progress)
-        return
-    if result.model.file:
-        raise OutputError("a SavedModel is a folder, and does not go through a pipe")
-    pieces = result.model.encoded("")
-    sys.stdout.flush()
-    with reported("standard output"):
-        write_pieces(sys.stdout.fileno(), pieces, progress)
 
 
 def _refuse_rules(rules: str, targets: list[str]) -> None:

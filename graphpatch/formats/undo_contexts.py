@@ -57,7 +57,8 @@ def take_back(collection: CollectionDef, key: str, undone: TakenBack) -> bool:
 def _take_back(context: Any, count: int, undone: TakenBack) -> None:
     values = context.values_def.values
     lost = undone.dropped | undone.back.keys()
-    added = [text for text in values[count:] if op_of(text) not in lost]
+    rest = [] if undone.is_whole else values[count:]
+    added = [text for text in rest if op_of(text) not in lost]
     values[:] = [*(_moved(text, undone.back) for text in values[:count]), *added]
     for field in ("loop_exit_names", "loop_enter_names"):
         if hasattr(context, field):

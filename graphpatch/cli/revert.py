@@ -1,0 +1,59 @@
+"""`graphpatch revert`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from graphpatch.analysis.revert import revert
+from graphpatch.cli.progress import bar
+from graphpatch.cli.writing import write
+from graphpatch.formats import Model, load
+
+
+@click.command("revert")
+@click.argument("model", metavar="PATCHED")
+@click.option("-o", "--output", "out", help="File or folder to write; `-` is standard output.")
+@click.option("--rule", metavar="NAME", help="Take off this rule alone, and leave the others.")
+@click.option("--dry-run", is_flag=True, help="Do all but write.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(model: str, out: str | None, rule: str | None, dry_run: bool, as_json: bool) -> None:
+    """Write the original of the model PATCHED, byte for byte, from what the file tells of it.
+
+    Writes NAME.reverted.pb beside NAME.patched.pb where -o is silent, never over its input.
+    """
+    with bar() as progress:
+        patched = load(model, progress)
+        found = revert(patched, rule)
+        output = None if dry_run else out or _beside(patched, found.model)
+        piped = output == "-"
+        if piped and as_json:
+            raise click.UsageError("--json and the model would both go to standard output")
+        if output is not None:
+            write(found.model, output, progress)
+    document = {"model": model, "output": output, **found.report}
+    click.echo(json.dumps(document) if as_json else _text(document), err=piped)
+
+
+def _beside(patched: Model, reverted: Model) -> str:
+    if patched.path == "-":
+        return "-"
+    path = Path(patched.path).resolve() if patched.file else Path(patched.path)
+    if patched.file and reverted.file:
+        return str(path.with_name(f"{path.name.removesuffix('.patched')}.reverted"))
+    # A GraphDef that went into another container has a name of its own again.
+    suffix = path.suffix if patched.container is reverted.container else ".pb"
+    stem = path.name if patched.file else path.stem
+    return str(path.with_name(f"{stem.removesuffix('.patched')}.reverted{suffix}"))
+
+
+def _text(document: dict[str, Any]) -> str:
+    lines = [f"{document['model']} -> {document['output'] or '(dry run, nothing written)'}"]
+    lines += [f"  taken off: {name}" for name in document["rules"]]
+    lines += [f"  left: {name}" for name in document["left"]]
+    ops = document["ops"]
+    lines.append(f"  {ops['restored']} ops as they were, {ops['dropped']} ops taken out")
+    return "\n".join(lines + [f"  note: {text}" for text in document["notes"]])

@@ -1,0 +1,148 @@
+"""Apply, then revert, is the identity: over random graphs, for each patch kind and carrier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
+import graphpatch
+from graphpatch import Model, apply
+from graphpatch.analysis.revert import revert
+from graphpatch.errors import PatchError
+from graphpatch.formats import Export
+from graphpatch.formats.container import META, open_graphs
+from graphpatch.graph import wire
+from graphpatch.graph.check import check
+from graphpatch.graph.wire import Source
+from tests import graphs
+from tests.graphs import node
+from tests.test_untouched import PATCHES, UNARY, Built, built, opened, unknown_fields
+
+KINDS: list[dict[str, Any]] = [
+    *PATCHES,
+    {"override_gradient": {"formula": "dy * 2"}},
+    {"filter_gradient": {"registered": "Mine"}},
+    {"filter_gradient": {"scale": 0.5}, "at": "output:0"},
+]
+EMITS = ("auto", "function", "attr")
+
+
+@st.composite
+def rules_for(draw: st.DrawFn, built: Built, patch: dict[str, Any] | None, most: int = 3) -> Any:
+    """Rules for some ops of a graph, of one kind or of any."""
+    legal = [key for key, raw in built.nodes.items() if NodeDef.FromString(raw).op in UNARY]
+    if not legal:
+        return []
+    places = draw(st.lists(st.sampled_from(legal), min_size=1, max_size=most))
+    return [
+        {
+            "name": f"rule {place}",
+            "match": {"name": name, "body": label},
+            "patch": patch or draw(st.sampled_from(KINDS)),
+            "emit": draw(st.sampled_from(EMITS)),
+        }
+        for place, (label, name) in enumerate(places)
+    ]
+
+
+def as_file(raw: bytes, name: str = "in memory") -> Model:
+    """The model as it is read from a file."""
+    model = opened(raw)
+    model.path = name
+    return model
+
+
+def patched(rules: list[Any], model: Model) -> tuple[Model, list[str]]:
+    """The model with those rules on it that it takes, one after the other, and their names."""
+    taken = []
+    for rule in rules:
+        try:
+            model = apply([rule], model).model
+        except PatchError:
+            continue
+        taken.append(rule["name"])
+    return model, taken
+
+
+@pytest.mark.parametrize("patch", [*KINDS, None], ids=str)
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_what_is_reverted_is_the_same_bytes(
+    patch: dict[str, Any] | None, data: st.DataObject
+) -> None:
+    built = data.draw(built_graphs)
+    after, names = patched(data.draw(rules_for(built, patch)), as_file(built.raw))
+    if not names:
+        return
+    raw = graphs.joined(after.pieces())
+    assert raw != built.raw
+    for model in (after, as_file(raw)):
+        found = revert(model)
+        assert graphs.joined(found.model.pieces()) == built.raw
+        assert sorted(found.report["rules"]) == sorted(names)
+        assert found.report["notes"] == []
+    assert graphs.joined(after.pieces()) == raw, "the model that came in"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_rules_are_taken_off_one_by_one(data: st.DataObject) -> None:
+    built = data.draw(built_graphs)
+    after, left = patched(data.draw(rules_for(built, None, most=5)), as_file(built.raw))
+    raw = graphs.joined(after.pieces())
+    while left:
+        others, off = [], data.draw(st.permutations(left))
+        for name in off:
+            try:
+                raw = graphs.joined(revert(as_file(raw), name).model.pieces())
+                left.remove(name)
+                check(graphs.opened(raw))
+                break
+            except PatchError as error:
+                assert "builds on what rule" in str(error)
+                others.append(name)
+        assert len(others) < len(off), "rules that build on one another in a circle"
+        if left and data.draw(st.booleans()):
+            assert graphs.joined(revert(as_file(raw)).model.pieces()) == built.raw
+    assert raw == built.raw
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_without_one_rule_it_is_as_if_only_the_others_had_been(data: st.DataObject) -> None:
+    built = data.draw(built_graphs)
+    rules = {rule["match"]["body"] + rule["match"]["name"]: rule for rule in data.draw(
+        rules_for(built, None)
+    )}
+    after, names = patched(list(rules.values()), as_file(built.raw))
+    if len(names) < 2:
+        return
+    off = data.draw(st.sampled_from(names))
+    try:
+        found = revert(after, off).model
+    except PatchError:
+        return
+    others = [rule for rule in rules.values() if rule["name"] in names and rule["name"] != off]
+    expected, taken = patched(others, as_file(built.raw))
+    assert taken == [rule["name"] for rule in others]
+    assert nodes_of(found) == nodes_of(expected)
+
+
+def nodes_of(model: Model) -> Any:
+    """The ops of each body, in no order, and the functions."""
+    graph = graphs.unsigned(graphs.opened(graphs.joined(model.pieces())))
+    functions = {one.signature.name: one for one in graph.library.function}
+    bodies = {"main": graph.node, **{name: one.node_def for name, one in functions.items()}}
+    found = {label: {one.name: one for one in nodes} for label, nodes in bodies.items()}
+    return found, {name: dict(one.ret) for name, one in functions.items()}
+
+
+built_graphs = built()
