@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorboard.compat.proto.graph_pb2 import GraphDef
-from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
-import graphpatch
 from graphpatch import Model, apply
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import PatchError
-from graphpatch.formats import Export
-from graphpatch.formats.container import META, open_graphs
-from graphpatch.graph import wire
 from graphpatch.graph.check import check
-from graphpatch.graph.wire import Source
 from tests import graphs
-from tests.graphs import node
-from tests.test_untouched import PATCHES, UNARY, Built, built, opened, unknown_fields
+from tests.test_untouched import PATCHES, UNARY, Built, built, opened
 
 KINDS: list[dict[str, Any]] = [
     *PATCHES,
@@ -119,9 +109,10 @@ def test_rules_are_taken_off_one_by_one(data: st.DataObject) -> None:
 @given(st.data())
 def test_without_one_rule_it_is_as_if_only_the_others_had_been(data: st.DataObject) -> None:
     built = data.draw(built_graphs)
-    rules = {rule["match"]["body"] + rule["match"]["name"]: rule for rule in data.draw(
-        rules_for(built, None)
-    )}
+    rules = {
+        rule["match"]["body"] + rule["match"]["name"]: rule
+        for rule in data.draw(rules_for(built, None))
+    }
     after, names = patched(list(rules.values()), as_file(built.raw))
     if len(names) < 2:
         return

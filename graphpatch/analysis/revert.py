@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.errors import GraphpatchError, PatchError, did_you_mean
 from graphpatch.formats import Model
-from graphpatch.formats.before import as_before
-from graphpatch.formats.container import open_graphs
+from graphpatch.formats.before import as_before, opened_again, refuse_exported
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph, TakenBack
 from graphpatch.graph.origin import origin, origin_node, write_origin
 from graphpatch.graph.provenance import Entry
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.undo_library import drop_unused
-from graphpatch.graph.wire import Source, piece_bytes, size
+from graphpatch.graph.wire import size
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +35,10 @@ def revert(model: Model, rule: str | None = None) -> Reverted:
     by others so that it would break.
     """
     try:
-        reverted = _opened_again(model)
+        reverted = opened_again(model)
         before = list(dict.fromkeys(name for graph in model.graphs for name in _rules(graph)))
         _check(before, rule)
+        refuse_exported(model)
         undone = [one for graph in reverted.graphs for one in _revert(graph, rule)]
         left = {name for graph in reverted.graphs for name in _rules(graph)}
         if not left:
@@ -56,14 +56,6 @@ def revert(model: Model, rule: str | None = None) -> Reverted:
         "notes": [] if left else list(dict.fromkeys(_notes(reverted))),
     }
     return Reverted(reverted, report)
-
-
-def _opened_again(model: Model) -> Model:
-    """A copy as if from a file: with what was edited since it was read."""
-    if not any(body.edited or body.cut for graph in model.graphs for body in graph.bodies):
-        return model.copy()
-    source = Source(b"".join(map(piece_bytes, model.pieces())))
-    return replace(model, source=source, graphs=open_graphs(source, model.container, None))
 
 
 def _entries(graph: Graph) -> Iterator[Entry]:

@@ -17,6 +17,7 @@ COMMANDS = {
     "ops": "op types with their counts; single ops with type, inputs and gradient",
     "apply": "patch models by a rules file",
     "check": "whether models have the rules of a rules file applied",
+    "diff": "in what two models differ: gradients first, then ops and weights",
     "revert": "the original of a patched model, or the model without one rule",
     "match": "what rules, or a pattern typed here, would match",
     "patterns": "the ready patterns for `match`: what each is for, its forms",

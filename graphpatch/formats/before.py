@@ -8,12 +8,13 @@ from typing import Any
 
 from graphpatch.errors import PatchError
 from graphpatch.formats import undo_contexts
-from graphpatch.formats.container import GRAPH
+from graphpatch.formats.container import GRAPH, open_graphs
 from graphpatch.formats.export import exported
 from graphpatch.formats.model import FINGERPRINT, Model
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.origin import origin as origin_of
 from graphpatch.graph.origin import origin_node, place_for_origin, write_origin
+from graphpatch.graph.wire import Source, piece_bytes
 
 
 def write_down(model: Model, patched: Model, rules: dict[str, Any]) -> None:
@@ -49,21 +50,32 @@ def _record(model: Model, patched: Model, graph: Graph) -> dict[str, Any]:
     return record
 
 
-def as_before(model: Model) -> Model:
-    """The model, of whose graphs every edit was taken back, in the container that it had.
+def refuse_exported(model: Model) -> None:
+    """Raise PatchError where a model holds a part of its original alone."""
+    for graph in model.graphs:
+        record = origin_of(graph)
+        if record.get("exported"):
+            raise PatchError(
+                f"it was written from a {record['container']}, of which it holds a part; the "
+                f"original cannot be had from it"
+            )
 
-    Raises PatchError where the file holds a part of the original alone.
-    """
+
+def as_before(model: Model) -> Model:
+    """The model, of whose graphs every edit was taken back, in the container that it had."""
     origins = [graph.undone.origin for graph in model.graphs if graph.undone is not None]
     origin = next((one for one in origins if one), {})
-    if origin.get("exported"):
-        raise PatchError(
-            f"{model.path} was written from a {origin['container']}, of which it holds a part; "
-            f"the original cannot be had from it"
-        )
     if "fingerprint" in origin:
         files = {FINGERPRINT: bytes.fromhex(origin["fingerprint"])}
         return replace(model, files=files)
     if origin.get("container") == GRAPH.name and model.container is not GRAPH:
         return replace(model, container=GRAPH, file="")
     return model
+
+
+def opened_again(model: Model) -> Model:
+    """A copy as if from a file: with what was edited since it was read."""
+    if not any(body.edited or body.cut for graph in model.graphs for body in graph.bodies):
+        return model.copy()
+    source = Source(b"".join(map(piece_bytes, model.pieces())))
+    return replace(model, source=source, graphs=open_graphs(source, model.container, None))

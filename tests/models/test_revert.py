@@ -80,8 +80,8 @@ def patched_in_every_way(model: graphpatch.Model) -> tuple[graphpatch.Model, lis
                     break
         if chosen:
             rules.append(str(patch))
-            rule = {"name": str(patch), "match": {"any": chosen}, "patch": patch}
-            model = graphpatch.apply([rule], model).model
+            every = {"name": str(patch), "match": {"any": chosen}, "patch": patch}
+            model = graphpatch.apply([every], model).model
     return model, rules
 
 

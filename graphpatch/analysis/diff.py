@@ -1,0 +1,139 @@
+"""In what two models differ: gradients first, then ops, functions, and what is around the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+from graphpatch.analysis import ops
+from graphpatch.analysis.node_diff import differences
+from graphpatch.analysis.pairs import paired, unlike
+from graphpatch.analysis.rule_words import own_name, rules_at
+from graphpatch.analysis.surroundings import around
+from graphpatch.formats import Model
+from graphpatch.formats.before import opened_again
+from graphpatch.graph import provenance
+from graphpatch.graph.attrs import OVERRIDE
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.check import check
+from graphpatch.graph.graph import Graph
+
+KINDS = ("gradients", "removed", "added", "renamed", "changed", "functions", "other")
+
+
+def diff(one: Model, other: Model) -> dict[str, Any]:
+    """What `diff --json` says: a list for each of KINDS, and whether all are empty.
+
+    Ops are paired by name, whatever rules renamed; weights are compared by content, and what rules
+    write down of themselves does not count. Raises ModelError for a broken graph.
+    """
+    found: dict[str, Any] = {kind: [] for kind in KINDS}
+    one, other = opened_again(one), opened_again(other)
+    for model in (one, other):
+        for graph in model.graphs:
+            check(graph)
+    for left, right in zip_longest(one.graphs, other.graphs):
+        if left is None or right is None:
+            found["other"].append(f"graph {(left or right).label!r} is in one of them alone")
+        else:
+            _diff(left, right, found)
+    found["other"] += around(one, other)
+    return {"equal": not any(found.values()), **found}
+
+
+def _diff(one: Graph, other: Graph, found: dict[str, Any]) -> None:
+    bodies = [{body.label: body for body in graph.bodies} for graph in (one, other)]
+    told: dict[tuple[str, str], tuple[Node, Node]] = {}
+    for label, body in bodies[0].items():
+        if label in bodies[1]:
+            told |= _diff_bodies(body, bodies[1][label], found)
+        else:
+            found["functions"].append({"name": label, "change": "removed"})
+    added = [label for label in bodies[1] if label not in bodies[0]]
+    found["functions"] += [{"name": label, "change": "added"} for label in added]
+    for name in sorted(one.library.gradients.keys() | other.library.gradients.keys()):
+        left, right = one.library.gradients.get(name), other.library.gradients.get(name)
+        if left != right and name in bodies[0] and name in bodies[1]:
+            change = f"gradient: {left or 'its own'} -> {right or 'its own'}"
+            found["functions"].append({"name": name, "change": change})
+    found["gradients"] += _gradients(one, other, told)
+
+
+def _diff_bodies(
+    one: Body, other: Body, found: dict[str, Any]
+) -> dict[tuple[str, str], tuple[Node, Node]]:
+    """Compare two bodies; returned are the pairs of which one has another key of its gradient."""
+    pairs, told = paired(one, other), {}
+    found["removed"] += [_op(Node(one, at)) for at in pairs.first]
+    found["added"] += [_op(Node(other, at)) for at in pairs.second]
+    for first, second in unlike(one, other, pairs.both):
+        left, right = Node(one, first), Node(other, second)
+        if left.name != right.name:
+            found["renamed"].append({**_op(left), "to": right.name})
+        changes = differences(left, right)
+        if changes:
+            found["changed"].append({**_op(right), "changes": changes})
+        if left.attr(OVERRIDE) != right.attr(OVERRIDE):
+            told[one.label, own_name(left)] = left, right
+    returned = [key for key in {**one.ret, **other.ret} if one.ret.get(key) != other.ret.get(key)]
+    for key in returned if one.is_ours == other.is_ours else ():
+        change = f"output {key}: {one.ret.get(key)} -> {other.ret.get(key)}"
+        found["functions"].append({"name": one.label, "change": change})
+    return told
+
+
+def _op(node: Node) -> dict[str, Any]:
+    op = {"body": node.body.label, "op": node.name, "type": node.op}
+    edits = provenance.entries(node)
+    return {**op, "rule": edits[-1]["rule"]} if edits else op
+
+
+def _gradients(
+    one: Graph, other: Graph, told: dict[tuple[str, str], tuple[Node, Node]]
+) -> Iterator[dict[str, Any]]:
+    """The ops through which something else flows back: what before, what after, by which rules."""
+    left, right = rules_at(one), rules_at(other)
+    for body, op in dict.fromkeys([*left, *right, *told]):
+        before, after = left.get((body, op), {}), right.get((body, op), {})
+        if before == after and ((body, op) not in told or before):
+            continue
+        nodes = told.get((body, op), (_named(one, body, op), _named(other, body, op)))
+        states = [_state(rules, node) for rules, node in zip((before, after), nodes, strict=True)]
+        found = {"body": body, "op": op, "type": _type(one, other, body, op)}
+        found |= {"before": states[0], "after": states[1]}
+        changed = dict.fromkeys([*after, *before])
+        rules = [name for name in changed if before.get(name) != after.get(name)]
+        yield {**found, "rules": rules}
+
+
+def _named(graph: Graph, label: str, op: str) -> Node | None:
+    body = next((body for body in graph.bodies if body.label == label), None)
+    return body.node(op) if body is not None and op in body.by_name else None
+
+
+def _type(one: Graph, other: Graph, body: str, op: str) -> str:
+    """The op type of an op before any rule moved it aside."""
+    for graph in (one, other):
+        for name in (f"{op}/forward", op):
+            node = _named(graph, body, name)
+            if node is not None and own_name(node) == op and not _is_added(node):
+                edits = provenance.entries(node)
+                return next((e["was"] for e in edits if e["did"] == "enclosed"), node.op)
+    node = _named(one, body, op) or _named(other, body, op)
+    return node.op if node is not None else ""
+
+
+def _is_added(node: Node) -> bool:
+    return any(edit["did"] == "added" for edit in provenance.entries(node))
+
+
+def _state(rules: dict[str, str], node: Node | None) -> str:
+    """What flows back through an op, in words."""
+    if rules:
+        return ", then ".join(rules.values())
+    if node is None:
+        return "(not there)"
+    state = ops.gradient(node)
+    named = state.get("function") or state.get("key")
+    return f"key {named}" if named else state["state"]

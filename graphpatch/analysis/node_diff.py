@@ -1,0 +1,60 @@
+"""In what two NodeDefs differ, in words; provenance does not count, and weights by content."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from graphpatch.graph import attrs, provenance
+from graphpatch.graph.body import Node
+from graphpatch.graph.nodedef import attr_span, attr_spans, attr_value
+from graphpatch.graph.same import describe_difference, same
+from graphpatch.graph.tensor import constant
+
+NOTHING = "(none)"
+
+
+def differences(one: Node, other: Node) -> list[str]:
+    """Each difference in a line; none where they are equal."""
+    found = []
+    if one.op != other.op:
+        found.append(f"op type: {one.op} -> {other.op}")
+    for slot, (left, right) in enumerate(zip_longest(one.inputs, other.inputs, fillvalue=NOTHING)):
+        if left != right:
+            found.append(f"input {slot}: {left} -> {right}")
+    if one.device != other.device:
+        found.append(f"device: {one.device or NOTHING} -> {other.device or NOTHING}")
+    return found + list(_attrs(one, other))
+
+
+def _attrs(one: Node, other: Node) -> Iterator[str]:
+    left, right = (attr_spans(node.body.payload(node.index)) for node in (one, other))
+    for key in sorted((left.keys() | right.keys()) - {provenance.KEY}):
+        if key not in left or key not in right:
+            yield f"attr {key}: {_shown(one, key)} -> {_shown(other, key)}"
+        elif not same(left[key], right[key]):
+            yield from _values(one, other, key)
+
+
+def _values(one: Node, other: Node, key: str) -> Iterator[str]:
+    """An attr that is there in other bytes: whether it says something else."""
+    if key == "value":
+        left, right = constant(one), constant(other)
+        if left is not None and right is not None:
+            told = describe_difference(left, right)
+            if told:
+                yield f"value: {told}"
+            return
+    spans = [attr_span(node.body.payload(node.index), key) for node in (one, other)]
+    values = [attr_value(span) for span in spans if span is not None]
+    if values[0] != values[1]:
+        yield f"attr {key}: {_shown(one, key)} -> {_shown(other, key)}"
+
+
+def _shown(node: Node, key: str, most: int = 60) -> str:
+    value = node.attr(key)
+    if value is None:
+        return NOTHING
+    text = json.dumps(attrs.plain(value))
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,0 +1,117 @@
+"""The ops of two bodies, paired: by name, by what rules tell of them, or by all but the name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from graphpatch import names
+from graphpatch.analysis.rule_words import own_name
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.heads import entry
+from graphpatch.graph.nodedef import NAME, parts, with_attr
+from graphpatch.graph.same import same
+from graphpatch.graph.wire import Span
+
+RUN = 1 << 20  # bytes of nodes that are compared in one go
+
+
+@dataclass
+class Pairs:
+    """Indices of ops: pairs, those of the first body alone, those of the second alone."""
+
+    both: list[tuple[int, int]] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    second: list[int] = field(default_factory=list)
+
+
+def paired(one: Body, other: Body) -> Pairs:
+    """Pair the ops of two bodies, in the order of the first."""
+    ours, theirs = _keys(one), _keys(other)
+    index = dict(zip(theirs, range(len(theirs)), strict=True))
+    found = Pairs()
+    for at, key in enumerate(ours):
+        if key in index:
+            found.both.append((at, index.pop(key)))
+        else:
+            found.first.append(at)
+    found.second = sorted(index.values())
+    if found.first and found.second:
+        _pair_renamed(one, other, found)
+    return found
+
+
+def _keys(body: Body) -> list[str]:
+    """What an op is known by: its name before any rule; what a rule added, apart from those."""
+    keys = list(body.heads.names)
+    for node in provenance.touched(body):
+        edits = provenance.entries(node)
+        added = bool(edits) and edits[0]["did"] == "added"
+        keys[node.index] = f"+{node.name}" if added else own_name(node)
+    return keys
+
+
+def _pair_renamed(one: Body, other: Body, found: Pairs) -> None:
+    """Pair what differs in its name alone; of several alike, none is paired."""
+    by_look: dict[object, list[int]] = {}
+    for at in found.second:
+        by_look.setdefault(_look(Node(other, at), {}), []).append(at)
+    renamed: dict[str, str] = {}
+    left, taken = [], set()
+    for at in found.first:
+        like = by_look.get(_look(Node(one, at), renamed), [])
+        if len(like) == 1 and like[0] not in taken:
+            taken.add(like[0])
+            found.both.append((at, like[0]))
+            renamed[one.heads.names[at]] = other.heads.names[like[0]]
+        else:
+            left.append(at)
+    found.first = left
+    found.second = [at for at in found.second if at not in taken]
+
+
+def _look(node: Node, renamed: dict[str, str]) -> object:
+    """An op without its name; of a large field its length alone."""
+    inputs = tuple(_under(text, renamed) for text in node.inputs)
+    payload = with_attr(node.body.payload(node.index), provenance.KEY, None)
+    rest = [
+        (part.piece.end - part.piece.start if isinstance(part.piece, Span) else part.piece)
+        for part in parts(payload)
+        if part.number not in (NAME, 3)
+    ]
+    return node.op, inputs, tuple(sorted(map(repr, rest)))
+
+
+def _under(text: str, renamed: dict[str, str]) -> str:
+    op = names.op_of(text)
+    return text.replace(op, renamed[op], 1) if op in renamed else text
+
+
+def unlike(one: Body, other: Body, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The pairs whose NodeDefs are not the same bytes, found by comparing whole runs of them."""
+    for run in _runs(one, pairs):
+        if not same(_stretch(one, run[0][0], run[-1][0]), _stretch(other, run[0][1], run[-1][1])):
+            yield from (pair for pair in run if len(run) == 1 or not _same(one, other, pair))
+
+
+def _same(one: Body, other: Body, pair: tuple[int, int]) -> bool:
+    return same(_stretch(one, pair[0], pair[0]), _stretch(other, pair[1], pair[1]))
+
+
+def _runs(one: Body, pairs: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Pairs that follow each other in both bodies."""
+    run: list[tuple[int, int]] = []
+    for pair in pairs:
+        follows = run and (pair[0] - run[-1][0], pair[1] - run[-1][1]) == (1, 1)
+        if run and (not follows or one.heads.starts[pair[0]] - one.heads.starts[run[0][0]] > RUN):
+            yield run
+            run = []
+        run.append(pair)
+    if run:
+        yield run
+
+
+def _stretch(body: Body, first: int, last: int) -> Span:
+    starts = body.heads.starts
+    return Span(body.source, starts[first], entry(body.source, starts[last])[1])

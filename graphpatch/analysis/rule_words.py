@@ -1,0 +1,74 @@
+"""Which rules are at which ops of a graph, as it tells itself, and what they do, in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from graphpatch.graph import provenance
+from graphpatch.graph.attrs import OVERRIDE
+from graphpatch.graph.body import Node
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.origin import origin
+
+OPTIONS = ("at", "on")
+
+Place = tuple[str, str]  # a body's label, an op's name
+
+
+def own_name(node: Node) -> str:
+    """The name that an op had before rules moved it aside."""
+    edits = provenance.entries(node)
+    return next((one["was"] for one in edits if one["did"] == "renamed"), node.name)
+
+
+def rules_at(graph: Graph) -> dict[Place, dict[str, str]]:
+    """For each op that a rule was at: the rules, in their order, and what each does in words."""
+    patches = origin(graph).get("rules", {})
+    order = {key: place for place, key in enumerate(patches)}
+    found: dict[Place, dict[str, str]] = {}
+    ids: dict[Place, dict[str, int]] = {}
+    for body in graph.bodies:
+        for node in provenance.touched(body):
+            for entry in provenance.entries(node):
+                op = _op(node, entry)
+                if op:
+                    place = (body.label, op)
+                    found.setdefault(place, {})[entry["rule"]] = words(patches.get(entry["id"]))
+                    ids.setdefault(place, {})[entry["rule"]] = order.get(entry["id"], 0)
+    return {
+        place: dict(sorted(rules.items(), key=lambda rule: ids[place][rule[0]]))
+        for place, rules in found.items()
+    }
+
+
+def _op(node: Node, entry: Mapping[str, Any]) -> str:
+    """The op whose gradient an edit changes; nothing where that is told elsewhere."""
+    if entry["did"] == "attr" and entry["attr"] == OVERRIDE:
+        return own_name(node)
+    return str(entry.get("for", ""))
+
+
+def words(patch: Mapping[str, Any] | None) -> str:
+    """A patch in words: `guided_relu`, `filter_gradient clip(min=-1, max=1) at inputs`."""
+    if not patch:
+        return "changed"
+    kind = next(key for key in patch if key not in OPTIONS)
+    told = _value(patch[kind])
+    told = told if kind == "override_gradient" else f"{kind} {told}".rstrip()
+    options = [f" {key} {_value(patch[key])}" for key in OPTIONS if key in patch]
+    return told + "".join(options)
+
+
+def _value(value: Any) -> str:
+    if value is True:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((name, given),) = value.items()
+        if isinstance(given, Mapping):
+            return f"{name}({', '.join(f'{key}={_value(one)}' for key, one in given.items())})"
+        return f"{name} {_value(given)}"
+    return json.dumps(value)

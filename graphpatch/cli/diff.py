@@ -1,0 +1,67 @@
+"""`graphpatch diff`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from graphpatch.analysis.diff import diff
+from graphpatch.cli.progress import bar
+from graphpatch.formats import load
+
+SHOWN = 20
+
+
+@click.command("diff")
+@click.argument("one", metavar="A")
+@click.argument("other", metavar="B")
+@click.option("--all", "every", is_flag=True, help=f"List all ops, not {SHOWN} of each kind.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(one: str, other: str, every: bool, as_json: bool) -> int:
+    """Say in what the model B differs from A: gradients first. Exit 1 where they differ."""
+    with bar() as progress:
+        found = diff(load(one, progress), load(other, progress))
+    if as_json:
+        click.echo(json.dumps({"a": one, "b": other, **found}))
+    else:
+        click.echo("\n".join(_text(found, every)))
+    return 0 if found["equal"] else 1
+
+
+def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
+    if found["equal"]:
+        yield "no difference"
+    shows: dict[str, Callable[[Any], str]] = {
+        "gradients": _gradient,
+        "removed": _op,
+        "added": _op,
+        "renamed": lambda one: f"{_op(one)} -> {one['to']}",
+        "changed": lambda one: "\n    ".join([_op(one), *one["changes"]]),
+        "functions": lambda one: f"{one['name']}: {one['change']}",
+        "other": str,
+    }
+    for kind, show in shows.items():
+        listed = found[kind] if every else found[kind][:SHOWN]
+        if listed:
+            yield f"{kind}: {len(found[kind])}"
+            yield from (f"  {show(one)}" for one in listed)
+        if len(listed) < len(found[kind]):
+            yield f"  and {len(found[kind]) - len(listed)} more; --all lists them"
+
+
+def _op(one: dict[str, Any]) -> str:
+    rule = f", by rule {one['rule']!r}" if "rule" in one else ""
+    return f"{one['type']} {one['op']!r}{_place(one)}{rule}"
+
+
+def _gradient(one: dict[str, Any]) -> str:
+    by = ", ".join(repr(rule) for rule in one["rules"])
+    rules = f", by rule {by}" if by else ""
+    return f"{one['type']} {one['op']!r}{_place(one)}: {one['before']} -> {one['after']}{rules}"
+
+
+def _place(one: dict[str, Any]) -> str:
+    return "" if one["body"] == "main" else f" in function {one['body']}"

@@ -1,0 +1,224 @@
+"""Revert in each container: what it gives back, what it says, what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+from graphpatch import apply, load
+from graphpatch.analysis.revert import revert
+from graphpatch.errors import ModelError, PatchError
+from graphpatch.formats import Export
+from graphpatch.graph.origin import origin
+from graphpatch.graph.wire import encoded, fields, piece_bytes, varint
+from tests import graphs
+from tests.graphs import node
+
+Run = Callable[..., Any]
+GUIDED = {
+    "name": "guided",
+    "match": {"op": "Relu"},
+    "patch": {"override_gradient": "guided_relu"},
+}
+STOP = {"name": "stop", "match": {"op": "Round"}, "patch": {"stop_gradient": True}}
+CLIP = {
+    "name": "clip",
+    "match": {"op": "Relu", "body": "main"},
+    "patch": {"filter_gradient": {"clip": {"min": -1, "max": 1}}},
+}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def raw(model: Any) -> bytes:
+    return b"".join(map(piece_bytes, model.pieces()))
+
+
+@pytest.fixture
+def meta(tmp_path: Path) -> Path:
+    path = tmp_path / "model.meta"
+    path.write_bytes(graphs.metagraph(graphs.sample()).SerializeToString(deterministic=True))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return graphs.saved_model_folder(
+        tmp_path / "saved",
+        graphs.metagraph(graphs.sample(), "serve"),
+        graphs.metagraph(graphs.sample(), "train"),
+    )
+
+
+def test_a_meta_graph(meta: Path, tmp_path: Path) -> None:
+    apply([GUIDED, STOP], meta).model.save(tmp_path / "out.meta")
+    revert(load(tmp_path / "out.meta")).model.save(tmp_path / "back.meta")
+    assert (tmp_path / "back.meta").read_bytes() == meta.read_bytes()
+
+
+def test_a_saved_model_with_its_fingerprint(folder: Path, tmp_path: Path) -> None:
+    apply([GUIDED, STOP], folder).model.save(tmp_path / "out")
+    assert "fingerprint.pb" not in files(tmp_path / "out")
+    off = revert(load(tmp_path / "out"), "stop")
+    off.model.save(tmp_path / "off")
+    assert "fingerprint.pb" not in files(tmp_path / "off")
+    for patched in ("out", "off"):
+        revert(load(tmp_path / patched)).model.save(tmp_path / "back")
+        assert files(tmp_path / "back") == files(folder)
+
+
+def test_a_graph_in_a_meta_graph_is_a_graph_again(model_file: Path, tmp_path: Path) -> None:
+    apply([GUIDED], model_file).model.save(tmp_path / "out.meta")
+    assert load(tmp_path / "out.meta").format == "MetaGraphDef"
+    found = revert(load(tmp_path / "out.meta"))
+    assert found.model.format == "GraphDef"
+    assert raw(found.model) == model_file.read_bytes()
+
+
+@pytest.mark.parametrize("library", ["none", "empty", "function"])
+def test_text_is_the_same_message(tmp_path: Path, library: str) -> None:
+    sample = graphs.graphdef(node("x", "Placeholder"), node("relu", "Relu", "x"))
+    if library == "function":
+        sample = graphs.sample()
+    elif library == "empty":
+        sample.library.SetInParent()
+    else:
+        sample.ClearField("library")
+    path, out, back = (tmp_path / f"{name}.pbtxt" for name in ("model", "out", "back"))
+    path.write_text(text_format.MessageToString(sample))
+    apply([GUIDED], path).model.save(out)
+    found = revert(load(out))
+    found.model.save(back)
+    assert back.read_text() == path.read_text()
+    assert "as text it is the message" in found.report["notes"][0]
+
+
+def test_a_binary_graph_through_text(model_file: Path, tmp_path: Path) -> None:
+    apply([GUIDED, STOP], model_file).model.save(tmp_path / "out.pbtxt")
+    back = GraphDef.FromString(raw(revert(load(tmp_path / "out.pbtxt")).model))
+    assert back == GraphDef.FromString(model_file.read_bytes())
+
+
+def odd(message: bytes) -> bytes:
+    """The message with lengths a byte longer than they need to be, and values before keys."""
+    out = b""
+    for one in fields(message, 0, len(message)):
+        value = message[one.value : one.end]
+        if one.wire == 2 and len(value) < 100:
+            tag = varint(one.number << 3 | 2)
+            out += tag + bytes([len(value) | 0x80, 0]) + value
+        else:
+            out += message[one.start : one.end]
+    return out
+
+
+def test_what_is_encoded_as_nobody_would(tmp_path: Path) -> None:
+    key, value = encoded(1, b"_gradient_op_type"), encoded(2, encoded(2, b"Elu"))
+    relu = node("relu", "Relu", "x", _class=[b"loc:@x"]).SerializeToString(deterministic=True)
+    twice = encoded(1, b"other") + relu + encoded(5, value + key) + encoded(5, key + value)
+    nodes = [node("x", "Placeholder").SerializeToString(), odd(twice)]
+    last = node("last", "Round", "relu").SerializeToString()
+    data = odd(b"".join(encoded(1, one) for one in nodes)) + encoded(1, odd(last))
+    path = tmp_path / "odd.pb"
+    path.write_bytes(data)
+    model = load(path)
+    for rules in (
+        [{"match": {"name": "relu"}, "patch": {"override_gradient": "stock"}}],
+        [{"match": {"name": "relu"}, "patch": {"override_gradient": "Relu6"}}],
+        [{"match": {"name": "relu"}, "patch": {"stop_gradient": True}}],
+        [{"match": {"name": "last"}, "patch": {"filter_gradient": "sign", "at": "inputs"}}],
+    ):
+        patched = apply(rules, model).model
+        patched.save(tmp_path / "out.pb")
+        assert raw(revert(load(tmp_path / "out.pb")).model) == data
+
+
+def test_a_rule_that_others_build_on(model_file: Path) -> None:
+    both = apply([CLIP, {**STOP, "match": {"name": "relu", "body": "main"}}], model_file)
+    with pytest.raises(PatchError, match=r"rule 'stop' builds on what rule 'clip' did"):
+        revert(both.model, "clip")
+    off = revert(both.model, "stop")
+    assert (off.report["rules"], off.report["left"]) == (["stop"], ["clip"])
+    assert raw(off.model) == raw(apply([CLIP], model_file).model)
+
+
+def test_what_the_model_was_stays_with_a_rule_that_stays(model_file: Path) -> None:
+    both = apply([GUIDED, STOP], model_file).model
+    for first, last in (("guided", "stop"), ("stop", "guided")):
+        off = revert(both, first).model
+        record = origin(off.graphs[0])
+        assert record["size"] == model_file.stat().st_size
+        assert len(record["rules"]) == 1
+        assert raw(revert(off, last).model) == model_file.read_bytes()
+
+
+def test_shared_functions_stay_as_long_as_a_rule_needs_them(tmp_path: Path) -> None:
+    sample = graphs.graphdef(
+        node("x", "Placeholder"), node("a", "Relu", "x"), node("b", "Relu", "a")
+    )
+    path = tmp_path / "model.pb"
+    path.write_bytes(sample.SerializeToString(deterministic=True))
+    rules = [{**GUIDED, "name": name, "match": {"name": name}} for name in ("a", "b")]
+    both = apply(rules, path).model
+    off = revert(both, "a").model
+    assert off.graphs[0].functions.keys() == revert(both, "b").model.graphs[0].functions.keys()
+    assert len(off.graphs[0].functions) == 2
+    assert revert(off, "b").model.graphs[0].functions == {}
+
+
+def test_what_others_built_on_a_rule_is_said(model_file: Path, tmp_path: Path) -> None:
+    patched = GraphDef.FromString(raw(apply([GUIDED], model_file).model))
+    patched.node.append(node("mine", "Identity", "relu/stop"))
+    (tmp_path / "out.pb").write_bytes(patched.SerializeToString())
+    with pytest.raises(ModelError, match=r"Identity 'mine' reads 'relu/stop', which a rule added"):
+        revert(load(tmp_path / "out.pb"))
+
+
+def test_a_file_that_something_else_wrote_since_is_noted(model_file: Path, tmp_path: Path) -> None:
+    patched = GraphDef.FromString(raw(apply([GUIDED], model_file).model))
+    patched.node.add(name="more", op="NoOp")
+    (tmp_path / "out.pb").write_bytes(patched.SerializeToString())
+    [note] = revert(load(tmp_path / "out.pb")).report["notes"]
+    assert "something else wrote the file since" in note
+
+
+def test_an_exported_graph_is_refused(tmp_path: Path) -> None:
+    sample = graphs.graphdef(node("x", "Placeholder"), node("relu", "Relu", "x"))
+    path = tmp_path / "model.pb"
+    path.write_bytes(sample.SerializeToString())
+    apply([GUIDED], path, export=Export(("x",), ("relu",))).model.save(tmp_path / "out")
+    with pytest.raises(PatchError, match=r"was written from a GraphDef, of which it holds a part"):
+        revert(load(tmp_path / "out"))
+
+
+def test_nothing_to_revert(model_file: Path) -> None:
+    with pytest.raises(PatchError, match=r"model.pb: no rule was applied to it"):
+        revert(load(model_file))
+    with pytest.raises(PatchError, match=r"no rule 'guide' was applied to it; nearest: guided"):
+        revert(apply([GUIDED], model_file).model, "guide")
+
+
+def test_the_command(
+    run_cli: Run, rules_file: Callable[..., Path], model_file: Path, tmp_path: Path
+) -> None:
+    assert run_cli("apply", rules_file(GUIDED, STOP), model_file).code == 0
+    patched, back = tmp_path / "model.patched.pb", tmp_path / "model.reverted.pb"
+    done = run_cli("revert", patched, "--rule", "stop", "--dry-run", "--json")
+    assert (done.code, done.stderr, back.exists()) == (0, "", False)
+    assert (done.json["rules"], done.json["left"]) == (["stop"], ["guided"])
+    done = run_cli("revert", patched)
+    assert (done.code, done.stderr) == (0, "")
+    assert back.read_bytes() == model_file.read_bytes()
+    piped = run_cli("revert", "-", stdin=patched.read_bytes())
+    assert (piped.code, piped.raw) == (0, model_file.read_bytes())
+    refused = run_cli("revert", back)
+    assert (refused.code, refused.stdout) == (1, "")
+    assert "there is nothing to revert" in refused.stderr
