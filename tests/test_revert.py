@@ -89,18 +89,19 @@ def test_rules_are_taken_off_one_by_one(data: st.DataObject) -> None:
     after, left = patched(data.draw(rules_for(built, None, most=5)), as_file(built.raw))
     raw = graphs.joined(after.pieces())
     while left:
-        others, off = [], data.draw(st.permutations(left))
+        others: list[str] = []
+        off = data.draw(st.permutations(left))
         for name in off:
             try:
                 raw = graphs.joined(revert(as_file(raw), name).model.pieces())
                 left.remove(name)
                 check(graphs.opened(raw))
                 break
-            except PatchError as error:
-                assert "builds on what rule" in str(error)
+            except PatchError:
                 others.append(name)
         assert len(others) < len(off), "rules that build on one another in a circle"
-        if left and data.draw(st.booleans()):
+        whole: int = data.draw(st.integers(0, 1))
+        if left and whole:
             assert graphs.joined(revert(as_file(raw)).model.pieces()) == built.raw
     assert raw == built.raw
 

@@ -19,7 +19,14 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.nodedef import Payload, attr_span, attr_value, with_attr
+from graphpatch.graph.nodedef import (
+    Payload,
+    attr_span,
+    attr_value,
+    attr_values,
+    mentions,
+    with_attr,
+)
 
 KEY = "_graphpatch"
 ALWAYS = {"rule", "id", "did"}
@@ -63,7 +70,7 @@ def entries(node: Node) -> list[Entry]:
 
 def written(node: Node) -> list[Entry]:
     """All that is written down on a node: its edits, and what the model was before."""
-    value = node.attr(KEY)
+    value = _value(node.body.payload(node.index))
     if value is None:
         return []
     try:
@@ -95,5 +102,14 @@ def touched(body: Body) -> Iterator[Node]:
     """The nodes of a body that carry provenance."""
     found = {index for some in body.heads.marked for index in some} | body.edited.keys()
     for index in sorted(found):
-        if attr_span(body.payload(index), KEY) is not None:
+        if _value(body.payload(index)) is not None:
             yield Node(body, index)
+
+
+def _value(payload: Payload) -> AttrValue | None:
+    if not mentions(payload, KEY):
+        return None
+    if len(payload) == 1 and isinstance(payload[0], bytes):
+        return attr_values(payload).get(KEY)
+    span = attr_span(payload, KEY)
+    return None if span is None else attr_value(span)

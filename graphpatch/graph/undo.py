@@ -27,6 +27,7 @@ class UndoneBody:
     body: Body
     dropped: dict[int, Entry] = field(default_factory=dict)
     nodes: dict[int, Undone] = field(default_factory=dict)
+    marked: list[int] = field(default_factory=list)  # those that still carry provenance
 
     @property
     def gone(self) -> set[str]:
@@ -67,6 +68,10 @@ def _undo_body(body: Body, wanted: Wanted) -> UndoneBody:
             undone.dropped[node.index] = edits[0]
         elif any(map(wanted, edits)):
             undone.nodes[node.index] = undo_node(node, edits, wanted)
+            if undone.nodes[node.index].entries:
+                undone.marked.append(node.index)
+        else:
+            undone.marked.append(node.index)
     for place in reversed(range(len(outputs))):
         if wanted(outputs[place]):
             _return(body, outputs, place)
@@ -97,9 +102,10 @@ def _rebuilt(undone: UndoneBody) -> Body:
         [now[i].name if i in now else heads.names[i] for i in kept],
         [now[i].op if i in now else heads.ops[i] for i in kept],
         [tuple(now[i].inputs) if i in now else heads.inputs[i] for i in kept],
-        marked=[range(len(kept))],
     )
     place = {index: at for at, index in enumerate(kept)} if dropped else {}
+    marked = (place.get(index, index) for index in undone.marked)
+    new.marked = [range(at, at + 1) for at in marked]
     edited = {place.get(index, index): one.signed() for index, one in now.items()}
     cut = [*old.cut, *(heads.starts[index] for index in dropped)]
     return replace(old, heads=new, edited=edited, cut=cut)
