@@ -21,6 +21,8 @@ KINDS: list[dict[str, Any]] = [
     {"override_gradient": {"formula": "dy * 2"}},
     {"filter_gradient": {"registered": "Mine"}},
     {"filter_gradient": {"scale": 0.5}, "at": "output:0"},
+    {"surrogate_gradient": "tanh(4 * x)"},
+    {"backward_as": {"input": 0}},
 ]
 EMITS = ("auto", "function", "attr")
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 
 from graphpatch.errors import CutError
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.calls import calls
 from graphpatch.graph.graph import Graph
-from graphpatch.patches.place import calls
 
 # Stateful ops that give the same as long as nobody assigns to what they stand for.
 READS = re.compile(

@@ -111,20 +111,19 @@ class Editor:
         node = append(body, name, op, tuple(inputs))
         place(node, beside.index, before)
         payload = nodedef.encode(name, op, list(inputs), beside.device, raw)
-        told = {"for": self.patched} if self.patched else {}
-        self._write(node, payload, self.author.entry("added", **told))
+        self._write(node, payload, self.author.entry("added", **self._told()))
         return node
 
     def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
         """Add an op that is another one on other inputs, written next to it."""
         body = node.body
-        new = _append(body, names.fresh(name, _Taken(body)), node.op, tuple(inputs))
-        _place(new, node.index, before=False)
+        new = append(body, names.fresh(name, Taken(body)), node.op, tuple(inputs))
+        place(new, node.index, before=False)
         payload = nodedef.with_name(body.payload(node.index), new.name)
         payload = nodedef.with_inputs(payload, inputs)
         for key in (SHAPES, PROVENANCE):
             payload = nodedef.with_attr(payload, key, None)
-        self._write(new, payload, self.author.entry("added", of=node.name))
+        self._write(new, payload, self.author.entry("added", of=node.name, **self._told()))
         return new
 
     def add_function(self, function: FunctionDef, gradient: str = "") -> None:
@@ -211,6 +210,9 @@ class Editor:
                 self._return(body.node(names.op_of(tensor)), key, tensor)
                 count += 1
         return count
+
+    def _told(self) -> dict[str, str]:
+        return {"for": self.patched} if self.patched else {}
 
     def _return(self, node: Node, key: str, tensor: str) -> None:
         """Let a function's output be this tensor of `node`, on which it is written down."""

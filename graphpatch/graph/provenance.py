@@ -2,10 +2,10 @@
 
 `_graphpatch` is a list of strings, one JSON object an edit, oldest first:
 `{"rule": name, "id": fingerprint of the rule, "did": ..., ...}`, where an op was
-`added` (`for` an op; `of`: as a clone of that op), `renamed`, `enclosed` in a function, `shadowed` by
-another gradient, had an `attr` or `input` changed, or where an output of its function is `returned` from it, with what was
-there before, so that the edit can be taken back (`undo`). On one node of a graph stands besides,
-as `{"did": "origin", ...}`, what the model was before.
+`added` (`for` the op that the rule was at; `of`: as a clone of that op), `renamed`, `enclosed` in a
+function, `shadowed` by another gradient, had an `attr` or `input` changed, or is where an output of
+its function is `returned` from, with what was there before, so that the edit can be taken back
+(`undo`). On one node of a graph stands besides, as `{"did": "origin", ...}`, what the model was.
 """
 
 from __future__ import annotations

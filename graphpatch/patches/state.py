@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.calls import calls
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow
-from graphpatch.patches.place import calls
 
 # Ops that TensorFlow calls stateful since they read a state, which they leave as it is.
 READS = frozenset(

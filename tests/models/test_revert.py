@@ -28,6 +28,8 @@ PATCHES: list[dict[str, Any]] = [
     {"stop_gradient": True, "at": "inputs"},
     {"straight_through": True},
     {"straight_through": {"input": 1}},
+    {"surrogate_gradient": "tanh(4 * x)"},
+    {"backward_as": {"input": 0}},
 ]
 
 
