@@ -102,6 +102,8 @@ def container_pieces(
 
     With each graph come the fields that its MetaGraphDef gets besides.
     """
+    if not container.path:
+        return graph_pieces(ready[0][0])  # which may lie in the middle of what it was read from
     whole = Field(0, BYTES, 0, 0, len(source.data))
     return _level(source, whole, container.path, {one[0].start: one for one in ready})
 

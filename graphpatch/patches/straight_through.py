@@ -40,7 +40,9 @@ class StraightThrough:
         elif len(flat) == 1:
             carrier.carry(Registered("Identity", stock=True), node, editor, "auto")
         else:
-            join(node, {0: Counted(node.data_inputs[self.input])}, editor, "auto")
+            repeated = node.opdef is not None and node.opdef.broadcasts
+            counted = Counted(node.data_inputs[self.input], repeated)
+            join(node, {0: counted}, editor, "auto")
 
     def _check(self, node: Node) -> None:
         inputs, outputs = flow.inputs(node), flow.outputs(node)
