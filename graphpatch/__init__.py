@@ -1,14 +1,21 @@
 """Change what flows back through TensorFlow 1 style graphs, in their files."""
 
-from graphpatch.apply import Result, apply
-from graphpatch.errors import GraphpatchError
-from graphpatch.formats import Model, load
-from graphpatch.match.pattern.build import pattern
-from graphpatch.rules import Rule, load_rules
-from graphpatch.runtime.import_model import import_model
-from graphpatch.runtime.parts import Parts, gradient_in_parts
-from graphpatch.runtime.register import register_gradients
-from graphpatch.selection import Selection, select
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graphpatch.application import Result, apply
+    from graphpatch.errors import GraphpatchError
+    from graphpatch.formats.load import load
+    from graphpatch.formats.model import Model
+    from graphpatch.match.pattern.build import pattern
+    from graphpatch.rules import Rule, load_rules
+    from graphpatch.runtime.import_model import import_model
+    from graphpatch.runtime.parts import Parts, gradient_in_parts
+    from graphpatch.runtime.register import register_gradients
+    from graphpatch.selection import Selection, select
 
 __version__ = "0.1.0"
 
@@ -28,3 +35,33 @@ __all__ = [
     "register_gradients",
     "select",
 ]
+
+# Where each name comes from. Imported when it is asked for: a command needs few of them.
+_HOMES = {
+    "GraphpatchError": "errors",
+    "Model": "formats",
+    "Parts": "runtime.parts",
+    "Result": "application",
+    "Rule": "rules",
+    "Selection": "selection",
+    "apply": "application",
+    "gradient_in_parts": "runtime.parts",
+    "import_model": "runtime.import_model",
+    "load": "formats",
+    "load_rules": "rules",
+    "pattern": "match.pattern.build",
+    "register_gradients": "runtime.register",
+    "select": "selection",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from graphpatch.apply import Result, apply
+from graphpatch.application import Result, apply
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model, load
 from graphpatch.graph.body import Node

@@ -27,7 +27,7 @@ ROOMS = (
     "patches",
     "rules",
     "step",
-    "apply",
+    "application",
     "selection",
     "analysis",
     "fleet",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphpatch.apply import check_all
+from graphpatch.application import check_all
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph

@@ -12,7 +12,7 @@ from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
-from graphpatch.match.misses import MOST, nearest_names
+from graphpatch.match.nearest import MOST, nearest_names
 
 # Step functions: TensorFlow registers a gradient for them, and it is None, or zeros.
 GIVES = {

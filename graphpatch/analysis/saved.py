@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from graphpatch.apply import check_all
+from graphpatch.application import check_all
 from graphpatch.errors import MatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.graph.body import Node

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from graphpatch.apply import apply
+from graphpatch.application import apply
 from graphpatch.cli.many import apply_to_many, worker_options
 from graphpatch.cli.progress import bar
 from graphpatch.cli.writing import write

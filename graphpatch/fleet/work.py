@@ -13,7 +13,7 @@ from pathlib import Path
 
 import graphpatch
 from graphpatch.analysis.applied import missing
-from graphpatch.apply import Result, apply
+from graphpatch.application import Result, apply
 from graphpatch.errors import FleetError, ForeignError, GraphpatchError
 from graphpatch.fleet import remote
 from graphpatch.fleet.content import content

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from graphpatch.errors import nearest
 from graphpatch.graph.body import Body
 from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions
 from graphpatch.match.near import near_lines
+from graphpatch.match.nearest import MOST, nearest_names
 from graphpatch.match.paths import unknown
 from graphpatch.match.spec import Match, texts
-
-MOST = 5
-LARGE = 50_000  # names compared letter by letter; the rest by what they contain
 
 
 def explain(graphs: Iterable[Graph], match: Match) -> str:
@@ -102,17 +99,6 @@ def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:
     if not found and key == "op":
         found = sorted(legal)[:MOST]
     return f"; nearest: {', '.join(dict.fromkeys(found))}" if found else ""
-
-
-def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
-    """The names nearest to a name or glob: those that contain its last part, else similar ones."""
-    legal = list(legal)
-    last = text.rpartition("/")[2].strip("*?").lower()
-    holding = [name for name in legal if last and last in name.rpartition("/")[2].lower()]
-    close = nearest(text, legal[:LARGE], MOST)
-    if glob.is_glob(text):
-        return (holding or close)[:MOST]
-    return list(dict.fromkeys(close + holding))[:MOST]
 
 
 def _shown(value: object) -> str:

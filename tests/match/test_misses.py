@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from graphpatch.match import misses
-from graphpatch.match.misses import explain, nearest_names
+from graphpatch.match import nearest
+from graphpatch.match.misses import explain
+from graphpatch.match.nearest import nearest_names
 from graphpatch.match.spec import Match
 from tests import graphs
 from tests.graphs import graphdef, node
@@ -118,7 +119,7 @@ def test_the_nearest_names(text: str, legal: list[str], found: list[str]) -> Non
 
 
 def test_among_very_many_names_it_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(misses, "LARGE", 2)
+    monkeypatch.setattr(nearest, "LARGE", 2)
     legal = ["a", "b", "conv1", "scope/conv"]
     assert nearest_names("conv2", legal) == []
     assert nearest_names("conv", legal) == ["conv1", "scope/conv"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
 from graphpatch.analysis.doctor.look import Finding, Rule, rule_for
 from graphpatch.analysis.doctor.survey import doctor, survey
-from graphpatch.apply import apply
+from graphpatch.application import apply
 from graphpatch.errors import MatchError, PatchError, RulesError
 from graphpatch.formats import Model
 from graphpatch.formats.held_contexts import held_contexts

@@ -16,7 +16,7 @@ from graphpatch.formats.held_contexts import Held, held_contexts
 from graphpatch.graph.check import check
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import tensor_named
-from graphpatch.match.misses import nearest_names
+from graphpatch.match.nearest import nearest_names
 from graphpatch.patches.flow import FED
 
 

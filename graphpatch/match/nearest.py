@@ -1,0 +1,22 @@
+"""The names of a graph that are nearest to one that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from graphpatch.errors import nearest
+from graphpatch.match import glob
+
+MOST = 5
+LARGE = 50_000  # names compared letter by letter; the rest by what they contain
+
+
+def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
+    """The names nearest to a name or glob: those that contain its last part, else similar ones."""
+    legal = list(legal)
+    last = text.rpartition("/")[2].strip("*?").lower()
+    holding = [name for name in legal if last and last in name.rpartition("/")[2].lower()]
+    close = nearest(text, legal[:LARGE], MOST)
+    if glob.is_glob(text):
+        return (holding or close)[:MOST]
+    return list(dict.fromkeys(close + holding))[:MOST]
