@@ -24,6 +24,12 @@ def worker() -> Iterator[Worker]:
     started.pool.shutdown()
 
 
+DIFFERS = {
+    "lstm_crf_ner.meta": "two targets of its training graph inside a v1 loop: None, where doctor"
+    " foretells an AssertionError",
+}
+
+
 @pytest.mark.parametrize("name", catalogue.every_model(slow=True))
 def test_it_foretells_what_tensorflow_does(name: str, worker: Worker) -> None:
     try:
@@ -32,6 +38,9 @@ def test_it_foretells_what_tensorflow_does(name: str, worker: Worker) -> None:
         pytest.skip("TensorFlow aborts")
     if not found.pairs:
         pytest.skip("; ".join(found.refused) or "no placeholder, or no output")
+    if name in DIFFERS:
+        assert len(found.differing) == 2, DIFFERS[name]
+        pytest.xfail(DIFFERS[name])
     assert found.differing == []
 
 
