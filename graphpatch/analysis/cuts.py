@@ -11,10 +11,10 @@ from graphpatch import names
 from graphpatch.analysis.ways import START, Ways, find_tensor, ways
 from graphpatch.errors import CutError, ModelError
 from graphpatch.graph.body import Body
+from graphpatch.graph.control_flow import control_flow, has_control_flow
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import downstream, upstream
 from graphpatch.patches import flow
-from graphpatch.patches.reach import inside_control_flow
 
 MOST = 6  # tensors of a way that are shown at either end
 FAR = 1 << 40  # what a tensor costs before its distance counts: fewer tensors come first
@@ -107,19 +107,11 @@ def _unfit(body: Body, tensor: str, inside: Collection[int]) -> str:
 
 def in_frames(body: Body) -> frozenset[int]:
     """The ops of a v1 loop or branch, from its Enters and Switches to before its end."""
-    starts = {index for op in flow.ENTERS | flow.SWITCHES for index in body.by_type.get(op, ())}
-    joins = {
-        index
-        for op in flow.MERGES
-        for index in body.by_type.get(op, ())
-        if any(_gives_next(body, text) for text in body.heads.inputs[index])
-    }
-    return inside_control_flow(body) | starts | joins
-
-
-def _gives_next(body: Body, text: str) -> bool:
-    producer = body.producer(text)
-    return producer is not None and producer.op in flow.FIXED
+    if not has_control_flow(body):
+        return frozenset()
+    found = control_flow(body)
+    inside = {index for index in found.of if found.given(index, body.heads.names[index])}
+    return frozenset(inside.union(*(body.by_type.get(op, ()) for op in flow.SWITCHES)))
 
 
 def _distances(found: Ways, near: Collection[str]) -> dict[str, int]:

@@ -68,6 +68,11 @@ def has_control_flow(body: Body) -> bool:
     return any(body.by_type.get(op) for op in ENTERS | SWITCHES)
 
 
+def inside_control_flow(body: Body) -> frozenset[int]:
+    """The ops that are in a v1 loop or branch. Raises ModelError as `control_flow` does."""
+    return frozenset(control_flow(body).of if has_control_flow(body) else ())
+
+
 def control_flow(body: Body) -> ControlFlow:
     """The contexts of a body. Linear in its size.
 

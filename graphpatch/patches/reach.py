@@ -11,8 +11,8 @@ from __future__ import annotations
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.control_flow import inside_control_flow
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import flow
 from graphpatch.patches.place import OP_BY_OP, callers_of, place_of
 
 
@@ -104,20 +104,5 @@ def _in_loop(which: str) -> str:
 
 def in_control_flow(node: Node, editor: Editor) -> bool:
     """Whether an op lies in a v1 loop or branch."""
-    return node.index in editor.cached(
-        ("v1", node.body.label), lambda: inside_control_flow(node.body)
-    )
-
-
-def inside_control_flow(body: Body) -> frozenset[int]:
-    """The ops of a body that lie in a v1 loop or branch: behind its Enter or Switch."""
-    starts = flow.ENTERS | flow.SWITCHES
-    todo = [index for op in starts for index in body.by_type.get(op, ())]
-    inside: set[int] = set()
-    while todo:
-        name = body.heads.names[todo.pop()]
-        found = {reader for reader, _ in body.readers.get(name, ())} - inside
-        found = {index for index in found if body.heads.ops[index] not in flow.ENDS | starts}
-        inside |= found
-        todo += found
-    return frozenset(inside)
+    inside = editor.cached(("v1", node.body.label), lambda: inside_control_flow(node.body))
+    return node.index in inside

@@ -151,8 +151,9 @@ def test_variables_and_loops_are_no_cut() -> None:
         node("h", "Relu", "x"),
         node("enter", "Enter", "h", **loop),
         node("merge", "Merge", "enter", "next", N=2),
-        node("go", "Placeholder", dtype="bool"),
-        node("switch", "Switch", "merge", "go"),
+        node("more", "IsFinite", "merge"),
+        node("decide", "LoopCond", "more"),
+        node("switch", "Switch", "merge", "decide"),
         node("body", "Tanh", "switch:1"),
         node("next", "NextIteration", "body"),
         node("exit", "Exit", "switch"),
@@ -160,7 +161,7 @@ def test_variables_and_loops_are_no_cut() -> None:
     ]
     body = opened(graphdef(*nodes)).main
     inside = {body.heads.names[index] for index in in_frames(body)}
-    assert inside == {"enter", "merge", "switch", "body", "next"}
+    assert inside == {"enter", "merge", "more", "decide", "switch", "body", "next"}
     assert cuts_of(nodes, ["h"], ["exit"]) == [("h:0",), ("exit:0",)]
     for name in ("enter", "merge", "switch", "body"):
         with pytest.raises(CutError, match="inside a v1 loop or branch") as raised:

@@ -43,10 +43,14 @@ KINDS: dict[str, Mapping[str, Any]] = {
     "surrogate, function": {"patch": {"surrogate_gradient": "sum(x * x)"}, "emit": "function"},
 }
 
+# With a construction behind it, an op is not rewritten together with its reader: x / sqrt(y) stays
+# what it says, where the optimiser would make x * rsqrt(y) of it, other in its last bits.
+NOT_OPTIMISED_ACROSS = {"surrogate"}
+
 
 @dataclass
 class Outcome:
-    """How many ops were patched, of how many that give floats, and what then differs."""
+    """How many ops were patched, how many read and give floats, and what then differs."""
 
     patched: int = 0
     floats: int = 0
@@ -110,11 +114,14 @@ def compare(name: str, kind: str) -> Outcome:
         after = catalogue.graph_defs(target)
     for place, (plan, _) in enumerate(plans(name)):
         if plan is not None:
-            _compare(plan, catalogue.imported(after[place // 2]), outcome)
+            same = sessions.same
+            if plan.optimise and kind in NOT_OPTIMISED_ACROSS:
+                same = sessions.close
+            _compare(plan, catalogue.imported(after[place // 2]), outcome, same)
     return outcome
 
 
-def _compare(plan: sessions.Plan, graph: Any, outcome: Outcome) -> None:
+def _compare(plan: sessions.Plan, graph: Any, outcome: Outcome, same: sessions.Test) -> None:
     fetches = list(plan.expected)
     found, reason = sessions.run(graph, fetches, plan.feeds, plan.variables, plan.optimise)
     outcome.compared += len(fetches)
@@ -122,7 +129,7 @@ def _compare(plan: sessions.Plan, graph: Any, outcome: Outcome) -> None:
     for tensor, value in plan.expected.items():
         if tensor not in found:
             outcome.differing.append(f"{tensor} ({how}): {reason}")
-        elif not sessions.same(value, found[tensor]):
+        elif not same(value, found[tensor]):
             outcome.differing.append(f"{tensor} ({how}): {value} and {found[tensor]}")
 
 
@@ -137,7 +144,7 @@ def _rules(graph: Graph, kind: str, outcome: Outcome) -> list[dict[str, Any]]:
             carries = [arg for arg in node.outputs or () if arg.dtype in FLOATS and not arg.is_ref]
             if not carries or node.op == "Const":
                 continue
-            outcome.floats += 1
+            outcome.floats += any(arg.dtype in FLOATS for arg in node.arguments or ())
             name, idle = node.name, len(editor.idle)
             try:
                 rule.patch.check([node])

@@ -63,6 +63,24 @@ def test_a_formula_of_unknown_shape_is_repeated_to_that_of_the_op(tmp_path: Path
         assert ("a/repeat/BroadcastTo" in found.main.by_name) == repeated
 
 
+def test_constants_wait_in_the_loop_that_the_op_decides_for(tmp_path: Path) -> None:
+    loop = {"frame_name": "loop", "is_constant": False, "parallel_iterations": 1}
+    nodes = (
+        X,
+        node("enter", "Enter", "x", **loop),
+        node("merge", "Merge", "enter", "next", N=2),
+        node("s", "Sign", "merge"),
+        node("more", "IsFinite", "s"),
+        node("decide", "LoopCond", "more"),
+        node("switch", "Switch", "merge", "decide"),
+        node("next", "NextIteration", "switch:1"),
+        node("exit", "Exit", "switch"),
+    )
+    main = patched(tmp_path, *nodes).model.graphs[0].main
+    assert main.node("s/surrogate/in").inputs == ("merge",)
+    assert main.node("s/surrogate/Const").inputs == ("^s/surrogate/in",)
+
+
 def test_a_match_as_one_op(tmp_path: Path) -> None:
     nodes = (X, node("g", "Sigmoid", "x"), node("m", "Mul", "g", "x"))
     keys = {"formula": "relu(x)", "match": {"pattern": "x:_ -> g:Sigmoid -> m:Mul; x -> m"}}
