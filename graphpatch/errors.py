@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -56,6 +55,8 @@ def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
     """The legal words closest to `word`, best first; equal ones apart from case come before all."""
     legal = list(dict.fromkeys(legal))
     same = [candidate for candidate in legal if candidate.lower() == word.lower()]
+    import difflib  # here: a command that finds no fault does without
+
     close = difflib.get_close_matches(word, legal, n=most, cutoff=0.6)
     return list(dict.fromkeys(same + close))[:most]
 

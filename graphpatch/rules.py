@@ -17,9 +17,7 @@ from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
-from graphpatch.match.forms import check_on
-from graphpatch.match.pattern.overlaps import WHOLE
-from graphpatch.match.spec import Between, Link, Match, Near, OneOf, Pattern, Texts, texts
+from graphpatch.match.spec import WHOLE, Between, Link, Match, Near, OneOf, Pattern, Texts, texts
 from graphpatch.patches import KINDS, Patch, WholePatch
 
 Emit = Literal["auto", "function", "attr"]
@@ -183,6 +181,8 @@ def _on(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     given: Any = getattr(spec.patch, "on")  # noqa: B009
     if given is msgspec.UNSET:
         return ()
+    from graphpatch.match.forms import check_on
+
     on = texts(given)
     check_on(spec.match, on)
     if WHOLE in on and not isinstance(patch, WholePatch):

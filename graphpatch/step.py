@@ -12,8 +12,8 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
-from graphpatch.match.pattern.overlaps import WHOLE
 from graphpatch.match.select import Found, find
+from graphpatch.match.spec import WHOLE
 from graphpatch.patches import JointPatch, WholePatch
 from graphpatch.patches.group import grouped
 from graphpatch.patches.reach import refuse_shadowed

@@ -13,8 +13,8 @@ from graphpatch.formats import Model
 from graphpatch.graph.body import Node
 from graphpatch.match.just import just
 from graphpatch.match.pattern.binding import Binding
-from graphpatch.match.pattern.overlaps import WHOLE
 from graphpatch.match.select import Found, find
+from graphpatch.match.spec import WHOLE
 from graphpatch.rules import Rule
 from graphpatch.step import take
 

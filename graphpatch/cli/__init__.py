@@ -6,7 +6,6 @@ import errno
 import gc
 import importlib
 import sys
-import traceback
 
 import click
 
@@ -82,6 +81,8 @@ def _run() -> int:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             click.echo(f"graphpatch: cannot write standard output: {error.strerror}", err=True)
             return GraphpatchError.exit_code
+        import traceback
+
         traceback.print_exc()
         click.echo("graphpatch: this is a bug of graphpatch; please report the above", err=True)
         return BUG

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from graphpatch.cli.many import told, worker_options
-from graphpatch.fleet.order import Order, Workers, check
+from graphpatch.fleet.execute import check
+from graphpatch.fleet.order import Order, Workers
 
 
 @click.command("check")

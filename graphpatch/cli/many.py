@@ -6,13 +6,15 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from graphpatch.cli.progress import bar
-from graphpatch.fleet.order import Order, Workers, patch
-from graphpatch.fleet.task import Done
+from graphpatch.fleet.order import Order, Workers
+
+if TYPE_CHECKING:
+    from graphpatch.fleet.task import Done
 
 BUG = 3
 Say = Callable[[dict[str, Any]], str]
@@ -39,6 +41,8 @@ def apply_to_many(order: Order, as_json: bool, say: Say) -> int:
     Models that were named one by one are told of together, in their order: by `say`, or in one
     JSON document.
     """
+    from graphpatch.fleet.execute import patch
+
     refuse(order)
     total, results = patch(order)
     if order.is_of_many():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,6 +171,8 @@ def _renamed(store: AbstractFileSystem, inside: str) -> Iterator[str]:
     """A name that is written to, and becomes the true one when all is there."""
     folder, _, name = inside.rpartition("/")
     store.makedirs(folder, exist_ok=True)
+    import socket
+
     new = f"{folder}/.{name}.{socket.gethostname()}-{os.getpid()}.tmp"
     try:
         yield new

@@ -9,7 +9,6 @@ from typing import Any
 from graphpatch.errors import PatchError
 from graphpatch.formats import undo_contexts
 from graphpatch.formats.container import GRAPH, open_graphs
-from graphpatch.formats.export import exported
 from graphpatch.formats.model import FINGERPRINT, Model
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.origin import origin as origin_of
@@ -32,6 +31,8 @@ def write_down(model: Model, patched: Model, rules: dict[str, Any]) -> None:
 def _place(patched: Model, graph: Graph) -> tuple[Any, int] | None:
     if patched.export is None:
         return place_for_origin(graph)
+    from graphpatch.formats.export import exported
+
     return place_for_origin(graph, set(exported(graph, patched.export).part.indices))
 
 

@@ -49,6 +49,11 @@ META_INFO, GRAPH_DEF, OBJECT_GRAPH = 1, 2, 7
 TAGS = 4
 
 
+def is_text(head: bytes) -> bool:
+    """Whether a file that starts so is text. Binary graphs have control characters early on."""
+    return not any(byte < 32 and byte not in b"\t\n\r" for byte in head)
+
+
 def recognise(source: Source) -> Container:
     """Which container the bytes are; ModelError where none."""
     first = _peek(source.data, 0, len(source.data))

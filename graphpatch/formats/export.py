@@ -12,6 +12,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch import names
 from graphpatch.errors import OutputError, did_you_mean
+from graphpatch.formats.signature import Export
 from graphpatch.graph import provenance
 from graphpatch.graph.as_function import FED, Part
 from graphpatch.graph.attrs import DTYPE_NUMBERS
@@ -25,14 +26,6 @@ SHAPES_ARE_MEANT = 24
 # Ops with a handle that lives as long as one call: they need no value from outside.
 OF_A_CALL = ("TensorArray", "Stack")
 LOOPS = frozenset({"Enter", "RefEnter", "NextIteration", "RefNextIteration"})
-
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """The tensors that a SavedModel takes and gives, as `x`, `x:0` or `split:1`."""
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 from graphpatch.errors import ModelError
-from graphpatch.formats import text
-from graphpatch.formats.container import open_graphs, recognise
+from graphpatch.formats.container import is_text, open_graphs, recognise
 from graphpatch.formats.model import Model
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source, map_file
@@ -37,8 +36,10 @@ def _opened(path: Path, source: Source, file: str, progress: Progress | None) ->
     if not source.data[:1]:
         raise ModelError(f"{path} is empty")
     try:
-        is_text = text.is_text(source.data[:HEAD])
-        if is_text:
+        as_text = is_text(source.data[:HEAD])
+        if as_text:
+            from graphpatch.formats import text
+
             data, container = text.parse(source.data[:])
             source = Source(data)
         else:
@@ -46,7 +47,7 @@ def _opened(path: Path, source: Source, file: str, progress: Progress | None) ->
         graphs = open_graphs(source, container, progress)
     except ModelError as error:
         raise type(error)(f"{path}: {error}") from error
-    return Model(str(path.parent if file else path), source, container, graphs, is_text, file)
+    return Model(str(path.parent if file else path), source, container, graphs, as_text, file)
 
 
 def _message_in(folder: Path) -> Path:

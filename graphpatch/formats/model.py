@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from graphpatch.errors import ModelError, OutputError
-from graphpatch.formats import new_saved_model, text
 from graphpatch.formats.container import (
     GRAPH,
     META,
@@ -17,9 +16,8 @@ from graphpatch.formats.container import (
     container_pieces,
     meta_pieces,
 )
-from graphpatch.formats.export import Export, exported, notes
 from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
-from graphpatch.formats.rebuilt import with_contexts
+from graphpatch.formats.signature import Export
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Piece, Source
@@ -68,6 +66,9 @@ class Model:
     def pieces(self) -> list[Piece]:
         """The binary message as it is now: new bytes, and spans of the file it came from."""
         if self.export is not None:
+            from graphpatch.formats import new_saved_model
+            from graphpatch.formats.export import exported
+
             return new_saved_model.pieces(exported(self.graphs[0], self.export))
         ready = [one[:2] for one in self._ready()]
         return container_pieces(self.source, self.container, ready)
@@ -77,6 +78,8 @@ class Model:
 
         They are rebuilt where the file has none. Raises ModelError where they cannot be.
         """
+        from graphpatch.formats.rebuilt import with_contexts
+
         ready = (graph, b"") if graph.has_contexts else with_contexts(graph)
         return meta_pieces(self.source, self.container, *ready)
 
@@ -91,6 +94,8 @@ class Model:
                 f"a {self.format} has its signatures already; inputs and outputs are for a graph "
                 f"that is to become a TF2 SavedModel"
             )
+        from graphpatch.formats.export import exported
+
         exported(self.graphs[0], export)
         model = replace(self.copy(), container=SAVED, file=MESSAGE, is_text=False, export=export)
         model.graphs[0].is_object_based = model.graphs[0].is_exported = True
@@ -99,6 +104,8 @@ class Model:
     def notes(self) -> list[str]:
         """What there is to say of the model as it would be written now."""
         if self.export is not None:
+            from graphpatch.formats.export import exported, notes
+
             return notes(exported(self.graphs[0], self.export))
         return [note for _, _, note in self._ready() if note]
 
@@ -132,6 +139,8 @@ class Model:
         if Path(self.path).resolve() in Path(os.path.realpath(path)).parents:
             raise OutputError(f"{path} lies in the model's folder, which is never changed")
         if self.export is not None:
+            from graphpatch.formats import new_saved_model
+
             self._refuse_foreign(path)
             write_new_folder(path, self.file, self.pieces(), new_saved_model.CHECKPOINT)
             return
@@ -158,7 +167,11 @@ class Model:
                 "give the output a name that ends in .meta"
             )
         as_text = suffix == ".pbtxt" or (self.is_text and suffix not in {".pb", ".meta"})
-        return [text.unparse(pieces, container)] if as_text else pieces
+        if not as_text:
+            return pieces
+        from graphpatch.formats import text
+
+        return [text.unparse(pieces, container)]
 
     def _refuse_input(self, path: Path) -> None:
         if self.path != "-" and path.exists() and path.samefile(self.path):
@@ -169,6 +182,8 @@ def _ready(graph: Graph) -> tuple[Graph, bytes, str]:
     """A patched graph whose MetaGraphDef lacks contexts, with them; or why it can have none."""
     if graph.has_contexts or graph.is_object_based or not graph.is_changed:
         return graph, b"", ""
+    from graphpatch.formats.rebuilt import with_contexts
+
     try:
         return *with_contexts(graph), ""
     except ModelError as error:

@@ -29,11 +29,6 @@ FOREIGN = {
 }
 
 
-def is_text(head: bytes) -> bool:
-    """Whether a file that starts so is text. Binary graphs have control characters early on."""
-    return not any(byte < 32 and byte not in b"\t\n\r" for byte in head)
-
-
 def parse(data: bytes) -> tuple[bytes, Container]:
     """The serialized message that a text file holds, and which container it is.
 

@@ -13,8 +13,6 @@ from graphpatch.graph import attrs
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob, neighbours, paths, value
 from graphpatch.match.condition import Condition, Test, both, on_ops
-from graphpatch.match.forms import forms
-from graphpatch.match.pattern.search import matches
 from graphpatch.match.spec import Match, OneOf, Pattern, texts
 
 
@@ -99,6 +97,9 @@ def none_of(wanted: Match) -> Condition:
 
 def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
     """The op is the last one of such a pattern, the one that no other of it reads."""
+    from graphpatch.match.forms import forms
+    from graphpatch.match.pattern.search import matches
+
     found = forms(wanted)
     for match in (match for form in found for match in form.nodes.values()):
         conditions(match)

@@ -6,11 +6,9 @@ import functools
 from collections.abc import Sequence
 
 from graphpatch.errors import PatternError, RulesError, did_you_mean
-from graphpatch.match import ready
 from graphpatch.match.pattern.check import check
-from graphpatch.match.pattern.overlaps import WHOLE
 from graphpatch.match.pattern.syntax import parse
-from graphpatch.match.spec import Match, Pattern
+from graphpatch.match.spec import WHOLE, Match, Pattern
 
 Wanted = str | Pattern | Sequence[str | Pattern]
 
@@ -35,6 +33,8 @@ def _text(text: str) -> tuple[Pattern, ...]:
     name = text.strip()
     if not name.startswith("@"):
         return (parse(text),)
+    from graphpatch.match import ready
+
     return tuple(form.pattern() for form in ready.named(name[1:]).forms)
 
 

@@ -9,7 +9,6 @@ from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions
-from graphpatch.match.near import near_lines
 from graphpatch.match.nearest import MOST, nearest_names
 from graphpatch.match.paths import unknown
 from graphpatch.match.spec import Match, texts
@@ -30,6 +29,8 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
         shown = f" {_shown(value)}" if key in NEAR or key in SHOWN else ""
         lines.append(f"  {key}{shown}: {count} of them" + (_near(graphs, key, value, count)))
         if key == "pattern" and not count:
+            from graphpatch.match.near import near_lines
+
             lines += near_lines(bodies, value)
     return "\n".join(lines + _no_tensors(graphs, match))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -11,11 +12,11 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
 from graphpatch.match.conditions import conditions, holds
-from graphpatch.match.forms import forms
 from graphpatch.match.pattern.candidates import candidates
-from graphpatch.match.pattern.overlaps import WHOLE, Dropped, Kept, resolve
-from graphpatch.match.pattern.search import matches
-from graphpatch.match.spec import Match, texts
+from graphpatch.match.spec import WHOLE, Match, texts
+
+if TYPE_CHECKING:
+    from graphpatch.match.pattern.overlaps import Dropped, Kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,10 @@ def _in_body(body: Body, match: Match) -> Iterator[Node]:
 
 
 def _patterns(body: Body, match: Match, on: Sequence[str]) -> tuple[list[Kept], list[Dropped]]:
+    from graphpatch.match.forms import forms
+    from graphpatch.match.pattern.overlaps import resolve
+    from graphpatch.match.pattern.search import matches
+
     meant = holds(replace(match, pattern=None))(body)
     whole = tuple(on) == (WHOLE,)
     found = []

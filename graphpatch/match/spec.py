@@ -8,6 +8,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+# In `on`: the patch goes to the matched ops as one.
+WHOLE = "match"
+
 Texts = str | tuple[str, ...]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 

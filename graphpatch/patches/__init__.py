@@ -12,13 +12,7 @@ from graphpatch.gradients.spec import GradientSpec, parse
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.at import At
-from graphpatch.patches.backward_as import BackwardAs
-from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.group import Group
-from graphpatch.patches.override import OverrideGradient
-from graphpatch.patches.stop import StopGradient
-from graphpatch.patches.straight_through import StraightThrough
-from graphpatch.patches.surrogate import SurrogateGradient, surrogate
 
 
 class Patch(Protocol):
@@ -72,27 +66,42 @@ class Kind:
     options: Mapping[str, Any]
 
 
+# A kind is imported when a rule asks for it: most rules files ask for one.
+
+
 def _override(value: GradientSpec, emit: str) -> Patch:
+    from graphpatch.patches.override import OverrideGradient
+
     return OverrideGradient(parse(value), emit)
 
 
 def _filter(value: GradientSpec, emit: str, at: str = "outputs") -> Patch:
+    from graphpatch.patches.filter import FilterGradient
+
     return FilterGradient(parse(value), at, emit)
 
 
 def _stop(value: bool, emit: str, at: str = "outputs") -> Patch:
+    from graphpatch.patches.stop import StopGradient
+
     return StopGradient(at)
 
 
 def _straight_through(value: bool | Input, emit: str) -> Patch:
+    from graphpatch.patches.straight_through import StraightThrough
+
     return StraightThrough(value.input if isinstance(value, Input) else 0)
 
 
 def _surrogate(value: str, emit: str) -> Patch:
+    from graphpatch.patches.surrogate import SurrogateGradient, surrogate
+
     return SurrogateGradient(surrogate(value), emit)
 
 
 def _backward_as(given: Until, emit: str) -> Patch:
+    from graphpatch.patches.backward_as import BackwardAs
+
     until = (given.until,) if isinstance(given.until, str) else given.until
     return BackwardAs(given.input, until, emit)
 

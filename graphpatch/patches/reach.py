@@ -11,7 +11,6 @@ from __future__ import annotations
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.control_flow import inside_control_flow
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.place import OP_BY_OP, callers_of, place_of
 
@@ -104,5 +103,7 @@ def _in_loop(which: str) -> str:
 
 def in_control_flow(node: Node, editor: Editor) -> bool:
     """Whether an op lies in a v1 loop or branch."""
+    from graphpatch.graph.control_flow import inside_control_flow
+
     inside = editor.cached(("v1", node.body.label), lambda: inside_control_flow(node.body))
     return node.index in inside

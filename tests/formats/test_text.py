@@ -11,7 +11,7 @@ from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.errors import ModelError, OutputError
 from graphpatch.formats import text
-from graphpatch.formats.container import GRAPH, META, SAVED
+from graphpatch.formats.container import GRAPH, META, SAVED, is_text
 from graphpatch.graph import wire
 from tests import graphs
 from tests.graphs import graphdef, node
@@ -21,12 +21,12 @@ SAMPLE = graphs.sample()
 
 @pytest.mark.parametrize("head", [b"node {", b"# \xc3\xa4\r\n\tnode", b"", b" \n"])
 def test_text(head: bytes) -> None:
-    assert text.is_text(head)
+    assert is_text(head)
 
 
 @pytest.mark.parametrize("head", [SAMPLE.SerializeToString(), b"\x00", b"node\x01", b"\x1b[0m"])
 def test_no_text(head: bytes) -> None:
-    assert not text.is_text(head)
+    assert not is_text(head)
 
 
 def test_a_graph_in_text_form_is_that_graph() -> None:

@@ -13,6 +13,7 @@ import graphpatch
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import text
+from graphpatch.formats.container import is_text
 from graphpatch.graph.body import Body, Node
 from graphpatch.patches.flow import carries
 from tests.models import catalogue
@@ -55,7 +56,7 @@ def assert_same(back: Path, path: Path) -> None:
         for one in found:
             if (path / one).is_file():
                 assert (back / one).read_bytes() == (path / one).read_bytes()
-    elif text.is_text(path.read_bytes()[:4096]):
+    elif is_text(path.read_bytes()[:4096]):
         message = text._message_class(graphpatch.load(path).container)()
         text_format.Parse(path.read_text(), message)
         assert back.read_text() == text_format.MessageToString(message)

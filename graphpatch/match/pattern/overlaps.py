@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from graphpatch.graph.body import Node
 from graphpatch.match.pattern.binding import Binding
-
-WHOLE = "match"
-"""In `on`: the patch goes to the matched ops as one."""
+from graphpatch.match.spec import WHOLE
 
 
 @dataclass(frozen=True, slots=True)
