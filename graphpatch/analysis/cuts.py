@@ -11,7 +11,7 @@ from graphpatch import names
 from graphpatch.analysis.ways import START, Ways, find_tensor, ways
 from graphpatch.errors import CutError, ModelError
 from graphpatch.graph.body import Body
-from graphpatch.graph.control_flow import control_flow, has_control_flow
+from graphpatch.graph.control_flow import inside_control_flow
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import downstream, upstream
 from graphpatch.patches import flow
@@ -107,11 +107,8 @@ def _unfit(body: Body, tensor: str, inside: Collection[int]) -> str:
 
 def in_frames(body: Body) -> frozenset[int]:
     """The ops of a v1 loop or branch, from its Enters and Switches to before its end."""
-    if not has_control_flow(body):
-        return frozenset()
-    found = control_flow(body)
-    inside = {index for index in found.of if found.given(index, body.heads.names[index])}
-    return frozenset(inside.union(*(body.by_type.get(op, ()) for op in flow.SWITCHES)))
+    switches = (body.by_type.get(op, ()) for op in flow.SWITCHES)
+    return inside_control_flow(body).union(*switches)
 
 
 def _distances(found: Ways, near: Collection[str]) -> dict[str, int]:

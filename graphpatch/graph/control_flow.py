@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from graphpatch.errors import ModelError
@@ -69,8 +69,17 @@ def has_control_flow(body: Body) -> bool:
 
 
 def inside_control_flow(body: Body) -> frozenset[int]:
-    """The ops that are in a v1 loop or branch. Raises ModelError as `control_flow` does."""
-    return frozenset(control_flow(body).of if has_control_flow(body) else ())
+    """The ops that are in a v1 loop or branch: those between its start and its end.
+
+    Where its contexts are none that TensorFlow can tell of, an op that reads a Merge is not told.
+    """
+    if not has_control_flow(body):
+        return frozenset()
+    try:
+        found = control_flow(body)
+    except ModelError:
+        return frozenset(_behind(body, ops_of(body, ENTERS | SWITCHES), EXITS | MERGES))
+    return frozenset(index for index in found.of if found.given(index, body.heads.names[index]))
 
 
 def control_flow(body: Body) -> ControlFlow:
@@ -206,12 +215,15 @@ def _uses(body: Body, index: int) -> Iterable[tuple[int, int]]:
     return body.readers.get(body.heads.names[index], ())
 
 
-def _behind(body: Body, starts: Iterable[int]) -> dict[int, None]:
+def _behind(
+    body: Body, starts: Iterable[int], ends: Collection[str] = frozenset()
+) -> dict[int, None]:
+    """The starts, and what reads them and so on, up to before these op types."""
     found = dict.fromkeys(starts)
     todo = list(found)
     while todo:
         for reader, _ in _uses(body, todo.pop()):
-            if reader not in found:
+            if reader not in found and body.heads.ops[reader] not in ends:
                 found[reader] = None
                 todo.append(reader)
     return found
