@@ -81,13 +81,15 @@ def build(folder: Path, nodes: int) -> None:
     for name, gradient in OVERRIDES.items():
         rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": gradient}}
         (folder / f"{name}.json").write_text(json.dumps({"version": 1, "rules": [rule]}))
-    builders = {"vgg16": [], f"large-{nodes}": ["--nodes", str(nodes)]}
-    for name, arguments in builders.items():
+    for name, builder in (
+        ("vgg16", ["build_keras.py", "VGG16"]),
+        (f"large-{nodes}", ["build_large.py", "--nodes", str(nodes)]),
+    ):
         model, partial = folder / f"{name}.pb", folder / f"{name}.partial"
         if not model.exists():
             print(f"building {model}", file=sys.stderr)
-            script = SCRIPTS / "models" / f"build_{name.split('-')[0]}.py"
-            subprocess.run([sys.executable, script, partial, *arguments], check=True)
+            script = SCRIPTS / "models" / builder[0]
+            subprocess.run([sys.executable, script, *builder[1:], partial], check=True)
             partial.rename(model)
 
 

@@ -131,8 +131,8 @@ def main() -> int:
     model = options.folder / "resnet50.pb"
     if not model.exists():
         partial = model.with_suffix(".partial")
-        build = SCRIPTS / "models" / "build_resnet50.py"
-        subprocess.run([sys.executable, build, partial], check=True)
+        build = SCRIPTS / "models" / "build_keras.py"
+        subprocess.run([sys.executable, build, "ResNet50", partial], check=True)
         partial.rename(model)
     images = np.random.default_rng(0).random((options.batch, 224, 224, 3), np.float32)
     return 0 if measure(model, images, options.rounds) else 1

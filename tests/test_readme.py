@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from graphpatch.rules import rules_from
-from scripts import readme_gradients, readme_patterns
+from scripts import readme_tables
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -72,8 +72,7 @@ def test_the_python_examples_run() -> None:
 
 
 def test_the_tables_list_what_there_is() -> None:
-    assert readme_gradients.with_table(README) == README
-    assert readme_patterns.with_table(README) == README
+    assert readme_tables.with_tables(README) == README
 
 
 def test_every_command_is_in_the_readme() -> None:

@@ -18,6 +18,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 ROOMS = (
     "errors",
     "names",
+    "tokens",
     "dtypes",
     "opdefs",
     "graph",

@@ -13,7 +13,8 @@ from graphpatch.gradients.calls import Given, bind
 from graphpatch.gradients.expression import Call, Expression, Literal, Numbers, depth
 from graphpatch.gradients.faults import fault
 from graphpatch.gradients.functions import FUNCTIONS
-from graphpatch.gradients.tokens import Token, tokenize
+from graphpatch.gradients.tokens import tokenize
+from graphpatch.tokens import Token
 
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _COMPARE = 4

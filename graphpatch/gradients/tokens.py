@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
 
 from graphpatch.gradients.faults import fault
-
-Kind = Literal["number", "name", "symbol", "end"]
+from graphpatch.tokens import Token, tokens_of
 
 _TOKEN = re.compile(
     r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
@@ -31,29 +28,9 @@ _FOREIGN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A piece of a formula, and its column, counted from 1."""
-
-    kind: Kind
-    text: str
-    column: int
-
-    def __str__(self) -> str:
-        return "the end" if self.kind == "end" else f"{self.text!r}"
-
-
 def tokenize(text: str) -> list[Token]:
     """The tokens of a formula, an end token last. Raises FormulaError at what is none."""
-    tokens: list[Token] = []
-    position = 0
-    while position < len(text):
-        if text[position].isspace():
-            position += 1
-            continue
-        tokens.append(_token(text, position, tokens))
-        position += len(tokens[-1].text)
-    return [*tokens, Token("end", "", len(text.rstrip()) + 1)]
+    return tokens_of(text, _token)
 
 
 def _token(text: str, position: int, before: list[Token]) -> Token:
@@ -69,7 +46,7 @@ def _token(text: str, position: int, before: list[Token]) -> Token:
     return token
 
 
-def _kind(found: re.Match[str]) -> Kind:
+def _kind(found: re.Match[str]) -> str:
     if found["number"] is not None:
         return "number"
     return "name" if found["name"] is not None else "symbol"

@@ -25,8 +25,9 @@ from graphpatch import names, opdefs
 from graphpatch.errors import PatternError, did_you_mean
 from graphpatch.match.pattern.check import check
 from graphpatch.match.pattern.faults import InText, Part, fault
-from graphpatch.match.pattern.tokens import Token, tokenize
+from graphpatch.match.pattern.tokens import tokenize
 from graphpatch.match.spec import Edge, Link, Match, Near, Pattern
+from graphpatch.tokens import Token
 
 
 def parse(text: str) -> Pattern:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
 
 from graphpatch.match.pattern.faults import fault
-
-Kind = Literal["arrow", "word", "number", "symbol", "end"]
+from graphpatch.tokens import Token, tokens_of
 
 # A word is a capture or an op type, which may be a glob or have a namespace (`Addons>Gelu`).
 _TOKEN = re.compile(
@@ -37,32 +34,12 @@ _FOREIGN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A piece of a pattern, and its column, counted from 1."""
-
-    kind: Kind
-    text: str
-    column: int
-
-    def __str__(self) -> str:
-        return "the end" if self.kind == "end" else f"{self.text!r}"
-
-
 def tokenize(text: str) -> list[Token]:
     """The tokens of a pattern, an end token last. Raises PatternError at what is none."""
-    tokens: list[Token] = []
-    position = 0
-    while position < len(text):
-        if text[position].isspace():
-            position += 1
-            continue
-        tokens.append(_token(text, position))
-        position += len(tokens[-1].text)
-    return [*tokens, Token("end", "", len(text.rstrip()) + 1)]
+    return tokens_of(text, _token)
 
 
-def _token(text: str, position: int) -> Token:
+def _token(text: str, position: int, before: list[Token]) -> Token:
     found = _TOKEN.match(text, position)
     if found is None:
         hint = _FOREIGN.get(text[position])

@@ -1,6 +1,7 @@
-"""Freeze keras.applications' ResNet50 with seeded random weights: 26 million parameters, 102 MB.
+"""Freeze a net of keras.applications with seeded random weights, for benchmarks.
 
-Usage: build_resnet50.py OUT.pb. A net of many Relu, for benchmarks: its weights do not matter.
+Usage: build_keras.py NET OUT.pb. The nets are what people patch, their weights do not matter: VGG16
+has 138 million parameters (553 MB), ResNet50 has 26 million (102 MB) and many Relu.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from tensorflow.python.framework.convert_to_constants import (
     convert_variables_to_constants_v2,
 )
 
-SEED = 50
+SEEDS = {"ResNet50": 50, "VGG16": 16}
 
 
-def build(path: Path) -> None:
+def build(name: str, path: Path) -> None:
     """Write the frozen net to `path`; its input is `x:0`, float32 [n, 224, 224, 3]."""
-    keras.utils.set_random_seed(SEED)
-    net = keras.applications.ResNet50(weights=None)
+    keras.utils.set_random_seed(SEEDS[name])
+    net = getattr(keras.applications, name)(weights=None)
     signature = tf.TensorSpec([None, 224, 224, 3], tf.float32, name="x")
     call = tf.function(lambda x: net(x, training=False)).get_concrete_function(signature)
     graph_def = convert_variables_to_constants_v2(call).graph.as_graph_def()
@@ -31,4 +32,4 @@ def build(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
+    build(sys.argv[1], Path(sys.argv[2]))
