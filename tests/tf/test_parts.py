@@ -11,6 +11,7 @@ import pytest
 import graphpatch
 from graphpatch.errors import CutError
 from tests.tf import consumer
+from tests.tf.looped import looped
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -245,24 +246,6 @@ def test_a_gradient_that_nobody_registered() -> None:
         tf.reduce_sum(tf.sin(y, name="z"), name="loss")
     with pytest.raises(CutError, match=r"Tanh.*graphpatch.register_gradients"):
         graphpatch.gradient_in_parts(graph, "loss", "z", "x")
-
-
-def looped() -> Any:
-    """A v1 loop and a v1 branch, and tensors before, between and behind them."""
-    tf1.disable_control_flow_v2()
-    try:
-        with tf1.Graph().as_default() as graph:
-            x = tf1.placeholder(tf.float32, [2], name="x")
-            h = tf.tanh(x, name="h")
-            _, y = tf1.while_loop(
-                lambda k, _: k < 3, lambda k, y: (k + 1, tf.sin(y * h)), [tf.constant(0), h]
-            )
-            z = tf.identity(y, name="z")
-            w = tf1.cond(tf.reduce_sum(z) > 0, lambda: tf.exp(z), lambda: z * z)
-            tf.reduce_sum(tf.identity(w, name="w"), name="loss")
-    finally:
-        tf1.enable_control_flow_v2()
-    return graph
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -14,6 +14,7 @@ import graphpatch
 from graphpatch.errors import CutError
 from graphpatch.runtime.split import split
 from tests.tf import consumer, parts
+from tests.tf.looped import looped
 from tests.tf.tensorflow1 import VARIABLE
 
 tf = pytest.importorskip("tensorflow")
@@ -171,27 +172,12 @@ def test_variables_are_listed_and_restored(tmp_path: Path) -> None:
     assert np.allclose(found["gradient/a:0"], at_a, rtol=1e-5, atol=1e-6)
 
 
-def looped() -> None:
-    x = tf1.placeholder(tf.float32, [2], name="x")
-    h = tf.tanh(x, name="h")
-    _, y = tf1.while_loop(
-        lambda k, _: k < 3, lambda k, y: (k + 1, tf.sin(y * h)), [tf.constant(0), h]
-    )
-    z = tf.identity(y, name="z")
-    w = tf1.cond(tf.reduce_sum(z) > 0, lambda: tf.exp(z), lambda: z * z)
-    tf.reduce_sum(tf.identity(w, name="w"), name="loss")
-
-
 @pytest.mark.parametrize("cuts", [[["h"]], [["z"]], [["h"], ["z"], ["w"]]], ids=str)
 def test_v1_loops_and_branches_of_a_metagraph(tmp_path: Path, cuts: list[list[str]]) -> None:
     path = tmp_path / "model.meta"
-    tf1.disable_control_flow_v2()
-    try:
-        with tf1.Graph().as_default() as graph:
-            looped()
-            tf1.train.export_meta_graph(str(path), graph=graph)
-    finally:
-        tf1.enable_control_flow_v2()
+    graph = looped()
+    with graph.as_default():
+        tf1.train.export_meta_graph(str(path))
     parts.write(split(graphpatch.load(path), "loss", cuts, ["x"]), tmp_path / "p")
     for sign in (1, -1):
         x = np.array([0.7, 0.4], np.float32) * sign
