@@ -123,7 +123,8 @@ def compare(name: str, kind: str) -> Outcome:
 
 def _compare(plan: sessions.Plan, graph: Any, outcome: Outcome, same: sessions.Test) -> None:
     fetches = list(plan.expected)
-    found, reason = sessions.run(graph, fetches, plan.feeds, plan.variables, plan.optimise)
+    timeout = sessions.PATIENCE * sessions.TIMEOUT
+    found, reason = sessions.run(graph, fetches, plan.feeds, plan.variables, plan.optimise, timeout)
     outcome.compared += len(fetches)
     how = "optimised" if plan.optimise else "plain"
     for tensor, value in plan.expected.items():

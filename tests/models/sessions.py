@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 TIMEOUT = 10_000  # milliseconds; some graphs wait for a queue that nobody fills
+PATIENCE = 10  # times that, for a graph of which it is known that it runs
 ASSIGNED = "value_that_a_test_assigns"  # the placeholders that we add, for values of variables
 PLACEHOLDERS = {"Placeholder", "PlaceholderV2"}
 
@@ -75,13 +76,18 @@ def close(one: np.ndarray, other: np.ndarray | None) -> bool:
 
 
 def run(
-    graph: Any, fetches: Sequence[str], feeds: Values, variables: Values, optimise: bool
+    graph: Any,
+    fetches: Sequence[str],
+    feeds: Values,
+    variables: Values,
+    optimise: bool,
+    timeout: int = TIMEOUT,
 ) -> tuple[dict[str, np.ndarray], str]:
     """The values of those tensors that can be computed, and why the others cannot."""
     import tensorflow as tf
 
     wanted, reason = list(fetches), ""
-    with tf.compat.v1.Session(graph=graph, config=_config(optimise)) as session:
+    with tf.compat.v1.Session(graph=graph, config=_config(optimise, timeout)) as session:
         try:
             _assign(graph, session, variables)
             while wanted:
@@ -95,10 +101,10 @@ def run(
     return {}, reason
 
 
-def _config(optimise: bool) -> Any:
+def _config(optimise: bool, timeout: int) -> Any:
     import tensorflow as tf
 
-    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=TIMEOUT)
+    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=timeout)
     if not optimise:
         options = config.graph_options
         options.rewrite_options.disable_meta_optimizer = True
