@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import queue
-import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
@@ -16,10 +13,11 @@ from typing import Any
 import graphpatch
 from graphpatch.errors import FleetError
 from graphpatch.fleet import remote
+from graphpatch.fleet.greeting import greeted
 from graphpatch.fleet.pool import Pool
 from graphpatch.formats.output import reported
 
-PATIENCE = 5  # seconds, for a scheduler to answer and a worker to be there
+PATIENCE = 5  # seconds, for a worker to be there
 
 
 class Cluster(Pool):
@@ -118,36 +116,12 @@ def _token(out: str | None) -> Iterator[list[str]]:
 
 def _connected(address: str) -> Any:
     try:
-        from distributed import Client
-        from distributed.comm.addressing import get_address_host
+        return greeted(address)
     except ImportError:
         raise FleetError("--scheduler needs Dask: pip install 'graphpatch[distributed]'") from None
-    client_of: Any = Client  # typed or not, as Dask is there or not
-    host_of: Any = get_address_host
-    try:
-        host_of(address)  # a client with an address of no kind would not end
-    except ValueError as error:
-        raise FleetError(f"no scheduler answers at {address}: {error}") from error
-    # What happens to the connection is told by our errors.
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    answer: queue.Queue[Any] = queue.Queue()
-
-    def connect() -> None:
-        try:
-            answer.put(client_of(address, timeout=PATIENCE, set_as_default=False))
-        except Exception as error:  # whatever an address can be wrong in
-            answer.put(error)
-
-    # What listens there and says nothing is waited for without end.
-    threading.Thread(target=connect, daemon=True).start()
-    try:
-        client = answer.get(timeout=PATIENCE + 1)
-    except queue.Empty:
-        client = TimeoutError(f"nothing was said for {PATIENCE} seconds")
-    if isinstance(client, Exception):
-        reason = " ".join(str(client).split()) or type(client).__name__
-        raise FleetError(f"no scheduler answers at {address}: {reason}") from client
-    return client
+    except Exception as error:  # whatever an address can be wrong in
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise FleetError(f"no scheduler answers at {address}: {reason}") from error
 
 
 def _killed_worker() -> type[BaseException]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -177,17 +179,66 @@ def test_a_scheduler_without_workers(run_cli: Run, folder: Path, scheduler: str)
     assert (done.code, done.raw, done.stderr) == (1, b"", said)
 
 
-def test_a_scheduler_that_is_not_there(run_cli: Run, folder: Path) -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        port = silent.getsockname()[1]
-        silent.listen()
-        for address in (f"127.0.0.1:{port}", "127.0.0.1:1", "nonsense://x", "gone.invalid:8786"):
-            start = time.monotonic()
-            args = ("apply", "rules.json", "reg", "-o", "out", "--scheduler", address)
-            done = run_cli(*args, cwd=folder)
-            assert time.monotonic() - start < 25  # 6 seconds, and what starting takes
-            assert (done.code, done.raw) == (1, b"")
-            assert done.stderr.startswith(f"graphpatch: no scheduler answers at {address}: ")
-            assert len(done.stderr.splitlines()) == 1
+@pytest.fixture
+def listeners() -> Iterator[dict[str, str]]:
+    """What listens and is no scheduler: by how it behaves, its address."""
+    said = {"silent": None, "hangs up": b"", "another": b"SSH-2.0-OpenSSH_9.9\r\n"}
+    sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in said}
+    held = []
+
+    def answer(listener: socket.socket, words: bytes | None) -> None:
+        with contextlib.suppress(OSError):  # it is closed at the end
+            while True:
+                connection, _ = listener.accept()
+                if words == b"":
+                    connection.close()
+                    continue
+                held.append(connection)
+                connection.sendall(words or b"")
+
+    for name, listener in sockets.items():
+        threading.Thread(target=answer, args=(listener, said[name]), daemon=True).start()
+    yield {name: f"127.0.0.1:{one.getsockname()[1]}" for name, one in sockets.items()}
+    for one in [*sockets.values(), *held]:
+        one.close()
+
+
+NO_SCHEDULER = {
+    "silent": "nothing was said for 4 seconds|what listens there says nothing",
+    "hangs up": "what listens there hangs up",
+    "another": "what listens there is no scheduler of Dask",
+    "127.0.0.1:1": "[Errno 111] Connection refused",
+    "tls://127.0.0.1:1": "[Errno 111] Connection refused",
+    "gone.invalid:8786": "[Errno -",
+    "nonsense://x": "unknown address scheme 'nonsense'",
+    "localhost": "an address is HOST:PORT",
+    "127.0.0.1:99999": "Port out of range",
+    "tcp://[::1:1": "Invalid IPv6 URL",
+}
+
+
+@pytest.mark.parametrize(("where", "said"), NO_SCHEDULER.items(), ids=NO_SCHEDULER)
+def test_a_scheduler_that_is_not_there(
+    run_cli: Run, folder: Path, listeners: dict[str, str], where: str, said: str
+) -> None:
+    address = listeners.get(where, where)
+    start = time.monotonic()
+    args = ("apply", "rules.json", "reg", "-o", "out", "--scheduler", address)
+    done = run_cli(*args, cwd=folder)
+    assert time.monotonic() - start < 10
+    assert (done.code, done.raw) == (1, b"")
+    told = f"graphpatch: no scheduler answers at {address}: "
+    assert any(done.stderr.startswith(told + one) for one in said.split("|")), done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert outputs(folder / "out") == {}
+
+
+def test_a_worker_is_no_scheduler(run_cli: Run, folder: Path, cluster: Any) -> None:
+    [address, *_] = [one.worker_address for one in cluster.workers.values()]
+    start = time.monotonic()
+    args = ("apply", "rules.json", "reg", "-o", "out", "--scheduler", address)
+    done = run_cli(*args, cwd=folder)
+    assert time.monotonic() - start < 10
+    assert (done.code, done.raw) == (1, b"")
+    said = "what listens there is no scheduler of Dask, but a Worker"
+    assert done.stderr == f"graphpatch: no scheduler answers at {address}: {said}\n"
