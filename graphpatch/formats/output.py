@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from graphpatch.errors import OutputError
+from graphpatch.formats.exchange import exchange
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Piece, Span, piece_bytes, size
 
@@ -54,7 +55,7 @@ def write_folder(
         for other, data in new.items():
             _write_new(temporary / other, [data])
         _write_new(temporary / name, pieces)
-        _exchange(temporary, target)
+        exchange(temporary, target)
 
 
 def write_new_folder(
@@ -68,7 +69,7 @@ def write_new_folder(
             (temporary / other).parent.mkdir(exist_ok=True)
             _write_new(temporary / other, [data])
         _write_new(temporary / name, pieces)
-        _exchange(temporary, target)
+        exchange(temporary, target)
 
 
 def _followed(path: Path) -> Path:
@@ -150,21 +151,6 @@ def _copy_in_kernel(descriptor: int, span: Span) -> int:
             return at
         at += copied
     return at
-
-
-def _exchange(temporary: Path, path: Path) -> None:
-    """Put the new folder in its place; one that was there goes once the new one stands."""
-    if not path.exists():
-        temporary.rename(path)
-        return
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
-    path.rename(old)
-    try:
-        temporary.rename(path)
-    except OSError:
-        old.rename(path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager

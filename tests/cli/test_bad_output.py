@@ -206,6 +206,7 @@ def test_a_model_that_cannot_be_read(run_cli: Run, folder: Path) -> None:
 KILLED = """
 import os, signal
 from pathlib import Path
+from graphpatch.formats import exchange
 left, write, replace, rename = [{writes}], os.write, Path.replace, Path.rename
 def kill():
     os.kill(os.getpid(), signal.{signal})
@@ -222,6 +223,8 @@ def named(path, target, do):
 os.write = counted
 Path.replace = lambda path, target: named(path, target, replace)
 Path.rename = lambda path, target: named(path, target, rename)
+swapped = exchange._swapped
+exchange._swapped = lambda path, target: named(path, target, swapped)
 """
 
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 
 from graphpatch.errors import OutputError
-from graphpatch.formats import output
+from graphpatch.formats import exchange, output
 from graphpatch.formats.output import BUFFER, KERNEL, write_file, write_folder, write_pieces
 from graphpatch.graph.wire import Piece, Source, Span, map_file
 
@@ -244,7 +244,7 @@ def test_a_folder_that_was_there_is_replaced(tmp_path: Path, original: Path) -> 
     assert listed(tmp_path) == ["original", "out"]
 
 
-@pytest.mark.parametrize("broken", ["copyfile", "write", "rename"])
+@pytest.mark.parametrize("broken", ["copyfile", "write", "rename", "_renameat2"])
 def test_a_folder_that_cannot_be_written_leaves_the_old_one(
     tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -256,9 +256,11 @@ def test_a_folder_that_cannot_be_written_leaves_the_old_one(
 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").touch()
-    what = {"copyfile": shutil, "write": os, "rename": Path}[broken]
+    what = {"copyfile": shutil, "write": os, "rename": Path, "_renameat2": exchange}[broken]
+    how = {"rename": not_the_new_one, "_renameat2": lambda: lambda *args: errno.ENOSPC}
     with monkeypatch.context() as patch:
-        patch.setattr(what, broken, not_the_new_one if broken == "rename" else full)
+        patch.setattr(exchange, "_renameat2", lambda: None)
+        patch.setattr(what, broken, how.get(broken, full))
         with pytest.raises(OutputError, match="out: No space left on device"):
             write_folder(tmp_path / "out", original, "message", [b"new"], ["left"])
     assert listed(tmp_path / "out") == ["old"]
