@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,21 +39,41 @@ def take(rule: Rule, graphs: Sequence[Graph]) -> Step:
     Raises MatchError where it does not match as often as it expects, PatchError where the patch
     cannot be done; the message names the rule.
     """
-    step = Step(rule.author.rule)
-    try:
-        matched = [(graph, find(graph, rule.match, rule.on)) for graph in graphs]
-        _expected(rule, graphs, sum(found.count for _, found in matched))
-        nodes = [node for _, found in matched for node in found.nodes]
+    return patch(rule, matched(rule, graphs))
+
+
+def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
+    """What a rule matches in each graph, none of which is changed.
+
+    Raises what `take` raises, as far as that can be known before anything is patched.
+    """
+    with _named(rule):
+        found = [(graph, find(graph, rule.match, rule.on)) for graph in graphs]
+        _expected(rule, graphs, sum(one.count for _, one in found))
+        nodes = [node for _, one in found for node in one.nodes]
         if not isinstance(rule.patch, JointPatch):
             for node in nodes:
                 refuse_shadowed(node)
         rule.patch.check(nodes)
-        for graph, found in matched:
-            step.matches.extend(entries(found, graph.label if len(graphs) > 1 else None))
-            _patch(rule, graph, found, step)
+    return found
+
+
+def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Step:
+    """Patch what a rule has `matched`. Where that raises, the graphs may be changed in part."""
+    step = Step(rule.author.rule)
+    with _named(rule):
+        for graph, one in found:
+            step.matches.extend(entries(one, graph.label if len(found) > 1 else None))
+            _patch(rule, graph, one, step)
+    return step
+
+
+@contextlib.contextmanager
+def _named(rule: Rule) -> Iterator[None]:
+    try:
+        yield
     except GraphpatchError as error:
         raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
-    return step
 
 
 def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from graphpatch.application import check_all
@@ -14,7 +14,7 @@ from graphpatch.match.misses import explain
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.rules import Rule
-from graphpatch.step import entries, left_out, take
+from graphpatch.step import entries, left_out, matched, patch, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,9 @@ def match_rules(rules: Sequence[Rule], model: Model, why: bool = False) -> list[
     With `why`, also how near it came where it matches. Raises ModelError where the graph is
     broken, PatchError where the model carries the rules.
     """
-    graphs = model.copy().graphs
-    check_all(rules, graphs)
-    found = []
-    for rule in rules:
-        matched, graphs = _one(rule, graphs, why)
-        found.append(matched)
-    return found
+    applied = _Applied(model)
+    check_all(rules, applied.graphs)
+    return [_one(rule, applied, why) for rule in rules]
 
 
 def match_only(match: Match, model: Model, why: bool = False) -> Matched:
@@ -53,13 +49,45 @@ def match_only(match: Match, model: Model, why: bool = False) -> Matched:
     return _described("", match, (), model.graphs, "", why)
 
 
-def _one(rule: Rule, graphs: list[Graph], why: bool) -> tuple[Matched, list[Graph]]:
-    after, error = [graph.copy() for graph in graphs], ""
-    try:
-        take(rule, after)
-    except GraphpatchError as raised:
-        after, error = graphs, str(raised).partition("\n")[0]
-    return _described(rule.author.rule, rule.match, rule.on, graphs, error, why), after
+class _Applied:
+    """The graphs of a model as the rules so far leave them, where each was done wholly or not.
+
+    They are changed in place, as a copy for each rule would make many rules slow. A rule that
+    fails in the middle is taken back by doing again, on a copy from before, those since then.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.before, self.since = model.graphs, list[Rule]()
+        self.graphs = _copies(self.before)
+
+    def take(self, rule: Rule) -> str:
+        """Apply a rule where that can be done; what `apply` says where it cannot."""
+        try:
+            found = matched(rule, self.graphs)
+        except GraphpatchError as error:  # nothing has been changed
+            return str(error)
+        try:
+            patch(rule, found)
+        except GraphpatchError as error:
+            self._restore()
+            return str(error)
+        self.since.append(rule)
+        return ""
+
+    def _restore(self) -> None:
+        self.graphs = _copies(self.before)
+        for rule in self.since:
+            take(rule, self.graphs)
+        self.before, self.since = _copies(self.graphs), []
+
+
+def _copies(graphs: Sequence[Graph]) -> list[Graph]:
+    return [graph.copy() for graph in graphs]
+
+
+def _one(rule: Rule, applied: _Applied, why: bool) -> Matched:
+    found = _described(rule.author.rule, rule.match, rule.on, applied.graphs, "", why)
+    return replace(found, error=applied.take(rule).partition("\n")[0])
 
 
 def _described(
