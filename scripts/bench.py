@@ -93,15 +93,18 @@ def build(folder: Path, nodes: int) -> None:
             partial.rename(model)
 
 
-def measure(command: Sequence[str], log: Path) -> Run:
-    """Run one process to its end. Its memory counts from this small process's own, some 20 MB."""
+def measure(command: Sequence[str], log: Path, code: int = 0) -> Run:
+    """Run one process to its end, with this exit code.
+
+    Its memory counts from this small process's own, some 20 MB.
+    """
     with log.open("wb") as file:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=file, stderr=file)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
+    if process.returncode != code:
         raise SystemExit(f"{' '.join(command)}\nfailed: {log.read_text(errors='replace')[-2000:]}")
     unit = 1 if sys.platform == "darwin" else 1024
     return Run(seconds, usage.ru_maxrss * unit / 1e6, usage.ru_utime + usage.ru_stime)
