@@ -36,23 +36,42 @@ def check(job: Job, task: Task) -> Done:
 
 def _alone(work: Work, job: Job, task: Task) -> Done:
     start = time.perf_counter()
+    with _collected():
+        done = _tried(work, job, task)
+    return replace(done, seconds=round(time.perf_counter() - start, 4))
+
+
+@contextmanager
+def _collected() -> Iterator[None]:
+    """What is made here is all collected at the end, and what was there before is not looked at.
+
+    A model that holds itself would keep its file open and mapped. What is made while collection is
+    off stays young, and young objects are quickly gone over, however many a worker has besides.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect(0)
+        if enabled:
+            gc.enable()
+
+
+def _tried(work: Work, job: Job, task: Task) -> Done:
     try:
         if job.version != graphpatch.__version__:
             here = graphpatch.__version__
             raise FleetError(f"this worker has graphpatch {here}, and the command {job.version}")
-        done = work(job, task)
+        return work(job, task)
     except (GraphpatchError, OSError, MemoryError) as error:
         told = str(error) or type(error).__name__
         foreign = isinstance(error, ForeignError) and task.searched
         if foreign and task.model.endswith(".pbtxt"):
-            done = Done(task, passed_over=told.removeprefix(f"{task.model}: "))
-        else:
-            done = Done(task, error=told if task.model in told else f"{task.model}: {told}")
+            return Done(task, passed_over=told.removeprefix(f"{task.model}: "))
+        return Done(task, error=told if task.model in told else f"{task.model}: {told}")
     except Exception:
-        done = Done(task, error=f"{task.model}: {traceback.format_exc()}", bug=True)
-    # A model that holds itself would keep its file open and mapped: collection may be off.
-    gc.collect()
-    return replace(done, seconds=round(time.perf_counter() - start, 4))
+        return Done(task, error=f"{task.model}: {traceback.format_exc()}", bug=True)
 
 
 def _patch(job: Job, task: Task) -> Done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import random
@@ -14,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from graphpatch.fleet import pool as pools
+from graphpatch.fleet import work
 from graphpatch.fleet.leftovers import sweep
 from graphpatch.fleet.pool import Here, Pool
 from graphpatch.fleet.run import Run
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.fleet.work import patch
+from graphpatch.formats import Model
 from tests import graphs
 from tests.refusals import MODEL, RULE, rules_text
 
@@ -138,3 +141,33 @@ def test_a_fork_is_for_a_process_of_one_thread(monkeypatch: pytest.MonkeyPatch) 
     for count, method in ((1, "fork"), (2, "forkserver")):
         monkeypatch.setattr(pools, "threads", lambda count=count: count)
         assert pools._context().get_start_method() == method
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_no_model_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collecting: bool
+) -> None:
+    given, loaded = tasks(tmp_path, 20), work.load
+
+    def circular(path: Path) -> Model:
+        model = loaded(path)
+        model.graphs[0].library.itself = model  # type: ignore[attr-defined]
+        return model
+
+    monkeypatch.setattr(work, "load", circular)
+    before, enabled = opened(), gc.isenabled()
+    (gc.enable if collecting else gc.disable)()
+    try:
+        done, after = [patch(JOB, task) for task in given], opened()
+        assert gc.isenabled() is collecting
+    finally:
+        (gc.enable if enabled else gc.disable)()
+    assert not any(one.error for one in done)
+    assert after == before
+
+
+def opened() -> list[str]:
+    """The models that this process has open or mapped."""
+    files = [str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    mapped = Path("/proc/self/maps").read_text().split()
+    return sorted(path for path in [*files, *mapped] if path.endswith(".pb"))
