@@ -31,8 +31,9 @@ def greeted(address: str) -> Any:
     within(PATIENCE, listened, address)
     import distributed
 
-    # What happens to the connection is told by our errors.
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    # What happens to the connection is told by our errors, and a task that is lost is done again.
+    for name in ("distributed", "distributed.client"):  # Dask gives each a level of its own
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     within(PATIENCE, asyncio.run, _shake(distributed, address))
     client_of: Any = distributed.Client  # typed or not, as Dask is there or not
     return within(PATIENCE, client_of, address, timeout=PATIENCE, set_as_default=False)
