@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,35 +247,49 @@ def test_what_the_manifest_says(run_cli: Run, folder: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_command_killed_ten_times(run_cli: Run, folder: Path) -> None:
     for place in range(60):
         (folder / "reg" / f"{place}.pb").write_bytes(LARGE)
-    args = ["apply", "rules.json", "reg", "-o", "out", "--resume", "-j", "2"]
-    chosen, killed = random.Random(3), 0
-    for _ in range(10):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "graphpatch", *args],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        start = len(outputs(folder / "out")) if (folder / "out").exists() else 0
-        until = time.monotonic() + 20
-        while process.poll() is None and time.monotonic() < until:
-            if (folder / "out").exists() and len(list((folder / "out").iterdir())) > start:
-                break
-            time.sleep(0.001)
-        time.sleep(chosen.uniform(0, 0.03))
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
-    assert killed >= 5
-    done = run_cli(*args, cwd=folder)
+    args = ["apply", "rules.json", "reg", "--resume", "-j", "2", "-o"]
+    run_cli(*args, "whole", cwd=folder)
+    whole = outputs(folder / "whole")
+    chosen, codes = random.Random(3), list[int]()
+    while codes.count(-signal.SIGKILL) < 10:
+        assert len(codes) < 40
+        codes.append(killed([*args, "out"], folder, chosen))
+        # What has its name is whole; what is not yet has another.
+        found = outputs(folder / "out") if (folder / "out").exists() else {}
+        named = {name for name in found if not any(part[0] == "." for part in Path(name).parts)}
+        assert {name: found[name] for name in named} == {name: whole[name] for name in named}
+        if codes[-1] == 0:
+            shutil.rmtree(folder / "out")
+    done = run_cli(*args, "out", cwd=folder)
     assert done.code == 0
-    after = outputs(folder / "out")
-    run_cli("apply", "rules.json", "reg", "-o", "other", "-j", "1", cwd=folder)
-    assert after == outputs(folder / "other")
-    assert manifest(folder / "out").keys() == manifest(folder / "other").keys()
+    assert outputs(folder / "out") == whole
+    assert manifest(folder / "out").keys() == manifest(folder / "whole").keys()
+
+
+def killed(args: list[str], folder: Path, chosen: random.Random) -> int:
+    """The exit code of the command, which is killed a moment after it begins to write."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "graphpatch", *args],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    start = entries(folder / "out")
+    until = time.monotonic() + 20
+    while process.poll() is None and entries(folder / "out") == start and time.monotonic() < until:
+        time.sleep(0.001)
+    time.sleep(chosen.uniform(0, 0.05))
+    process.send_signal(signal.SIGKILL)
+    return process.wait()
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
 # check

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 import graphpatch
+from graphpatch import cli
 from graphpatch.fleet.content import content
+from tests.conftest import Ran
 from tests.models import catalogue
+from tests.refusals import rules_text
 
 Run = Callable[..., Any]
 RULES = [
@@ -25,17 +28,23 @@ RULES = [
 ]
 
 
-@pytest.fixture
-def rules(rules_file: Callable[..., Path]) -> Path:
-    return rules_file(*({**rule, "expect": {"min": 0}} for rule in RULES))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fleet")
 
 
-@pytest.fixture
-def alone(rules: Path, tmp_path: Path, models_folder: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def rules(folder: Path) -> Path:
+    (folder / "rules.json").write_text(rules_text(*(r | {"expect": {"min": 0}} for r in RULES)))
+    return folder / "rules.json"
+
+
+@pytest.fixture(scope="module")
+def alone(rules: Path, folder: Path, models_folder: Path) -> dict[str, str]:
     """The content of each model's output, or the error, when it is patched alone."""
     found = {}
     for name, path in catalogue.models().items():
-        target = tmp_path / "alone" / name
+        target = folder / "alone" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             graphpatch.apply(graphpatch.load_rules(rules), path).model.save(target)
@@ -52,7 +61,7 @@ def outputs(done: Any, folder: Path, models: Path) -> dict[str, str]:
     found = {}
     for text in done.stdout.splitlines():
         line = json.loads(text)
-        name = str(Path(line["model"]).relative_to(models))
+        name = line["model"].replace("://", ":/").removeprefix(f"{models}/")
         found[name] = line["error"] if "error" in line else content(folder / name)
     return found
 
@@ -62,11 +71,52 @@ def test_one_call_does_what_single_calls_do(
     run_cli: Run, rules: Path, tmp_path: Path, alone: dict[str, str], models_folder: Path, jobs: str
 ) -> None:
     args = ("apply", rules, models_folder, "-o", tmp_path / "out", "--json", "--jobs", jobs)
-    done = run_cli(*args)
+    compare(run_cli, args, tmp_path / "out", alone, models_folder)
+
+
+@pytest.mark.slow
+def test_a_cluster_of_processes_does_so_too(
+    run_cli: Run, rules: Path, tmp_path: Path, alone: dict[str, str], models_folder: Path
+) -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as cluster:
+        args = ("apply", rules, models_folder, "-o", tmp_path / "out", "--json", "--scheduler")
+        args = (*args, cluster.scheduler_address)
+        compare(run_cli, args, tmp_path / "out", alone, models_folder)
+
+
+def test_what_goes_through_a_store_is_the_same(
+    rules: Path, tmp_path: Path, alone: dict[str, str], models_folder: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    store = pytest.importorskip("fsspec").filesystem("memory")
+    store.put(str(models_folder), "/every-model", recursive=True)
+    args = ["apply", str(rules), "memory://every-model", "-o", "memory://patched", "--json"]
+    monkeypatch.setattr("sys.argv", ["graphpatch", *args])
+    code = cli._run()  # in this process, whose memory it is
+    store.get("/patched", str(tmp_path / "out"), recursive=True)
+    done = Ran(code, capsys.readouterr().out.encode(), "")
+    found = outputs(done, tmp_path / "out", Path("memory://every-model"))
+    for root in ("/every-model", "/patched"):
+        store.rm(root, recursive=True)
+    assert {name: text for name, text in found.items() if not is_error(text)} == {
+        name: text for name, text in alone.items() if not is_error(text)
+    }
+    assert found.keys() == alone.keys()
+
+
+def compare(
+    run_cli: Run, args: tuple[Any, ...], out: Path, alone: dict[str, str], models: Path
+) -> None:
+    """All are what they are when patched alone; and a second run has nothing to do."""
+    done = run_cli(*args, timeout=600)
     assert done.code == (1 if any(map(is_error, alone.values())) else 0)
-    assert outputs(done, tmp_path / "out", models_folder) == alone
-    resumed = run_cli(*args, "--resume")
-    assert outputs(resumed, tmp_path / "out", models_folder) == alone
+    assert outputs(done, out, models) == alone
+    assert not [path for path in out.rglob(".*") if path.is_file()]
+    resumed = run_cli(*args, "--resume", timeout=600)
+    assert outputs(resumed, out, models) == alone
     assert " 0 patched" in resumed.stderr
 
 
