@@ -1,0 +1,162 @@
+"""Models, rules and outputs in S3, as `moto` serves it: a store that every process sees.
+
+Neither moto nor s3fs comes with graphpatch[test], as both bring much: `pip install 'moto[server]'
+s3fs` has these tests run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.fleet.content import content
+from graphpatch.fleet.manifest import NAME
+from tests import graphs
+from tests.models import catalogue
+from tests.refusals import LARGE, MODEL, RULE, everything, rules_text
+
+s3fs = pytest.importorskip("s3fs", reason="pip install 'moto[server]' s3fs")
+moto_server = pytest.importorskip("moto.server", reason="pip install 'moto[server]' s3fs")
+pytestmark = pytest.mark.slow
+
+Run = Callable[..., Any]
+CHECKOUT = Path(graphpatch.__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[dict[str, str]]:
+    """What points a process to the server."""
+    server = moto_server.ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "any",
+        "AWS_SECRET_ACCESS_KEY": "any",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    server.stop()
+
+
+@pytest.fixture
+def store(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    s3 = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
+    s3.mkdir("bucket")
+    yield s3
+    for path in s3.find("bucket"):
+        s3.rm_file(path)
+    s3.rmdir("bucket")
+
+
+@pytest.fixture
+def folder(store: Any, tmp_path: Path) -> Path:
+    """The same models in the bucket below reg/ and on disk, and rules in both."""
+    (tmp_path / "reg/v1").mkdir(parents=True)
+    (tmp_path / "reg/a.pb").write_bytes(MODEL)
+    for place in range(10):
+        (tmp_path / f"reg/v1/{place}.pb").write_bytes(LARGE)
+    graphs.saved_model_folder(tmp_path / "reg/saved", graphs.metagraph(graphs.sample(), "serve"))
+    (tmp_path / "rules.json").write_text(rules_text(RULE))
+    store.put(str(tmp_path / "reg"), "bucket/reg", recursive=True)
+    store.put_file(str(tmp_path / "rules.json"), "bucket/rules.json")
+    return tmp_path
+
+
+ARGS = ("apply", "s3://bucket/rules.json", "s3://bucket/reg", "-o", "s3://bucket/out")
+
+
+def stored(store: Any, root: str = "bucket/out") -> dict[str, bytes]:
+    store.invalidate_cache()
+    # A folder that comes to be while it is looked for is found as a file.
+    paths = [path for path in store.find(root) if path.startswith(f"{root}/")]
+    found = {path.removeprefix(f"{root}/"): store.cat_file(path) for path in paths}
+    return {name: data for name, data in found.items() if name != NAME}
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_bucket_gets_what_a_disk_gets(run_cli: Run, folder: Path, store: Any, jobs: str) -> None:
+    here = run_cli("apply", "rules.json", "reg", "-o", "here", "-j", "1", cwd=folder)
+    there = run_cli(*ARGS, "--jobs", jobs, cwd=folder)
+    assert (there.code, there.stderr) == (here.code, here.stderr) == (0, "12 models: 12 patched\n")
+    on_disk = everything(folder / "here")
+    lines = [json.loads(line) for line in on_disk.pop(NAME).splitlines()]
+    assert stored(store) == on_disk
+    said = [json.loads(line) for line in store.cat_file(f"bucket/out/{NAME}").splitlines()]
+    assert {one["output"]: one["output_sha256"] for one in said} == {
+        one["output"]: one["output_sha256"] for one in lines
+    }
+    again = run_cli(*ARGS, "--resume", "--jobs", jobs, cwd=folder)
+    assert again.stderr == "12 models: 0 patched, 12 passed over\n"
+    store.pipe_file("bucket/out/a.pb", b"other")
+    store.rm("bucket/out/saved", recursive=True)
+    mended = run_cli(*ARGS, "--resume", "--jobs", jobs, cwd=folder)
+    assert mended.stderr == "12 models: 2 patched, 10 passed over\n"
+    assert stored(store) == on_disk
+    assert run_cli("check", "s3://bucket/rules.json", "s3://bucket/out", cwd=folder).code == 0
+
+
+def test_a_killed_command_is_resumed(run_cli: Run, folder: Path, store: Any) -> None:
+    run_cli("apply", "rules.json", "reg", "-o", "here", "-j", "1", cwd=folder)
+    on_disk = everything(folder / "here")
+    on_disk.pop(NAME)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "graphpatch", *ARGS, "--jobs", "2"],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 60
+    while process.poll() is None and not stored(store) and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # An object is there whole or not at all.
+    halfway = stored(store)
+    assert halfway
+    assert halfway == {name: on_disk[name] for name in halfway}
+    assert run_cli(*ARGS, "--resume", "--jobs", "2", cwd=folder).code == 0
+    assert stored(store) == on_disk
+
+
+def test_what_is_not_there(run_cli: Run, folder: Path, store: Any) -> None:
+    for args, said in (
+        (("s3://nobody/rules.json", "s3://bucket/reg"), "cannot read s3://nobody/rules.json: "),
+        (("s3://bucket/rules.json", "s3://bucket/x/*.pb"), "no model matches s3://bucket/x/*.pb"),
+        (("s3://bucket/rules.json", "s3://bucket/x.pb"), "cannot read s3://bucket/x.pb: "),
+    ):
+        done = run_cli("apply", *args, "-o", "s3://bucket/out/", cwd=folder)
+        assert done.code == 1
+        assert done.stderr.splitlines()[-1].startswith(f"graphpatch: {said}")
+        assert "Traceback" not in done.stderr
+    done = run_cli(*ARGS[:4], "s3://nobody/out", cwd=folder)
+    assert done.code == 1
+    assert "cannot write s3://nobody/out/" in done.stderr
+
+
+def test_every_real_model(run_cli: Run, tmp_path: Path, store: Any, models_folder: Path) -> None:
+    rule = {"match": {"op": ["Relu", "MatMul"]}, "patch": {"stop_gradient": True}}
+    (tmp_path / "rules.json").write_text(rules_text(rule | {"expect": {"min": 0}}))
+    store.put(str(models_folder), "bucket/models", recursive=True)
+    args = ("apply", tmp_path / "rules.json")
+    here = run_cli(*args, models_folder, "-o", tmp_path / "here", "-j", "1", timeout=600)
+    target = "s3://bucket/patched"
+    there = run_cli(*args, "s3://bucket/models", "-o", target, "-j", "2", timeout=600)
+    assert there.code == here.code
+    assert there.stderr.splitlines()[0] == here.stderr.splitlines()[0]
+    store.get("bucket/patched", str(tmp_path / "fetched"), recursive=True)
+    found = [name for name in catalogue.models() if (tmp_path / "here" / name).exists()]
+    assert len(found) > 200
+    for name in found:
+        assert content(tmp_path / "fetched" / name) == content(tmp_path / "here" / name)
