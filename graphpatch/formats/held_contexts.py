@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
@@ -16,11 +16,23 @@ from graphpatch.names import op_of
 COLLECTION = 4  # the field of MetaGraphDef: map<string, CollectionDef>
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """A loop that has its context: its ends by name, and whether gradients may pass it."""
+
+    exits: tuple[str, ...]
+    enters: tuple[str, ...]
+    back_prop: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The ops in loops that have contexts, their Exits among them; and those in branches."""
+    """The ops in loops that have contexts, their Exits among them; and those in branches.
 
-    in_loops: frozenset[str] = frozenset()
+    Of an op in a loop it is told in which: the innermost.
+    """
+
+    in_loops: Mapping[str, Loop] = field(default_factory=dict)
     in_branches: frozenset[str] = frozenset()
 
 
@@ -41,27 +53,47 @@ def _parts(model: Model, outer: Field, number: int) -> list[Field]:
 
 
 def _held(model: Model, meta: Field) -> Held:
-    in_loops, in_branches = set(), set()
+    loops: list[Any] = []
+    branches: list[Any] = []
     for part in _parts(model, meta, COLLECTION):
         entry = encoded(COLLECTION, model.source.data[part.value : part.end])
         for key, held in message(MetaGraphDef, entry).collection_def.items():
             for raw in held.bytes_list.value if key == "while_context" else ():
-                in_loops |= set(_loop_ops(message(message_class("WhileContextDef"), raw)))
+                loops += _loops(message(message_class("WhileContextDef"), raw))
             for raw in held.bytes_list.value if key == "cond_context" else ():
-                found = message(message_class("CondContextDef"), raw)
-                in_branches |= {op_of(text) for text in found.values_def.values}
-                in_loops |= set(_nested_ops(found))
-    return Held(frozenset(in_loops), frozenset(in_branches))
+                branches.append(message(message_class("CondContextDef"), raw))
+                loops += _nested(branches[-1])
+    in_loops = {name: one for loop in loops for one in [_loop(loop)] for name in _ops(loop)}
+    return Held(in_loops, frozenset(name for one in branches for name in _values(one)))
 
 
-def _loop_ops(context: Any) -> Iterator[str]:
-    yield from map(op_of, (*context.loop_exit_names, *context.values_def.values))
-    yield from _nested_ops(context)
+def _loop(context: Any) -> Loop:
+    exits, enters = (
+        tuple(map(op_of, names)) for names in (context.loop_exit_names, context.loop_enter_names)
+    )
+    return Loop(exits, enters, context.back_prop)
 
 
-def _nested_ops(context: Any) -> Iterator[str]:
+def _ops(context: Any) -> Iterator[str]:
+    yield from map(op_of, context.loop_exit_names)
+    yield from _values(context)
+
+
+def _values(context: Any) -> Iterator[str]:
+    """The ops in a context. It lists what it reads from outside too, once more apart."""
+    outside = {pair.key for pair in context.values_def.external_values}
+    return (op_of(text) for text in context.values_def.values if text not in outside)
+
+
+def _loops(context: Any) -> Iterator[Any]:
+    """A loop, then those that lie in it."""
+    yield context
+    yield from _nested(context)
+
+
+def _nested(context: Any) -> Iterator[Any]:
     for nested in context.nested_contexts:
         if nested.HasField("while_ctxt"):
-            yield from _loop_ops(nested.while_ctxt)
+            yield from _loops(nested.while_ctxt)
         elif nested.HasField("cond_ctxt"):
-            yield from _nested_ops(nested.cond_ctxt)
+            yield from _nested(nested.cond_ctxt)

@@ -37,7 +37,7 @@ def models() -> dict[str, Path]:
 
 def sample() -> set[str]:
     """The names of some models of every kind that are quickly run."""
-    small = [n for n, path in models().items() if _size(path) < LARGE and HEAVY not in n]
+    small = [n for n, path in models().items() if size(path) < LARGE and HEAVY not in n]
     return set(small[::SAMPLE_STEP])
 
 
@@ -51,7 +51,8 @@ def every_model(slow: bool = False) -> list[Any]:
     ]
 
 
-def _size(path: Path) -> int:
+def size(path: Path) -> int:
+    """The bytes of a model's file."""
     return (path / SAVED_MODEL if path.is_dir() else path).stat().st_size
 
 

@@ -1,14 +1,15 @@
 """What tf.gradients gives for each pair of a real model, and what `doctor` foretells.
 
 TensorFlow itself aborts on some graphs, so this runs in a process of its own: see `forward.Worker`.
-As a script it prints the agreement over all real models: python -m tests.models.doctor_oracle
+The agreement over all real models, as a figure: python scripts/doctor_agreement.py
 """
 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections import Counter
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ class Agreement:
     verdicts: Counter[str] = field(default_factory=Counter)
     differing: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    foretold: Counter[str] = field(default_factory=Counter)  # and of these, by verdict, that came
+    unasked: int = 0  # pairs for which there was no time
+    apart: int = 0  # pairs that no tensor connects
 
     @property
     def agreeing(self) -> int:
@@ -55,13 +59,13 @@ def _is_float(node: Node) -> bool:
     return bool(node.outputs) and all(arg.dtype in DIFFERENTIABLE for arg in node.outputs or ())
 
 
-def compare(name: str, control_flow_v2: bool = True) -> Agreement:
-    """Ask both about every pair of a placeholder and an output of a model."""
+def compare(name: str, control_flow_v2: bool = True, seconds: float = float("inf")) -> Agreement:
+    """Ask both about every pair of a placeholder and an output of a model, for so long."""
     import tensorflow as tf
 
     tf1 = tf.compat.v1
     (tf1.enable_control_flow_v2 if control_flow_v2 else tf1.disable_control_flow_v2)()
-    found = Agreement()
+    found, end = Agreement(), time.monotonic() + seconds
     path = catalogue.models()[name]
     try:
         model = graphpatch.load(path)
@@ -72,30 +76,95 @@ def compare(name: str, control_flow_v2: bool = True) -> Agreement:
     message = catalogue.read(path)
     metas = message.meta_graphs if hasattr(message, "meta_graphs") else [message]
     for meta, graph in zip(metas, seen, strict=True):
-        _compare(meta, graph.diagnoses, found)
+        try:
+            compare_pairs(meta, graph.diagnoses, found, end)
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            found.refused.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
     return found
 
 
-def _compare(meta: Any, diagnoses: Any, found: Agreement) -> None:
-    import tensorflow as tf
+def compare_pairs(
+    meta: Any, diagnoses: Sequence[Diagnosis], found: Agreement, end: float = float("inf")
+) -> None:
+    """Ask TensorFlow about these pairs of a message's graph, until so late.
 
-    graph = None
-    for foretold in diagnoses:
-        if graph is None:
-            try:
-                graph = imported(meta)
-            except (ValueError, TypeError, tf.errors.OpError) as error:
-                found.refused.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
-                return
-        verdict, says = ask(graph, foretold.source, foretold.target)
-        found.pairs += 1
-        found.verdicts[verdict] += 1
+    Raises what TensorFlow does where it refuses to import the message.
+    """
+    asked = Asked(meta) if diagnoses else None
+    for some in _by_target(diagnoses):
+        if asked is None or time.monotonic() > end:
+            found.unasked += len(some)
+        else:
+            _compare(asked, some, found)
+
+
+def _by_target(diagnoses: Iterable[Diagnosis]) -> Iterator[list[Diagnosis]]:
+    grouped: dict[str, list[Diagnosis]] = {}
+    for one in diagnoses:
+        grouped.setdefault(one.target, []).append(one)
+    yield from grouped.values()
+
+
+def _compare(asked: Asked, some: Sequence[Diagnosis], found: Agreement) -> None:
+    """The pairs of one target. What seems to differ is asked again, alone in a new graph."""
+    verdicts = asked.of(some[0].target, [one.source for one in some])
+    for foretold, (verdict, says) in zip(some, verdicts, strict=True):
         if not agree(foretold, verdict, says):
+            verdict, says = ask(asked.renewed(), foretold.source, foretold.target)
+        found.pairs += 1
+        found.apart += not foretold.connected
+        found.verdicts[verdict] += 1
+        if agree(foretold, verdict, says):
+            found.foretold[verdict] += 1
+        else:
             mine = f"{foretold.verdict} {foretold.says}"
             pair = f"{foretold.source} -> {foretold.target}"
             found.differing.append(f"{pair}: {verdict} {says}; doctor: {mine}")
+
+
+class Asked:
+    """A graph that is asked about many pairs: what gradients leave in it, no later one reads.
+
+    tf.gradients looks from the sources on and from the targets back, so ops added since are never
+    between them. After an error the control-flow context in which it came is left.
+    """
+
+    def __init__(self, meta: Any) -> None:
+        self.meta, self.graph = meta, imported(meta)
+
+    def of(self, target: str, sources: Sequence[str]) -> list[tuple[str, str]]:
+        """What tf.gradients gives for each source: asked at once, and alone where that raises."""
+        if len(sources) > 1:
+            try:
+                found = gradients(self.graph, target, sources)
+                return [("flows" if one else "none", "") for one in found]
+            except Exception:
+                self._leave()
+        return [self._alone(source, target) for source in sources]
+
+    def _alone(self, source: str, target: str) -> tuple[str, str]:
+        verdict, says = ask(self.graph, source, target)
         if verdict == "error":
-            graph = None  # what was built until then stays in the graph
+            self._leave()
+        return verdict, says
+
+    def _leave(self) -> None:
+        self.graph._set_control_flow_context(None)
+
+    def renewed(self) -> Any:
+        """The graph, imported anew."""
+        self.graph = imported(self.meta)
+        return self.graph
+
+
+def gradients(graph: Any, target: str, sources: Sequence[str]) -> list[bool]:
+    """For which sources tf.gradients gives a tensor."""
+    import tensorflow as tf
+
+    with graph.as_default():
+        ends = [graph.get_tensor_by_name(name) for name in sources]
+        found = tf.gradients(graph.get_tensor_by_name(target), ends)
+    return [one is not None for one in found]
 
 
 def agree(foretold: Diagnosis, verdict: str, says: str) -> bool:
@@ -109,15 +178,11 @@ def agree(foretold: Diagnosis, verdict: str, says: str) -> bool:
 
 def ask(graph: Any, source: str, target: str) -> tuple[str, str]:
     """What tf.gradients gives: flows, none, or error and what is raised."""
-    import tensorflow as tf
-
-    with graph.as_default():
-        ends = [graph.get_tensor_by_name(name) for name in (target, source)]
-        try:
-            [found] = tf.gradients(ends[0], [ends[1]])
-        except Exception as error:  # whatever a gradient function raises is the answer
-            return "error", f"{type(error).__name__}: {error}"
-    return ("none" if found is None else "flows"), ""
+    try:
+        [found] = gradients(graph, target, [source])
+    except Exception as error:  # whatever a gradient function raises is the answer
+        return "error", f"{type(error).__name__}: {error}"
+    return ("flows" if found else "none"), ""
 
 
 def imported(meta: Any) -> Any:
@@ -166,27 +231,3 @@ def mend(name: str) -> Mended:
         if ("flows", "") not in verdicts:
             found.failing.append(f"{pair.source} -> {pair.target}: {verdicts}")
     return found
-
-
-def main() -> None:
-    """Print the agreement over all models, and each disagreement."""
-    from tests.models.forward import Worker
-
-    worker, total = Worker(), Agreement()
-    for name in catalogue.models():
-        try:
-            found = worker(compare, name)
-        except BrokenProcessPool:
-            print(f"{name}: TensorFlow aborts", flush=True)  # noqa: T201
-            continue
-        total.pairs += found.pairs
-        total.verdicts += found.verdicts
-        total.differing += [f"{name}: {text}" for text in found.differing]
-        total.refused += [f"{name}: {text}" for text in found.refused]
-    print(*total.differing, *total.refused, sep="\n")  # noqa: T201
-    models = len(catalogue.models())
-    print(f"{total.agreeing} of {total.pairs} pairs of {models} models: {total.verdicts}")  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()

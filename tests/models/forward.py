@@ -64,11 +64,13 @@ class Worker:
     def __init__(self) -> None:
         self.pool = self._started()
 
-    def __call__(self, ask: Callable[..., Any], *args: object) -> Any:
-        """The answer, or BrokenProcessPool."""
+    def __call__(self, ask: Callable[..., Any], *args: object, timeout: float | None = None) -> Any:
+        """The answer; or BrokenProcessPool, or TimeoutError after so many seconds."""
         try:
-            return self.pool.submit(ask, *args).result()
-        except BrokenProcessPool:
+            return self.pool.submit(ask, *args).result(timeout)
+        except (BrokenProcessPool, TimeoutError):
+            for process in list(self.pool._processes.values()):
+                process.kill()
             self.pool = self._started()
             raise
 

@@ -10,6 +10,7 @@ from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, diffe
 from graphpatch.analysis.doctor.slots import takes
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
+from graphpatch.formats.held_contexts import Held
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
@@ -30,12 +31,12 @@ CUSTOM = "CustomGradient-"
 class Answers:
     """The answers of the ops of a graph, whose functions are looked into once.
 
-    `contexts` are the Exits of v1 loops that have their contexts. `control_flow_v2` is TensorFlow
-    2's default. `tape`: functions are differentiated op by op, as a GradientTape does.
+    `held` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
+    `tape`: functions are differentiated op by op, as a GradientTape does.
     """
 
     graph: Graph
-    contexts: frozenset[str] = frozenset()
+    held: Held = field(default_factory=Held)
     control_flow_v2: bool = True
     tape: bool = False
     barred: frozenset[str] = frozenset()  # op types that count as letting nothing through
@@ -57,8 +58,8 @@ class Answers:
         self, body: Body, sources: Sequence[Tensor], targets: Sequence[Tensor]
     ) -> Backward:
         """How far the gradients of `targets` come on their way to `sources`."""
-        contexts = self.contexts if body.is_main else None
-        return differentiate(self.wiring(body), sources, targets, self.ask, contexts)
+        held = self.held if body.is_main else None
+        return differentiate(self.wiring(body), sources, targets, self.ask, held)
 
     def ask(self, wiring: Wiring, index: int) -> Answer:
         """What an op answers where a gradient comes to one of its outputs."""

@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from graphpatch.analysis.doctor.loops import Loops
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.formats.held_contexts import Held
 from graphpatch.graph.body import Node
 from graphpatch.patches.flow import EXITS
 
@@ -79,26 +81,34 @@ def differentiate(
     sources: Sequence[Tensor],
     targets: Sequence[Tensor],
     ask: Ask,
-    contexts: frozenset[str] | None,
+    held: Held | None,
 ) -> Backward:
     """Follow the gradients of `targets` back to `sources`.
 
-    `ask` says what an op answers; `contexts` are the Exits of v1 loops that have their contexts,
-    None in a function, whose loops are rebuilt. Refusals are listed in TensorFlow's order; it
-    stops at the first, and what lies beyond is what would come after it is mended.
+    `ask` says what an op answers; `held` are the v1 loops that have their contexts, None in a
+    function, whose loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the
+    first, and what lies beyond is what would come after it is mended.
     """
     found = between(wiring, sources, targets)
     done = Backward(wiring, set(found), set(targets))
-    loops = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
-    bare = [i for i in loops if contexts is not None and wiring.body.heads.names[i] not in contexts]
+    exits = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
+    names = wiring.body.heads.names
+    bare = [i for i in exits if held is not None and names[i] not in held.in_loops]
     if bare:
         node = Node(wiring.body, bare[0])
         says = "AttributeError: 'NoneType' object has no attribute 'outer_context'"
         done.refusals.append(Refusal(node, "loop", says))
+    loops = Loops(wiring, held or Held())
+    loops.take_in(found)
     pending = _pending(wiring, found)
-    ends = _ends(wiring, sources, pending)
     ready = dict.fromkeys(index for index, _ in targets if pending.get(index) == 0)
-    (_spread if loops else _step)(done, pending, ends, deque(ready), ask)
+    loose = loops.begin(pending, ready)
+    done.got |= {(index, 0) for index in loose}
+    ends, queue = _ends(wiring, sources, pending), deque([*ready, *loose])
+    if exits and not loops.states:
+        _spread(done, pending, ends, queue, ask)
+    else:
+        _step(done, pending, ends, queue, ask, loops)
     return done
 
 
@@ -113,31 +123,32 @@ def _pending(wiring: Wiring, found: Sequence[int]) -> dict[int, int]:
 
 
 def _step(
-    done: Backward, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
+    done: Backward,
+    pending: dict[int, int],
+    ends: set[int],
+    queue: deque[int],
+    ask: Ask,
+    loops: Loops,
 ) -> None:
-    """Visit each op once, when all that read it were visited."""
+    """Visit each op when all that read it were visited; in loops, as TensorFlow does there."""
     while queue:
         index = queue.popleft()
         done.visited.add(index)
         if index not in ends:
-            _visit(done, index, ask)
-        for producer, _ in done.wiring.inputs(index):
-            if producer in pending:
-                pending[producer] -= 1
-                if not pending[producer]:
-                    queue.append(producer)
+            _visit(done, index, ask, loops)
+        queue += loops.after(index, pending, done.got)
 
 
 def _spread(
     done: Backward, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
 ) -> None:
-    """Visit ops until no tensor gets a gradient any more: with contexts, loops are no obstacle."""
+    """Visit ops until no tensor gets a gradient any more: what would be, had loops contexts."""
     while queue:
         index = queue.popleft()
         if index not in pending or index in ends or index in done.visited:
             continue
         done.visited.add(index)
-        _visit(done, index, ask)
+        _visit(done, index, ask, None)
         queue += [tensor[0] for tensor in done.wiring.inputs(index) if tensor in done.got]
 
 
@@ -150,11 +161,17 @@ def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) ->
     }
 
 
-def _visit(done: Backward, index: int, ask: Ask) -> None:
+def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
     outputs = max(len(done.wiring.outputs(index)), 1)
     if index < 0 or not any((index, output) in done.got for output in range(outputs)):
         return
+    if loops is not None and not loops.passes(index, done.got):
+        return
     answer = ask(done.wiring, index)
     done.refusals += answer.refusals
+    if loops is not None and answer.slots and not answer.refusals:
+        raised = loops.refusal(index)
+        if raised:
+            done.refusals.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
     inputs = done.wiring.inputs(index)
     done.got |= {inputs[slot] for slot in answer.slots if slot < len(inputs)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,7 +81,7 @@ class Doctor:
         main = self.session.graph.main
         wiring = self.session.wiring(main)
         ends = wiring.spelled(source), wiring.spelled(target)
-        refused = target_refusal(wiring, target, self.session.contexts)
+        refused = target_refusal(wiring, target, self.session.held.in_loops)
         there = self.session.backward(main, [source], [target])
         on_tape = self.tape.backward(main, [source], [target]) if self._calls else there
         verdict = "error" if refused else self._verdict(self.session, there, source, target)
@@ -215,7 +215,7 @@ def _stalled(node: Node) -> Finding:
     return Finding("loop", node, None, what, "None: the loop is never visited", LOOP_REMEDY)
 
 
-def target_refusal(wiring: Wiring, target: Tensor, in_loops: frozenset[str]) -> str:
+def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str]) -> str:
     """What tf.gradients raises for a target that it makes no ones like; or nothing.
 
     A tensor in a loop cannot be read from outside the loop, not even its shape, where that is not

@@ -173,7 +173,7 @@ def _stripped(asked: Asked) -> Iterator[Node]:
 
 def _branches(asked: Asked) -> Iterator[Node]:
     for node in asked.on_way:
-        held = asked.held.in_branches | asked.held.in_loops
+        held = asked.held.in_branches | asked.held.in_loops.keys()
         if node.body.is_main and node.op in JOINS and node.name not in held:
             yield node
 

@@ -57,8 +57,8 @@ def survey(
 def doctor(graph: Graph, held: Held, control_flow_v2: bool = True) -> Doctor:
     """Whom to ask about the pairs of one graph. Raises ModelError where it is broken."""
     check(graph)
-    session = Answers(graph, held.in_loops, control_flow_v2)
-    return Doctor(session, Answers(graph, held.in_loops, control_flow_v2, tape=True))
+    session = Answers(graph, held, control_flow_v2)
+    return Doctor(session, Answers(graph, held, control_flow_v2, tape=True))
 
 
 def _seen(
