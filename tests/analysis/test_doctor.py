@@ -76,7 +76,7 @@ CAUSES: dict[str, tuple[list[NodeDef], str, list[tuple[str, str]], bool]] = {
         [node("a", "Greater", "x", "x"), cast("y", "a", "bool", "float32")],
         "none",
         [("comparison", "a")],
-        False,
+        False,  # both sides are the same tensor
     ),
     "casts there and back": (
         [
@@ -86,6 +86,40 @@ CAUSES: dict[str, tuple[list[NodeDef], str, list[tuple[str, str]], bool]] = {
         ],
         "none",
         [("cast", "a")],
+        True,
+    ),
+    "a comparison, cast to a float": (
+        [node("a", "Greater", "x", "w"), const("w"), cast("y", "a", "bool", "float32")],
+        "none",
+        [("comparison", "a")],
+        True,
+    ),
+    "a rest": ([const("w"), node("y", "TruncateMod", "x", "w")], "error", [("missing", "y")], True),
+    "a quotient without its rest": (
+        [const("w"), node("y", "FloorDiv", "w", "x")],
+        "none",
+        [("step", "y")],
+        True,
+    ),
+    "points on a line": (
+        [const("w"), node("n", "Const", dtype="int32"), node("y", "LinSpace", "x", "w", "n")],
+        "none",
+        [("not_differentiable", "y")],
+        True,
+    ),
+    "noise with this mean": (
+        [
+            node("n", "Const", dtype="int32"),
+            node("y", "RandomPoissonV2", "n", "x", R="float32", dtype="float32"),
+        ],
+        "error",
+        [("missing", "y")],
+        True,
+    ),
+    "contrast": (
+        [const("w"), node("y", "AdjustContrastv2", "x", "w")],
+        "error",
+        [("missing", "y")],
         True,
     ),
     "a cast alone": ([cast("y", "x", "float32", "int32")], "none", [("cast", "y")], False),

@@ -1,6 +1,7 @@
 """`doctor` foretells what TensorFlow does with every tensor of v1 loops and branches that it built.
 
-Of real models only placeholders and outputs are asked about; here it is what lies inside, too.
+Of real models only placeholders and outputs are asked about; here it is what lies inside, too. And
+what its rules mend has the gradient that was meant.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphpatch
+from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import survey
 from tests.models.doctor_oracle import Agreement, compare_pairs
 from tests.tf import loop_graphs
@@ -70,3 +73,58 @@ def test_the_gradient_of_a_gradient(tmp_path: Path) -> None:
     found = agreement(loop_graphs.built(tf1, build), tmp_path)
     assert found.differing == []
     assert found.verdicts["flows"]
+
+
+X, W = np.float32([[0.3, -1.2], [2.6, 0.4]]), np.float32(0.7)
+
+
+def line(x: Any) -> Any:
+    return tf.linspace(x[0, 0], x[0, 1], 3)
+
+
+# What no gradient comes back through, and the gradient of its sum by x once it is mended.
+MENDED: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "Round": (tf.round, np.ones_like(X)),
+    "Sign": (tf.sign, 1 / (1 + abs(X)) ** 2),
+    "FloorDiv": (lambda x: tf1.floordiv(x, W), np.full_like(X, 1 / W)),
+    "FloorDiv, the divisor": (lambda x: tf1.floordiv(W, x), -W / X**2),
+    "TruncateMod": (lambda x: tf1.truncatemod(x, W), np.ones_like(X)),
+    "TruncateMod, the divisor": (lambda x: tf1.truncatemod(W, x), -np.trunc(W / X)),
+    "Greater, cast": (
+        lambda x: tf.cast(x > W, tf.float32),
+        1 / (1 + abs(X - W)) ** 2,
+    ),
+    "Less, cast": (
+        lambda x: tf.cast(x > W, tf.float32),
+        1 / (1 + abs(X - W)) ** 2,
+    ),
+    "casts": (lambda x: tf.cast(tf.cast(x, tf.int32), tf.float32), np.ones_like(X)),
+    "StopGradient": (tf.stop_gradient, np.ones_like(X)),
+    "LinSpace": (line, np.float32([[1.5, 1.5], [0, 0]])),
+    "RandomPoissonV2": (lambda x: tf.random.poisson([], tf.abs(x)), np.sign(X)),
+    "RandomPoissonV2, several": (lambda x: tf.random.poisson([3], tf.abs(x)), 3 * np.sign(X)),
+    "AdjustContrastv2": (
+        lambda x: tf.image.adjust_contrast(x[None, :, :, None], W) * X[None, :, :, None],
+        W * X + (1 - W) * X.mean(),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MENDED)
+def test_what_its_rules_mend_has_the_gradient_that_was_meant(case: str, tmp_path: Path) -> None:
+    build, expected = MENDED[case]
+    with tf1.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, X.shape, "x")
+        tf1.identity(tf.reduce_sum(build(x)), name="y")
+    path = tmp_path / "model.pb"
+    path.write_bytes(graph.as_graph_def().SerializeToString())
+    fixed = fix(graphpatch.load(path), ["x"], ["y"])
+    assert fixed.left == []
+    patched = tmp_path / "patched.pb"
+    fixed.model.save(patched)
+    with tf1.Graph().as_default() as graph:
+        tf1.import_graph_def(tf1.GraphDef.FromString(patched.read_bytes()), name="")
+        [dx] = tf1.gradients(graph.get_tensor_by_name("y:0"), [graph.get_tensor_by_name("x:0")])
+        with tf1.Session() as session:
+            found = session.run(dx, {"x:0": X})
+    np.testing.assert_allclose(found, expected, rtol=2e-5)

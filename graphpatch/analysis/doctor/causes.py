@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from graphpatch import opdefs
 from graphpatch.analysis.doctor.answers import CALLS, override
 from graphpatch.analysis.doctor.look import Finding, Look, Rule, rule_for
+from graphpatch.analysis.doctor.mends import mends
 from graphpatch.analysis.doctor.slots import ZERO
-from graphpatch.analysis.doctor.way import Step
-from graphpatch.analysis.doctor.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
-from graphpatch.graph.body import Node
 from graphpatch.patches.place import OP_BY_OP
 
 STEPS = frozenset({"Ceil", "Floor", "FloorDiv", "Rint", "Round", "TruncateDiv"})
@@ -26,14 +24,6 @@ ZEROS = "zeros: the gradient is there, and every element of it is 0"
 
 STRAIGHT = "let it count as the identity on the way back (straight_through)"
 OUTSIDE = "no gradient can be given to it; differentiate by a tensor behind it"
-
-
-def _straight(look: Look) -> list[Rule]:
-    if not look.is_identity_in_shape:
-        return []
-    slot = look.step.slot
-    patch = {"straight_through": True if not slot else {"input": slot}}
-    return [rule_for(look.node, "passes gradients", patch)]
 
 
 def _stock(look: Look) -> list[Rule]:
@@ -103,10 +93,10 @@ CAUSES = (
           'register the key where the file is loaded, or take it off ("stock")', _stock),
     Cause("prevent", _raises("prevent"),
           "PreventGradient: whoever put it there wants no gradient here",
-          "{says}", STRAIGHT, _straight),
+          "{says}", STRAIGHT, mends),
     Cause("missing", _raises("missing"),
           "{op} has no gradient registered", "{says}",
-          "give it one (override_gradient), or stop gradients behind it", _straight),
+          "give it one (override_gradient), or stop gradients behind it", mends),
     Cause("tensor_array", _raises("tensor_array"),
           "{op}, of a TensorArray of TensorFlow 1, while control flow v2 is on",
           "{says}, without a text",
@@ -115,17 +105,18 @@ CAUSES = (
           "{op} of a v1 loop from which no Exit leads to the target: no loop of gradients is made",
           "{says}", "take a target behind the loop: what an Exit of it gives"),
     Cause("stop_gradient", _is(frozenset({"StopGradient"})),
-          "StopGradient: somebody stopped the gradient here", NONE, STRAIGHT, _straight),
+          "StopGradient: somebody stopped the gradient here", NONE, STRAIGHT, mends),
     Cause("step", _is(STEPS),
-          "{op}, a step function: TensorFlow's gradient of it is None", NONE, STRAIGHT, _straight),
+          "{op}, a step function: TensorFlow's gradient of it is None", NONE, STRAIGHT, mends),
     Cause("zero", _is(ZERO),
-          "{op}, a step function: TensorFlow's gradient of it is zero", ZEROS, STRAIGHT, _straight),
+          "{op}, a step function: TensorFlow's gradient of it is zero", ZEROS,
+          "let it count as something smooth (fast_sigmoid_surrogate), or as the identity", mends),
     Cause("argmax", _is(frozenset({"ArgMax", "ArgMin"})),
           "{op}: where the largest element is, as an {given}", NONE,
           "take the value itself (Max, or a softmax) as the loss"),
     Cause("comparison", _is(COMPARISONS),
           "{op}, a comparison: it gives {given}", NONE,
-          "take the loss before it; for masks, Mul by the mask lets gradients by"),
+          "let it and a Cast behind it count as something smooth; or take the loss before it"),
     Cause("cast", lambda look: look.op == "Cast" and look.given not in DIFFERENTIABLE,
           "a cast from {read} to {given}: {given} carries no gradient", NONE,
           "leave the cast out, or let it and the cast back count as one identity"),
@@ -145,10 +136,10 @@ CAUSES = (
           "{op} gives {given}, which carries no gradient", NONE, OUTSIDE),
     Cause("not_differentiable", _state("none"),
           "{op} is registered as not differentiable", NONE,
-          "give it a gradient (override_gradient), or let it count as the identity", _straight),
+          "give it a gradient (override_gradient), or let it count as the identity", mends),
     Cause("slot", lambda look: True,
           "{op} has a gradient, but none for input {slot}", NONE,
-          "give it one by a formula (override_gradient)"),
+          "give it one by a formula (override_gradient)", mends),
 )
 # fmt: on
 
@@ -156,26 +147,3 @@ CAUSES = (
 def explain(look: Look) -> Finding:
     """Why no gradient comes back through this op."""
     return next(cause for cause in CAUSES if cause.applies(look)).finding(look)
-
-
-def with_way_back(finding: Finding, wiring: Wiring, behind: Sequence[Step]) -> Finding:
-    """The finding of a cast, mended where the way casts back at once: both as one identity."""
-    if finding.kind != "cast" or finding.rules or not behind:
-        return finding
-    last = Node(wiring.body, behind[0].index)
-    if last.op != "Cast" or wiring.dtype((last.index, 0)) not in DIFFERENTIABLE:
-        return finding
-    pattern = {
-        "nodes": {
-            "first": {"op": "Cast", "name": finding.node.name},
-            "last": {"op": "Cast", "name": last.name},
-        },
-        "edges": [["first", "last", {"input": 0}]],
-    }
-    rule = {
-        "name": f"casts there and back pass gradients: {last.name}",
-        "match": {"pattern": pattern, "body": wiring.body.label},
-        "patch": {"override_gradient": {"formula": "dy"}, "on": "match"},
-        "expect": 1,
-    }
-    return replace(finding, rules=[rule])

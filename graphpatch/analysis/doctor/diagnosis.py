@@ -8,8 +8,9 @@ from typing import Any
 
 from graphpatch.analysis.doctor.answers import CALLS, Answers, called
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal
-from graphpatch.analysis.doctor.causes import explain, with_way_back
+from graphpatch.analysis.doctor.causes import explain
 from graphpatch.analysis.doctor.look import Finding, Look
+from graphpatch.analysis.doctor.mends import with_way_back
 from graphpatch.analysis.doctor.slots import ZERO
 from graphpatch.analysis.doctor.way import (
     A_RULE,
