@@ -45,3 +45,5 @@ def test_what_its_rules_mend_flows(name: str, worker: Worker) -> None:
         pytest.skip("nothing that a rule mends")
     assert found.failing == []
     assert found.pairs
+    assert found.idle == []
+    assert len(found.zero) < found.ran or not found.ran

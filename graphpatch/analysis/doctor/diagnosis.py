@@ -32,7 +32,8 @@ LOOP_REMEDY = (
 )
 
 IN_FUNCTIONS = (
-    "SymbolicGradient gives a tensor for each input of a function: zeros, where nothing comes back"
+    "SymbolicGradient gives a tensor for each input of a function: zeros where nothing comes back, "
+    "or an error in the run where it knows no gradient of an op (--run shows which)"
 )
 
 
@@ -40,9 +41,10 @@ IN_FUNCTIONS = (
 class Diagnosis:
     """What `tf.gradients` gives for one pair: `flows`, `zero`, `none` or `error`.
 
-    `tape` is what a GradientTape gives, which looks into functions. `connected` is whether any
-    tensor leads from the source to the target; `way` are the tensors of the way with the fewest
-    obstacles, and `findings` what blocks it, from the target back.
+    `tape` is what a GradientTape gives: the functions of an object-based SavedModel are restored,
+    and it looks into them; over any other graph (`wrap_function`) it does what tf.gradients does.
+    `connected` is whether any tensor leads from the source to the target; `way` are the tensors of
+    the way with the fewest obstacles, and `findings` what blocks it, from the target back.
     """
 
     source: str
@@ -86,14 +88,16 @@ class Doctor:
         there = self.session.backward(main, [source], [target])
         on_tape = self.tape.backward(main, [source], [target]) if self._calls else there
         verdict = "error" if refused else self._verdict(self.session, there, source, target)
-        taped = "error" if refused else self._verdict(self.tape, on_tape, source, target)
+        within = "error" if refused else self._verdict(self.tape, on_tape, source, target)
         says = refused or (there.refusals[0].says if there.refusals else "")
-        if verdict == "flows" and taped != "flows":
-            says = IN_FUNCTIONS
+        if verdict == "flows" and within != "flows":
+            says = on_tape.refusals[0].says if on_tape.refusals else IN_FUNCTIONS
+            verdict = "flows" if on_tape.refusals else "zero"
+        taped = within if self.session.graph.is_object_based else verdict
         steps = self._way(wiring, source, target)
         if steps is None:
             return Diagnosis(*ends, verdict, taped, False, says)
-        findings = [] if verdict == taped == "flows" else list(self._all(on_tape, source, steps))
+        findings = [] if verdict == within == "flows" else list(self._all(on_tape, source, steps))
         if refused:
             findings.insert(0, _target_finding(wiring, target, refused))
         way = spelled(wiring, source, steps)

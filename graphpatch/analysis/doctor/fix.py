@@ -104,7 +104,7 @@ class _Healing:
 
 
 def _is_sick(one: Diagnosis) -> bool:
-    return one.connected and (one.verdict, one.tape) != ("flows", "flows")
+    return one.connected and (one.verdict != "flows" or bool(one.findings))
 
 
 def _mendable(pair: Diagnosis) -> Iterator[Finding]:
