@@ -43,6 +43,10 @@ class CutError(GraphpatchError):
     """A gradient cannot be taken in parts there: no such tensor, no cut, no gradient."""
 
 
+class UnsafeError(GraphpatchError):
+    """A model would touch files, the network or Python if it ran, and nobody allowed it."""
+
+
 class OutputError(GraphpatchError):
     """The result cannot be written where it was asked for."""
 

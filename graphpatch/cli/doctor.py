@@ -13,6 +13,7 @@ from graphpatch.analysis.doctor.diagnosis import Diagnosis
 from graphpatch.analysis.doctor.fix import Fixed, fix
 from graphpatch.analysis.doctor.look import Finding
 from graphpatch.analysis.doctor.survey import Seen, survey
+from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.cli.progress import bar
 from graphpatch.errors import OutputError
 from graphpatch.formats import Model, load
@@ -33,6 +34,7 @@ WAY = 8  # tensors of a way that are printed
 @click.option("--to", "targets", multiple=True, metavar="LOSS", help="The gradient of this tensor.")
 @click.option("--fix", "rules", metavar="RULES", help="Write the rules that mend it to this file.")
 @click.option("--run", is_flag=True, help="Run the gradients too; this needs TensorFlow.")
+@click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")
 @click.option("--no-control-flow-v2", is_flag=True, help="As after disable_control_flow_v2().")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
@@ -41,6 +43,7 @@ def command(
     targets: tuple[str, ...],
     rules: str | None,
     run: bool,
+    allow_unsafe_ops: bool,
     no_control_flow_v2: bool,
     as_json: bool,
 ) -> None:
@@ -51,6 +54,8 @@ def command(
     with bar() as progress:
         loaded = load(model, progress)
         seen = survey(loaded, sources, targets, not no_control_flow_v2)
+        if run:
+            _refuse_unsafe(seen, allow_unsafe_ops)
         ran = _run(loaded, seen, not no_control_flow_v2) if run else []
         fixed = fix(loaded, sources, targets, not no_control_flow_v2) if rules else None
     if fixed is not None and rules is not None:
@@ -59,6 +64,11 @@ def command(
         click.echo(json.dumps(_document(model, seen, ran, fixed, rules)))
     else:
         click.echo("\n".join(_text(loaded, seen, ran, fixed, rules)))
+
+
+def _refuse_unsafe(seen: Sequence[Seen], allow: bool) -> None:
+    for graph in seen:
+        refuse_unsafe(graph.graph, allow, [one.target for one in graph.diagnoses])
 
 
 def _run(model: Model, seen: Sequence[Seen], control_flow_v2: bool) -> list[list[dict[str, Any]]]:

@@ -39,7 +39,7 @@ def run_pairs(
 
     Placeholders and variables get small seeded values. `gradient` is `tensor`, `none` or `error`;
     `zero` whether all of it is zero; `says` it in words. The graph runs, with all that it does:
-    not for graphs that write files or run Python.
+    `analysis.unsafe.refuse_unsafe` first, where it is not trusted.
     """
     import tensorflow as tf
 

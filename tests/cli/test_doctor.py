@@ -131,3 +131,30 @@ def training_batch_norm() -> Any:
         )
         tf.identity(norm.y, "y")
     return graph.as_graph_def()
+
+
+def test_run_refuses_ops_that_touch_files(run_cli: Run, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    path, written = tmp_path / "model.pb", tmp_path / "written"
+    path.write_bytes(writing(written).SerializeToString())
+    done = run_cli("doctor", path, "--from", "x", "--to", "y", "--run")
+    assert (done.code, done.stdout) == (1, "")
+    assert "WriteFile 'write' touches files" in done.stderr
+    assert not written.exists()
+    assert run_cli("doctor", path, "--from", "x", "--to", "y").code == 0
+    done = run_cli("doctor", path, "--from", "x", "--to", "y", "--run", "--allow-unsafe-ops")
+    assert done.code == 0
+    assert written.exists()
+
+
+def writing(path: Path) -> Any:
+    """y = exp(x), computed after a file was written."""
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    with tf1.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [2], "x")
+        write = tf.raw_ops.WriteFile(filename=str(path), contents="there", name="write")
+        with tf.control_dependencies([write]):
+            tf.exp(x, "y")
+    return graph.as_graph_def()

@@ -1,0 +1,149 @@
+"""Ops that do more than compute: what is run of somebody else's file must not hold them unasked.
+
+TensorFlow's own advice (SECURITY.md): models are programs; one that is not trusted belongs into a
+sandbox. This keeps the ops from running that reach files, the network or Python by design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from graphpatch import names, opdefs
+from graphpatch.errors import UnsafeError
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.calls import called
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.topology import upstream
+from graphpatch.names import TensorName
+
+MOST = 3
+
+_FILES = """
+    CSVDataset CSVDatasetV2 CacheDataset CacheDatasetV2 CalibrationStatisticsSaver
+    CreateSummaryDbWriter CreateSummaryFileWriter DTensorRestoreV2 DatasetToTFRecord DebugIdentity
+    DebugIdentityV2 DebugIdentityV3 DebugNanCount DebugNumericSummary DistributedSave DumpTensor
+    ExperimentalCSVDataset ExperimentalDatasetToTFRecord ExperimentalLMDBDataset
+    ExperimentalMatchingFilesDataset ExperimentalSqlDataset FileSystemSetConfiguration
+    FixedLengthRecordDataset FixedLengthRecordDatasetV2 FixedLengthRecordReader
+    FixedLengthRecordReaderV2 GenerateVocabRemapping ImmutableConst InitializeTableFromTextFile
+    InitializeTableFromTextFileV2 LMDBDataset LMDBReader ListSnapshotChunksDataset
+    LoadAndRemapMatrix LoadDataset MatchingFiles MatchingFilesDataset MergeV2Checkpoints ReadFile
+    RecordInput Restore RestoreSlice RestoreV2 Save SaveDataset SaveDatasetV2 SaveSlices SaveV2
+    SequenceFileDataset Skipgram SnapshotChunkDataset SnapshotDataset SnapshotDatasetReader
+    SnapshotDatasetV2 SnapshotNestedDatasetReader SqlDataset TFRecordDataset TFRecordDatasetV2
+    TFRecordReader TFRecordReaderV2 TextLineDataset TextLineReader TextLineReaderV2 WholeFileReader
+    WholeFileReaderV2 WriteFile
+"""
+_NETWORK = """
+    BigQueryReader BigtableClient DataServiceDataset DataServiceDatasetV2 DataServiceDatasetV3
+    DataServiceDatasetV4 GcsConfigureBlockCache GcsConfigureCredentials
+    GenerateBigQueryReaderPartitions IgniteDataset KafkaDataset KinesisDataset RegisterDataset
+    RegisterDatasetV2 Rpc RpcClient RpcServer TryRpc
+"""
+_PROCESSES = "DecodeAudio DecodeAudioV2 DecodeVideo EncodeAudio EncodeAudioV2"  # they call ffmpeg
+_GRAPHS = "DatasetFromGraph RemoteFusedGraphExecute"
+
+UNSAFE = {
+    **dict.fromkeys(_FILES.split(), "touches files"),
+    **dict.fromkeys(_NETWORK.split(), "uses the network"),
+    **dict.fromkeys(("EagerPyFunc", "PyFunc", "PyFuncStateless"), "runs Python"),
+    **dict.fromkeys(_PROCESSES.split(), "starts another program"),
+    **dict.fromkeys(_GRAPHS.split(), "runs a graph that a string holds, which is not looked into"),
+    "Abort": "ends the process",
+}
+"""Each op type, with what it does."""
+
+# Op types that touch files where an attr says so, with the values that don't.
+BY_ATTR = {
+    "DecodeProtoV2": ("descriptor_source", ("", "local://")),
+    "EncodeProto": ("descriptor_source", ("", "local://")),
+    "FixedUnigramCandidateSampler": ("vocab_file", ("",)),
+    "PrintV2": (
+        "output_stream",
+        ("", "stderr", "stdout", "log(info)", "log(warning)", "log(error)"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unsafe:
+    """An op that does more than compute, and what it does."""
+
+    node: Node
+    does: str
+
+    def __str__(self) -> str:
+        return f"{self.node} {self.does}"
+
+
+def refuse_unsafe(graph: Graph, allow: bool, fetched: Iterable[str] | None = None) -> None:
+    """Raise UnsafeError where what is to be run holds ops that do more than compute.
+
+    Looked at is what `unsafe_ops` looks at. `allow`: the model is trusted.
+    """
+    found = [] if allow else unsafe_ops(graph, fetched)
+    if found:
+        more = f", and {len(found) - MOST} more" if len(found) > MOST else ""
+        raise UnsafeError(
+            f"running it would do more than compute: {'; '.join(map(str, found[:MOST]))}{more}; "
+            f"where you trust the model, --allow-unsafe-ops lets it run (in Python: "
+            f"allow_unsafe_ops=True)"
+        )
+
+
+def unsafe_ops(graph: Graph, fetched: Iterable[str] | None = None) -> list[Unsafe]:
+    """The ops that do more than compute, among those that the tensors `fetched` need.
+
+    Control inputs and called functions with their gradient functions count; so does the whole main
+    graph where `fetched` is silent. Ops without a state count wherever they are: TensorFlow
+    computes those of constants as it imports a graph, to know shapes (measured with ReadFile).
+    """
+    found = {}
+    for node in (*_reached(graph, _needed(graph.main, fetched)), *_at_import(graph)):
+        what = unsafe(node)
+        if what is not None:
+            found[node.body.label, node.index] = what
+    return list(found.values())
+
+
+def unsafe(node: Node) -> Unsafe | None:
+    """What an op does besides computing; None where it does nothing else."""
+    if node.op in UNSAFE:
+        return Unsafe(node, UNSAFE[node.op])
+    if node.op in BY_ATTR:
+        key, harmless = BY_ATTR[node.op]
+        value = node.attr(key)
+        text = "" if value is None else value.s.decode(errors="backslashreplace")
+        if text not in harmless:
+            return Unsafe(node, f"touches files ({key} is {text!r})")
+    return None
+
+
+def _needed(body: Body, fetched: Iterable[str] | None) -> list[Node]:
+    if fetched is None:
+        return list(body)
+    marks = upstream(body, [TensorName(names.op_of(text)) for text in fetched], control=True)
+    return [Node(body, index) for index, mark in enumerate(marks) if mark]
+
+
+def _at_import(graph: Graph) -> Iterator[Node]:
+    """The ops that may run though nobody asks for them."""
+    for body in graph.bodies:
+        for op, indices in body.by_type.items():
+            known = opdefs.lookup(op)
+            if op in UNSAFE.keys() | BY_ATTR and known is not None and not known.stateful:
+                yield from (Node(body, index) for index in indices)
+
+
+def _reached(graph: Graph, nodes: Iterable[Node]) -> Iterator[Node]:
+    """These ops, and those of the functions that they call."""
+    told: set[str] = set()
+    todo = [list(nodes)]
+    while todo:
+        for node in todo.pop():
+            yield node
+            for name in called(node):
+                for one in {name, graph.library.gradients.get(name, "")} - told:
+                    told.add(one)
+                    todo.append(list(graph.functions.get(one, ())))

@@ -1,0 +1,100 @@
+"""Ops that do more than compute are found wherever they would run, and nowhere else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from graphpatch import opdefs
+from graphpatch.analysis.unsafe import BY_ATTR, UNSAFE, refuse_unsafe, unsafe_ops
+from graphpatch.errors import UnsafeError
+from graphpatch.graph.graph import Graph
+from tests import graphs
+from tests.graphs import node
+
+# What names of inputs and attrs tell, of ops that touch nothing all the same.
+NAMES = re.compile(r"file|path|url|address|directory|host$|servers|descriptor_source")
+HARMLESS = {
+    "CTCBeamSearchDecoder",  # top_paths counts
+    "ConfigureAndInitializeGlobalTPU",  # use_tfrt_host_runtime
+    "TensorSliceDataset",  # is_files says what strings are
+}
+
+
+def found(graph: Graph, *fetched: str) -> list[tuple[str, str]]:
+    return [(one.node.body.label, one.node.name) for one in unsafe_ops(graph, fetched or None)]
+
+
+def opened(*nodes: object, functions: object = ()) -> Graph:
+    return graphs.opened(graphs.graphdef(*nodes, functions=functions))  # type: ignore[arg-type]
+
+
+def test_each_is_an_op_of_tensorflow() -> None:
+    assert [op for op in (*UNSAFE, *BY_ATTR) if opdefs.lookup(op) is None] == []
+
+
+def test_no_op_that_names_files_is_forgotten() -> None:
+    for op in opdefs.table().ops:
+        words = [*(arg.name for arg in op.inputs), *(attr.name for attr in op.attrs)]
+        named = [word for word in words if NAMES.search(word)]
+        if named and not op.name.startswith("_"):
+            assert op.name in UNSAFE.keys() | BY_ATTR | HARMLESS, named
+
+
+def test_what_is_not_fetched_does_not_count() -> None:
+    graph = opened(
+        node("x", "Placeholder"),
+        node("y", "Relu", "x"),
+        node("prefix", "Placeholder", dtype="string"),
+        node("save", "SaveV2", "prefix", "prefix", "prefix", "y", dtypes=["float32"]),
+    )
+    assert found(graph) == [("main", "save")]
+    assert found(graph, "y:0") == []
+
+
+def test_a_control_input_counts() -> None:
+    graph = opened(
+        node("name", "Placeholder", dtype="string"),
+        node("write", "SaveV2", "name", "name", "name", dtypes=[]),
+        node("x", "Placeholder"),
+        node("y", "Relu", "x", "^write"),
+    )
+    assert found(graph, "y:0") == [("main", "write")]
+
+
+def test_called_functions_and_their_gradients_count() -> None:
+    call = graphs.function("f", ["a"], [node("r", "Relu", "a")], {"b": "r:activations:0"})
+    spy = node("py", "PyFunc", "a", token="t", Tin=["float32"], Tout=["float32"])
+    gradient = graphs.function("g", ["a", "db"], [spy], {"da": "py:output:0"})
+    message = graphs.graphdef(
+        node("x", "Placeholder"), node("y", "f", "x"), functions=[call, gradient]
+    )
+    assert found(graphs.opened(message), "y:0") == []
+    message.library.gradient.add(function_name="f", gradient_func="g")
+    assert found(graphs.opened(message), "y:0") == [("g", "py")]
+
+
+def test_what_an_import_may_run_counts_though_nobody_fetches_it() -> None:
+    graph = opened(
+        node("x", "Placeholder"),
+        node("name", "Placeholder", dtype="string"),
+        node("read", "ReadFile", "name"),
+    )
+    assert found(graph, "x:0") == [("main", "read")]
+
+
+def test_an_attr_may_tell() -> None:
+    text = node("text", "Placeholder", dtype="string")
+    assert found(opened(text, node("print", "PrintV2", "text", output_stream="stderr"))) == []
+    assert found(opened(text, node("print", "PrintV2", "text"))) == []
+    graph = opened(text, node("print", "PrintV2", "text", output_stream="file:///tmp/x"))
+    assert found(graph) == [("main", "print")]
+
+
+def test_the_refusal_names_the_op_and_the_way_out() -> None:
+    name = node("name", "Placeholder", dtype="string")
+    graph = opened(name, node("read", "ReadFile", "name"))
+    with pytest.raises(UnsafeError, match=r"ReadFile 'read' touches files; .*--allow-unsafe-ops"):
+        refuse_unsafe(graph, allow=False)
+    refuse_unsafe(graph, allow=True)
