@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from graphpatch.runtime.import_model import import_model
     from graphpatch.runtime.parts import Parts, gradient_in_parts
     from graphpatch.runtime.register import register_gradients
+    from graphpatch.runtime.verify.result import Verification
+    from graphpatch.runtime.verify.verification import verify
     from graphpatch.selection import Selection, select
 
 __version__ = "0.1.0"
@@ -26,6 +28,7 @@ __all__ = [
     "Result",
     "Rule",
     "Selection",
+    "Verification",
     "apply",
     "gradient_in_parts",
     "import_model",
@@ -34,6 +37,7 @@ __all__ = [
     "pattern",
     "register_gradients",
     "select",
+    "verify",
 ]
 
 # Where each name comes from. Imported when it is asked for: a command needs few of them.
@@ -44,6 +48,7 @@ _HOMES = {
     "Result": "application",
     "Rule": "rules",
     "Selection": "selection",
+    "Verification": "runtime.verify.result",
     "apply": "application",
     "gradient_in_parts": "runtime.parts",
     "import_model": "runtime.import_model",
@@ -52,6 +57,7 @@ _HOMES = {
     "pattern": "match.pattern.build",
     "register_gradients": "runtime.register",
     "select": "selection",
+    "verify": "runtime.verify.verification",
 }
 
 

@@ -102,6 +102,25 @@ def test_a_pipe(run_cli: Run, folder: Path) -> None:
     assert b"StopGradient" in done.raw
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_verify_of_the_graph_alone(run_cli: Run, folder: Path, model: str) -> None:
+    done = run_cli("verify", model, model, "--no-run", cwd=folder, **WITHOUT)
+    assert (done.code, done.stderr) == (0, "")
+    assert f"{model}: verified" in done.stdout
+
+
+def test_verify_says_what_it_needs(run_cli: Run, folder: Path) -> None:
+    missing = REFUSE.replace("raise AssertionError", "raise ModuleNotFoundError")
+    command = [sys.executable, "-c", missing + MAIN]
+    done = run_cli("verify", "model.pb", "model.pb", cwd=folder, command=command)
+    assert (done.code, done.stdout) == (1, "")
+    assert done.stderr == (
+        "graphpatch: verify runs both models with TensorFlow, which is not installed here: pip "
+        "install 'graphpatch[tensorflow]'; --no-run looks at the graphs alone (in Python: "
+        "run=False)\n"
+    )
+
+
 # Commands that take no files, or none of ours.
 OTHERS = [["--help"], ["--version"], ["schema"], ["gradients"], ["gradients", "--json"]]
 

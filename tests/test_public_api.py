@@ -35,6 +35,7 @@ EXPORTED = {
     "Result",
     "Rule",
     "Selection",
+    "Verification",
     "apply",
     "gradient_in_parts",
     "import_model",
@@ -43,6 +44,7 @@ EXPORTED = {
     "pattern",
     "register_gradients",
     "select",
+    "verify",
 }
 
 

@@ -25,7 +25,7 @@ def around(one: Model, other: Model) -> Iterator[str]:
             if _rest(left) != _rest(right):
                 yield "versions or debug_info of the GraphDef"
             if left.meta is not None and right.meta is not None:
-                yield from _metas(_meta(left), _meta(right))
+                yield from _metas(meta_around(left), meta_around(right))
 
 
 def _rest(graph: Graph) -> GraphDef:
@@ -35,7 +35,7 @@ def _rest(graph: Graph) -> GraphDef:
     return message(GraphDef, b"".join(kept))
 
 
-def _meta(graph: Graph) -> MetaGraphDef:
+def meta_around(graph: Graph) -> MetaGraphDef:
     """The MetaGraphDef without its GraphDef."""
     data, meta = graph.source.data, graph.meta
     if meta is None:

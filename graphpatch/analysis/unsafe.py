@@ -6,10 +6,11 @@ sandbox. This keeps the ops from running that reach files, the network or Python
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphpatch import names, opdefs
+from graphpatch.analysis.surroundings import meta_around
 from graphpatch.errors import UnsafeError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called
@@ -84,12 +85,38 @@ def refuse_unsafe(graph: Graph, allow: bool, fetched: Iterable[str] | None = Non
     """
     found = [] if allow else unsafe_ops(graph, fetched)
     if found:
-        more = f", and {len(found) - MOST} more" if len(found) > MOST else ""
-        raise UnsafeError(
-            f"running it would do more than compute: {'; '.join(map(str, found[:MOST]))}{more}; "
-            f"where you trust the model, --allow-unsafe-ops lets it run (in Python: "
-            f"allow_unsafe_ops=True)"
-        )
+        raise UnsafeError(_refusal(found))
+
+
+def _refusal(found: Sequence[Unsafe]) -> str:
+    more = f", and {len(found) - MOST} more" if len(found) > MOST else ""
+    return (
+        f"running it would do more than compute: {'; '.join(map(str, found[:MOST]))}{more}; where "
+        f"you trust the model, --allow-unsafe-ops lets it run (in Python: allow_unsafe_ops=True)"
+    )
+
+
+def refuse_unsafe_load(graph: Graph, allow: bool) -> None:
+    """Raise UnsafeError where loading a TF2 SavedModel, or calling it, would do more than compute.
+
+    All counts but what its saver alone needs: loaders restore variables by ops of their own.
+    """
+    meta = meta_around(graph)
+    ends = [
+        names.op_of(text)
+        for text in (meta.saver_def.save_tensor_name, meta.saver_def.restore_op_name)
+    ]
+    saver = _needed(graph.main, [name for name in ends if name in graph.main.by_name])
+    spared = {(node.body.label, node.index) for node in _reached(graph, saver)}
+    restored = meta.object_graph_def.concrete_functions
+    nodes = (node for body in graph.bodies for node in body)
+    counted = [
+        n for n in nodes if (n.body.label, n.index) not in spared or n.body.label in restored
+    ]
+    reached = {(node.body.label, node.index): node for node in _reached(graph, counted)}
+    found = [] if allow else [one for one in map(unsafe, reached.values()) if one is not None]
+    if found:
+        raise UnsafeError(_refusal(found))
 
 
 def unsafe_ops(graph: Graph, fetched: Iterable[str] | None = None) -> list[Unsafe]:

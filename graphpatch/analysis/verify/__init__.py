@@ -1,0 +1,1 @@
+"""What of a patched model can be told sound without running it."""

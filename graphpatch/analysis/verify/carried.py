@@ -1,0 +1,93 @@
+"""The formulas that a patched graph carries, as its rules tell them: which op has which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from graphpatch.analysis.rule_words import words
+from graphpatch.errors import GraphpatchError
+from graphpatch.gradients.fits import signature
+from graphpatch.gradients.spec import Computed, Named, Written, from_key, parse
+from graphpatch.graph import provenance
+from graphpatch.graph.attrs import OVERRIDE
+from graphpatch.graph.body import Node
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.origin import origin
+
+KINDS = ("override_gradient", "filter_gradient")
+MOVED = "/forward"
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """An op that has the gradient of a formula: by a function of the library, or by its key alone.
+
+    `computed` is None where no formula of ours says what flows back, and `why` tells that.
+    """
+
+    node: Node
+    label: str
+    function: str
+    computed: Computed | None
+    attrs: Mapping[str, Any]
+    why: str = ""
+
+
+def carried(graph: Graph) -> Iterator[Carried]:
+    """Each op of a graph that carries a gradient of ours."""
+    rules = origin(graph).get("rules", {})
+    for body in graph.bodies:
+        for node in () if body.is_ours else provenance.touched(body):
+            function = graph.library.gradients.get(node.op, "")
+            if function and not _is(node, "enclosed"):
+                yield _by_function(node, function, rules)
+            elif not function and (computed := _by_key(node)) is not None:
+                yield Carried(node, computed.key, "", computed, _attrs(node))
+
+
+def _is(node: Node, did: str) -> bool:
+    return any(entry["did"] == did for entry in provenance.entries(node))
+
+
+def _by_key(node: Node) -> Computed | None:
+    value = node.attr(OVERRIDE)
+    return None if value is None else from_key(value.s.decode(errors="backslashreplace"))
+
+
+def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried:
+    entries = provenance.entries(node)
+    patch = next((rules[one["id"]] for one in entries if one["id"] in rules), None)
+    label = words(patch)
+    kind = next((kind for kind in KINDS if patch and kind in patch), None)
+    if patch is None or kind is None:
+        return Carried(node, label, function, None, {}, "no formula of a rule is told for it")
+    try:
+        gradient = parse(patch[kind])
+    except GraphpatchError as error:
+        return Carried(node, label, function, None, {}, str(error))
+    if not isinstance(gradient, Named | Written):
+        return Carried(
+            node, label, function, None, {}, "it is no formula, but code that was traced"
+        )
+    moved = _moved(node) if kind == KINDS[0] else None
+    if moved is None:
+        return Carried(node, label, function, gradient, {})
+    return Carried(node, label, function, gradient.for_op(_type(moved)), _attrs(moved))
+
+
+def _moved(node: Node) -> Node | None:
+    """The op whose place a call has taken."""
+    name = f"{node.name}{MOVED}"
+    return node.body.node(name) if name in node.body.by_name else None
+
+
+def _type(node: Node) -> str:
+    """Its op type before a rule put it into a function."""
+    entries = provenance.entries(node)
+    return str(next((one["was"] for one in entries if one["did"] == "enclosed"), node.op))
+
+
+def _attrs(node: Node) -> Mapping[str, Any]:
+    return dict(signature(node).attrs)

@@ -1,0 +1,99 @@
+"""The overrides of a patched graph, and why one of them never fires."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from graphpatch.analysis.doctor.answers import override
+from graphpatch.analysis.doctor.diagnosis import Doctor
+from graphpatch.analysis.doctor.survey import doctor
+from graphpatch.formats import Model
+from graphpatch.formats.held_contexts import held_contexts
+from graphpatch.gradients.taped import PASS
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.provenance import Author
+from graphpatch.patches.place import place_of
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """An op with another gradient than its type's: by a key, or by a function of the library."""
+
+    node: Node
+    key: str
+    is_function: bool
+
+    def __str__(self) -> str:
+        return f"{self.node.op} {self.node.name}" + (
+            "" if self.node.body.is_main else f" in function {self.node.body.label}"
+        )
+
+
+def overrides(graph: Graph) -> Iterator[Override]:
+    """The ops that have one, in functions too, in the order of the file.
+
+    Left out are keys that are for tf.saved_model.load alone, and functions that rules only keep
+    from being differentiated.
+    """
+    gradients = graph.library.gradients
+    for body in graph.bodies:
+        for node in () if body.is_ours else body:
+            key = override(node)
+            if key is not None and not key.startswith(PASS):
+                yield Override(node, key, node.op in gradients)
+            elif key is None and node.op in gradients and not _is_enclosed(node):
+                yield Override(node, gradients[node.op], True)
+
+
+def _is_enclosed(node: Node) -> bool:
+    return any(entry["did"] == "enclosed" for entry in provenance.entries(node))
+
+
+@dataclass(eq=False)
+class Reasons:
+    """Asked of overrides that did not fire, with the pairs whose gradients were taken."""
+
+    model: Model
+    graph: Graph
+    pairs: Sequence[tuple[str, str]]
+
+    def __post_init__(self) -> None:
+        self._doctor: Doctor | None = None
+        self._editor = Editor(self.graph, Author("verify", "verify"))
+
+    def why(self, one: Override) -> tuple[str, str]:
+        """Whether it is `idle`, `unseen` or `ignored`, and why it did not fire, in words."""
+        node = one.node
+        if self.graph.is_object_based:
+            return "idle", f"no gradient that was taken comes to it in function {node.body.label}"
+        caller = None if node.body.is_main else place_of(node, self._editor).ignoring
+        if caller is not None and not one.is_function:
+            says = f"function {node.body.label} is called by {caller}, where a Session ignores it"
+            return "ignored", says
+        if not node.body.is_main:
+            says = f"it is in function {node.body.label}, which TensorFlow differentiates in C++"
+            if caller is None:
+                says = f"no gradient that was taken comes to function {node.body.label}"
+            return "unseen" if caller is not None else "idle", says
+        return "idle", self._blocked(node)
+
+    def _blocked(self, node: Node) -> str:
+        """What keeps the gradients of the targets from the op."""
+        asked = self._doctor = self._doctor or self._made()
+        wiring = asked.session.wiring(self.graph.main)
+        for target in dict.fromkeys(target for _, target in self.pairs):
+            found = asked.diagnose((node.index, 0), wiring.tensor(target))
+            if found.connected and found.verdict != "flows" and found.findings:
+                first = found.findings[0]
+                return f"no gradient of {target} comes to it: {first.node}: {first.what}"
+            if found.connected:
+                return "it is not on the way from what the gradients are taken by"
+        return "none of the tensors whose gradients are taken is computed of it"
+
+    def _made(self) -> Doctor:
+        place = [graph.label for graph in self.model.graphs].index(self.graph.label)
+        return doctor(self.graph, held_contexts(self.model)[place])

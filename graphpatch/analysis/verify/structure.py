@@ -1,0 +1,148 @@
+"""Is a graph sound: names, inputs, dtypes, cycles. Each fault is found, not the first alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from graphpatch import names
+from graphpatch.analysis.verify.fault import Fault, at
+from graphpatch.analysis.verify.functions import functions
+from graphpatch.dtypes import DTYPE_NAMES, is_ref
+from graphpatch.errors import ModelError, did_you_mean
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.frames import NEXTS
+from graphpatch.graph.graph import Graph
+from graphpatch.opdefs import FlatArg
+
+
+def structure(graph: Graph) -> Iterator[Fault]:
+    """All that is wrong with a graph and its functions, body by body."""
+    for body in graph.bodies:
+        yield from _unique(body)
+        for node in body:
+            yield from _inputs(node)
+        yield from _returned(body)
+        yield from _cycles(body)
+    yield from functions(graph)
+
+
+def _unique(body: Body) -> Iterator[Fault]:
+    if len(body.by_name) < len(body):
+        for name, count in Counter(body.heads.names).items():
+            if count > 1:
+                yield Fault("name", body.label, name, f"{count} ops are named {name!r}")
+
+
+def _inputs(node: Node) -> Iterator[Fault]:
+    """Inputs that name no tensor, or one of another dtype than the op takes."""
+    try:
+        wanted = node.arguments
+    except ModelError as error:
+        yield at("attr", node, str(error))
+        return
+    texts = node.data_inputs
+    if wanted is not None and len(texts) != len(wanted):
+        yield at("inputs", node, f"it has {len(texts)} inputs, and its type takes {len(wanted)}")
+    for slot, text in enumerate(node.inputs):
+        known = wanted[slot] if wanted and slot < min(len(wanted), len(texts)) else None
+        yield from _input(node, text, known)
+
+
+def _input(node: Node, text: str, wanted: FlatArg | None) -> Iterator[Fault]:
+    body, name = node.body, names.parse(text)
+    if name.op not in body.by_name and (name.control or name.op not in body.arguments):
+        near = did_you_mean(name.op, [*body.by_name, *body.arguments])
+        yield at("input", node, f"its input {text!r} names no op{near}")
+        return
+    if name.control:
+        return
+    given = _given(body, name)
+    if isinstance(given, str):
+        yield at("input", node, f"its input {text!r}: {given}")
+    elif given is not None and wanted is not None:
+        yield from _agree(node, text, given, wanted)
+
+
+def _given(body: Body, name: names.TensorName) -> FlatArg | str | None:
+    """The output that is read; why there is none; None where the op type is not known."""
+    if name.op in body.arguments and name.op not in body.by_name:
+        number = body.arguments[name.op]
+        return FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))
+    try:
+        flat = body.node(name.op).outputs
+    except ModelError:
+        return None  # told at that op
+    if flat is None:
+        return None
+    if name.arg:
+        found = [arg for arg in flat if (arg.name, arg.index) == (name.arg, name.index)]
+    else:
+        found = flat[name.index : name.index + 1]
+    return found[0] if found else f"{name.op} has {len(flat)} outputs, and not this one"
+
+
+def _agree(node: Node, text: str, given: FlatArg, wanted: FlatArg) -> Iterator[Fault]:
+    if given.dtype and wanted.dtype and given.dtype != wanted.dtype:
+        yield at("dtype", node, f"its input {text!r} is {given.dtype}, and it takes {wanted.dtype}")
+    elif wanted.is_ref and not given.is_ref:
+        yield at("reference", node, f"it writes to its input {text!r}, which is no reference")
+
+
+def _returned(body: Body) -> Iterator[Fault]:
+    """Outputs of a function that are read from no tensor of it, or from one of another dtype."""
+    for arg in body.signature.output_arg if body.signature is not None else ():
+        text = body.ret.get(arg.name)
+        name = None if text is None else names.parse(text)
+        if name is None or (name.op not in body.by_name and name.op not in body.arguments):
+            says = f"output {arg.name!r} of function {body.label} is read from {text!r}: no tensor"
+            yield Fault("output", body.label, arg.name, says)
+            continue
+        given = _given(body, name)
+        wanted = DTYPE_NAMES.get(arg.type)
+        is_other = isinstance(given, FlatArg) and wanted and given.dtype not in (wanted, None)
+        if isinstance(given, str) or is_other:
+            why = given if isinstance(given, str) else "it is of another dtype"
+            says = f"output {arg.name!r} of function {body.label} is read from {text!r}: {why}"
+            yield Fault("output", body.label, arg.name, says)
+
+
+def _cycles(body: Body) -> Iterator[Fault]:
+    """Ops that wait for themselves; the way back of a v1 loop, by NextIteration, is none."""
+    left = _waiting(body)
+    if not left:
+        return
+    import networkx
+
+    graph: networkx.DiGraph[int] = networkx.DiGraph()
+    for index in left:
+        graph.add_edges_from((other, index) for other in _reads(body, index) if other in left)
+    for ring in networkx.strongly_connected_components(graph):
+        if len(ring) > 1 or any(graph.has_edge(index, index) for index in ring):
+            first = Node(body, min(ring))
+            rest = ", ".join(body.heads.names[index] for index in sorted(ring)[1:4])
+            yield at("cycle", first, f"it waits for itself, by {rest or 'its own input'}")
+
+
+def _reads(body: Body, index: int) -> list[int]:
+    if body.heads.ops[index] in NEXTS:
+        return []
+    found = (body.by_name.get(names.op_of(text)) for text in body.heads.inputs[index])
+    return [other for other in found if other is not None]
+
+
+def _waiting(body: Body) -> set[int]:
+    """The ops that cannot be put in an order: those of cycles, and what lies behind them."""
+    reads = [_reads(body, index) for index in range(len(body))]
+    readers: list[list[int]] = [[] for _ in reads]
+    for index, others in enumerate(reads):
+        for other in others:
+            readers[other].append(index)
+    open_inputs = [len(others) for others in reads]
+    ready = [index for index, count in enumerate(open_inputs) if not count]
+    while ready:
+        for reader in readers[ready.pop()]:
+            open_inputs[reader] -= 1
+            if not open_inputs[reader]:
+                ready.append(reader)
+    return {index for index, count in enumerate(open_inputs) if count}

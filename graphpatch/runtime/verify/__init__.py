@@ -1,0 +1,1 @@
+"""Running a model and its original side by side."""

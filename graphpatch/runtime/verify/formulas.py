@@ -1,0 +1,205 @@
+"""The formulas that a file carries, as TensorFlow computes them, against their numpy form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from graphpatch.analysis.verify.carried import Carried, carried
+from graphpatch.errors import GraphpatchError
+from graphpatch.gradients.numpy_form import numpy_gradient
+from graphpatch.graph.graph import Graph
+from graphpatch.runtime.formula import tensorflow_gradient
+from graphpatch.runtime.function_gradient import function_gradient
+from graphpatch.runtime.verify.forward import distance
+from graphpatch.runtime.verify.gradient import finite
+from graphpatch.runtime.verify.session import Running, first_line
+from graphpatch.runtime.verify.values import weights
+
+# By how much of its largest element a gradient may differ: what the dtype's precision leaves.
+TOLERANCE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-5, "float64": 1e-10}
+ANYWHERE = (4, 4)  # the shape of all that a formula reads, where the graph does not tell
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A formula on tensors of these dtypes and shapes: how far the two forms are apart."""
+
+    label: str
+    ops: int
+    example: str
+    shapes: str
+    error: float = 0.0
+    tolerance: float = 0.0
+    why: str = ""  # it was not compared
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the two forms differ."""
+        return not self.why and not self.error <= self.tolerance
+
+    def document(self) -> dict[str, Any]:
+        """The formula as `verify --json` prints it."""
+        compared = {"max_error": finite(self.error), "tolerance": self.tolerance}
+        return {
+            "formula": self.label,
+            "ops": self.ops,
+            "example": self.example,
+            "shapes": self.shapes,
+            **({"not_compared": self.why} if self.why else compared),
+        }
+
+
+def formulas(graph: Graph, running: Running | None) -> list[Checked]:
+    """Check each formula of a patched graph, on what its ops meet, or else on seeded arrays.
+
+    `running` is the patched graph with its feeds; without it nothing is known of shapes.
+    """
+    found: dict[tuple[str, ...], list[tuple[Carried, list[Any]]]] = {}
+    met = _met(list(carried(graph)), running)
+    for one, values in met:
+        shapes = [f"{np.asarray(value).dtype.name}{list(np.shape(value))}" for value in values]
+        found.setdefault((one.label, one.function, *shapes), []).append((one, values))
+    return [_checked(graph, key, group) for key, group in found.items()]
+
+
+def _met(some: Sequence[Carried], running: Running | None) -> Iterator[tuple[Carried, list[Any]]]:
+    """What each op reads, and gives, as far as it can be fetched; else seeded arrays."""
+    wanted = {one.node.name: _tensors(one) for one in some if one.node.body.is_main}
+    fetched = sorted({name for names in wanted.values() for name in names})
+    values = running.run(_fetchable(running, fetched), False)[0] if running else {}
+    for one in some:
+        names = wanted.get(one.node.name, []) if one.node.body.is_main else []
+        is_met = bool(names) and all(name in values for name in names)
+        yield one, [values[name] for name in names] if is_met else _anything(one)
+
+
+def _fetchable(running: Running, names: Sequence[str]) -> list[str]:
+    from graphpatch.runtime.verify.outputs import fetchable
+
+    return list(fetchable(running.graph, names))
+
+
+def _tensors(one: Carried) -> list[str]:
+    """What a call of a function reads, y among it; or what an op reads and gives."""
+    read = [text if ":" in text else f"{text}:0" for text in one.node.data_inputs]
+    if one.function:
+        return read
+    return [*read, *(f"{one.node.name}:{place}" for place in range(len(one.node.outputs or ())))]
+
+
+def _anything(one: Carried) -> list[Any]:
+    flat = [*(one.node.arguments or ()), *(() if one.function else one.node.outputs or ())]
+    likes = [np.zeros(ANYWHERE, _numpy(arg.dtype or "float32")) for arg in flat]
+    return [weights(f"{place}", like) for place, like in enumerate(likes)]
+
+
+def _numpy(dtype: str) -> Any:
+    import tensorflow as tf
+
+    return tf.as_dtype(dtype).as_numpy_dtype
+
+
+def _checked(
+    graph: Graph, key: tuple[str, ...], group: Sequence[tuple[Carried, list[Any]]]
+) -> Checked:
+    one, values = group[0]
+    about = one.label, len(group), str(one.node), ", ".join(key[2:])
+    if one.computed is None:
+        return Checked(*about, why=one.why)
+    try:
+        error, tolerance = _apart(graph, one, values)
+    except GraphpatchError as refusal:
+        return Checked(*about, why=str(refusal))
+    except Exception as failure:  # TensorFlow's or numpy's reason why it cannot be computed
+        return Checked(*about, why=first_line(failure))
+    return Checked(*about, error, tolerance)
+
+
+def _apart(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, float]:
+    """The largest difference of the two forms, as a part of the largest element; what is allowed.
+
+    On what the op met, and on seeded values of those shapes too: of what an op met, much may be 0.
+    """
+    seeded = [
+        weights(f"x{place}", value) if np.asarray(value).dtype.kind not in "iub" else value
+        for place, value in enumerate(values)
+    ]
+    found = [_once(graph, one, list(map(np.asarray, some))) for some in (values, seeded)]
+    return max(error for error, _ in found), max(tolerance for _, tolerance in found)
+
+
+def _once(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, float]:
+    names = _names(graph, one)
+    at = dict(zip(names, values, strict=True))
+    inputs = _listed(at, "x")
+    outputs = _listed(at, "y") or inputs  # a filter gives on what it reads
+    upstream = [weights(f"dy{place}", y) for place, y in enumerate(outputs)]
+    assert one.computed is not None
+    expected = numpy_gradient(
+        one.computed.formula, None, inputs, outputs, upstream, dict(one.attrs)
+    )
+    given = _tensorflow(graph, one, names, values, upstream)
+    places = [int(name[1:]) for name in names if name.startswith("x")]
+    pairs = [(expected[p], dx) for p, dx in zip(places, given, strict=False) if dx is not None]
+    if any(dx is None for dx, _ in pairs):
+        raise GraphpatchError("the formula gives no gradient where the function gives one")
+    errors = [_distance(np.asarray(left), right) for left, right in pairs]
+    dtypes = [np.asarray(left).dtype.name for left, _ in pairs]
+    return max(errors, default=0.0), max((TOLERANCE[name] for name in dtypes), default=0.0)
+
+
+def _distance(expected: Any, given: Any) -> float:
+    if expected.shape != given.shape or expected.dtype != given.dtype:
+        return float("inf")
+    largest, relative = distance(expected, given)
+    return min(largest, relative) if largest == largest else float("inf")
+
+
+def _names(graph: Graph, one: Carried) -> list[str]:
+    """What the formula calls what was met: x0, ..., y0, ..."""
+    if one.function:
+        signature = graph.functions[one.node.op].signature
+        return [arg.name for arg in signature.input_arg] if signature is not None else []
+    read, gives = len(one.node.data_inputs), len(one.node.outputs or ())
+    return [f"x{place}" for place in range(read)] + [f"y{place}" for place in range(gives)]
+
+
+def _listed(at: Mapping[str, Any], kind: str) -> list[Any]:
+    """x0, x1, ... with something that carries no gradient for those that nobody reads."""
+    places = [int(name[1:]) for name in at if name.startswith(kind)]
+    count = max(places, default=-1) + 1
+    return [at.get(f"{kind}{place}", np.zeros((), np.int32)) for place in range(count)]
+
+
+def _tensorflow(
+    graph: Graph, one: Carried, names: Sequence[str], values: Sequence[Any], upstream: Sequence[Any]
+) -> list[Any]:
+    """What the gradient function of the file, or the registered one, gives in a Session."""
+    import tensorflow as tf
+
+    assert one.computed is not None
+    with tf.Graph().as_default() as scratch:
+        tensors = [tf.constant(value) for value in values]
+        is_y = [name.startswith("y") for name in names]
+        ys = [t for t, y in zip(tensors, is_y, strict=True) if y] or tensors[:1]
+        if one.function:
+            gradient = function_gradient(graph, graph.functions[one.function])
+            op: Any = SimpleNamespace(inputs=tensors, outputs=ys)
+        else:
+            gradient = tensorflow_gradient(one.computed.formula)
+            xs = [t for t, y in zip(tensors, is_y, strict=True) if not y]
+            op = SimpleNamespace(
+                inputs=xs,
+                outputs=ys,
+                type=one.node.op,
+                name=one.node.name,
+                get_attr=one.attrs.__getitem__,
+            )
+        found = gradient(op, *map(tf.constant, upstream))
+    with tf.compat.v1.Session(graph=scratch) as session:
+        return [None if dx is None else np.asarray(session.run(dx)) for dx in found]

@@ -1,0 +1,101 @@
+"""Backward: which gradients are others than in the original, and how far apart they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from graphpatch.runtime.verify.answers import Asked, Differentiable, Gradient
+from graphpatch.runtime.verify.forward import distance, same
+from graphpatch.runtime.verify.values import weights
+
+NOISE = 10  # times by which a gradient may differ more than it does from run to run
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The gradient of one pair before and after.
+
+    `state` is `same`, `changed`, `fails` (it could be had before) or `uncompared`.
+    """
+
+    source: str
+    target: str
+    state: str
+    before: str
+    after: str
+    largest: float = 0.0
+    relative: float = 0.0
+
+    def document(self) -> dict[str, Any]:
+        """The pair as `verify --json` prints it."""
+        return {
+            "from": self.source,
+            "to": self.target,
+            "state": self.state,
+            "before": self.before,
+            "after": self.after,
+            "max_abs": finite(self.largest),
+            "max_rel": finite(self.relative),
+        }
+
+
+def finite(number: float) -> float | str:
+    """A number as JSON has it, which knows no infinity."""
+    return number if np.isfinite(number) else str(number)
+
+
+@dataclass
+class Backward:
+    """All pairs, and the ops of the patched graph whose gradient was asked for."""
+
+    pairs: list[Compared] = field(default_factory=list)
+    asked: Asked = field(default_factory=Asked)
+
+
+def backward(
+    one: Differentiable, other: Differentiable, sources: Sequence[str], targets: Mapping[str, Any]
+) -> Backward:
+    """Compare the gradients of each target, which has this value, by each source."""
+    found = Backward()
+    for target, value in targets.items():
+        dy = weights(target, value)
+        before, _ = one.gradients(sources, target, dy)
+        after, asked = other.gradients(sources, target, dy)
+        found.asked.ops |= asked.ops
+        for source in sources:
+            pair = before[source], after[source]
+            found.pairs.append(_compared(one, source, target, dy, *pair))
+    return found
+
+
+def _compared(
+    one: Differentiable, source: str, target: str, dy: Any, before: Gradient, after: Gradient
+) -> Compared:
+    words = str(before), str(after)
+    if before.kind == after.kind == "error":
+        return Compared(source, target, "uncompared", *words)
+    if after.kind == "error":
+        return Compared(source, target, "fails", *words)
+    if "tensor" not in (before.kind, after.kind):
+        return Compared(source, target, "same", *words)
+    if before.kind != after.kind:
+        return Compared(source, target, "changed", *words)
+    if same(before.value, after.value):
+        return Compared(source, target, "same", *words)
+    if before.value.shape != after.value.shape:
+        words = str(list(before.value.shape)), str(list(after.value.shape))
+        return Compared(source, target, "fails", *words)
+    apart = distance(before.value, after.value)
+    again = one.gradients([source], target, dy)[0][source]
+    noise = distance(before.value, again.value)[0] if again.kind == "tensor" else 0.0
+    is_noise = noise > 0 and apart[0] <= NOISE * noise
+    return Compared(source, target, "same" if is_noise else "changed", *words, *apart)
+
+
+def of(pairs: Sequence[Compared], state: str) -> Iterator[Compared]:
+    """The pairs in this state."""
+    return (pair for pair in pairs if pair.state == state)

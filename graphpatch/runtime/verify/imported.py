@@ -1,0 +1,128 @@
+"""A model's graph in TensorFlow, its random ops seeded, its variables given values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from graphpatch.errors import ModelError
+from graphpatch.formats import Model
+from graphpatch.formats.container import META
+from graphpatch.graph.emit import graph_pieces
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.wire import piece_bytes
+from graphpatch.runtime.register import register_lone_keys
+from graphpatch.runtime.verify.seeds import own_names, set_seeds
+from graphpatch.runtime.verify.session import Running, first_line, variables_of
+from graphpatch.runtime.verify.values import Values, seeded
+
+CONTEXTS = ("while_context", "cond_context")
+
+
+def imported(model: Model, graph: Graph) -> Any:
+    """The tf.Graph of a model's graph, with its control-flow contexts.
+
+    Raises ModelError where TensorFlow does not take it, in its words.
+    """
+    import tensorflow as tf
+
+    meta = _meta_graph(model, graph)
+    set_seeds(meta.graph_def, own_names(graph))
+    register_lone_keys(graph)
+    with tf.Graph().as_default() as found:
+        try:
+            if meta.collection_def:
+                tf.compat.v1.train.import_meta_graph(meta, clear_devices=True)
+            else:
+                tf.graph_util.import_graph_def(meta.graph_def, name="")
+        except (ValueError, TypeError, LookupError, tf.errors.OpError) as error:
+            raise ModelError(f"TensorFlow does not import it: {first_line(error)}") from error
+    return found
+
+
+def _meta_graph(model: Model, graph: Graph) -> Any:
+    """The graph with no collections but the contexts, rebuilt where they can be."""
+    import tensorflow as tf
+
+    meta = tf.compat.v1.MetaGraphDef()
+    try:
+        meta.ParseFromString(b"".join(map(piece_bytes, model.meta_graph(graph))))
+    except ModelError:  # what a Session runs all the same; its gradients tell
+        meta.graph_def.ParseFromString(b"".join(map(piece_bytes, graph_pieces(graph))))
+    for key in set(meta.collection_def) - set(CONTEXTS):
+        del meta.collection_def[key]
+    for name in ("saver_def", "signature_def", "object_graph_def", "asset_file_def"):
+        meta.ClearField(name)
+    return meta
+
+
+def checkpoint(model: Model) -> str | None:
+    """Where the values of a model's variables lie, if they are there."""
+    path = Path(model.path)
+    prefix = path / "variables" / "variables" if model.file else path.with_suffix("")
+    is_there = prefix.with_name(f"{prefix.name}.index").is_file()
+    return str(prefix) if is_there and (model.file or model.container is META) else None
+
+
+def restored(graph: Any, prefix: str | None) -> dict[str, Any]:
+    """The values of variables by the name of their op, as far as the checkpoint has them."""
+    import tensorflow as tf
+
+    if prefix is None:
+        return {}
+    reader = tf.train.load_checkpoint(prefix)
+    there = reader.get_variable_to_shape_map()
+    found = {}
+    for op in variables_of(graph):
+        shape = tf.TensorShape(op.get_attr("shape"))
+        shared = op.get_attr("shared_name").decode()
+        key = next((name for name in (op.name, shared) if name in there), None)
+        if key is not None and shape.is_compatible_with(there[key]):
+            found[op.name] = reader.get_tensor(key)
+    return found
+
+
+def initial(graph: Any, given: Values, size: int, whole: tuple[int, ...]) -> dict[str, Any]:
+    """A value for each variable: what is given, what its initialiser gives, or a seeded one.
+
+    Initialisers run one by one, in the order of the graph, each on what is there by then.
+    """
+    found = dict(given)
+    variables = {op.name: op for op in variables_of(graph) if op.name not in given}
+    for name, op in variables.items():
+        found[name] = _seeded(op, size, whole)
+    running = Running(graph, variables=found)
+    for name, op in variables.items():
+        source = _initialiser(graph, op)
+        values, _ = running.run([source], False) if source else ({}, {})
+        if source and source in values:
+            found[name] = values[source]
+    return found
+
+
+def _seeded(op: Any, size: int, whole: tuple[int, ...]) -> Any:
+    import tensorflow as tf
+
+    shape = tf.TensorShape(op.get_attr("shape"))
+    return seeded(op.name, op.get_attr("dtype"), shape, size, whole)
+
+
+def _initialiser(graph: Any, variable: Any) -> str:
+    """The tensor that the variable is assigned first, where there is one of no other shape."""
+    import tensorflow as tf
+
+    try:
+        op = graph.get_operation_by_name(f"{variable.name}/Assign")
+    except KeyError:
+        return ""
+    if not op.type.startswith("Assign") or op.inputs[0].op is not variable:
+        return ""
+    value = op.inputs[1]
+    shape = tf.TensorShape(variable.get_attr("shape"))
+    return str(value.name) if value.shape.is_compatible_with(shape) else ""
+
+
+def known(graph: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those values whose variables this graph has."""
+    return {op.name: values[op.name] for op in variables_of(graph) if op.name in values}

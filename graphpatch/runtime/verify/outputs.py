@@ -1,0 +1,96 @@
+"""The tensors that a graph is there for, and those that a gradient may be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from graphpatch.runtime.verify.session import ASSIGNED, OPAQUE
+
+RESERVED = "reserve_space"
+LARGEST = 1 << 24  # elements of a tensor that is compared
+
+
+def outputs(graph: Any) -> list[str]:
+    """The tensors that are computed, and that no op computes another tensor of.
+
+    A float tensor that is made an int of, as logits by ArgMax, is among them; so is what only ops
+    read that write to variables, or give nothing. Left out are those in v1 loops and branches,
+    which cannot be fetched, what only this process can hold, and what is left uninitialised.
+    """
+    hidden = in_control_flow(graph)
+    return [
+        output.name
+        for op in graph.get_operations()
+        if op.inputs and op not in hidden and not op.name.startswith(ASSIGNED)
+        for output in op.outputs
+        if is_value(output) and not _is_read(output) and not _is_scratch(output)
+    ]
+
+
+def ends(graph: Any) -> list[str]:
+    """Those outputs whose ops nobody reads at all: not what ops give beside what is read."""
+    found = (graph.get_tensor_by_name(name) for name in outputs(graph))
+    return [t.name for t in found if not any(_is_read(other) for other in t.op.outputs)]
+
+
+def fetchable(graph: Any, names: Iterable[str]) -> Iterator[str]:
+    """Of these tensors those that there are, and that can be fetched."""
+    hidden = in_control_flow(graph)
+    for name in names:
+        try:
+            tensor = graph.get_tensor_by_name(name)
+        except (KeyError, ValueError):
+            continue
+        if is_value(tensor) and tensor.op not in hidden:
+            yield name
+
+
+def is_value(tensor: Any) -> bool:
+    """Whether it can be fetched as an array, of a size that can be held."""
+    dtype = tensor.dtype
+    small = (tensor.shape.num_elements() or 0) <= LARGEST
+    return small and dtype.base_dtype.name not in OPAQUE and not dtype._is_ref_dtype
+
+
+def is_differentiable(tensor: Any) -> bool:
+    """Whether TensorFlow takes gradients of it, or by it."""
+    dtype = tensor.dtype
+    return bool(dtype.is_floating or dtype.is_complex) and not dtype._is_ref_dtype
+
+
+def sources(graph: Any, fed: Iterable[str]) -> list[str]:
+    """The float tensors that are fed; where there are none, the variables of floats."""
+    found = [name for name in fed if is_differentiable(graph.get_tensor_by_name(name))]
+    if found:
+        return found
+    variables = [op for op in graph.get_operations() if op.type in {"VarHandleOp", "VariableV2"}]
+    return [op.outputs[0].name for op in variables if op.get_attr("dtype").is_floating]
+
+
+def in_control_flow(graph: Any) -> set[Any]:
+    """The ops in v1 loops and branches, of which a Session fetches nothing."""
+    found: set[Any] = set()
+    for start, end in (("Enter", "Exit"), ("Switch", "Merge")):
+        todo = [op for op in graph.get_operations() if op.type.endswith(start) and op not in found]
+        while todo:
+            op = todo.pop()
+            if op not in found:
+                found.add(op)
+                readers = {to for output in op.outputs for to in output.consumers()}
+                todo += [to for to in readers if not to.type.endswith(end)]
+    return found
+
+
+def _is_read(tensor: Any) -> bool:
+    """Whether another tensor that can be compared in its place is computed of it."""
+    found = [to for reader in tensor.consumers() for to in reader.outputs if is_value(to)]
+    return any(is_differentiable(to) for to in found) if is_differentiable(tensor) else bool(found)
+
+
+def _is_scratch(tensor: Any) -> bool:
+    """Whether it is room that an op reserves for its gradient, and need not fill."""
+    args = tensor.op.op_def.output_arg if tensor.op.op_def is not None else ()
+    return len(args) == len(tensor.op.outputs) and args[tensor.value_index].name.startswith(
+        RESERVED
+    )

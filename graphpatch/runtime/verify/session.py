@@ -1,0 +1,145 @@
+"""A graph in a Session: what it gives for given feeds, as far as it can be run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphpatch.runtime.verify.values import Values, seeded
+
+TIMEOUT = 20_000  # milliseconds: some graphs wait for a queue that nobody fills
+FED = frozenset({"Placeholder", "PlaceholderV2"})
+VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
+OPAQUE = frozenset({"resource", "variant"})
+ASSIGNED = "value_that_verify_assigns"  # the placeholders that we add, for values of variables
+
+
+@dataclass(eq=False)
+class Running:
+    """A tf.Graph, with what it is fed and what its variables hold."""
+
+    graph: Any
+    feeds: Values = field(default_factory=dict)
+    variables: Values = field(default_factory=dict)
+
+    def run(self, fetches: Sequence[str], optimise: bool) -> tuple[dict[str, Any], dict[str, str]]:
+        """The values of those tensors that can be computed, and why the others cannot.
+
+        Each call is a Session of its own, in which every random op starts anew. With `optimise`,
+        as Sessions do by default; else op by op, as the graph says.
+        """
+        import tensorflow as tf
+
+        wanted, reasons = list(fetches), dict[str, str]()
+        with self._session(optimise) as session:
+            while wanted:
+                try:
+                    found = session.run(wanted, dict(self.feeds))
+                    return dict(zip(wanted, found, strict=True)), reasons
+                except (tf.errors.OpError, ValueError, TypeError) as error:
+                    kept = _without(self.graph, wanted, error)
+                    lost = [name for name in wanted if name not in kept]
+                    reasons |= dict.fromkeys(lost, first_line(error))
+                    wanted = kept
+        return {}, reasons
+
+    def evaluate(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of tensors that were added to the graph; TensorFlow's error where it fails."""
+        with self._session(False) as session:
+            found: dict[str, Any] = session.run(dict(tensors), dict(self.feeds))
+        return found
+
+    def _session(self, optimise: bool) -> Any:
+        import tensorflow as tf
+
+        session = tf.compat.v1.Session(graph=self.graph, config=_config(optimise))
+        try:
+            assign(self.graph, session, self.variables)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+
+def _config(optimise: bool) -> Any:
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=TIMEOUT, allow_soft_placement=True)
+    if not optimise:
+        options = config.graph_options
+        options.rewrite_options.disable_meta_optimizer = True
+        options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
+    return config
+
+
+def placeholders(graph: Any, size: int, whole: tuple[int, ...], given: Values) -> dict[str, Any]:
+    """What is fed: what is given, and seeded values for the other placeholders."""
+    found = dict(given)
+    for op in graph.get_operations():
+        if op.type in FED and not op.name.startswith(ASSIGNED):
+            tensor = op.outputs[0]
+            if tensor.name not in found:
+                found[tensor.name] = seeded(tensor.name, tensor.dtype, tensor.shape, size, whole)
+    return found
+
+
+def variables_of(graph: Any) -> Iterator[Any]:
+    """The ops that are variables."""
+    return (op for op in graph.get_operations() if op.type in VARIABLES)
+
+
+def assign(graph: Any, session: Any, variables: Values) -> None:
+    """Give variables values, by ops that are added to the graph."""
+    import tensorflow as tf
+
+    fed, done = {}, []
+    with graph.as_default(), tf.control_dependencies(None):
+        for name, value in variables.items():
+            op = graph.get_operation_by_name(name)
+            given = tf.compat.v1.placeholder(op.get_attr("dtype"), name=ASSIGNED)
+            if op.type == "VarHandleOp":
+                done.append(tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=given))
+            else:
+                variable = op.outputs[0]
+                done.append(tf.compat.v1.assign(variable, given, validate_shape=False).op)
+            fed[given] = value
+    session.run(done, fed)
+
+
+def _without(graph: Any, wanted: list[str], error: Any) -> list[str]:
+    """The tensors that do not need the op that failed; none where that is not known."""
+    dead = re.search(r"Retval\[(\d+)\]", str(error))
+    if dead:
+        return [name for place, name in enumerate(wanted) if place != int(dead[1])]
+    named = re.search(r"(?i)node '?\{?\{?(?:node )?([^'} ]+)", str(error))
+    op = getattr(error, "op", None)
+    failed = op.name if op is not None else named[1] if named else ""
+    try:
+        lost = downstream([graph.get_operation_by_name(failed)])
+    except (KeyError, ValueError):
+        return []
+    kept = [name for name in wanted if graph.get_tensor_by_name(name).op not in lost]
+    return kept if len(kept) < len(wanted) else []
+
+
+def downstream(ops: Sequence[Any]) -> set[Any]:
+    """These ops, and all that wait for them."""
+    found, todo = set(), list(ops)
+    while todo:
+        op = todo.pop()
+        if op not in found:
+            found.add(op)
+            todo += [reader for output in op.outputs for reader in output.consumers()]
+            todo += op._control_outputs
+    return found
+
+
+def first_line(error: Exception) -> str:
+    """What TensorFlow says, in a line: of a failing op what it says itself, not where it stands."""
+    text = re.sub(r"\(?\d\) [A-Z_]+: ", "", str(error))
+    told = re.search(r"Node: '[^']*'\n(?:\d+ root error.*\n)?\s*(.+)", text)
+    lines = [line for line in text.splitlines() if line.strip() and "Graph execution" not in line]
+    says = told[1] if told else lines[0] if lines else ""
+    return f"{type(error).__name__}: {says.strip()}"

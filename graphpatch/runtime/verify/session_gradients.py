@@ -1,0 +1,60 @@
+"""Gradients in a graph: built by tf.gradients, run in a Session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphpatch.runtime.verify.answers import Asked, Gradient
+from graphpatch.runtime.verify.fired import recorded
+from graphpatch.runtime.verify.session import Running, first_line
+
+
+@dataclass(eq=False)
+class Graphed(Running):
+    """A tf.Graph that is run, and differentiated."""
+
+    def gradients(
+        self, sources: Sequence[str], target: str, dy: Any
+    ) -> tuple[dict[str, Gradient], Asked]:
+        """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
+        built, asked = _built(self, sources, target, dy)
+        tensors = {name: one.value for name, one in built.items() if one.kind == "tensor"}
+        return {**built, **_ran(self, tensors)}, asked
+
+
+def _built(
+    running: Running, sources: Sequence[str], target: str, dy: Any
+) -> tuple[dict[str, Gradient], Asked]:
+    import tensorflow as tf
+
+    graph = running.graph
+    with graph.as_default(), recorded() as asked:
+        y = graph.get_tensor_by_name(target)
+        xs = [graph.get_tensor_by_name(name) for name in sources]
+        try:
+            found = tf.gradients(y, xs, grad_ys=[tf.constant(dy, y.dtype)])
+            dense = [dx if dx is None else tf.convert_to_tensor(dx) for dx in found]
+        except Exception as error:  # whatever a gradient function raises is the answer
+            says = f"tf.gradients raises {first_line(error)}"
+            return {name: Gradient("error", says=says) for name in sources}, asked
+    built = zip(sources, dense, strict=True)
+    return {
+        name: Gradient("none") if dx is None else Gradient("tensor", dx) for name, dx in built
+    }, asked
+
+
+def _ran(running: Running, tensors: Mapping[str, Any]) -> dict[str, Gradient]:
+    """The values, all in one run; where that fails, each in a run of its own."""
+    try:
+        values = running.evaluate(tensors) if tensors else {}
+    except Exception as error:  # what TensorFlow raises there is told
+        if len(tensors) == 1:
+            failed = Gradient("error", says=f"running it fails: {first_line(error)}")
+            return dict.fromkeys(tensors, failed)
+        alone = [_ran(running, {name: tensor}) for name, tensor in tensors.items()]
+        return {name: one for found in alone for name, one in found.items()}
+    return {name: Gradient("tensor", np.asarray(value)) for name, value in values.items()}

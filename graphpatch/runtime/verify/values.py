@@ -1,0 +1,63 @@
+"""What is fed: small seeded values of guessed shapes, or what the user gives."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphpatch.errors import ModelError
+
+Values = Mapping[str, Any]
+
+# What unknown sizes, and shapes of unknown rank, may be: the guess with which most runs is taken.
+GUESSES = (
+    (2, (2,)),
+    (1, (1, 8, 8, 3)),
+    (1, ()),
+    (4, (2, 3)),
+    (1, (1,)),
+    (32, (1, 32, 32, 3)),
+)
+
+
+def seeded(name: str, dtype: Any, shape: Any, size: int, whole: tuple[int, ...]) -> Any:
+    """A value for a tensor, by its name: small floats, zeros and ones, or empty strings.
+
+    `size` is what an unknown dimension is, `whole` the shape where the rank is unknown.
+    """
+    sizes = whole if shape.rank is None else tuple(dim or size for dim in shape.as_list())
+    base = dtype.base_dtype
+    if base.name == "string":
+        return np.full(sizes, b"", dtype=object)
+    random = np.random.default_rng(zlib.crc32(name.encode()))
+    if base.is_floating or base.is_complex:
+        return np.asarray(random.standard_normal(sizes, dtype=np.float32)).astype(
+            base.as_numpy_dtype
+        )
+    return np.asarray(random.integers(0, 2, size=sizes)).astype(base.as_numpy_dtype)
+
+
+def weights(name: str, like: Any) -> Any:
+    """By what an output is weighted where its gradient is taken: the upstream gradient."""
+    like = np.asarray(like)
+    random = np.random.default_rng(zlib.crc32(f"dy {name}".encode()))
+    return np.asarray(random.standard_normal(like.shape, dtype=np.float32)).astype(like.dtype)
+
+
+def read_feed(path: str | Path) -> dict[str, Any]:
+    """The arrays of a .npz file, by tensor name. Raises ModelError where it is none."""
+    try:
+        with np.load(path) as found:
+            if not isinstance(found, np.lib.npyio.NpzFile):
+                raise ModelError(f"{path} is no .npz file of arrays by name")
+            return {_tensor(name): found[name] for name in found.files}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {path}: {error}") from error
+
+
+def _tensor(name: str) -> str:
+    return name if ":" in name else f"{name}:0"

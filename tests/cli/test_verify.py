@@ -1,0 +1,96 @@
+"""`graphpatch verify`: what it prints, and how it exits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import graphs
+from tests.graphs import node
+
+Run = Callable[..., Any]
+
+ROOT = Path(__file__).parent.parent.parent
+DIGITS = ROOT / "scripts/models/digits.pb"
+RULES = ROOT / "scripts/models/guided.json"
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    path = tmp_path / "model.pb"
+    nodes = [node("x", "Placeholder"), node("a", "Relu", "x"), node("y", "Tanh", "a")]
+    path.write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    return path
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    path = tmp_path / "broken.pb"
+    nodes = [node("x", "Placeholder"), node("b", "Relu", "x"), node("y", "Tanh", "a")]
+    path.write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    return path
+
+
+def test_a_broken_graph_needs_no_tensorflow_to_be_found(
+    run_cli: Run, sound: Path, broken: Path
+) -> None:
+    done = run_cli("verify", sound, broken, "--no-run")
+    assert (done.code, done.stderr) == (1, "")
+    assert done.stdout.splitlines() == [
+        "structure   2 faults",
+        "            Tanh 'y': its input 'a' names no op",
+        "            Relu 'a' is gone: no op has its name",
+        f"{broken}: 2 failures",
+        "  Tanh 'y': its input 'a' names no op",
+        "  Relu 'a' is gone: no op has its name",
+    ]
+
+
+def test_a_fault_of_the_original_is_not_one_of_the_patch(run_cli: Run, broken: Path) -> None:
+    done = run_cli("verify", broken, broken, "--no-run")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "structure   sound",
+        "            as in the original: Tanh 'y': its input 'a' names no op",
+        f"{broken}: verified",
+    ]
+
+
+def test_a_patched_model_is_verified(run_cli: Run, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    patched = tmp_path / "patched.pb"
+    assert run_cli("apply", RULES, DIGITS, "-o", patched).code == 0
+    done = run_cli("verify", DIGITS, patched, "--from", "features", "--to", "logits", "--json")
+    assert (done.code, done.stderr) == (0, "")
+    assert (done.json["ok"], done.json["failures"]) == (True, [])
+    [graph] = done.json["graphs"]
+    [pair] = graph["gradients"]
+    assert (pair["from"], pair["to"], pair["state"]) == ("features:0", "logits:0", "changed")
+    assert "logits:0" in graph["forward"]["compared"]
+
+
+def test_what_differs_exits_1_and_is_named(run_cli: Run, sound: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    other = tmp_path / "other.pb"
+    nodes = [node("x", "Placeholder"), node("a", "Relu", "x"), node("y", "Sinh", "a")]
+    other.write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    done = run_cli("verify", sound, other)
+    assert (done.code, done.stderr) == (1, "")
+    assert "  forward: y:0: " in done.stdout
+    assert f"{other}: 1 failure" in done.stdout
+
+
+def test_names_and_files_that_are_none(run_cli: Run, sound: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    done = run_cli("verify", sound, sound, "--to", "yy")
+    assert (done.code, done.stdout) == (1, "")
+    assert "no tensor is named 'yy'; nearest: y" in done.stderr
+    feed = tmp_path / "feed.npz"
+    feed.write_text(json.dumps({"x": 1}))
+    done = run_cli("verify", sound, sound, "--feed", feed)
+    assert (done.code, done.stdout) == (1, "")
+    assert f"cannot read {feed}" in done.stderr

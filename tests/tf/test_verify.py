@@ -1,0 +1,264 @@
+"""`verify`: what is sound passes, and each thing that is broken is found and named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphpatch
+from graphpatch.errors import ModelError, UnsafeError
+from tests.tf import verify_graphs as nets
+from tests.tf.consumer import save
+
+pytest.importorskip("tensorflow")
+
+Edit = Callable[[Any, Any], None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    nets.original(tmp_path)
+    return tmp_path
+
+
+def verify(folder: Path, **options: Any) -> graphpatch.Verification:
+    return graphpatch.verify(folder / "model.pb", folder / "patched.pb", **options)
+
+
+def test_a_patched_model_is_verified(folder: Path) -> None:
+    nets.patched(folder)
+    found = verify(folder)
+    assert found.failures == []
+    [graph] = found.document()["graphs"]
+    assert {"y:0", "count:0", "hidden:0", "relu:0"} <= set(graph["forward"]["compared"])
+    assert graph["forward"]["differing"] == {}
+    pairs = {(one["from"], one["to"]): one for one in graph["gradients"]}
+    assert (pairs["x:0", "y:0"]["before"], pairs["x:0", "y:0"]["after"]) == ("None", "a tensor")
+    fired = {one["op"] for one in graph["overrides"]["fired"]}
+    assert fired == {"relu", "hidden", "round"}
+    formulas = {one["formula"]: one["max_error"] for one in graph["formulas"]}
+    assert formulas == {"guided_relu": 0, "filter_gradient clip(min=-0.1, max=0.1)": 0}
+
+
+def test_the_same_model_twice_has_no_change(folder: Path) -> None:
+    found = graphpatch.verify(folder / "model.pb", folder / "model.pb")
+    assert found.ok
+    [graph] = found.document()["graphs"]
+    assert {one["state"] for one in graph["gradients"]} == {"same"}
+
+
+def test_it_says_by_how_much_a_gradient_changed(folder: Path) -> None:
+    rule = {"match": {"name": "hidden"}, "patch": {"filter_gradient": {"scale": 0.5}}}
+    nets.patched(folder, [rule])
+    [graph] = verify(folder, sources=["relu"], targets=["y"]).document()["graphs"]
+    [pair] = graph["gradients"]
+    assert (pair["from"], pair["to"], pair["state"]) == ("relu:0", "y:0", "changed")
+    assert pair["max_rel"] == pytest.approx(0.5)
+
+
+def weight_byte(graph: Any, nodes: Any) -> None:
+    content = bytearray(nodes["w"].attr["value"].tensor.tensor_content)
+    content[0] ^= 1
+    nodes["w"].attr["value"].tensor.tensor_content = bytes(content)
+
+
+def renamed(graph: Any, nodes: Any) -> None:
+    nodes["count"].name = "counted"
+
+
+def dangling(graph: Any, nodes: Any) -> None:
+    nodes["y"].input[0] = "ad"
+
+
+def no_such_output(graph: Any, nodes: Any) -> None:
+    nodes["y"].input[0] = "add:1"
+
+
+def twice(graph: Any, nodes: Any) -> None:
+    graph.node.add().CopyFrom(nodes["w"])
+
+
+def cycle(graph: Any, nodes: Any) -> None:
+    nodes["w"].input.append("^y")
+
+
+def dtype(graph: Any, nodes: Any) -> None:
+    nodes["x"].attr["dtype"].type = 2
+
+
+def lost_function(graph: Any, nodes: Any) -> None:
+    functions = graph.library.function
+    functions.remove(next(one for one in functions if one.signature.name == nodes["relu"].op))
+
+
+def lost_gradient(graph: Any, nodes: Any) -> None:
+    functions = graph.library.function
+    name = f"{nodes['relu'].op}_gradient"
+    functions.remove(next(one for one in functions if one.signature.name == name))
+
+
+def last_bit(graph: Any, nodes: Any) -> None:
+    """y is multiplied by the float32 that comes after 1."""
+    one, y = graph.node.add(name="one", op="Const"), nodes["y"]
+    one.attr["dtype"].type = 1
+    one.attr["value"].tensor.dtype = 1
+    one.attr["value"].tensor.float_val.append(float(np.nextafter(np.float32(1), np.float32(2))))
+    moved = graph.node.add()
+    moved.CopyFrom(y)
+    moved.name = "y/moved"
+    y.op = "Mul"
+    y.input[:] = ["y/moved", "one"]
+
+
+def unknown_key(graph: Any, nodes: Any) -> None:
+    nodes["y"].attr["_gradient_op_type"].s = b"NobodyRegistersThis"
+
+
+BROKEN: dict[str, tuple[Edit, str]] = {
+    "weight": (weight_byte, r"Const 'w': value: 1 of 24 elements differ|Const 'w': value"),
+    "renamed": (renamed, r"ArgMax 'count' is gone"),
+    "dangling": (dangling, r"Tanh 'y': its input 'ad' names no op; nearest: add"),
+    "output": (no_such_output, r"its input 'add:1': add has 1 outputs"),
+    "twice": (twice, r"2 ops are named 'w'"),
+    "cycle": (cycle, r"it waits for itself, by"),
+    "dtype": (dtype, r"is float64, and it takes float32"),
+    "function": (lost_function, r"its type is neither an op of TensorFlow nor a function"),
+    "gradient": (lost_gradient, r"cannot be used: the library lacks"),
+    "last bit": (last_bit, r"forward: y:0: \d+ of 6 elements differ, by at most"),
+    "key": (unknown_key, r"gradient of y:0 by x:0: a tensor|nobody registers the key"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_found(folder: Path, name: str) -> None:
+    edit, says = BROKEN[name]
+    nets.edited(nets.patched(folder), edit)
+    found = verify(folder)
+    assert not found.ok
+    assert any(re.search(says, one) for one in found.failures), found.failures
+
+
+def test_a_weight_that_changed_changes_what_comes_forward(folder: Path) -> None:
+    def edit(graph: Any, nodes: Any) -> None:
+        content = np.frombuffer(nodes["w"].attr["value"].tensor.tensor_content, np.float32)
+        nodes["w"].attr["value"].tensor.tensor_content = (content * np.float32(1.0001)).tobytes()
+
+    nets.edited(nets.patched(folder), edit)
+    assert any(one.startswith("forward: y:0: ") for one in verify(folder).failures)
+
+
+def test_a_formula_that_was_tampered_with_is_found(folder: Path) -> None:
+    """The bound 0.1 of the clip becomes 0.1001: forward nothing changes, and all fires."""
+
+    def tamper(graph: Any, nodes: Any) -> None:
+        [function] = [
+            one
+            for one in graph.library.function
+            if one.signature.name == f"{nodes['hidden'].op}_gradient"
+        ]
+        consts = [node for node in function.node_def if node.op == "Const"]
+        [bound] = [
+            node for node in consts if abs(node.attr["value"].tensor.float_val[0] - 0.1) < 1e-6
+        ]
+        bound.attr["value"].tensor.float_val[0] = 0.1001
+
+    nets.edited(nets.patched(folder), tamper)
+    [failure] = verify(folder).failures
+    assert failure.startswith("formula filter_gradient clip(min=-0.1, max=0.1), at ")
+    assert "TensorFlow and numpy differ by 0.000" in failure or "0.001" in failure
+
+
+def test_a_key_that_nobody_registers_fails_and_one_that_is_passes(folder: Path) -> None:
+    import tensorflow as tf
+
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"registered": "VerifyMine"}}}
+    nets.patched(folder, [rule])
+    assert "nobody registers the key 'VerifyMine'" in str(verify(folder).failures)
+    tf.RegisterGradient("VerifyMine")(lambda op, dy: dy)
+    found = verify(folder, sources=["w"])
+    assert found.ok, found.failures
+    [graph] = found.document()["graphs"]
+    assert [one["op"] for one in graph["overrides"]["fired"]] == ["relu"]
+
+
+def test_an_override_that_does_not_fire_is_told_with_the_reason(folder: Path) -> None:
+    nets.patched(folder, nets.RULES[:2])
+    found = verify(folder, targets=["y"], sources=["hidden"])
+    assert found.ok
+    [graph] = found.document()["graphs"]
+    idle = {one["op"]: one["why"] for one in graph["overrides"]["not_fired"]}
+    assert idle.keys() == {"relu", "hidden"}
+    assert idle["relu"] == "it is not on the way from what the gradients are taken by"
+
+
+def test_keys_of_ours_fire_and_are_compared_with_numpy(folder: Path) -> None:
+    nets.patched(folder, nets.RULES[:2], emit="attr")
+    found = verify(folder, sources=["w"])
+    assert found.ok, found.failures
+    [graph] = found.document()["graphs"]
+    assert len(graph["overrides"]["fired"]) == 2
+    assert [one["max_error"] for one in graph["formulas"]] == [0, 0]
+
+
+def test_random_ops_draw_the_same(folder: Path) -> None:
+    """`noise` has no seeds: what it draws hangs on its place, which a patch moves."""
+    nets.patched(folder)
+    found = verify(folder)
+    assert "y:0" in found.document()["graphs"][0]["forward"]["compared"]
+    assert found.ok
+
+
+def test_feeds_are_taken_from_a_file(folder: Path) -> None:
+    nets.patched(folder)
+    np.savez(folder / "feed.npz", x=np.ones((5, 4), np.float32))
+    [graph] = verify(folder, feed=folder / "feed.npz").document()["graphs"]
+    assert graph["fed"] == {"x:0": "[5, 4]"}
+    np.savez(folder / "wrong.npz", xs=np.ones(1))
+    with pytest.raises(ModelError, match="no tensor is named 'xs:0'"):
+        verify(folder, feed=folder / "wrong.npz")
+
+
+def test_what_cannot_be_run_is_no_success(tmp_path: Path) -> None:
+    def build() -> None:
+        import tensorflow as tf
+
+        queue = tf.queue.FIFOQueue(1, [tf.float32], [[]])
+        tf.exp(tf.debugging.check_numerics(tf.constant(1.0) / tf.constant(0.0), "broken"), "y")
+        queue.close()
+
+    path = save(build, tmp_path / "model.pb")
+    found = graphpatch.verify(path, path)
+    assert not found.ok
+    assert "nothing could be compared" in found.failures[0]
+    assert "broken" in found.failures[0]
+
+
+def test_ops_that_touch_files_are_not_run(tmp_path: Path) -> None:
+    written = tmp_path / "written"
+
+    def build() -> None:
+        import tensorflow as tf
+
+        x = tf.compat.v1.placeholder(tf.float32, [2], "x")
+        write = tf.raw_ops.WriteFile(filename=str(written), contents="there", name="write")
+        with tf.control_dependencies([write]):
+            tf.exp(x, "y")
+
+    path = save(build, tmp_path / "model.pb")
+    with pytest.raises(UnsafeError, match="WriteFile 'write' touches files"):
+        graphpatch.verify(path, path)
+    assert not written.exists()
+    assert graphpatch.verify(path, path, allow_unsafe_ops=True).ok
+    assert written.exists()
+
+
+def test_without_running_the_graph_alone_is_looked_at(folder: Path) -> None:
+    nets.edited(nets.patched(folder), last_bit)
+    assert verify(folder, run=False).ok
+    nets.edited(folder / "patched.pb", dangling)
+    assert not verify(folder, run=False).ok
