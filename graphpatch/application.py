@@ -11,7 +11,7 @@ from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Export, Model, load
 from graphpatch.formats.before import write_down
 from graphpatch.graph import provenance
-from graphpatch.graph.check import check, foreign
+from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.rules import Rule, rules_from
@@ -65,7 +65,8 @@ def check_all(rules: Sequence[Rule], graphs: Sequence[Graph]) -> list[str]:
     for graph in graphs:
         check(graph)
     _refuse_again(rules, graphs)
-    return list(dict.fromkeys(note for graph in graphs for note in foreign(graph)))
+    found = (note for graph in graphs for note in (*foreign(graph), *built_gradients(graph)))
+    return list(dict.fromkeys(found))
 
 
 def _take_all(

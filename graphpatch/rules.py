@@ -143,6 +143,8 @@ def _decoded(raw: bytes) -> Any:
         json.loads(raw, object_pairs_hook=_unique)
         return document
     except UnicodeDecodeError as error:
+        if b"\0" in raw:
+            raise RulesError("no rules file, but binary; rules come first, models after") from None
         place, reason = error.start, "not UTF-8"
     except msgspec.DecodeError as error:
         found = re.search(r"byte (\d+)", str(error))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphpatch import names, opdefs
-from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
@@ -29,22 +28,29 @@ def count_types(model: Model) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def find(model: Model, wanted: tuple[str, ...]) -> list[Node]:
+def find(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[str]]:
     """The ops of these names, which may be globs or name one of the op's tensors (`relu:0`).
 
-    Raises ModelError with the nearest names where one of them names no op.
+    What is said of a name that no op has tells the nearest ones.
     """
-    return [node for text in wanted for node in _named(model, text)]
+    found: list[Node] = []
+    faults = []
+    for text in wanted:
+        named = _named(model, text)
+        found += named
+        if not named:
+            faults.append(f"{model.path}: no op is named {text!r}{_near(model, text)}")
+    return found, faults
 
 
 def _named(model: Model, text: str) -> list[Node]:
-    found = [node for body in _bodies(model) for node in _in_body(body, names.op_of(text))]
-    if not found:
-        raise ModelError(f"{model.path}: no op is named {text!r}{_near(model, text)}")
-    return found
+    return [node for body in _bodies(model) for node in _in_body(body, names.op_of(text))]
 
 
 def _near(model: Model, text: str) -> str:
+    deeper = f"**/{text}"
+    if glob.is_glob(text) and "/" not in text and _named(model, deeper):
+        return f"; * stays within a scope: {deeper!r} names {len(_named(model, deeper))}"
     of_type = [node.name for node in everything(model) if node.op == text]
     if of_type:
         return f"; {text} is the op type of {', '.join(of_type[:MOST])}"

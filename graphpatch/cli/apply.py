@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.fleet.order import Order, Workers
 from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.load import SAVED_MODEL_FILES
-from graphpatch.formats.model import FILES
+from graphpatch.formats.model import FILES, NO_CONTEXTS
 from graphpatch.formats.output import reported
 from graphpatch.rules import EMITS, Rule, load_rules
 
@@ -118,7 +120,10 @@ def _patch(
         output = target or default_output(source)
         if not dry_run:
             write(result.model, output, progress)
-    return {"model": model, "output": None if dry_run else output, **result.report}
+    report = {"model": model, "output": None if dry_run else output, **result.report}
+    if output.endswith(".meta"):
+        report["notes"] = [note for note in report["notes"] if note != NO_CONTEXTS]
+    return report
 
 
 def _refuse_rules(rules: str, targets: list[str]) -> None:
@@ -166,6 +171,21 @@ def _is_plain_folder(path: Path) -> bool:
     return path.is_dir() and not any(path.glob("saved_model.pb*"))
 
 
+def folded(notes: Iterable[str]) -> list[str]:
+    """Notes that say the same of several functions as one."""
+    found: dict[str, list[str]] = {}
+    for note in notes:
+        function = re.match(r"function \S+(?=: )", note)
+        label = function[0].removeprefix("function ") if function else ""
+        found.setdefault(note[function.end() :] if function else note, []).append(label)
+    return [
+        f"{'functions' if labels[1:] else 'function'} {', '.join(labels)}{text}"
+        if labels[0]
+        else text
+        for text, labels in found.items()
+    ]
+
+
 def _summary(report: dict[str, Any]) -> str:
     lines = [f"{report['model']} -> {report['output'] or '(dry run, nothing written)'}"]
     width = max(len(rule["name"]) for rule in report["rules"])
@@ -179,4 +199,4 @@ def _summary(report: dict[str, Any]) -> str:
         lines.append("  whoever loads it registers these gradients first, for ours by")
         lines.append(f"  graphpatch.register_gradients({report['output']!r}):")
         lines += [f"    {key}" for key in report["consumer"]["session"]]
-    return "\n".join(lines + [f"  note: {text}" for text in report["notes"]])
+    return "\n".join(lines + [f"  note: {text}" for text in folded(report["notes"])])

@@ -37,16 +37,18 @@ def command(model: str, names: tuple[str, ...], every: bool, as_json: bool) -> N
     with bar() as progress:
         loaded = load(model, progress)
     _say_notes(loaded)
-    nodes = ops.everything(loaded) if every else ops.find(loaded, names)
+    nodes, faults = (ops.everything(loaded), []) if every else ops.find(loaded, names)
     described = [ops.describe(node) for node in nodes]
     if as_json:
         document = {"model": model, "format": loaded.format, "types": ops.count_types(loaded)}
         listed = {"ops": described} if names or every else {}
         click.echo(json.dumps({**document, **listed}))
-    elif names or every:
+    elif nodes or faults:
         click.echo("\n\n".join(_block(one) for one in described))
     else:
         _print_types(loaded)
+    if faults:
+        raise ModelError("\n".join(faults))
 
 
 def _say_notes(model: Model) -> None:

@@ -55,5 +55,6 @@ def _text(document: dict[str, Any]) -> str:
     lines += [f"  taken off: {name}" for name in document["rules"]]
     lines += [f"  left: {name}" for name in document["left"]]
     ops = document["ops"]
-    lines.append(f"  {ops['restored']} ops as they were, {ops['dropped']} ops taken out")
+    back, out = ops["restored"], ops["dropped"]
+    lines.append(f"  {back} op{'s'[: back != 1]} as before, {out} op{'s'[: out != 1]} taken out")
     return "\n".join(lines + [f"  note: {text}" for text in document["notes"]])

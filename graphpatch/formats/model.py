@@ -27,6 +27,12 @@ FINGERPRINT = "fingerprint.pb"
 
 MESSAGE = "saved_model.pb"
 
+# What there is to say of a .pb, and not of the .meta that it may be written as.
+NO_CONTEXTS = (
+    "v1 loops or branches: tf.gradients needs their contexts, for which a .pb has no place; write "
+    "a .meta (-o NAME.meta), or load it with graphpatch.import_model"
+)
+
 # What a name ends in that is that of a file, and not of a SavedModel's folder.
 FILES = frozenset({".pb", ".pbtxt", ".meta"})
 
@@ -107,6 +113,8 @@ class Model:
             from graphpatch.formats.export import exported, notes
 
             return notes(exported(self.graphs[0], self.export))
+        if self.container is GRAPH:
+            return [NO_CONTEXTS] if _has_control_flow(self.graphs[0]) else []
         return [note for _, _, note in self._ready() if note]
 
     def _ready(self) -> list[tuple[Graph, bytes, str]]:
@@ -176,6 +184,10 @@ class Model:
     def _refuse_input(self, path: Path) -> None:
         if self.path != "-" and path.exists() and path.samefile(self.path):
             raise OutputError(f"{path} is the model itself; a model is never written over")
+
+
+def _has_control_flow(graph: Graph) -> bool:
+    return any(graph.main.by_type.get(op) for op in ("Enter", "RefEnter", "Switch", "RefSwitch"))
 
 
 def _ready(graph: Graph) -> tuple[Graph, bytes, str]:

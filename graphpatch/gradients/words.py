@@ -57,10 +57,8 @@ def unknown(word: str, parameters: Collection[str], functions: Collection[str]) 
     if word in ELSEWHERE:
         return f"a formula has no {word!r}; {ELSEWHERE[word]}"
     legal = [*parameters, "x", "y", "dy", "attr", *CONSTANTS, *OPERATOR_WORDS, *functions]
-    near = (
-        did_you_mean(word, legal) or f"; legal: {', '.join([*parameters, 'x, y, dy, attr.NAME'])}"
-    )
-    return f"unknown name {word!r}{near}"
+    named = ", ".join([*parameters, "x0, x1, ..., y0, ..., dy0, ..., attr.NAME"])
+    return f"unknown name {word!r}{did_you_mean(word, legal)}; a formula knows {named}"
 
 
 def legal_parameter(word: str) -> bool:

@@ -99,3 +99,18 @@ def _first(found: list[str]) -> str:
 
 def _where(body: Body) -> str:
     return "the main graph" if body.is_main else f"function {body.label}"
+
+
+def built_gradients(graph: Graph) -> list[str]:
+    """That gradients were built in the graph before: tf.gradients puts them in such a scope.
+
+    They are ops like others, and no rule changes what they compute.
+    """
+    scope = re.compile(r"(?:.*/)?gradients(?:_\d+)?(?=/)")
+    near = (name for name in graph.main.heads.names if "gradients" in name)
+    found = Counter(match[0] for match in map(scope.match, near) if match)
+    return [
+        f"{name}/** ({count} op{'s'[: count != 1]}) are gradients that were built before, and stay "
+        f"as they are: only gradients that are built from now on are other ones"
+        for name, count in found.items()
+    ]

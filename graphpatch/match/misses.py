@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from graphpatch.graph.body import Body
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition
@@ -32,7 +33,7 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
             from graphpatch.match.near import near_lines
 
             lines += near_lines(bodies, value)
-    return "\n".join(lines + _no_tensors(graphs, match))
+    return "\n".join(lines + _moved(bodies, match) + _no_tensors(graphs, match))
 
 
 def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
@@ -66,6 +67,25 @@ def _count(bodies: Iterable[Body], condition: Condition) -> int:
     return count
 
 
+def _moved(bodies: Iterable[Body], match: Match) -> list[str]:
+    """The ops that an earlier rule replaced, at whose names there is another op type now."""
+    if match.op is None:
+        return []
+    lines, wanted = [], conditions(match)
+    is_type = wanted.pop("op")
+    for body in bodies:
+        tests = [condition(body) for condition in wanted.values()]
+        for old in filter(is_type(body), body):
+            place = body.by_name.get(old.name.removesuffix("/forward"), old.index)
+            by = provenance.shadow(old)
+            if by and place != old.index and all(test(Node(body, place)) for test in tests):
+                lines.append(
+                    f"  {body.heads.names[place]!r} was a {old.op} until rule {by!r} gave it "
+                    f"another gradient; put this rule before that one, or match by name alone"
+                )
+    return lines[:MOST]
+
+
 def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
     lines = []
     for text in unknown(graphs, match):
@@ -97,9 +117,10 @@ def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:
         return ""
     legal = NEAR[key](graphs)
     found = [near for text in texts(value) for near in nearest_names(text, legal)]
-    if not found and key == "op":
-        found = sorted(legal)[:MOST]
-    return f"; nearest: {', '.join(dict.fromkeys(found))}" if found else ""
+    if found or key == "name":
+        return f"; nearest: {', '.join(dict.fromkeys(found))}" if found else ""
+    more = ", ..." if len(legal) > MOST else ""
+    return f"; there are: {', '.join(legal[:MOST])}{more}"
 
 
 def _shown(value: object) -> str:

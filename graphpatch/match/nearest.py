@@ -16,7 +16,15 @@ def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
     legal = list(legal)
     last = text.rpartition("/")[2].strip("*?").lower()
     holding = [name for name in legal if last and last in name.rpartition("/")[2].lower()]
-    close = nearest(text, legal[:LARGE], MOST)
+    close = nearest(text, legal[:LARGE], MOST) or _alike(last, legal[:LARGE])
     if glob.is_glob(text):
         return (holding or close)[:MOST]
     return list(dict.fromkeys(close + holding))[:MOST]
+
+
+def _alike(last: str, names: Iterable[str]) -> list[str]:
+    """The names whose last part is nearest."""
+    by_end: dict[str, str] = {}
+    for name in names:
+        by_end.setdefault(name.rpartition("/")[2].lower(), name)
+    return [by_end[end] for end in nearest(last, by_end, MOST)]

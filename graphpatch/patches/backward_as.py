@@ -110,7 +110,7 @@ class BackwardAs:
         refuse_boundary(node)
         inputs, outputs = flow.inputs(node), flow.outputs(node)
         if self.input >= len(inputs):
-            raise PatchError(f"{node} has no input {self.input}; it has {len(inputs)}")
+            raise PatchError(f"{node} has no input {self.input}; it has {flow.numbered(inputs)}")
         if not outputs:
             raise PatchError(f"{node} has no outputs")
         for arg in (inputs[self.input], outputs[0]):

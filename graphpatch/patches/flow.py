@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
@@ -47,6 +49,12 @@ def outputs(node: Node) -> list[FlatArg]:
 def inputs(node: Node) -> list[FlatArg]:
     """The data inputs of an op; PatchError where its op type is not known."""
     return _known(node, node.arguments, "inputs")
+
+
+def numbered(args: Sequence[FlatArg]) -> str:
+    """The numbers that inputs have, in words."""
+    numbers = [str(place) for place in range(len(args))]
+    return " and ".join(filter(None, [", ".join(numbers[:-1]), *numbers[-1:]])) or "none"
 
 
 def is_source(node: Node) -> bool:

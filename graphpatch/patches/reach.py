@@ -64,7 +64,8 @@ def refuse_shadowed(node: Node) -> None:
     if by:
         raise PatchError(
             f"no gradient reaches {node} any more, since rule {by!r} gave its outputs another "
-            f'one; leave it out of one of the rules: "not": {{"name": ...}}'
+            f"one; put this rule before that one, or leave the op out of one of them: "
+            f'"not": {{"name": ...}}'
         )
 
 

@@ -47,7 +47,7 @@ class StraightThrough:
     def _check(self, node: Node) -> None:
         inputs, outputs = flow.inputs(node), flow.outputs(node)
         if self.input >= len(inputs):
-            raise PatchError(f"{node} has no input {self.input}; it has {len(inputs)}")
+            raise PatchError(f"{node} has no input {self.input}; it has {flow.numbered(inputs)}")
         if len(outputs) != 1:
             raise PatchError(f"{node} has {len(outputs)} outputs; straight_through needs one")
         for arg in (inputs[self.input], outputs[0]):

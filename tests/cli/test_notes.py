@@ -1,0 +1,91 @@
+"""What `apply` and `ops` say beside what was asked: hints, notes, and how they are folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from graphpatch.cli.apply import folded
+from tests.graphs import graphdef, node
+
+Run = Callable[..., Any]
+X = node("x", "Placeholder")
+RELUS = (X, node("a/relu", "Relu", "x"), node("b/relu", "Relu", "a/relu"))
+STOP = {"match": {"op": "Relu"}, "patch": {"stop_gradient": True}}
+
+
+def written(path: Path, *nodes: Any) -> Path:
+    path.write_bytes(graphdef(*nodes).SerializeToString())
+    return path
+
+
+def test_a_rule_that_comes_too_late_is_told_so(
+    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    guided = {"name": "guided", "match": {"op": "Relu"}, "patch": {"override_gradient": "zero"}}
+    clip = {"clip": {"min": -1, "max": 1}}
+    late = {"match": {"op": "Relu", "name": "b/*"}, "patch": {"filter_gradient": clip}}
+    model = written(tmp_path / "m.pb", *RELUS)
+    done = run_cli("apply", rules_file({**guided, "emit": "function"}, late), model)
+    assert done.code == 1
+    assert done.stderr.splitlines()[-1] == (
+        "  'b/relu' was a Relu until rule 'guided' gave it another gradient; put this rule before "
+        "that one, or match by name alone"
+    )
+    assert run_cli("apply", rules_file(late, guided), model).code == 0
+
+
+def test_a_loop_goes_to_a_meta(
+    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    loop = {"frame_name": "loop", "is_constant": False, "parallel_iterations": 1}
+    model = written(
+        tmp_path / "m.pb",
+        X,
+        node("enter", "Enter", "x", **loop),
+        node("merge", "Merge", "enter", "next", N=2),
+        node("more", "IsFinite", "merge"),
+        node("decide", "LoopCond", "more"),
+        node("switch", "Switch", "merge", "decide"),
+        node("s", "Relu", "switch:1"),
+        node("next", "NextIteration", "s"),
+        node("exit", "Exit", "switch"),
+    )
+    said = "  note: v1 loops or branches: tf.gradients needs their contexts"
+    assert said in run_cli("apply", rules_file(STOP), model).stdout
+    out = run_cli("apply", rules_file(STOP), model, "-o", tmp_path / "m.meta")
+    assert (out.code, "note" in out.stdout) == (0, False)
+
+
+def test_gradients_that_were_built_before(
+    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    built = node("train/gradients/a/relu_grad/ReluGrad", "ReluGrad", "b/relu", "a/relu")
+    model = written(tmp_path / "m.pb", *RELUS, built)
+    assert "  note: train/gradients/** (1 op) are gradients that were built before" in (
+        run_cli("apply", rules_file(STOP), model).stdout
+    )
+
+
+def test_a_model_in_the_place_of_the_rules(
+    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    model = written(tmp_path / "m.pb", X, node("c", "Const", value=[1.0, 2.0, 3.0]))
+    done = run_cli("apply", model, rules_file(STOP))
+    assert done.code == 1
+    assert "no rules file, but binary; rules come first, models after" in done.stderr
+
+
+def test_a_glob_that_stays_in_its_scope(run_cli: Run, tmp_path: Path) -> None:
+    model = written(tmp_path / "m.pb", *RELUS)
+    done = run_cli("ops", model, "*relu", "x")
+    assert (done.code, done.stdout.splitlines()[0]) == (1, "x")
+    assert done.stderr == (
+        f"graphpatch: {model}: no op is named '*relu'; * stays within a scope: '**/*relu' names 2\n"
+    )
+
+
+def test_notes_that_differ_in_a_function_are_one() -> None:
+    notes = ["function f: it is so", "another", "function g: it is so", "function h: it is not"]
+    assert folded(notes) == ["functions f, g: it is so", "another", "function h: it is not"]
