@@ -15,7 +15,7 @@ from graphpatch.errors import UnsafeError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import upstream
+from graphpatch.graph.topology import downstream, upstream
 from graphpatch.names import TensorName
 
 MOST = 3
@@ -55,6 +55,11 @@ UNSAFE = {
 }
 """Each op type, with what it does."""
 
+# Of those, the ones by which a Saver writes variables to a checkpoint, and reads them.
+SAVERS = frozenset(
+    "MergeV2Checkpoints Restore RestoreSlice RestoreV2 Save SaveSlices SaveV2".split()
+)
+
 # Op types that touch files where an attr says so, with the values that don't.
 BY_ATTR = {
     "DecodeProtoV2": ("descriptor_source", ("", "local://")),
@@ -86,6 +91,21 @@ def refuse_unsafe(graph: Graph, allow: bool, fetched: Iterable[str] | None = Non
     found = [] if allow else unsafe_ops(graph, fetched)
     if found:
         raise UnsafeError(_refusal(found))
+
+
+def apart_from_savers(graph: Graph, fetched: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Of these tensors of the main graph, those that need no op of a Saver; and those that do."""
+    found = [one.node for one in unsafe_ops(graph, fetched) if one.node.op in SAVERS]
+    ends = [  # of an op without outputs, what waits for it
+        TensorName(node.name, place)
+        for node in found
+        for place in range(max(1, len(node.outputs or ())))
+    ]
+    marks = downstream(graph.main, ends, control=True)
+    for node in found:
+        marks[node.index] = 1
+    saved = {name for name in fetched if marks[graph.main.by_name[names.op_of(name)]]}
+    return [name for name in fetched if name not in saved], sorted(saved)
 
 
 def _refusal(found: Sequence[Unsafe]) -> str:

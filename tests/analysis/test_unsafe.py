@@ -7,7 +7,13 @@ import re
 import pytest
 
 from graphpatch import opdefs
-from graphpatch.analysis.unsafe import BY_ATTR, UNSAFE, refuse_unsafe, unsafe_ops
+from graphpatch.analysis.unsafe import (
+    BY_ATTR,
+    UNSAFE,
+    apart_from_savers,
+    refuse_unsafe,
+    unsafe_ops,
+)
 from graphpatch.errors import UnsafeError
 from graphpatch.graph.graph import Graph
 from tests import graphs
@@ -98,3 +104,12 @@ def test_the_refusal_names_the_op_and_the_way_out() -> None:
     with pytest.raises(UnsafeError, match=r"ReadFile 'read' touches files; .*--allow-unsafe-ops"):
         refuse_unsafe(graph, allow=False)
     refuse_unsafe(graph, allow=True)
+
+
+def test_what_a_saver_gives_is_told_apart() -> None:
+    text = node("prefix", "Placeholder", dtype="string")
+    restore = node("restore", "RestoreV2", "prefix", "prefix", "prefix", dtypes=["float32"])
+    graph = opened(
+        text, restore, node("r", "Relu", "restore"), node("x", "Exp", "y"), node("y", "Placeholder")
+    )
+    assert apart_from_savers(graph, ["x:0", "r:0"]) == (["x:0"], ["r:0"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from graphpatch.analysis.doctor.answers import override
 from graphpatch.analysis.doctor.diagnosis import Doctor
@@ -16,6 +17,8 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import Author
+from graphpatch.graph.topology import downstream, upstream
+from graphpatch.names import TensorName
 from graphpatch.patches.place import place_of
 
 
@@ -83,6 +86,10 @@ class Reasons:
 
     def _blocked(self, node: Node) -> str:
         """What keeps the gradients of the targets from the op."""
+        if not self._behind[node.index]:
+            return "none of the tensors whose gradients are taken is computed of it"
+        if not self._before[node.index]:
+            return "it is not on the way from what the gradients are taken by"
         asked = self._doctor = self._doctor or self._made()
         wiring = asked.session.wiring(self.graph.main)
         for target in dict.fromkeys(target for _, target in self.pairs):
@@ -90,10 +97,24 @@ class Reasons:
             if found.connected and found.verdict != "flows" and found.findings:
                 first = found.findings[0]
                 return f"no gradient of {target} comes to it: {first.node}: {first.what}"
-            if found.connected:
-                return "it is not on the way from what the gradients are taken by"
-        return "none of the tensors whose gradients are taken is computed of it"
+        return "no gradient that was taken comes to it"
+
+    @cached_property
+    def _behind(self) -> bytearray:
+        """What the tensors are computed from whose gradients are taken."""
+        return upstream(self.graph.main, {_named(target) for _, target in self.pairs})
+
+    @cached_property
+    def _before(self) -> bytearray:
+        """What is computed of the tensors by which gradients are taken."""
+        return downstream(self.graph.main, {_named(source) for source, _ in self.pairs})
 
     def _made(self) -> Doctor:
         place = [graph.label for graph in self.model.graphs].index(self.graph.label)
         return doctor(self.graph, held_contexts(self.model)[place])
+
+
+def _named(tensor: str) -> TensorName:
+    """A tensor as TensorFlow spells it, `op:0`."""
+    op, _, output = tensor.rpartition(":")
+    return TensorName(op, int(output))

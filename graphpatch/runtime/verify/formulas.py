@@ -156,8 +156,8 @@ def _once(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, flo
 def _distance(expected: Any, given: Any) -> float:
     if expected.shape != given.shape or expected.dtype != given.dtype:
         return float("inf")
-    largest, relative = distance(expected, given)
-    return min(largest, relative) if largest == largest else float("inf")
+    _, relative = distance(expected, given)
+    return relative if relative == relative else float("inf")
 
 
 def _names(graph: Graph, one: Carried) -> list[str]:

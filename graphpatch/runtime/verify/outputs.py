@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from graphpatch.runtime.verify.session import ASSIGNED, OPAQUE
+from graphpatch.runtime.verify.session import ASSIGNED, OPAQUE, VARIABLES, downstream
 
+CONSTANTS = 8  # by which gradients are taken at most
 RESERVED = "reserve_space"
+WRITES = re.compile("(Resource)?(Sparse)?(Assign|Apply|Scatter)|CountUpTo|ResourceCountUpTo")
 LARGEST = 1 << 24  # elements of a tensor that is compared
 
 
@@ -46,6 +49,21 @@ def fetchable(graph: Any, names: Iterable[str]) -> Iterator[str]:
             yield name
 
 
+def writing(graph: Any, names: Iterable[str]) -> list[str]:
+    """Of these tensors those that come after an op that writes to a variable.
+
+    In the same run others read it, and who is faster decides what they give.
+    """
+    writers = [op for op in graph.get_operations() if op.inputs and _writes(op)]
+    behind = downstream(writers)
+    return [name for name in names if graph.get_tensor_by_name(name).op in behind]
+
+
+def _writes(op: Any) -> bool:
+    dtype = op.inputs[0].dtype
+    return WRITES.match(op.type) is not None and (dtype._is_ref_dtype or dtype.name == "resource")
+
+
 def is_value(tensor: Any) -> bool:
     """Whether it can be fetched as an array, of a size that can be held."""
     dtype = tensor.dtype
@@ -60,12 +78,25 @@ def is_differentiable(tensor: Any) -> bool:
 
 
 def sources(graph: Any, fed: Iterable[str]) -> list[str]:
-    """The float tensors that are fed; where there are none, the variables of floats."""
+    """The floats that are fed; where there are none, the variables of floats; or else constants.
+
+    Of constants the largest count, which are weights: models that are fed words have no others.
+    """
     found = [name for name in fed if is_differentiable(graph.get_tensor_by_name(name))]
     if found:
         return found
-    variables = [op for op in graph.get_operations() if op.type in {"VarHandleOp", "VariableV2"}]
-    return [op.outputs[0].name for op in variables if op.get_attr("dtype").is_floating]
+    variables = [op for op in graph.get_operations() if op.type in VARIABLES]
+    found = [op.outputs[0].name for op in variables if op.get_attr("dtype").is_floating]
+    if found:
+        return found
+    hidden = in_control_flow(graph)
+    constants = [
+        op.outputs[0]
+        for op in graph.get_operations()
+        if op.type == "Const" and op not in hidden and is_differentiable(op.outputs[0])
+    ]
+    constants.sort(key=lambda tensor: -(tensor.shape.num_elements() or 0))
+    return [tensor.name for tensor in constants[:CONSTANTS]]
 
 
 def in_control_flow(graph: Any) -> set[Any]:

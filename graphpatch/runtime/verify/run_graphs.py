@@ -7,12 +7,13 @@ from typing import Any
 
 from graphpatch.analysis.rule_words import rules_at
 from graphpatch.analysis.surroundings import meta_around
-from graphpatch.analysis.unsafe import refuse_unsafe
+from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe
 from graphpatch.analysis.verify.overrides import Reasons
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
+from graphpatch.names import op_of
 from graphpatch.runtime.verify import outputs
 from graphpatch.runtime.verify.asked import Wanted
 from graphpatch.runtime.verify.formulas import formulas
@@ -20,7 +21,7 @@ from graphpatch.runtime.verify.forward import Forward, forward
 from graphpatch.runtime.verify.gradient import backward
 from graphpatch.runtime.verify.imported import checkpoint, imported, initial, known, restored
 from graphpatch.runtime.verify.result import Ran
-from graphpatch.runtime.verify.session import placeholders
+from graphpatch.runtime.verify.session import VARIABLES, placeholders
 from graphpatch.runtime.verify.session_gradients import Graphed
 from graphpatch.runtime.verify.unfired import sort_out
 from graphpatch.runtime.verify.values import GUESSES
@@ -40,14 +41,21 @@ def run_graphs(one: Model, other: Model, left: Graph, right: Graph, wanted: Want
         after = imported(other, right)
     except ModelError as error:
         return Ran(why=f"{other.path}: {error}", is_wrong=True)
-    tensors = _tensors(before, after, left, right, wanted)
+    tensors, saved = _tensors(before, after, left, right, wanted), list[str]()
+    if not wanted.allow_unsafe_ops:
+        tensors, saved = apart_from_savers(left, tensors)
+    written = outputs.writing(before, tensors)
+    tensors = [name for name in tensors if name not in written]
     for graph in (left, right):
         refuse_unsafe(graph, wanted.allow_unsafe_ops, [*tensors, *_initialisers(left)])
     runs = _fed(one, before, tensors, wanted), Graphed(after)
     runs[1].feeds = runs[0].feeds
     own = restored(after, checkpoint(other))
     runs[1].variables = {**known(after, runs[0].variables), **own}
-    return _ran(other, left, right, runs, tensors, wanted)
+    ran = _ran(other, left, right, runs, tensors, wanted)
+    ran.forward.uncompared |= dict.fromkeys(written, "it comes after a write to a variable")
+    ran.forward.uncompared |= dict.fromkeys(saved, "it saves variables to files, or restores them")
+    return ran
 
 
 def _ran(
@@ -64,7 +72,9 @@ def _ran(
     sources = _named(one.graph, wanted.sources) or outputs.sources(one.graph, one.feeds)
     targets = _targets(one.graph, ran.forward, wanted, ran)
     if not sources:
-        ran.untaken.append("nothing that is fed is a float, and there are no variables")
+        ran.untaken.append(
+            "nothing is fed that is a float, and there are no float variables or constants"
+        )
     if sources and targets:
         values = {name: ran.forward.values[name] for name in targets}
         ran.backward = backward(one, other, sources, values)
@@ -90,7 +100,9 @@ def _tensors(before: Any, after: Any, left: Graph, right: Graph, wanted: Wanted)
     """What is compared: outputs, those of signatures, what rules were at, what is asked for."""
     touched = [f"{op}:0" for body, op in rules_at(right) if body == "main"]
     asked = [*outputs.outputs(before), *_signed(left), *touched, *_named(before, wanted.targets)]
-    there = list(outputs.fetchable(before, dict.fromkeys(asked)))
+    # An import adds Exits that freezing pruned; what is compared is what the file has.
+    held = (name for name in dict.fromkeys(asked) if op_of(name) in left.main.by_name)
+    there = list(outputs.fetchable(before, held))
     return list(outputs.fetchable(after, there))
 
 
@@ -138,7 +150,9 @@ def _fed(model: Model, graph: Any, tensors: Sequence[str], wanted: Wanted) -> Gr
 
 def _initialisers(graph: Graph) -> list[str]:
     """What variables may be assigned first."""
-    return [name for name in graph.main.by_name if name.endswith("/Assign")]
+    variables = [index for op in VARIABLES for index in graph.main.by_type.get(op, ())]
+    names = (f"{graph.main.heads.names[index]}/Assign" for index in variables)
+    return [name for name in names if name in graph.main.by_name]
 
 
 def _shape(value: Any) -> str:

@@ -1,0 +1,58 @@
+"""Real models, patched in several ways, verify clean; each as far as TensorFlow can run it.
+
+The figures over all models: python -m tests.models.verified
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+
+from tests.models import catalogue
+from tests.models.forward import Worker
+from tests.models.verified import KINDS, verified
+
+pytest.importorskip("tensorflow")
+
+# Quickly run, and of another kind each: a net of images, an LSTM in a v1 loop, and
+# a training graph with variables, which holds gradients already.
+FEW = (
+    ("mobilenet_v1_0.25_128_frozen.pb", "guided"),
+    ("kws_basic_lstm_s.pb", "straight through"),
+    ("zoo/h2oai+deepwater__main_resources_mlp_784x1x1_10.meta", "guided"),
+)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    started = Worker()
+    yield started
+    started.pool.shutdown()
+
+
+def parameters() -> list[object]:
+    """Every model in every way, of which those that are not in FEW are slow."""
+    if not catalogue.models():
+        missing = pytest.mark.skip(reason=f"no real models in {catalogue.folder()}")
+        return [pytest.param("", "", marks=missing)]
+    return [
+        pytest.param(name, kind, marks=() if (name, kind) in FEW else pytest.mark.slow)
+        for name in catalogue.models()
+        for kind in KINDS
+    ]
+
+
+@pytest.mark.parametrize(("name", "kind"), parameters())
+def test_patched_models_verify_clean(name: str, kind: str, worker: Worker) -> None:
+    try:
+        found = worker(verified, name, kind)
+    except BrokenProcessPool:
+        pytest.skip("TensorFlow aborts")
+    if not found.patched:
+        pytest.skip("nothing to patch in that way")
+    assert found.failures == []
+    if found.why:
+        pytest.skip(found.why)
+    assert found.compared

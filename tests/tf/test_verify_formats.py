@@ -1,0 +1,143 @@
+"""`verify` of models that are no frozen graph: variables, loops, SavedModels of TF1 and TF2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.errors import UnsafeError
+
+pytest.importorskip("tensorflow")
+
+GUIDED = [{"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}]
+
+
+def patched(path: Path, rules: Any = GUIDED) -> Path:
+    target = path.with_name(f"patched_{path.name}")
+    graphpatch.apply(rules, graphpatch.load(path)).model.save(target)
+    return target
+
+
+def only(found: graphpatch.Verification) -> dict[str, Any]:
+    assert found.failures == []
+    [graph] = found.document()["graphs"]
+    assert graph["forward"]["compared"]
+    return dict(graph)
+
+
+def meta(folder: Path) -> Path:
+    """relu(x @ w), w a variable, in a loop of two turns."""
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    tf1.disable_control_flow_v2()
+    try:
+        with tf1.Graph().as_default():
+            x = tf1.placeholder(tf.float32, [None, 3], "x")
+            start = tf.random.normal([3, 3], seed=3)
+            w = tf1.get_variable("w", initializer=start, use_resource=False)
+            turn = lambda i, y: (i + 1, tf.nn.relu(tf.matmul(y, w)))  # noqa: E731
+            _, y = tf.while_loop(lambda i, y: i < 2, turn, [0, x])
+            tf.identity(y, "y")
+            tf1.train.export_meta_graph(str(folder / "model.meta"))
+    finally:
+        tf1.enable_control_flow_v2()
+    return folder / "model.meta"
+
+
+def test_a_loop_with_a_variable(tmp_path: Path) -> None:
+    path = meta(tmp_path)
+    graph = only(graphpatch.verify(path, patched(path)))
+    assert "y:0" in graph["forward"]["compared"]
+    pairs = {(one["from"], one["to"]): one["state"] for one in graph["gradients"]}
+    assert pairs["x:0", "y:0"] == "changed"
+    assert [one["op"] for one in graph["overrides"]["fired"]] == ["while/Relu"]
+    assert [one["max_error"] for one in graph["formulas"]] == [0]
+
+
+def saved(folder: Path, spy: str = "") -> Path:
+    """A TF2 SavedModel: relu(x @ w + noise), and what it writes where it is told to."""
+    import tensorflow as tf
+
+    class Net(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = tf.Variable(tf.random.stateless_normal([3, 3], [0, 1]))
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32)])
+        def __call__(self, x: Any) -> Any:
+            if spy:
+                tf.io.write_file(spy, "there")
+            drawn = tf.random.normal([3])
+            return {"y": tf.nn.relu(tf.matmul(x, self.w)) * 2.0 + drawn}
+
+    net, path = Net(), folder / "saved"
+    tf.saved_model.save(net, str(path), signatures=net.__call__)
+    return path
+
+
+def test_a_saved_model_of_tf2(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    found = graphpatch.verify(path, patched(path))
+    graph = only(found)
+    assert graph["fed"] == {"serving_default:x": "[2, 3]"}
+    assert graph["forward"]["compared"] == ["serving_default:y"]
+    [pair] = graph["gradients"]
+    assert (pair["from"], pair["to"]) == ("serving_default:x", "serving_default:y")
+    assert pair["state"] == "changed"
+    assert [one["op"] for one in graph["overrides"]["fired"]] == ["Relu"]
+
+
+def test_a_variable_that_changed_is_found(tmp_path: Path) -> None:
+    import shutil
+
+    import tensorflow as tf
+
+    path = saved(tmp_path)
+    target = patched(path)
+    model = tf.saved_model.load(str(path))
+    model.w.assign_add(tf.fill([3, 3], 0.5))
+    tf.saved_model.save(model, str(tmp_path / "other"))
+    shutil.rmtree(target / "variables")
+    shutil.copytree(tmp_path / "other" / "variables", target / "variables")
+    [failure] = graphpatch.verify(path, target).failures
+    assert failure.startswith("forward: serving_default:y: ")
+
+
+def test_a_saved_model_that_writes_files_is_not_loaded(tmp_path: Path) -> None:
+    written = tmp_path / "written"
+    path = saved(tmp_path, str(written))
+    with pytest.raises(UnsafeError, match="WriteFile"):
+        graphpatch.verify(path, path)
+    assert not written.exists()
+
+
+def test_a_saved_model_of_tf1_has_its_variables_restored(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    tf1, path = tf.compat.v1, tmp_path / "saved"
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        x = tf1.placeholder(tf.float32, [2, 3], "x")
+        w = tf1.get_variable("w", [3, 3], initializer=tf1.zeros_initializer)
+        y = tf.nn.relu(tf.matmul(x, w), "y")
+        session.run(w.initializer)
+        session.run(tf1.assign(w, tf.eye(3)))
+        tf1.saved_model.simple_save(session, str(path), {"x": x}, {"y": y})
+    graph = only(graphpatch.verify(path, patched(path)))
+    [pair] = [one for one in graph["gradients"] if one["to"] == "y:0"]
+    assert pair["state"] == "changed"  # with w = 0, as it is initialised, no gradient would flow
+
+
+def test_what_tensorflow_cannot_import_is_told(tmp_path: Path) -> None:
+    from tests import graphs
+    from tests.graphs import node
+
+    path = tmp_path / "model.pb"
+    message = graphs.graphdef(node("x", "Placeholder"), node("y", "NobodyKnows", "x"))
+    path.write_bytes(message.SerializeToString())
+    [failure] = graphpatch.verify(path, path).failures
+    assert failure.startswith("nothing could be compared: ")
+    assert "NobodyKnows" in failure
