@@ -86,19 +86,18 @@ def restored(graph: Any, prefix: str | None) -> dict[str, Any]:
 def initial(graph: Any, given: Values, size: int, whole: tuple[int, ...]) -> dict[str, Any]:
     """A value for each variable: what is given, what its initialiser gives, or a seeded one.
 
-    Initialisers run one by one, in the order of the graph, each on what is there by then.
+    An initialiser that reads other variables finds their seeded values, so that no order counts.
     """
     found = dict(given)
     variables = {op.name: op for op in variables_of(graph) if op.name not in given}
     for name, op in variables.items():
         found[name] = _seeded(op, size, whole)
-    running = Running(graph, variables=found)
-    for name, op in variables.items():
-        source = _initialiser(graph, op)
-        values, _ = running.run([source], False) if source else ({}, {})
-        if source and source in values:
-            found[name] = values[source]
-    return found
+    sources = {
+        name: source for name, op in variables.items() if (source := _initialiser(graph, op))
+    }
+    first = Running(graph, variables=found)
+    values = first.run(sorted(set(sources.values())), False)[0] if sources else {}
+    return found | {name: values[one] for name, one in sources.items() if one in values}
 
 
 def _seeded(op: Any, size: int, whole: tuple[int, ...]) -> Any:

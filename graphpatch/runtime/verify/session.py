@@ -23,6 +23,7 @@ class Running:
     graph: Any
     feeds: Values = field(default_factory=dict)
     variables: Values = field(default_factory=dict)
+    _assigns: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # what is fed, and the op
 
     def run(self, fetches: Sequence[str], optimise: bool) -> tuple[dict[str, Any], dict[str, str]]:
         """The values of those tensors that can be computed, and why the others cannot.
@@ -56,11 +57,20 @@ class Running:
 
         session = tf.compat.v1.Session(graph=self.graph, config=_config(optimise))
         try:
-            assign(self.graph, session, self.variables)
+            self._assign(session)
         except BaseException:
             session.close()
             raise
         return session
+
+    def _assign(self, session: Any) -> None:
+        """Give the variables their values."""
+        fed = {}
+        for name, value in self.variables.items():
+            if name not in self._assigns:
+                self._assigns[name] = assignment(self.graph, name)
+            fed[self._assigns[name][0]] = value
+        session.run([self._assigns[name][1] for name in self.variables], fed)
 
 
 def _config(optimise: bool) -> Any:
@@ -90,22 +100,16 @@ def variables_of(graph: Any) -> Iterator[Any]:
     return (op for op in graph.get_operations() if op.type in VARIABLES)
 
 
-def assign(graph: Any, session: Any, variables: Values) -> None:
-    """Give variables values, by ops that are added to the graph."""
+def assignment(graph: Any, name: str) -> tuple[Any, Any]:
+    """A placeholder for the value of a variable, and the op that assigns it; both are added."""
     import tensorflow as tf
 
-    fed, done = {}, []
+    op = graph.get_operation_by_name(name)
     with graph.as_default(), tf.control_dependencies(None):
-        for name, value in variables.items():
-            op = graph.get_operation_by_name(name)
-            given = tf.compat.v1.placeholder(op.get_attr("dtype"), name=ASSIGNED)
-            if op.type == "VarHandleOp":
-                done.append(tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=given))
-            else:
-                variable = op.outputs[0]
-                done.append(tf.compat.v1.assign(variable, given, validate_shape=False).op)
-            fed[given] = value
-    session.run(done, fed)
+        given = tf.compat.v1.placeholder(op.get_attr("dtype"), name=ASSIGNED)
+        if op.type == "VarHandleOp":
+            return given, tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=given)
+        return given, tf.compat.v1.assign(op.outputs[0], given, validate_shape=False).op
 
 
 def _without(graph: Any, wanted: list[str], error: Any) -> list[str]:
