@@ -13,6 +13,7 @@ from graphpatch.formats.model import Model
 from graphpatch.graph.wire import BYTES, Field, encoded, fields, message
 from graphpatch.names import op_of
 
+KINDS = {"while_context": "WhileContextDef", "cond_context": "CondContextDef"}
 COLLECTION = 4  # the field of MetaGraphDef: map<string, CollectionDef>
 
 
@@ -29,7 +30,8 @@ class Loop:
 class Held:
     """The ops in loops that have contexts, their Exits among them; and those in branches.
 
-    Of an op in a loop it is told in which: the innermost.
+    Of an op in a loop it is told in which: the innermost. An op of a loop that lies in a branch is
+    not counted to the branch; one of a branch that lies in a loop is in both.
     """
 
     in_loops: Mapping[str, Loop] = field(default_factory=dict)
@@ -53,18 +55,23 @@ def _parts(model: Model, outer: Field, number: int) -> list[Field]:
 
 
 def _held(model: Model, meta: Field) -> Held:
-    loops: list[Any] = []
-    branches: list[Any] = []
+    contexts: list[Any] = []
     for part in _parts(model, meta, COLLECTION):
         entry = encoded(COLLECTION, model.source.data[part.value : part.end])
         for key, held in message(MetaGraphDef, entry).collection_def.items():
-            for raw in held.bytes_list.value if key == "while_context" else ():
-                loops += _loops(message(message_class("WhileContextDef"), raw))
-            for raw in held.bytes_list.value if key == "cond_context" else ():
-                branches.append(message(message_class("CondContextDef"), raw))
-                loops += _nested(branches[-1])
-    in_loops = {name: one for loop in loops for one in [_loop(loop)] for name in _ops(loop)}
-    return Held(in_loops, frozenset(name for one in branches for name in _values(one)))
+            for raw in held.bytes_list.value if key in KINDS else ():
+                contexts += _with_nested(message(message_class(KINDS[key]), raw))
+    in_loops: dict[str, Loop] = {}
+    is_branch: dict[str, bool] = {}
+    for context in contexts:  # the inner after the outer
+        if _is_loop(context):
+            in_loops |= dict.fromkeys(_ops(context), _loop(context))
+        is_branch |= dict.fromkeys(_ops(context), not _is_loop(context))
+    return Held(in_loops, frozenset(name for name, told in is_branch.items() if told))
+
+
+def _is_loop(context: Any) -> bool:
+    return "loop_exit_names" in context.DESCRIPTOR.fields_by_name
 
 
 def _loop(context: Any) -> Loop:
@@ -75,25 +82,15 @@ def _loop(context: Any) -> Loop:
 
 
 def _ops(context: Any) -> Iterator[str]:
-    yield from map(op_of, context.loop_exit_names)
-    yield from _values(context)
-
-
-def _values(context: Any) -> Iterator[str]:
     """The ops in a context. It lists what it reads from outside too, once more apart."""
+    yield from map(op_of, context.loop_exit_names if _is_loop(context) else ())
     outside = {pair.key for pair in context.values_def.external_values}
-    return (op_of(text) for text in context.values_def.values if text not in outside)
+    yield from (op_of(text) for text in context.values_def.values if text not in outside)
 
 
-def _loops(context: Any) -> Iterator[Any]:
-    """A loop, then those that lie in it."""
+def _with_nested(context: Any) -> Iterator[Any]:
+    """A context, then those that lie in it."""
     yield context
-    yield from _nested(context)
-
-
-def _nested(context: Any) -> Iterator[Any]:
     for nested in context.nested_contexts:
-        if nested.HasField("while_ctxt"):
-            yield from _loops(nested.while_ctxt)
-        elif nested.HasField("cond_ctxt"):
-            yield from _nested(nested.cond_ctxt)
+        is_loop = nested.HasField("while_ctxt")
+        yield from _with_nested(nested.while_ctxt if is_loop else nested.cond_ctxt)

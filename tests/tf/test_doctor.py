@@ -58,6 +58,39 @@ def test_it_foretells_the_gradient_of_each_tensor(build: Build, tmp_path: Path) 
     assert found.verdicts["none"]
 
 
+def test_a_variable_that_only_its_own_loop_reads(tmp_path: Path) -> None:
+    def build(tf1: Any, x: Any, w: Any) -> Any:
+        def step(number: Any, y: Any, z: Any) -> Any:
+            return number + 1, tf1.tanh(y * z), z
+
+        return tf1.while_loop(lambda number, y, z: number < 3, step, (0, w, x))[1]
+
+    found = agreement(loop_graphs.built(tf1, build), tmp_path)
+    assert found.differing == []
+    assert found.foretold["flows"]
+
+
+@pytest.mark.parametrize("is_behind_another", [False, True])
+def test_targets_in_a_loop_that_starts_anew_each_time(
+    is_behind_another: bool, tmp_path: Path
+) -> None:
+    def build(tf1: Any, x: Any, w: Any) -> Any:
+        first = loop_graphs.counted(tf1, x, w) if is_behind_another else x
+
+        def step(number: Any, y: Any) -> Any:
+            tf1.negative(y, name="inside")
+            return number + 1, tf1.constant(1.0)
+
+        def goes_on(number: Any, y: Any) -> Any:
+            return tf1.logical_and(number < 3, tf1.negative(y, name="before") < 9.0)
+
+        return tf1.while_loop(goes_on, step, (0, first))[1] * w
+
+    found = agreement(loop_graphs.built(tf1, build), tmp_path)
+    assert found.differing == []
+    assert found.foretold["error"] >= 2
+
+
 def test_loops_that_were_built_without_backprop(tmp_path: Path) -> None:
     def build(tf1: Any, x: Any, w: Any) -> Any:
         return loop_graphs.repeat(tf1, lambda y: tf1.tanh(y * w), x, back_prop=False)

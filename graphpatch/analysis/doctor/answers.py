@@ -59,7 +59,9 @@ class Answers:
     ) -> Backward:
         """How far the gradients of `targets` come on their way to `sources`."""
         held = self.held if body.is_main else None
-        return differentiate(self.wiring(body), sources, targets, self.ask, held)
+        return differentiate(
+            self.wiring(body), sources, targets, self.ask, held, self.control_flow_v2
+        )
 
     def ask(self, wiring: Wiring, index: int) -> Answer:
         """What an op answers where a gradient comes to one of its outputs."""

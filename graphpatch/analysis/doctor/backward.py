@@ -82,6 +82,7 @@ def differentiate(
     targets: Sequence[Tensor],
     ask: Ask,
     held: Held | None,
+    control_flow_v2: bool = True,
 ) -> Backward:
     """Follow the gradients of `targets` back to `sources`.
 
@@ -98,7 +99,7 @@ def differentiate(
         node = Node(wiring.body, bare[0])
         says = "AttributeError: 'NoneType' object has no attribute 'outer_context'"
         done.refusals.append(Refusal(node, "loop", says))
-    loops = Loops(wiring, held or Held())
+    loops = Loops(wiring, held or Held(), control_flow_v2)
     loops.take_in(found)
     pending = _pending(wiring, found)
     ready = dict.fromkeys(index for index, _ in targets if pending.get(index) == 0)
@@ -170,7 +171,7 @@ def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
     answer = ask(done.wiring, index)
     done.refusals += answer.refusals
     if loops is not None and answer.slots and not answer.refusals:
-        raised = loops.refusal(index)
+        raised = loops.refusal(index, done.got)
         if raised:
             done.refusals.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
     inputs = done.wiring.inputs(index)

@@ -19,6 +19,7 @@ from graphpatch.patches.flow import ENTERS, EXITS, MERGES, SWITCHES
 # In saying so TensorFlow 2.21 fails: an imported op has no traceback to print.
 NO_STATE = "AttributeError: 'NoneType' object has no attribute 'grad_state'"
 NO_PIVOT = "AttributeError: 'NoneType' object has no attribute 'pivot'"
+NO_PREDICATE = "AttributeError: 'WhileContext' object has no attribute 'pred'"
 NOT_FROM_OUTSIDE = "TypeError: 'NoneType' object is not iterable"
 
 # Ops whose gradients read nothing but what comes back; of sums, where the file tells the shapes.
@@ -45,6 +46,7 @@ class Loops:
 
     wiring: Wiring
     held: Held
+    control_flow_v2: bool = True
     states: dict[int, _State] = field(default_factory=dict)  # by Exit
 
     def take_in(self, found: list[int]) -> None:
@@ -103,15 +105,24 @@ class Loops:
         decision = self.wiring.inputs(index)[1][0]
         return self._is(decision, frozenset({"LoopCond"}))
 
-    def refusal(self, index: int) -> str:
+    def refusal(self, index: int, got: set[Tensor]) -> str:
         """What is raised at an op of a loop that has no Exit between the ends; or nothing."""
         if self._loop(index) is None or self._is_active(index):
             return ""
+        if not self.states and self._needs_zeros(index, got):
+            return NOT_FROM_OUTSIDE if self.control_flow_v2 else NO_PREDICATE
         if self.is_variable(index):
             return NO_STATE
         if self._is(index, MERGES) and self._is(self.wiring.inputs(index)[0][0], ENTERS):
             return NO_PIVOT
         return "" if self._is(index, READS_NOTHING) else NOT_FROM_OUTSIDE
+
+    def _needs_zeros(self, index: int, got: set[Tensor]) -> bool:
+        """Whether some output of an op that is in no branch has no gradient, and gets zeros."""
+        if self.wiring.body.heads.names[index] in self.held.in_branches:
+            return False
+        outputs = ((index, place) for place in range(len(self.wiring.outputs(index))))
+        return any(one not in got and self.wiring.trainable(one) for one in outputs)
 
     def passes(self, index: int, got: set[Tensor]) -> bool:
         """Whether an op of a loop is asked at all: a Switch for its Exit, an Exit for backprop."""
