@@ -5,6 +5,9 @@ placeholder) is asked of both. They agree where doctor says that the gradient fl
 tf.gradients gives a tensor; that it is None, and it gives None; that it raises, and it raises that
 error, of that op. Each model is asked for --seconds at most: pairs left out are counted. Prints
 every disagreement; exits 1 where there is one.
+
+With --fix: what `doctor --fix` mends is written, and TensorFlow asked about those pairs; of models
+without many weights some are run, too. Exits 1 where one of them gives no tensor.
 """
 
 from __future__ import annotations
@@ -14,51 +17,63 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from threading import local
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.models import catalogue  # noqa: E402
-from tests.models.doctor_oracle import Agreement, compare  # noqa: E402
+from tests.models.doctor_oracle import Agreement, Mended, compare, mend  # noqa: E402
 from tests.models.forward import Worker  # noqa: E402
 
 GRACE = 120.0  # seconds for import and for the pair in hand, beyond which a process is ended
 held = local()
 
 
-def asked(name: str, control_flow_v2: bool, seconds: float) -> tuple[str, Agreement, float]:
-    """The agreement on one model, asked by the process of this thread."""
+def asked(ask: Callable[..., Any], name: str, *more: object, timeout: float) -> Any:
+    """What is found on one model, by the process of this thread; or why nothing is."""
     if not hasattr(held, "worker"):
         held.worker = Worker()
-    begun = time.monotonic()
     try:
-        found = held.worker(compare, name, control_flow_v2, seconds, timeout=seconds + GRACE)
-    except (BrokenProcessPool, TimeoutError) as error:
-        reason = "takes too long" if isinstance(error, TimeoutError) else "TensorFlow aborts"
-        found = Agreement(refused=[reason])
-    return name, found, time.monotonic() - begun
+        return held.worker(ask, name, *more, timeout=timeout)
+    except TimeoutError:
+        return "takes too long"
+    except BrokenProcessPool:
+        return "TensorFlow aborts"
 
 
-def answers(arguments: argparse.Namespace) -> Iterator[tuple[str, Agreement, float]]:
-    """The agreement on each model, largest files first."""
+def answers(arguments: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    """What is found on each model, largest files first."""
     models = catalogue.models()
     names = [name for name in models if all(word in name for word in arguments.only)]
     names.sort(key=lambda name: -catalogue.size(models[name]))
+    limits = (not arguments.no_control_flow_v2, arguments.seconds)
+    ask, more = (mend, ()) if arguments.fix else (compare, limits)
+    timeout = arguments.seconds + GRACE
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        todo = [
-            pool.submit(asked, name, not arguments.no_control_flow_v2, arguments.seconds)
-            for name in names
-        ]
-        for one in todo:
-            yield one.result()
+        todo = [(name, pool.submit(asked, ask, name, *more, timeout=timeout)) for name in names]
+        for name, one in todo:
+            yield name, one.result()
+            print(f"{one.result()!s:.100}  {name}", file=sys.stderr, flush=True)
 
 
-def report(found: dict[str, Agreement]) -> Iterator[str]:
+def mended(found: Mapping[str, Mended]) -> Iterator[str]:
+    """The figures of --fix, and what does not flow after it, or only as zeros."""
+    for name, one in found.items():
+        yield from (f"{name}: {text}" for text in (*one.failing, *one.idle, *one.zero))
+    models, some = sum(bool(one.rules) for one in found.values()), list(found.values())
+    pairs, failing = sum(one.pairs for one in some), sum(len(one.failing) for one in some)
+    ran, zero = sum(one.ran for one in some), sum(len(one.zero) for one in some)
+    yield f"{pairs - failing} of {pairs} mended pairs flow, in {models} models"
+    yield f"{ran - zero} of {ran} of them that were run are not zero"
+
+
+def report(found: Mapping[str, Agreement]) -> Iterator[str]:
     """The figures, and every disagreement."""
     verdicts: Counter[str] = Counter()
     foretold: Counter[str] = Counter()
@@ -82,17 +97,24 @@ def report(found: dict[str, Agreement]) -> Iterator[str]:
 def main() -> int:
     """Ask, print, and say by the exit code whether they agree."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=120.0, help="for each model")
+    parser.add_argument("--seconds", type=float, default=300.0, help="for each model")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--only", nargs="*", default=[], help="models whose name holds these")
     parser.add_argument("--no-control-flow-v2", action="store_true")
+    parser.add_argument("--fix", action="store_true", help="ask what flows after doctor --fix")
     arguments = parser.parse_args()
     begun, found = time.monotonic(), {}
-    for name, one, took in answers(arguments):
-        found[name] = one
-        print(f"{took:6.1f} s  {one.pairs:5}  {name}", file=sys.stderr, flush=True)
-    print(*report(found), f"{time.monotonic() - begun:.0f} s", sep="\n")
-    return int(any(one.differing for one in found.values()))
+    for name, one in answers(arguments):
+        reasons = [one] if isinstance(one, str) else []
+        found[name] = one if not reasons else blank(arguments.fix, reasons)
+    print(*(mended if arguments.fix else report)(found), sep="\n")
+    print(f"{time.monotonic() - begun:.0f} s")
+    return int(any(one.failing if arguments.fix else one.differing for one in found.values()))
+
+
+def blank(fix: bool, reasons: list[str]) -> Any:
+    """What stands for a model that could not be asked."""
+    return Mended(idle=reasons) if fix else Agreement(refused=reasons)
 
 
 if __name__ == "__main__":
