@@ -12,6 +12,7 @@ import click
 from graphpatch.analysis.doctor.diagnosis import Diagnosis
 from graphpatch.analysis.doctor.fix import Fixed, fix
 from graphpatch.analysis.doctor.look import Finding
+from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.analysis.doctor.survey import Seen, survey
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.cli.progress import bar
@@ -147,7 +148,7 @@ def _pair(
         words += ": no tensor leads from the one to the other"
     yield f"{one.source} -> {one.target}: {words}"
     if one.tape != one.verdict:
-        yield f"  on a tape: {IN_WORDS[one.tape]}"
+        yield f"  on a tape: {_on_a_tape(one)}"
     if one.says and (one.verdict == "flows" or not one.findings):
         yield f"  {one.says}"
     if one.findings and one.way:
@@ -156,6 +157,13 @@ def _pair(
         yield from _finding(finding, told)
     if result is not None:
         yield f"  run      {result['says']}"
+
+
+def _on_a_tape(one: Diagnosis) -> str:
+    if one.tape != "error":
+        return IN_WORDS[one.tape]
+    by_design = all(finding.kind == CARRIED for finding in one.findings)
+    return "it raises, by design" if by_design else "it raises"
 
 
 def _way(way: Sequence[str]) -> str:

@@ -116,7 +116,7 @@ def test_6_inputs_are_modified_by_emitting_a_new_graph(path: Path) -> None:
     graphpatch.apply([rule({"name": "y"}, patch)], model).model.save(target)
     assert path.read_bytes() == before
     [found] = asked(graphpatch.load(target)).diagnoses
-    assert [one.kind for one in found.findings] == ["stop_gradient"]
+    assert [one.kind for one in found.findings] == ["our_rule"]
 
 
 def test_7_the_report_says_what_the_consumer_needs(path: Path) -> None:

@@ -37,7 +37,7 @@ SAID: dict[str, tuple[Any, list[str]]] = {
         {"op": "Xyz"},
         [
             "looked at 11 ops",
-            "op 'Xyz': 0 of them; nearest: Const, Identity, Mul, NoOp, Placeholder",
+            "op 'Xyz': 0 of them; there are: Const, Identity, Mul, NoOp, Placeholder, ...",
         ],
     ),
     "a name": ({"name": "rleu"}, ["looked at 11 ops", "name 'rleu': 0 of them; nearest: relu"]),

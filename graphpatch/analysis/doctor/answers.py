@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from graphpatch import opdefs
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, differentiate
+from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
 from graphpatch.analysis.doctor.slots import takes
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
@@ -32,13 +33,15 @@ class Answers:
     """The answers of the ops of a graph, whose functions are looked into once.
 
     `held` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
-    `tape`: functions are differentiated op by op, as a GradientTape does.
+    `tape`: functions are differentiated op by op, as a GradientTape does; `restored` are the keys
+    of gradients that are in the file for it, with the input slots into which they flow.
     """
 
     graph: Graph
     held: Held = field(default_factory=Held)
     control_flow_v2: bool = True
     tape: bool = False
+    restored: Mapping[str, frozenset[int]] = field(default_factory=dict)
     barred: frozenset[str] = frozenset()  # op types that count as letting nothing through
     _wirings: dict[str, Wiring] = field(default_factory=dict)
     _inside: dict[str, Backward | None] = field(default_factory=dict)
@@ -73,8 +76,10 @@ class Answers:
     def _answer(self, wiring: Wiring, index: int) -> Answer:
         node = Node(wiring.body, index)
         key = override(node)
-        if node.op in self.barred and key is None:
+        if gradient_type(node) in self.barred:
             return Answer()
+        if self.tape and key is not None and key in self.restored:
+            return Answer(self.restored[key])
         if key is not None and is_registered(key):
             return self._by_type(wiring, node, key)
         if node.op in wiring.body.library.signatures or node.op in CALLS:
@@ -103,12 +108,16 @@ class Answers:
 
     def _call(self, wiring: Wiring, node: Node) -> Answer:
         """SymbolicGradient gives a tensor for each input, be it zeros; a tape looks inside."""
+        everywhere = frozenset(range(len(wiring.inputs(node.index))))
         if not self.tape:
-            return Answer(frozenset(range(len(wiring.inputs(node.index)))))
+            return Answer(everywhere)
+        if is_carrier(node):
+            says = "what the tape gives raises NotFoundError or LookupError"
+            return Answer(everywhere, (Refusal(node, CARRIED, says),))
         name = node.op if node.op in wiring.body.library.signatures else called(node, "f")[0]
         inside = self.inside(name)
         if inside is None:
-            return Answer(frozenset(range(len(wiring.inputs(node.index)))))
+            return Answer(everywhere)
         slots = {-1 - index for index, _ in inside.got if index < 0}
         return Answer(frozenset(slots), tuple(inside.refusals))
 
@@ -146,6 +155,11 @@ def override(node: Node) -> str | None:
     """The key under which TensorFlow looks for the op's gradient, where it is not the op type."""
     value = node.attr(attrs.OVERRIDE)
     return None if value is None else value.s.decode(errors="backslashreplace")
+
+
+def gradient_type(node: Node) -> str:
+    """The op type whose gradient TensorFlow takes for the op: its own, or that of an override."""
+    return override(node) or node.op
 
 
 def is_registered(key: str) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from graphpatch import opdefs
-from graphpatch.analysis.doctor.answers import CALLS, override
+from graphpatch.analysis.doctor.answers import CALLS, gradient_type, override
 from graphpatch.analysis.doctor.look import Finding, Look, Rule, rule_for
 from graphpatch.analysis.doctor.mends import mends
+from graphpatch.analysis.doctor.ours import CARRIED, is_added, rule_of
 from graphpatch.analysis.doctor.slots import ZERO
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.patches.place import OP_BY_OP
@@ -57,6 +58,7 @@ class Cause:
             "read": look.read,
             "given": look.given,
             "key": override(node) or "",
+            "rule": rule_of(node),
             "says": refusal.says if refusal is not None else "",
         }
         what, consequence, remedy = (
@@ -77,12 +79,27 @@ def _state(state: str) -> Callable[[Look], bool]:
     return lambda look: (opdefs.lookup(look.op) or opdefs.OpDef("")).gradient == state
 
 
+def _is_our_key(look: Look) -> bool:
+    return _raises("key")(look) and bool(rule_of(look.node))
+
+
 def _calls_functions(look: Look) -> bool:
     return look.op in OP_BY_OP | CALLS or look.op in look.node.body.library.signatures
 
 
 # fmt: off
 CAUSES = (
+    Cause(CARRIED, _raises(CARRIED),
+          "rule '{rule}' carries its gradient in a function, which a tape drops",
+          "{says}, by design: it gives no other gradient in its place",
+          "graphpatch.register_gradients(FILE) first; or write a SavedModel (--inputs, --outputs)"),
+    Cause("our_key", _is_our_key,
+          "override key {key}, which rule '{rule}' gave it and nobody registers",
+          "{says}; TensorFlow names {op}, not the missing key",
+          "register it first: graphpatch.register_gradients(FILE), where the key is graphpatch's"),
+    Cause("our_rule", lambda look: is_added(look.node),
+          "rule '{rule}' stops it here", NONE,
+          "take the rule back: graphpatch revert FILE --rule '{rule}' -o OUT"),
     Cause("custom_gradient", _raises("custom_gradient"),
           "key {key}, which tf.custom_gradient left: the process that made it knew it, no other",
           "{says}; TensorFlow names {op}, not the missing key",
@@ -108,7 +125,7 @@ CAUSES = (
           "StopGradient: somebody stopped the gradient here", NONE, STRAIGHT, mends),
     Cause("step", _is(STEPS),
           "{op}, a step function: TensorFlow's gradient of it is None", NONE, STRAIGHT, mends),
-    Cause("zero", _is(ZERO),
+    Cause("zero", lambda look: gradient_type(look.node) in ZERO,
           "{op}, a step function: TensorFlow's gradient of it is zero", ZEROS,
           "let it count as something smooth (fast_sigmoid_surrogate), or as the identity", mends),
     Cause("argmax", _is(frozenset({"ArgMax", "ArgMin"})),

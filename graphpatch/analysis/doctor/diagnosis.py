@@ -6,11 +6,12 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.analysis.doctor.answers import CALLS, Answers, called
+from graphpatch.analysis.doctor.answers import CALLS, Answers, called, gradient_type
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal
 from graphpatch.analysis.doctor.causes import explain
 from graphpatch.analysis.doctor.look import Finding, Look
 from graphpatch.analysis.doctor.mends import with_way_back
+from graphpatch.analysis.doctor.ours import CARRIED, is_hidden, rule_of
 from graphpatch.analysis.doctor.slots import ZERO
 from graphpatch.analysis.doctor.way import (
     A_RULE,
@@ -90,14 +91,19 @@ class Doctor:
         verdict = "error" if refused else self._verdict(self.session, there, source, target)
         within = "error" if refused else self._verdict(self.tape, on_tape, source, target)
         says = refused or (there.refusals[0].says if there.refusals else "")
+        others = [one for one in on_tape.refusals if one.kind != CARRIED]
+        drops = len(others) < len(on_tape.refusals)
         if verdict == "flows" and within != "flows":
-            says = on_tape.refusals[0].says if on_tape.refusals else IN_FUNCTIONS
-            verdict = "flows" if on_tape.refusals else "zero"
+            says = others[0].says if others else IN_FUNCTIONS
+            verdict = "flows" if others else "zero"
         taped = within if self.session.graph.is_object_based else verdict
+        if drops and taped != "none":
+            taped = "error"
         steps = self._way(wiring, source, target)
         if steps is None:
             return Diagnosis(*ends, verdict, taped, False, says)
-        findings = [] if verdict == within == "flows" else list(self._all(on_tape, source, steps))
+        is_well = verdict == within == taped == "flows"
+        findings = [] if is_well else list(self._all(on_tape, source, steps))
         if refused:
             findings.insert(0, _target_finding(wiring, target, refused))
         way = spelled(wiring, source, steps)
@@ -109,7 +115,7 @@ class Doctor:
         return bool(self.session.graph.functions)
 
     def _verdict(self, answers: Answers, done: Backward, source: Tensor, target: Tensor) -> str:
-        if done.refusals:
+        if any(refusal.kind != CARRIED for refusal in done.refusals):
             return "error"
         if source not in done.got:
             return "none"
@@ -141,15 +147,20 @@ class Doctor:
         return A_RULE if explain(Look(wiring, step, answer)).rules else HOPELESS
 
     def _blocks(self, answer: Answer, wiring: Wiring, step: Step, is_target: bool) -> bool:
-        if wiring.body.heads.ops[step.index] in ZERO:
+        node = Node(wiring.body, step.index)
+        if gradient_type(node) in ZERO:
             return True
-        return bool(answer.refusals) or blocked(answer, wiring, step, is_target)
+        return any(one.kind != CARRIED for one in answer.refusals) or blocked(
+            answer, wiring, step, is_target
+        )
 
     def _all(self, done: Backward, source: Tensor, steps: list[Step]) -> Iterator[Finding]:
         """What blocks the way, from the target back; then what is raised beside it."""
         told: set[tuple[str, str]] = set()
         for finding in (*self._on_the_way(done, source, steps), *map(_raised, done.refusals)):
             place = (finding.node.body.label, finding.node.name)
+            if finding.kind == CARRIED:  # one of a rule
+                place = (CARRIED, rule_of(finding.node))
             if place not in told:
                 told.add(place)
                 yield finding
@@ -164,6 +175,8 @@ class Doctor:
         for place in reversed(range(len(steps))):
             look = Look(wiring, steps[place], answers[place])
             # Of a run of ops without gradients, the first one made it so.
+            if is_hidden(look.node) and any(blocks[place + 1 :]):
+                continue  # no gradient gets there, whatever it has
             if blocks[place] and not (place and blocks[place - 1] and _is_led_into(look)):
                 inner = list(self._inside(look))
                 yield from inner or [with_way_back(explain(look), wiring, steps[place + 1 :])]
@@ -177,7 +190,7 @@ class Doctor:
         shift = 1 if look.op in OP_BY_OP and "body" not in look.node.attr_names else 0
         for name in names:
             body, done = self.tape.graph.functions.get(name), self.tape.inside(name)
-            if body is None or done is None or look.step.slot < shift:
+            if body is None or body.is_ours or done is None or look.step.slot < shift:
                 continue
             wiring = self.tape.wiring(body)
             source = (-1 - (look.step.slot - shift), 0)

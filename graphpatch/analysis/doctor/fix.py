@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
 from graphpatch.analysis.doctor.look import Finding, Rule, rule_for
-from graphpatch.analysis.doctor.survey import doctor, survey
+from graphpatch.analysis.doctor.ours import CARRIED
+from graphpatch.analysis.doctor.survey import doctors, survey
 from graphpatch.application import apply
 from graphpatch.errors import MatchError, PatchError, RulesError
 from graphpatch.formats import Model
-from graphpatch.formats.held_contexts import held_contexts
 
 # Findings that raise though they may stand beside the way: there the gradient can be stopped.
 RAISING = frozenset({"missing", "prevent", "key", "custom_gradient"})
@@ -66,8 +66,7 @@ class _Healing:
     def diagnose(self, place: int, source: str, target: str) -> Diagnosis:
         """What a pair of a graph is like now."""
         if not self.doctors:
-            held = zip(self.model.graphs, held_contexts(self.model), strict=True)
-            self.doctors = [doctor(graph, one, self.control_flow_v2) for graph, one in held]
+            self.doctors = doctors(self.model, self.control_flow_v2)
         asked = self.doctors[place]
         wiring = asked.session.wiring(asked.session.graph.main)
         return asked.diagnose(wiring.tensor(source), wiring.tensor(target))
@@ -104,13 +103,19 @@ class _Healing:
 
 
 def _is_sick(one: Diagnosis) -> bool:
-    return one.connected and (one.verdict != "flows" or bool(one.findings))
+    return one.connected and (one.verdict != "flows" or any(_blocking(one)))
 
 
 def _mendable(pair: Diagnosis) -> Iterator[Finding]:
     """The findings, where no other one makes it vain to mend them."""
-    if all(finding.rules or finding.kind in RAISING for finding in pair.findings):
-        yield from pair.findings
+    blocking = list(_blocking(pair))
+    if all(finding.rules or finding.kind in RAISING for finding in blocking):
+        yield from blocking
+
+
+def _blocking(pair: Diagnosis) -> Iterator[Finding]:
+    """The findings without the gradients that our own rules carry, as a tape drops them."""
+    return (finding for finding in pair.findings if finding.kind != CARRIED)
 
 
 def _rules(finding: Finding, pair: Diagnosis) -> Iterator[Rule]:

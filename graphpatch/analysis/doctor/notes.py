@@ -9,6 +9,7 @@ from typing import Any
 from graphpatch.analysis.doctor.answers import CALLS, CUSTOM, called, is_registered, override
 from graphpatch.analysis.doctor.backward import between
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
+from graphpatch.analysis.doctor.ours import is_carrier
 from graphpatch.analysis.doctor.wiring import Tensor
 from graphpatch.formats.held_contexts import Held
 from graphpatch.graph import provenance
@@ -146,15 +147,22 @@ def _training(asked: Asked) -> Iterator[Node]:
 def _unregistered(asked: Asked) -> Iterator[Node]:
     functions = asked.doctor.session.graph.library.signatures
     for node, key in asked.keyed:
-        if not is_registered(key) and not key.startswith(CUSTOM) and node.op not in functions:
+        known = is_registered(key) or key in asked.doctor.tape.restored
+        if not known and not key.startswith(CUSTOM) and node.op not in functions:
             yield node
 
 
 def _ignored(asked: Asked) -> Iterator[Node]:
-    """Overrides in bodies that a call reaches, where a Session differentiates in C++."""
+    """Overrides in bodies that a call reaches, where a Session differentiates in C++.
+
+    Not those of ours that are no news: of a call whose gradient a function carries, and those
+    that are there for a tape.
+    """
+    restored = asked.doctor.tape.restored
     editor = Editor(asked.doctor.session.graph, Author("doctor", "doctor"))
-    for node, _ in asked.keyed:
-        if not node.body.is_main and place_of(node, editor).ignoring is not None:
+    for node, key in asked.keyed:
+        is_news = not is_carrier(node) and key not in restored
+        if is_news and not node.body.is_main and place_of(node, editor).ignoring is not None:
             yield node
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.held_contexts import Held, held_contexts
+from graphpatch.formats.held_gradients import held_gradients
 from graphpatch.graph.check import check
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import tensor_named
@@ -47,28 +48,25 @@ def survey(
     Raises ModelError for a name that is no tensor of a main graph, and for a broken graph.
     """
     _refuse_unknown(model, (*sources, *targets))
-    held = held_contexts(model)
-    return [
-        _seen(graph, one, sources, targets, control_flow_v2)
-        for graph, one in zip(model.graphs, held, strict=True)
-    ]
+    return [_seen(asked, sources, targets) for asked in doctors(model, control_flow_v2)]
 
 
-def doctor(graph: Graph, held: Held, control_flow_v2: bool = True) -> Doctor:
-    """Whom to ask about the pairs of one graph. Raises ModelError where it is broken."""
+def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
+    """Whom to ask about the pairs of each graph. Raises ModelError where one is broken."""
+    known = zip(model.graphs, held_contexts(model), held_gradients(model), strict=True)
+    return [_doctor(graph, held, restored, control_flow_v2) for graph, held, restored in known]
+
+
+def _doctor(
+    graph: Graph, held: Held, restored: Mapping[str, frozenset[int]], control_flow_v2: bool
+) -> Doctor:
     check(graph)
     session = Answers(graph, held, control_flow_v2)
-    return Doctor(session, Answers(graph, held, control_flow_v2, tape=True))
+    return Doctor(session, Answers(graph, held, control_flow_v2, tape=True, restored=restored))
 
 
-def _seen(
-    graph: Graph,
-    held: Held,
-    sources: Sequence[str],
-    targets: Sequence[str],
-    control_flow_v2: bool,
-) -> Seen:
-    asked = doctor(graph, held, control_flow_v2)
+def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str]) -> Seen:
+    graph, held = asked.session.graph, asked.session.held
     wiring = asked.session.wiring(graph.main)
     pairs = [
         (source, target)

@@ -8,9 +8,8 @@ from functools import cached_property
 
 from graphpatch.analysis.doctor.answers import override
 from graphpatch.analysis.doctor.diagnosis import Doctor
-from graphpatch.analysis.doctor.survey import doctor
+from graphpatch.analysis.doctor.survey import doctors
 from graphpatch.formats import Model
-from graphpatch.formats.held_contexts import held_contexts
 from graphpatch.gradients.taped import PASS
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
@@ -111,7 +110,7 @@ class Reasons:
 
     def _made(self) -> Doctor:
         place = [graph.label for graph in self.model.graphs].index(self.graph.label)
-        return doctor(self.graph, held_contexts(self.model)[place])
+        return doctors(self.model)[place]
 
 
 def _named(tensor: str) -> TensorName:

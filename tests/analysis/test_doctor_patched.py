@@ -1,0 +1,95 @@
+"""Of a patched model `doctor` tells what the rules did from what stood there before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.analysis.doctor.diagnosis import Diagnosis
+from graphpatch.analysis.doctor.fix import fix
+from graphpatch.analysis.doctor.survey import survey
+from tests import graphs
+from tests.graphs import const, node
+
+SIGN = {"name": "signs", "match": {"op": "Sign"}, "patch": {"straight_through": True}}
+TANH = {
+    "name": "halves",
+    "match": {"op": "Tanh"},
+    "patch": {"override_gradient": {"formula": "dy * 0.5"}},
+}
+STOP = {"name": "bad", "match": {"op": "Exp"}, "patch": {"stop_gradient": True}}
+ONE_SIDE = {
+    "name": "bad",
+    "match": {"op": "FloorDiv"},
+    "patch": {"override_gradient": {"formula": ["dy", None]}},
+}
+
+
+def patched(folder: Path, rules: list[dict[str, Any]], *nodes: Any) -> graphpatch.Model:
+    """The model with the rules, as it is read from its file."""
+    path, target = folder / "model.pb", folder / "patched.pb"
+    given = [node("x", "Placeholder"), const("w"), *nodes]
+    path.write_bytes(graphs.graphdef(*given).SerializeToString())
+    graphpatch.apply(rules, graphpatch.load(path)).model.save(target)
+    return graphpatch.load(target)
+
+
+def one(model: graphpatch.Model) -> Diagnosis:
+    [seen] = survey(model, ["x"], ["y"])
+    [found] = seen.diagnoses
+    return found
+
+
+def test_a_tape_drops_what_a_function_carries(tmp_path: Path) -> None:
+    model = patched(tmp_path, [TANH], node("a", "Tanh", "x"), node("y", "Tanh", "a"))
+    found = one(model)
+    assert (found.verdict, found.tape) == ("flows", "error")
+    [finding] = found.findings
+    assert (finding.kind, finding.rules) == ("carried", [])
+    assert "rule 'halves' carries its gradient in a function" in finding.what
+    assert "register_gradients" in finding.remedy
+    assert fix(model, ["x"], ["y"]).rules == []
+    assert fix(model, ["x"], ["y"]).left == []
+
+
+@pytest.mark.parametrize("rules", [[SIGN], [SIGN, TANH]], ids=["alone", "beside another"])
+def test_a_sign_that_counts_as_the_identity_blocks_nothing(
+    rules: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    found = one(patched(tmp_path, rules, node("a", "Sign", "x"), node("y", "Tanh", "a")))
+    assert found.verdict == "flows"
+    assert "zero" not in [finding.kind for finding in found.findings]
+
+
+@pytest.mark.parametrize(
+    ("rule", "nodes"),
+    [
+        (STOP, [node("a", "Exp", "x"), node("y", "Sin", "a")]),
+        (ONE_SIDE, [node("a", "FloorDiv", "w", "x"), node("y", "Sin", "a")]),
+    ],
+    ids=["stop_gradient", "null"],
+)
+def test_what_a_rule_stops_is_said_to_be_its_doing(
+    rule: dict[str, Any], nodes: list[Any], tmp_path: Path
+) -> None:
+    model = patched(tmp_path, [rule], *nodes)
+    found = one(model)
+    assert found.verdict == "none"
+    assert [finding.kind for finding in found.findings if finding.kind != "carried"] == ["our_rule"]
+    finding = next(finding for finding in found.findings if finding.kind == "our_rule")
+    assert finding.what == "rule 'bad' stops it here"
+    assert "graphpatch revert FILE --rule 'bad'" in finding.remedy
+    fixed = fix(model, ["x"], ["y"])
+    assert (fixed.rules, len(fixed.left)) == ([], 1)
+
+
+def test_a_key_of_ours_is_to_be_registered(tmp_path: Path) -> None:
+    rule = {**TANH, "emit": "attr"}
+    model = patched(tmp_path, [rule], node("y", "Tanh", "x"))
+    [finding] = one(model).findings
+    assert finding.kind == "our_key"
+    assert "graphpatch.register_gradients(FILE)" in finding.remedy
+    assert fix(model, ["x"], ["y"]).rules == []
