@@ -91,6 +91,30 @@ def test_targets_in_a_loop_that_starts_anew_each_time(
     assert found.foretold["error"] >= 2
 
 
+def conditional(tf1: Any) -> Any:
+    """y = 2 x, where x is not below w; else x squared."""
+    with tf1.Graph().as_default() as graph:
+        x, w = (tf1.placeholder(tf1.float32, [], name) for name in "xw")
+        tf1.identity(tf1.cond(x < w, lambda: x * x, lambda: 2 * x), name="y")
+        return tf1.train.export_meta_graph(graph=graph)
+
+
+def test_a_branch_that_has_its_context_is_not_said_to_lack_it(tmp_path: Path) -> None:
+    meta = conditional(tf1)
+    for name, message, kinds in [("m.meta", meta, set()), ("m.pb", meta.graph_def, {"branch"})]:
+        path = tmp_path / name
+        path.write_bytes(message.SerializeToString())
+        [seen] = survey(graphpatch.load(path), ["x"], ["y"], control_flow_v2=False)
+        assert {note.kind for note in seen.notes} == kinds
+    with tf1.Graph().as_default():
+        tf1.train.import_meta_graph(meta)
+        graph = tf1.get_default_graph()
+        [dx] = tf1.gradients(*(graph.get_tensor_by_name(name) for name in ("y:0", "x:0")))
+        with tf1.Session() as session:
+            assert session.run(dx, {"x:0": 3.0, "w:0": 4.0}) == 6
+            assert session.run(dx, {"x:0": 3.0, "w:0": 2.0}) == 2
+
+
 def test_loops_that_were_built_without_backprop(tmp_path: Path) -> None:
     def build(tf1: Any, x: Any, w: Any) -> Any:
         return loop_graphs.repeat(tf1, lambda y: tf1.tanh(y * w), x, back_prop=False)

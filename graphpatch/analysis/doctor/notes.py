@@ -18,7 +18,8 @@ from graphpatch.graph.edit import Editor
 from graphpatch.graph.provenance import Author
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
-from graphpatch.patches.flow import JOINS
+from graphpatch.names import op_of
+from graphpatch.patches.flow import JOINS, MERGES
 from graphpatch.patches.place import place_of
 from graphpatch.rules import rules_from
 
@@ -180,10 +181,13 @@ def _stripped(asked: Asked) -> Iterator[Node]:
 
 
 def _branches(asked: Asked) -> Iterator[Node]:
+    """Those without a context. The Merge at the end of a branch is not in it; what it reads is."""
+    held = asked.held.in_branches | asked.held.in_loops.keys()
     for node in asked.on_way:
-        held = asked.held.in_branches | asked.held.in_loops.keys()
         if node.body.is_main and node.op in JOINS and node.name not in held:
-            yield node
+            read = map(op_of, node.data_inputs) if node.op in MERGES else ()
+            if held.isdisjoint(read):
+                yield node
 
 
 def _calls(asked: Asked) -> Iterator[Node]:
