@@ -126,7 +126,8 @@ def _text(
         yield from _pairs(graph.diagnoses, results)
         yield from (f"note: {note.text()}" for note in graph.notes)
     if fixed is not None:
-        yield from _fixed(fixed, rules or "")
+        blocked = any(one.verdict != "flows" for graph in seen for one in graph.diagnoses)
+        yield from _fixed(fixed, rules or "", blocked)
 
 
 def _pairs(pairs: Sequence[Diagnosis], results: Sequence[dict[str, Any] | None]) -> Iterator[str]:
@@ -137,7 +138,8 @@ def _pairs(pairs: Sequence[Diagnosis], results: Sequence[dict[str, Any] | None])
             yield from _pair(one, result, told)
     apart = [one for one in pairs if not one.connected]
     if apart and len(pairs) > 1:
-        yield f"{len(apart)} more pairs are not connected by any tensor"
+        are = "pair is" if len(apart) == 1 else "pairs are"
+        yield f"{len(apart)} more {are} not connected by any tensor"
 
 
 def _pair(
@@ -185,10 +187,23 @@ def _finding(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str]:
     yield f"    mend   {finding.remedy}"
 
 
-def _fixed(fixed: Fixed, rules: str) -> Iterator[str]:
+def _fixed(fixed: Fixed, rules: str, blocked: bool) -> Iterator[str]:
     if fixed.rules:
-        yield f"{rules}: {len(fixed.rules)} rules; with them {len(fixed.mended)} more pairs flow"
-    else:
+        count, mended = len(fixed.rules), len(fixed.mended)
+        flow = "more pair flows" if mended == 1 else "more pairs flow"
+        yield f"{rules}: {_counted(count, 'rule')}; with {_them(count)} {mended} {flow}"
+    elif fixed.left or blocked:
         yield "no rule mends any of it; nothing was written"
+    else:
+        yield "nothing to mend; nothing was written"
     if fixed.left:
-        yield f"{len(fixed.left)} pairs stay as they are"
+        stay = "stays as it is" if len(fixed.left) == 1 else "stay as they are"
+        yield f"{_counted(len(fixed.left), 'pair')} {stay}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _them(count: int) -> str:
+    return "it" if count == 1 else "them"

@@ -73,8 +73,16 @@ def test_fix_writes_nothing_where_nothing_is_to_mend(
     rules = tmp_path / "rules.json"
     done = run_cli("doctor", blocked, "--from", "z", "--to", "far", "--fix", rules)
     assert done.code == 0
-    assert "nothing was written" in done.stdout
+    assert done.stdout.splitlines()[1:] == ["nothing to mend; nothing was written"]
+    done = run_cli("doctor", blocked, "--from", "z", "--to", "y", "--fix", rules)
+    assert done.stdout.splitlines()[1:] == ["no rule mends any of it; nothing was written"]
     assert not rules.exists()
+
+
+def test_fix_counts_what_it_mends(run_cli: Run, blocked: Path, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.json"
+    done = run_cli("doctor", blocked, "--from", "x", "--to", "y", "--fix", rules)
+    assert done.stdout.splitlines()[-1] == f"{rules}: 1 rule; with it 1 more pair flows"
 
 
 def test_the_model_is_never_written_over(run_cli: Run, blocked: Path) -> None:
