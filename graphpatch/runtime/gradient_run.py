@@ -37,7 +37,8 @@ def run_pairs(
 ) -> list[dict[str, Any]]:
     """What tf.gradients gives for each pair in graph `place` of a model, and what running it does.
 
-    Placeholders and variables get small seeded values. `gradient` is `tensor`, `none` or `error`;
+    Placeholders and variables get small seeded values, and so does the upstream gradient: random
+    normal numbers, like the target in shape and dtype. `gradient` is `tensor`, `none` or `error`;
     `zero` whether all of it is zero; `says` it in words. The graph runs, with all that it does:
     `analysis.unsafe.refuse_unsafe` first, where it is not trusted.
     """
@@ -90,8 +91,12 @@ def _one(graph: Any, pair: Asked) -> dict[str, Any]:
         target = graph.get_tensor_by_name(pair.target)
         names = list(dict.fromkeys((pair.source, *pair.way)))
         try:
-            [found] = tf.gradients(target, [graph.get_tensor_by_name(pair.source)])
-            along = _along(graph, target, names) if found is not None else {}
+            source = graph.get_tensor_by_name(pair.source)
+            [found] = tf.gradients(target, [source])
+            if found is not None:
+                upstream = _upstream(target)
+                [found] = tf.gradients(target, [source], upstream)
+                along = _along(graph, target, names, upstream)
         except Exception as error:  # whatever a gradient function raises is the answer
             return _answer("error", says=f"tf.gradients raises {_first_line(error)}")
     if found is None:
@@ -99,13 +104,26 @@ def _one(graph: Any, pair: Asked) -> dict[str, Any]:
     return _ran(graph, pair, found, along)
 
 
-def _along(graph: Any, target: Any, names: Sequence[str]) -> dict[str, Any]:
+def _upstream(target: Any) -> Any:
+    """Seeded random numbers to differentiate with; None, for ones, where the target is no float.
+
+    Of ones the gradient is that of the sum, which for a softmax is constant.
+    """
+    import tensorflow as tf
+
+    if target.dtype.base_dtype not in (tf.float16, tf.bfloat16, tf.float32, tf.float64):
+        return None
+    seed, dtype = [0, zlib.crc32(target.name.encode()) & 0x7FFFFFFF], target.dtype.base_dtype
+    return tf.random.stateless_normal(tf.shape(target), seed, dtype=dtype)
+
+
+def _along(graph: Any, target: Any, names: Sequence[str], upstream: Any) -> dict[str, Any]:
     """The gradient at each tensor of the way, where there is one."""
     import tensorflow as tf
 
     tensors = [graph.get_tensor_by_name(name) for name in names]
     floats = [t for t in tensors if t.dtype.is_floating and t.dtype == t.dtype.base_dtype]
-    found = tf.gradients(target, floats) if floats else []
+    found = tf.gradients(target, floats, upstream) if floats else []
     return {t.name: dx for t, dx in zip(floats, found, strict=True) if dx is not None}
 
 

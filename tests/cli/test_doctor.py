@@ -126,6 +126,20 @@ def test_run_says_where_a_gradient_becomes_zero(run_cli: Run, tmp_path: Path) ->
     assert graphpatch.load(path).node_count
 
 
+def test_run_takes_no_constant_sum_as_the_loss(run_cli: Run, tmp_path: Path) -> None:
+    """The gradient of the sum of a softmax is zero: each upstream gradient is another."""
+    pytest.importorskip("tensorflow")
+    path = tmp_path / "model.pb"
+    nodes = [node("x", "Placeholder"), node("y", "Softmax", "x")]
+    nodes[0].attr["shape"].shape.dim.add(size=2)
+    nodes[0].attr["shape"].shape.dim.add(size=4)
+    path.write_bytes(graphs.graphdef(*nodes).SerializeToString())
+    told = [run_cli("doctor", path, "--run", timeout=300).stdout for _ in range(2)]
+    assert "run      largest element" in told[0]
+    assert float(told[0].split()[-1]) > 1e-3
+    assert told[0] == told[1]
+
+
 def training_batch_norm() -> Any:
     """One example, of one pixel: what a batch norm in training form gives is its bias."""
     import tensorflow as tf
