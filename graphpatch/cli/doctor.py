@@ -15,6 +15,7 @@ from graphpatch.analysis.doctor.look import Finding
 from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.analysis.doctor.survey import Seen, survey
 from graphpatch.analysis.unsafe import refuse_unsafe
+from graphpatch.cli.doctor_pairs import left_out, shown
 from graphpatch.cli.progress import bar
 from graphpatch.errors import OutputError
 from graphpatch.formats import Model, load
@@ -37,6 +38,7 @@ WAY = 8  # tensors of a way that are printed
 @click.option("--run", is_flag=True, help="Run the gradients too; this needs TensorFlow.")
 @click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")
 @click.option("--no-control-flow-v2", is_flag=True, help="As after disable_control_flow_v2().")
+@click.option("--all", "every", is_flag=True, help="Print every pair, of every tensor not read.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     model: str,
@@ -46,25 +48,27 @@ def command(
     run: bool,
     allow_unsafe_ops: bool,
     no_control_flow_v2: bool,
+    every: bool,
     as_json: bool,
 ) -> None:
     """Say why the gradient of LOSS by X is None, zero or an error in MODEL, and what mends it.
 
-    Without --from, of all placeholders; without --to, of all that is computed and not read.
+    Without --from, of all placeholders; without --to, of what is computed and not read and may be
+    a loss. Of more than 10 pairs one of each kind is printed; --json lists all.
     """
     with bar() as progress:
         loaded = load(model, progress)
-        seen = survey(loaded, sources, targets, not no_control_flow_v2)
+        seen = survey(loaded, sources, targets, not no_control_flow_v2, every or as_json)
         if run:
             _refuse_unsafe(seen, allow_unsafe_ops)
         ran = _run(loaded, seen, not no_control_flow_v2) if run else []
-        fixed = fix(loaded, sources, targets, not no_control_flow_v2) if rules else None
+        fixed = fix(loaded, sources, targets, not no_control_flow_v2, every) if rules else None
     if fixed is not None and rules is not None:
         _write(rules, model, fixed)
     if as_json:
         click.echo(json.dumps(_document(model, seen, ran, fixed, rules)))
     else:
-        click.echo("\n".join(_text(loaded, seen, ran, fixed, rules)))
+        click.echo("\n".join(_text(loaded, seen, ran, fixed, rules, every)))
 
 
 def _refuse_unsafe(seen: Sequence[Seen], allow: bool) -> None:
@@ -116,6 +120,7 @@ def _text(
     ran: Sequence[Sequence[dict[str, Any]]],
     fixed: Fixed | None,
     rules: str | None,
+    every: bool,
 ) -> Iterator[str]:
     for place, graph in enumerate(seen):
         if len(seen) > 1:
@@ -123,19 +128,24 @@ def _text(
         results = ran[place] if ran else [None] * len(graph.diagnoses)
         if not graph.diagnoses:
             yield "nothing to ask about: no placeholder, or nothing computed; name --from and --to"
-        yield from _pairs(graph.diagnoses, results)
+        yield from _pairs(graph.diagnoses, results, every)
         yield from (f"note: {note.text()}" for note in graph.notes)
     if fixed is not None:
         blocked = any(one.verdict != "flows" for graph in seen for one in graph.diagnoses)
         yield from _fixed(fixed, rules or "", blocked)
 
 
-def _pairs(pairs: Sequence[Diagnosis], results: Sequence[dict[str, Any] | None]) -> Iterator[str]:
+def _pairs(
+    pairs: Sequence[Diagnosis], results: Sequence[dict[str, Any] | None], every: bool
+) -> Iterator[str]:
     """The pairs, blocked ones in full; what was said of an op is not said again."""
     told: set[tuple[str, str]] = set()
-    for one, result in zip(pairs, results, strict=True):
-        if one.connected or len(pairs) == 1:
-            yield from _pair(one, result, told)
+    some, others = shown(pairs, results, every)
+    for one, result, more in some:
+        yield from _pair(one, result, told)
+        if more:
+            yield f"  ... {_counted(more, 'more pair')} like this; --all shows them"
+    yield from left_out(others)
     apart = [one for one in pairs if not one.connected]
     if apart and len(pairs) > 1:
         are = "pair is" if len(apart) == 1 else "pairs are"

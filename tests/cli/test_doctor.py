@@ -93,6 +93,60 @@ def test_the_model_is_never_written_over(run_cli: Run, blocked: Path) -> None:
     assert blocked.read_bytes() == before
 
 
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Twelve outputs that flow, twelve behind a Round, two behind a stop; and a training step."""
+    path = tmp_path / "many.pb"
+    nodes = [node("x", "Placeholder"), node("r", "Round", "x"), node("s", "StopGradient", "x")]
+    for source, count in (("x", 12), ("r", 12), ("s", 2)):
+        nodes += [node(f"{source}{place}", "Tanh", source) for place in range(count)]
+    step = [
+        node("v", "VariableV2", dtype="float32"),
+        node("step", "ApplyGradientDescent", "v", "x", "x"),
+        node("pred", "Placeholder", dtype="bool"),
+        node("branch", "Switch", "x", "pred"),
+        node("train/gradients/sum", "Exp", "x"),
+    ]
+    path.write_bytes(graphs.graphdef(*nodes, *step).SerializeToString())
+    return path
+
+
+def test_of_many_pairs_one_of_each_kind_is_printed(run_cli: Run, many: Path) -> None:
+    lines = run_cli("doctor", many, "--from", "x").stdout.splitlines()
+    assert [line for line in lines if not line.startswith("  ")] == [
+        "x:0 -> x0:0: the gradient flows",
+        "x:0 -> r0:0: the gradient is None",
+        "x:0 -> s0:0: the gradient is None",
+        *(line for line in lines if line.startswith("note: ")),
+    ]
+    assert [line for line in lines if "like this" in line] == [
+        "  ... 11 more pairs like this; --all shows them",
+        "  ... 11 more pairs like this; --all shows them",
+        "  ... 1 more pair like this; --all shows them",
+    ]
+
+
+@pytest.mark.parametrize("option", ["--all", "--json"])
+def test_all_pairs_are_there_to_be_had(option: str, run_cli: Run, many: Path) -> None:
+    done = run_cli("doctor", many, "--from", "x", option)
+    if option == "--json":
+        found = {one["to"] for graph in done.json["graphs"] for one in graph["pairs"]}
+    else:
+        pairs = [line.split(" ") for line in done.stdout.splitlines() if line.startswith("x:0 ->")]
+        found = {words[2].removesuffix(":") for words in pairs}
+    flowing = {f"{name}{place}:0" for name in "xr" for place in range(12)} | {"s0:0", "s1:0"}
+    assert found == flowing | {"step:0", "branch:0", "branch:1", "train/gradients/sum:0"}
+
+
+def test_kinds_beyond_the_tenth_are_counted(run_cli: Run, tmp_path: Path) -> None:
+    path = tmp_path / "model.pb"
+    nodes = [node(f"r{place}", "Round", "x") for place in range(13)]
+    path.write_bytes(graphs.graphdef(node("x", "Placeholder"), *nodes).SerializeToString())
+    lines = run_cli("doctor", path).stdout.splitlines()
+    assert sum(line.startswith("x:0 -> ") for line in lines) == 10
+    assert lines[-1] == "... 3 more pairs of other kinds; --all shows them"
+
+
 def test_a_name_that_is_none(run_cli: Run) -> None:
     done = run_cli("doctor", DIGITS, "--to", "logit")
     assert done.code == 1

@@ -32,6 +32,7 @@ def fix(
     sources: Sequence[str],
     targets: Sequence[str],
     control_flow_v2: bool = True,
+    every: bool = True,
 ) -> Fixed:
     """Find rules until every pair flows, or nothing more can be mended.
 
@@ -39,7 +40,7 @@ def fix(
     mended, so the model is asked again after each.
     """
     healing = _Healing(model, control_flow_v2)
-    before = survey(model, sources, targets, control_flow_v2)
+    before = survey(model, sources, targets, control_flow_v2, every)
     sick = [
         (place, one.source, one.target)
         for place, seen in enumerate(before)

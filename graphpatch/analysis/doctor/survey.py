@@ -8,6 +8,7 @@ from typing import Any
 
 from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
+from graphpatch.analysis.doctor.losses import may_be_loss
 from graphpatch.analysis.doctor.notes import Note, notes
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
@@ -42,13 +43,15 @@ def survey(
     sources: Sequence[str] = (),
     targets: Sequence[str] = (),
     control_flow_v2: bool = True,
+    every: bool = True,
 ) -> list[Seen]:
     """Ask about each pair; without names, about placeholders and outputs that are read by none.
 
+    Unless `every` output is wanted, those are left out that are no loss, as long as others are.
     Raises ModelError for a name that is no tensor of a main graph, and for a broken graph.
     """
     _refuse_unknown(model, (*sources, *targets))
-    return [_seen(asked, sources, targets) for asked in doctors(model, control_flow_v2)]
+    return [_seen(asked, sources, targets, every) for asked in doctors(model, control_flow_v2)]
 
 
 def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
@@ -65,12 +68,12 @@ def _doctor(
     return Doctor(session, Answers(graph, held, control_flow_v2, tape=True, restored=restored))
 
 
-def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str]) -> Seen:
+def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: bool) -> Seen:
     graph, held = asked.session.graph, asked.session.held
     wiring = asked.session.wiring(graph.main)
     pairs = [
         (source, target)
-        for target in _named(wiring, targets) or outputs(wiring)
+        for target in _named(wiring, targets) or outputs(wiring, every)
         for source in _named(wiring, sources) or placeholders(wiring)
     ]
     diagnoses = [asked.diagnose(*pair) for pair in pairs]
@@ -82,10 +85,12 @@ def placeholders(wiring: Wiring) -> list[Tensor]:
     return [(index, 0) for op in sorted(FED) for index in wiring.body.by_type.get(op, ())]
 
 
-def outputs(wiring: Wiring) -> list[Tensor]:
-    """What is computed from tensors by ops that no op reads."""
+def outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
+    """What is computed from tensors by ops that no op reads; or what of it may be a loss."""
     ends = (i for i in range(len(wiring.body)) if wiring.inputs(i) and not wiring.readers(i))
-    return [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
+    found = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
+    losses = [] if every else [tensor for tensor in found if may_be_loss(wiring, tensor)]
+    return losses or found
 
 
 def _named(wiring: Wiring, texts: Sequence[str]) -> list[Tensor]:

@@ -1,0 +1,31 @@
+"""Which tensors somebody may want the gradient of, of those that are computed and not read."""
+
+from __future__ import annotations
+
+from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.patches.flow import ENTERS, SWITCHES
+
+# What TensorFlow calls the scope of what tf.gradients adds: accumulators, clones, Exits.
+GRADIENTS = "gradients"
+
+# Ends of branches and stacks of loops, and what writes to variables.
+NO_LOSS = SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}
+UPDATES = ("Apply", "Assign", "Resource", "Scatter", "SparseApply")
+OPAQUE = frozenset({"string", "resource", "variant"})
+
+
+def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
+    """Whether a tensor may be one: no update, initialiser or saver, no end of a branch.
+
+    Nor a reference to a variable, text or a handle, nor what tf.gradients added.
+    """
+    index, output = tensor
+    arg = wiring.outputs(index)[output]
+    node = wiring.node(index)
+    if node is None or arg.is_ref or arg.dtype in OPAQUE:
+        return False
+    op = node.op
+    if op in NO_LOSS or op.startswith(UPDATES) or GRADIENTS in node.name.split("/")[:-1]:
+        return False
+    before = wiring.node(wiring.inputs(index)[0][0])
+    return op != "Identity" or before is None or before.op not in SWITCHES
