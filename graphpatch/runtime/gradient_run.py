@@ -130,12 +130,15 @@ def _along(graph: Any, target: Any, names: Sequence[str], upstream: Any) -> dict
 def _ran(graph: Any, pair: Asked, found: Any, along: Mapping[str, Any]) -> dict[str, Any]:
     import tensorflow as tf
 
-    reason = "it was never run"
+    reasons: list[str] = []
     for size, shape in GUESSES:
         try:
             values = _values(graph, {"": found, **along}, size, shape)
         except (tf.errors.OpError, ValueError, TypeError) as error:
-            reason = _first_line(error)
+            if not isinstance(error, tf.errors.CancelledError):  # it only tells of another failure
+                reasons.append(_first_line(error))
+            if isinstance(error, (tf.errors.NotFoundError, tf.errors.UnimplementedError)):
+                break  # other sizes do not help
             continue
         dx = _dense(values[""])
         if dx.any() or not dx.size:
@@ -143,6 +146,7 @@ def _ran(graph: Any, pair: Asked, found: Any, along: Mapping[str, Any]) -> dict[
             return _answer("tensor", ran=True, says=f"largest element {largest:.3g}")
         why = _where_zero(graph, pair, values)
         return _answer("tensor", ran=True, zero=True, says=f"exactly zero{why}")
+    reason = reasons[0] if reasons else "CancelledError, and TensorFlow does not say why"
     return _answer("tensor", says=f"the gradient is built, and running it fails: {reason}")
 
 
@@ -215,5 +219,6 @@ def _answer(gradient: str, ran: bool = False, zero: bool = False, says: str = ""
 
 
 def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line and "Graph execution" not in line]
+    noise = ("Graph execution", "Detected at node", "Node:", " ", "\t")
+    lines = [line for line in str(error).splitlines() if line and not line.startswith(noise)]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"

@@ -13,6 +13,7 @@ import pytest
 import graphpatch
 from graphpatch.analysis.doctor.diagnosis import Diagnosis
 from graphpatch.analysis.doctor.survey import survey
+from graphpatch.runtime.gradient_run import Asked, run_pairs
 from tests import graphs
 from tests.graphs import const, node
 from tests.models import catalogue
@@ -141,3 +142,24 @@ def test_a_tape_looks_into_the_functions_of_a_saved_model(case: str, tmp_path: P
     loaded = tf.saved_model.load(str(tmp_path))
     taped = on_a_tape(lambda x: loaded.signatures["serving_default"](x)["y"])
     assert agrees(found.tape, taped), (found, taped)
+
+
+@pytest.mark.parametrize("inner", ["PartitionedCall", "StatefulPartitionedCall", "Sin"])
+def test_a_call_in_a_called_function_is_foretold_to_fail(inner: str, tmp_path: Path) -> None:
+    if inner == "Sin":
+        graph_def = called(node("r", "Sin", "a"), result="r:y:0")
+    else:
+        graph_def = called(
+            node("r", inner, "a", Tin=["float32"], Tout=["float32"]), result="r:output:0"
+        )
+        name = next(NAMES)
+        graph_def.library.function[0].node_def[0].attr["f"].func.name = name
+        sine = graphs.function(name, ["a"], [node("s", "Sin", "a")], {"b": "s:y:0"})
+        graph_def.library.function.append(sine)
+    path = tmp_path / "model.pb"
+    path.write_bytes(graph_def.SerializeToString())
+    [seen] = survey(graphpatch.load(path), ["x"], ["y"])
+    told = {note.kind: list(note.ops) for note in seen.notes}.get("nested_call", [])
+    assert bool(told) == (in_a_session(graph_def) == "NotFoundError") == (inner != "Sin")
+    [ran] = run_pairs(graphpatch.load(path), 0, [Asked("x:0", "y:0")])
+    assert (f"NotFoundError: No gradient defined for op: {inner}" in ran["says"]) == bool(told)

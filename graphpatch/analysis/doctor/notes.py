@@ -197,6 +197,16 @@ def _calls(asked: Asked) -> Iterator[Node]:
             yield node
 
 
+def _nested(asked: Asked) -> Iterator[Node]:
+    """Calls on the way in what is called: C++ has no gradient of them (measured on 2.21)."""
+    for label in dict.fromkeys(name for node in _calls(asked) for name in _called_by(node, set())):
+        done = asked.doctor.tape.inside(label)
+        for index in sorted(done.between) if done is not None else ():
+            node = done.wiring.node(index) if done is not None else None
+            if node is not None and node.op in CALLS:
+                yield node
+
+
 Which = Callable[[Asked], Iterable[Node]]
 
 CLASSES: tuple[tuple[str, str, Which], ...] = (
@@ -230,6 +240,13 @@ CLASSES: tuple[tuple[str, str, Which], ...] = (
         "v1 branches and loops without their control-flow contexts: tf.gradients builds, the run "
         f"may fail (Retval does not have value); {LOOP_REMEDY}",
         _branches,
+    ),
+    (
+        "nested_call",
+        "no gradient in a Session, though tf.gradients builds one: running it raises NotFoundError "
+        "(No gradient defined for op), as these are in called functions; inline them, or "
+        "differentiate on a tape",
+        _nested,
     ),
     (
         "function",
