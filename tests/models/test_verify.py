@@ -33,14 +33,14 @@ def worker() -> Iterator[Worker]:
 
 
 def parameters() -> list[object]:
-    """Every model in every way, of which those that are not in FEW are slow."""
+    """FEW, and slow ones: the models of the sample in every way."""
     if not catalogue.models():
         missing = pytest.mark.skip(reason=f"no real models in {catalogue.folder()}")
         return [pytest.param("", "", marks=missing)]
+    slow = [(name, kind) for name in sorted(catalogue.sample()) for kind in KINDS]
     return [
-        pytest.param(name, kind, marks=() if (name, kind) in FEW else pytest.mark.slow)
-        for name in catalogue.models()
-        for kind in KINDS
+        *FEW,
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in slow if one not in FEW),
     ]
 
 
