@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from graphpatch.errors import PatchError
-from graphpatch.formats import undo_contexts
 from graphpatch.formats.container import GRAPH, open_graphs
 from graphpatch.formats.model import FINGERPRINT, Model
 from graphpatch.graph.graph import LIBRARY, Graph
@@ -44,6 +43,8 @@ def _record(model: Model, patched: Model, graph: Graph) -> dict[str, Any]:
     if any(other.holds(LIBRARY) for other in graph.others):
         record["library"] = True
     if graph.meta is not None:
+        from graphpatch.formats import undo_contexts
+
         record |= undo_contexts.record(model.source, graph.meta)
     fingerprint = Path(model.path, FINGERPRINT)
     if model.file and fingerprint.is_file():

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from graphpatch.errors import ModelError
-from graphpatch.formats.contexts import context_replacements, has_contexts
-from graphpatch.formats.object_graph import additions, without
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import Progress
@@ -87,6 +85,8 @@ def open_graphs(source: Source, container: Container, progress: Progress | None)
 
 
 def _open_meta(source: Source, meta: Field, progress: Progress | None) -> Graph:
+    from graphpatch.formats.contexts import has_contexts
+
     graphs = _parts(source, meta, GRAPH_DEF)
     if len(graphs) != 1:
         raise ModelError(f"a MetaGraphDef holds {len(graphs)} GraphDefs; it must hold one")
@@ -137,6 +137,8 @@ def _level(
 ) -> list[Piece]:
     if not path:
         return graph_pieces(graphs[outer.value][0])
+    from graphpatch.formats.contexts import context_replacements
+
     replacements, more = [], b""
     for part in _parts(source, outer, path[0]):
         pieces = reframed(source, part.start, _level(source, part, path[1:], graphs))
@@ -154,6 +156,8 @@ def _object_graph(source: Source, meta: Field, graph: Graph) -> Iterator[Replace
     gone = graph.undone.functions if graph.undone is not None else frozenset()
     if not graph.is_object_based or not (graph.restored or gone):
         return
+    from graphpatch.formats.object_graph import additions, without
+
     (part,) = _parts(source, meta, OBJECT_GRAPH)
     left, count = without(source, part, gone)
     added = additions(graph.restored, count).SerializeToString(deterministic=True)
