@@ -119,7 +119,7 @@ def test_a_parsed_formula_is_a_value() -> None:
         ("X", 1, "nearest: x"),
         ("True", 1, "nearest: true"),
         ("slop * dy", 1, "nearest: slope"),
-        ("alpha", 1, "legal: slope, norm, min, x, y, dy, attr.NAME"),
+        ("alpha", 1, "a formula knows slope, norm, min, x0, x1, ..., y0, ..., dy0, ..., attr.NAME"),
         ("grad", 1, "the upstream gradient is dy"),
         ("None", 1, "null stands for a whole formula"),
         ("attr.", 6, "the name of an attr is due"),
