@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,18 @@ from graphpatch.formats.container import SAVED
 from graphpatch.formats.model import Model
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.wire import piece_bytes
+from graphpatch.runtime.running import (
+    Running,
+    first_line,
+    placeholders,
+    seeded_variable,
+    variables_of,
+)
+from graphpatch.runtime.values import GUESSES
 
-FED = frozenset({"Placeholder", "PlaceholderV2"})
-VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
+# One example first: through a batch norm in training form nothing flows then, and that is told.
+ONE_FIRST = ((1, (1,)), *GUESSES)
 TRAINED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
-
-# What unknown sizes, and shapes of unknown rank, may be: the first guess that runs is taken.
-GUESSES = ((1, (1,)), (2, (2,)), (1, (1, 8, 8, 3)), (1, ()), (4, (2, 3)), (32, (1, 32, 32, 3)))
-TIMEOUT = 10_000  # milliseconds: some graphs wait for a queue that nobody fills
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ def _one(graph: Any, pair: Asked) -> dict[str, Any]:
                 [found] = tf.gradients(target, [source], upstream)
                 along = _along(graph, target, names, upstream)
         except Exception as error:  # whatever a gradient function raises is the answer
-            return _answer("error", says=f"tf.gradients raises {_first_line(error)}")
+            return _answer("error", says=f"tf.gradients raises {first_line(error)}")
     if found is None:
         return _answer("none", says="None")
     return _ran(graph, pair, found, along)
@@ -131,12 +135,12 @@ def _ran(graph: Any, pair: Asked, found: Any, along: Mapping[str, Any]) -> dict[
     import tensorflow as tf
 
     reasons: list[str] = []
-    for size, shape in GUESSES:
+    for size, shape in ONE_FIRST:
         try:
             values = _values(graph, {"": found, **along}, size, shape)
         except (tf.errors.OpError, ValueError, TypeError) as error:
             if not isinstance(error, tf.errors.CancelledError):  # it only tells of another failure
-                reasons.append(_first_line(error))
+                reasons.append(first_line(error))
             if isinstance(error, (tf.errors.NotFoundError, tf.errors.UnimplementedError)):
                 break  # other sizes do not help
             continue
@@ -164,50 +168,12 @@ def _where_zero(graph: Any, pair: Asked, values: Mapping[str, Any]) -> str:
 
 
 def _values(
-    graph: Any, fetches: Mapping[str, Any], size: int, shape: tuple[int, ...]
+    graph: Any, fetches: Mapping[str, Any], size: int, whole: tuple[int, ...]
 ) -> dict[str, Any]:
-    import tensorflow as tf
-
-    feeds = dict(_feeds(graph, size, shape))
-    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=TIMEOUT)
-    with tf.compat.v1.Session(graph=graph, config=config) as session:
-        _assign(graph, session, size, shape)
-        values: dict[str, Any] = session.run(dict(fetches), feeds)
-    return values
-
-
-def _feeds(graph: Any, size: int, shape: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
-    for op in graph.get_operations():
-        if op.type in FED:
-            tensor = op.outputs[0]
-            yield tensor, _value(tensor.name, tensor.dtype, tensor.shape, size, shape)
-
-
-def _assign(graph: Any, session: Any, size: int, shape: tuple[int, ...]) -> None:
-    """Give each variable a value; what a checkpoint holds is not needed to see a gradient flow."""
-    import tensorflow as tf
-
-    with graph.as_default():
-        for op in graph.get_operations():
-            if op.type in VARIABLES:
-                dtype, given = op.get_attr("dtype"), tf.TensorShape(op.get_attr("shape"))
-                value = tf.constant(_value(op.name, dtype, given, size, shape), dtype)
-                handle = op.outputs[0]
-                if op.type == "VarHandleOp":
-                    session.run(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
-                else:
-                    session.run(tf.compat.v1.assign(handle, value, validate_shape=False).op)
-
-
-def _value(name: str, dtype: Any, given: Any, size: int, shape: tuple[int, ...]) -> Any:
-    """Seeded by the name: small floats, zeros and ones, or empty strings."""
-    sizes = shape if given.rank is None else tuple(dim or size for dim in given.as_list())
-    random = np.random.default_rng(zlib.crc32(name.encode()))
-    if dtype.base_dtype.name == "string":
-        return np.full(sizes, b"", dtype=object)
-    is_number = dtype.is_floating or dtype.is_complex
-    values: Any = random.standard_normal(sizes) if is_number else random.integers(0, 2, size=sizes)
-    return np.asarray(values).astype(dtype.base_dtype.as_numpy_dtype)
+    """By seeded variables too: what a checkpoint holds is not needed to see a gradient flow."""
+    variables = {op.name: seeded_variable(op, size, whole) for op in variables_of(graph)}
+    running = Running(graph, placeholders(graph, size, whole, {}), variables)
+    return running.evaluate(fetches)
 
 
 def _dense(value: Any) -> Any:
@@ -216,9 +182,3 @@ def _dense(value: Any) -> Any:
 
 def _answer(gradient: str, ran: bool = False, zero: bool = False, says: str = "") -> dict[str, Any]:
     return {"gradient": gradient, "ran": ran, "zero": zero, "says": says}
-
-
-def _first_line(error: Exception) -> str:
-    noise = ("Graph execution", "Detected at node", "Node:", " ", "\t")
-    lines = [line for line in str(error).splitlines() if line and not line.startswith(noise)]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from graphpatch.runtime.verify.values import Values
+from graphpatch.runtime.values import Values
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.graph.graph import Graph
 from graphpatch.runtime.formula import tensorflow_gradient
 from graphpatch.runtime.function_gradient import function_gradient
+from graphpatch.runtime.running import Running, first_line
+from graphpatch.runtime.values import weights
 from graphpatch.runtime.verify.forward import distance
 from graphpatch.runtime.verify.gradient import finite
-from graphpatch.runtime.verify.session import Running, first_line
-from graphpatch.runtime.verify.values import weights
 
 # By how much of its largest element a gradient may differ: what the dtype's precision leaves.
 TOLERANCE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-5, "float64": 1e-10}

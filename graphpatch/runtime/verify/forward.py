@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.runtime.values import Values
 from graphpatch.runtime.verify.answers import Runs
-from graphpatch.runtime.verify.values import Values
 
 
 @dataclass

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.runtime.values import weights
 from graphpatch.runtime.verify.answers import Asked, Differentiable, Gradient
 from graphpatch.runtime.verify.forward import distance, same
-from graphpatch.runtime.verify.values import weights
 
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
 

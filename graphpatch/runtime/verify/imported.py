@@ -13,9 +13,9 @@ from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.register import register_lone_keys
+from graphpatch.runtime.running import Running, first_line, seeded_variable, variables_of
+from graphpatch.runtime.values import Values
 from graphpatch.runtime.verify.seeds import own_names, set_seeds
-from graphpatch.runtime.verify.session import Running, first_line, variables_of
-from graphpatch.runtime.verify.values import Values, seeded
 
 CONTEXTS = ("while_context", "cond_context")
 
@@ -91,20 +91,13 @@ def initial(graph: Any, given: Values, size: int, whole: tuple[int, ...]) -> dic
     found = dict(given)
     variables = {op.name: op for op in variables_of(graph) if op.name not in given}
     for name, op in variables.items():
-        found[name] = _seeded(op, size, whole)
+        found[name] = seeded_variable(op, size, whole)
     sources = {
         name: source for name, op in variables.items() if (source := _initialiser(graph, op))
     }
     first = Running(graph, variables=found)
     values = first.run(sorted(set(sources.values())), False)[0] if sources else {}
     return found | {name: values[one] for name, one in sources.items() if one in values}
-
-
-def _seeded(op: Any, size: int, whole: tuple[int, ...]) -> Any:
-    import tensorflow as tf
-
-    shape = tf.TensorShape(op.get_attr("shape"))
-    return seeded(op.name, op.get_attr("dtype"), shape, size, whole)
 
 
 def _initialiser(graph: Any, variable: Any) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from graphpatch.runtime.verify.session import ASSIGNED, OPAQUE, VARIABLES, downstream
+from graphpatch.runtime.running import ASSIGNED, OPAQUE, VARIABLES, downstream
 
 CONSTANTS = 8  # by which gradients are taken at most
 RESERVED = "reserve_space"

@@ -14,6 +14,8 @@ from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import op_of
+from graphpatch.runtime.running import VARIABLES, placeholders
+from graphpatch.runtime.values import GUESSES
 from graphpatch.runtime.verify import outputs
 from graphpatch.runtime.verify.asked import Wanted
 from graphpatch.runtime.verify.formulas import formulas
@@ -21,10 +23,8 @@ from graphpatch.runtime.verify.forward import Forward, forward
 from graphpatch.runtime.verify.gradient import backward
 from graphpatch.runtime.verify.imported import checkpoint, imported, initial, known, restored
 from graphpatch.runtime.verify.result import Ran
-from graphpatch.runtime.verify.session import VARIABLES, placeholders
 from graphpatch.runtime.verify.session_gradients import Graphed
 from graphpatch.runtime.verify.unfired import sort_out
-from graphpatch.runtime.verify.values import GUESSES
 
 TARGETS = 32  # outputs whose gradients are taken, where nobody names them
 

@@ -8,15 +8,15 @@ from graphpatch.analysis.unsafe import refuse_unsafe_load
 from graphpatch.analysis.verify.overrides import Reasons
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
+from graphpatch.runtime.running import first_line
+from graphpatch.runtime.values import GUESSES
 from graphpatch.runtime.verify import saved
 from graphpatch.runtime.verify.asked import Wanted
 from graphpatch.runtime.verify.formulas import formulas
 from graphpatch.runtime.verify.forward import forward
 from graphpatch.runtime.verify.gradient import backward
 from graphpatch.runtime.verify.result import Ran
-from graphpatch.runtime.verify.session import first_line
 from graphpatch.runtime.verify.unfired import sort_out
-from graphpatch.runtime.verify.values import GUESSES
 
 
 def run_saved(

@@ -13,11 +13,11 @@ import numpy as np
 from graphpatch.formats import Model
 from graphpatch.formats.model import MESSAGE
 from graphpatch.graph.wire import piece_bytes
+from graphpatch.runtime.running import first_line
+from graphpatch.runtime.values import Values, seeded
 from graphpatch.runtime.verify.answers import Asked, Gradient
 from graphpatch.runtime.verify.fired import recorded
 from graphpatch.runtime.verify.seeds import own_names, set_seeds
-from graphpatch.runtime.verify.session import first_line
-from graphpatch.runtime.verify.values import Values, seeded
 
 
 @dataclass(eq=False)

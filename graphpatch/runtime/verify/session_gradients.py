@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.runtime.running import Running, first_line
 from graphpatch.runtime.verify.answers import Asked, Gradient
 from graphpatch.runtime.verify.fired import recorded
-from graphpatch.runtime.verify.session import Running, first_line
 
 
 @dataclass(eq=False)

@@ -11,12 +11,12 @@ from graphpatch.analysis.verify.static import around, as_written, static
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
 from graphpatch.graph.graph import Graph
+from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.asked import Wanted
 from graphpatch.runtime.verify.result import Part, Ran, Verification
 from graphpatch.runtime.verify.run_graphs import run_graphs
 from graphpatch.runtime.verify.run_saved import run_saved
 from graphpatch.runtime.verify.start import start
-from graphpatch.runtime.verify.values import read_feed
 
 
 def verify(

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.runtime.verify.values import Values, seeded
+from graphpatch.runtime.values import Values, seeded
 
 TIMEOUT = 20_000  # milliseconds: some graphs wait for a queue that nobody fills
 FED = frozenset({"Placeholder", "PlaceholderV2"})
 VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 OPAQUE = frozenset({"resource", "variant"})
-ASSIGNED = "value_that_verify_assigns"  # the placeholders that we add, for values of variables
+ASSIGNED = "value_that_graphpatch_assigns"  # the placeholders that we add, for values of variables
 
 
 @dataclass(eq=False)
@@ -98,6 +98,14 @@ def placeholders(graph: Any, size: int, whole: tuple[int, ...], given: Values) -
 def variables_of(graph: Any) -> Iterator[Any]:
     """The ops that are variables."""
     return (op for op in graph.get_operations() if op.type in VARIABLES)
+
+
+def seeded_variable(op: Any, size: int, whole: tuple[int, ...]) -> Any:
+    """A seeded value for a variable."""
+    import tensorflow as tf
+
+    shape = tf.TensorShape(op.get_attr("shape"))
+    return seeded(op.name, op.get_attr("dtype"), shape, size, whole)
 
 
 def assignment(graph: Any, name: str) -> tuple[Any, Any]:
