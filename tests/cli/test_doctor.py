@@ -106,6 +106,7 @@ def many(tmp_path: Path) -> Path:
         node("pred", "Placeholder", dtype="bool"),
         node("branch", "Switch", "x", "pred"),
         node("train/gradients/sum", "Exp", "x"),
+        node("finite", "IsFinite", "x"),
     ]
     path.write_bytes(graphs.graphdef(*nodes, *step).SerializeToString())
     return path
@@ -135,7 +136,13 @@ def test_all_pairs_are_there_to_be_had(option: str, run_cli: Run, many: Path) ->
         pairs = [line.split(" ") for line in done.stdout.splitlines() if line.startswith("x:0 ->")]
         found = {words[2].removesuffix(":") for words in pairs}
     flowing = {f"{name}{place}:0" for name in "xr" for place in range(12)} | {"s0:0", "s1:0"}
-    assert found == flowing | {"step:0", "branch:0", "branch:1", "train/gradients/sum:0"}
+    assert found == flowing | {
+        "step:0",
+        "branch:0",
+        "branch:1",
+        "train/gradients/sum:0",
+        "finite:0",
+    }
 
 
 def test_kinds_beyond_the_tenth_are_counted(run_cli: Run, tmp_path: Path) -> None:

@@ -11,18 +11,18 @@ GRADIENTS = "gradients"
 # Ends of branches and stacks of loops, and what writes to variables.
 NO_LOSS = SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}
 UPDATES = ("Apply", "Assign", "Resource", "Scatter", "SparseApply")
-OPAQUE = frozenset({"string", "resource", "variant"})
+NO_NUMBERS = frozenset({"bool", "string", "resource", "variant"})
 
 
 def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
     """Whether a tensor may be one: no update, initialiser or saver, no end of a branch.
 
-    Nor a reference to a variable, text or a handle, nor what tf.gradients added.
+    Nor a reference to a variable, a condition, text or a handle, nor what tf.gradients added.
     """
     index, output = tensor
     arg = wiring.outputs(index)[output]
     node = wiring.node(index)
-    if node is None or arg.is_ref or arg.dtype in OPAQUE:
+    if node is None or arg.is_ref or arg.dtype in NO_NUMBERS:
         return False
     op = node.op
     if op in NO_LOSS or op.startswith(UPDATES) or GRADIENTS in node.name.split("/")[:-1]:
