@@ -7,12 +7,13 @@ from pathlib import Path
 
 from graphpatch.errors import ModelError
 from graphpatch.formats.container import is_text, open_graphs, recognise
-from graphpatch.formats.model import Model
+from graphpatch.formats.model import FILES, Model
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source, map_file
 
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 HEAD = 4096
+MOST = 5  # models of a folder that are named
 
 
 def load(path: str | Path, progress: Progress | None = None) -> Model:
@@ -56,7 +57,9 @@ def _message_in(folder: Path) -> Path:
             return folder / name
     if (folder / "saved_model.cpb").exists():
         raise ModelError(f"{folder}: saved_model.cpb, a SavedModel in chunks, cannot be read yet")
-    raise ModelError(f"{folder} is a folder without {' or '.join(SAVED_MODEL_FILES)}")
+    found = sorted(path.name for path in folder.iterdir() if path.suffix in FILES)
+    more = f"; name a model in it: {', '.join(found[:MOST])}" if found else ""
+    raise ModelError(f"{folder} is a folder without {' or '.join(SAVED_MODEL_FILES)}{more}")
 
 
 def _folder_file(path: Path) -> str:

@@ -179,6 +179,9 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
         ModelError, match=r"is a folder without saved_model.pb or saved_model.pbtxt"
     ):
         load(tmp_path)
+    (tmp_path / "model.meta").touch()
+    with pytest.raises(ModelError, match=r"saved_model.pbtxt; name a model in it: model.meta$"):
+        load(tmp_path)
     (tmp_path / "saved_model.cpb").touch()
     with pytest.raises(ModelError, match="a SavedModel in chunks, cannot be read yet"):
         load(tmp_path)
