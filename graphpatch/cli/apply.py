@@ -18,6 +18,7 @@ from graphpatch.cli.progress import bar
 from graphpatch.cli.writing import write
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.fleet.order import Order, Workers
+from graphpatch.fleet.search import is_plain_folder
 from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import FILES, NO_CONTEXTS
@@ -139,7 +140,7 @@ def _targets(models: tuple[str, ...], out: str | None) -> list[str]:
     if out is None:
         return [""] * len(models)
     folder = Path(out)
-    if len(models) == 1 and not (out.endswith("/") or _is_plain_folder(folder)):
+    if len(models) == 1 and not (out.endswith("/") or is_plain_folder(folder)):
         return [out]
     if out == "-":
         raise click.UsageError("several models do not go to one standard output")
@@ -164,11 +165,6 @@ def _inside(folder: str, model: str) -> str:
         path = path.parent
     name = path.name if path.name not in {"", ".."} else path.resolve().name
     return str(Path(folder, name))
-
-
-def _is_plain_folder(path: Path) -> bool:
-    """A folder that models go into; one that holds a SavedModel is a model itself."""
-    return path.is_dir() and not any(path.glob("saved_model.pb*"))
 
 
 def folded(notes: Iterable[str]) -> list[str]:

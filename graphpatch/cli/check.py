@@ -30,7 +30,7 @@ def command(
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
     order = Order(rules, models, allow_python=allow_python, workers=workers)
     total, results = check(order)
-    return told(total, results, as_json, _applied, "have the rules applied")
+    return told(total, results, as_json, _applied, "with the rules applied")
 
 
 def _applied(report: dict[str, Any]) -> str:

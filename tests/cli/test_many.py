@@ -299,7 +299,7 @@ def test_check(run_cli: Run, folder: Path) -> None:
     run_cli("apply", "rules.json", "reg", "-o", "out", cwd=folder)
     before = everything(folder)
     done = run_cli("check", "rules.json", "out", cwd=folder)
-    assert (done.code, done.stderr) == (0, "5 models: 5 have the rules applied\n")
+    assert (done.code, done.stderr) == (0, "5 models: 5 with the rules applied\n")
     assert sorted(done.stdout.splitlines()) == [f"out/{name}: applied" for name in NAMES]
     (folder / "rules.json").write_text(rules_text(RULE, OTHER | {"name": "other"}))
     done = run_cli("check", "rules.json", "out/a.pb", "reg/a.pb", "gone.pb", "--json", cwd=folder)
@@ -311,7 +311,7 @@ def test_check(run_cli: Run, folder: Path) -> None:
         ("other", False),
     ]
     assert done.stderr.splitlines() == [
-        "3 models: 0 have the rules applied, 3 failed",
+        "3 models: 0 with the rules applied, 3 failed",
         "graphpatch: out/a.pb: rule 'other' has not been applied",
         "graphpatch: reg/a.pb: rule 'rule 1' has not been applied;"
         " rule 'other' has not been applied",
