@@ -79,6 +79,21 @@ def function(
     return FunctionDef(signature=signature, node_def=nodes, ret=ret)
 
 
+def v1_loop(reads: str, *inside: NodeDef, decides: str = "merge", gives: str) -> list[NodeDef]:
+    """A v1 loop of one variable, which goes on while `decides` is finite, with ops in it."""
+    context = {"frame_name": "loop", "is_constant": False, "parallel_iterations": 1}
+    return [
+        node("enter", "Enter", reads, **context),
+        node("merge", "Merge", "enter", "next", N=2),
+        node("more", "IsFinite", decides),
+        node("decide", "LoopCond", "more"),
+        node("switch", "Switch", "merge", "decide"),
+        *inside,
+        node("next", "NextIteration", gives),
+        node("exit", "Exit", "switch"),
+    ]
+
+
 def graphdef(
     *nodes: NodeDef, functions: Iterable[FunctionDef] = (), producer: int = 1087
 ) -> GraphDef:

@@ -14,7 +14,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from graphpatch.analysis.cuts import in_frames, ordered_cuts, path_round, smallest_cut
 from graphpatch.analysis.ways import START, ways
 from graphpatch.errors import CutError
-from tests.graphs import const, graphdef, node, opened
+from tests.graphs import const, graphdef, node, opened, v1_loop
 
 
 def residual() -> list[NodeDef]:
@@ -145,18 +145,10 @@ def test_no_cut_at_all() -> None:
 
 
 def test_variables_and_loops_are_no_cut() -> None:
-    loop = {"frame_name": "loop", "is_constant": False, "parallel_iterations": 1}
     nodes = [
         node("x", "Placeholder"),
         node("h", "Relu", "x"),
-        node("enter", "Enter", "h", **loop),
-        node("merge", "Merge", "enter", "next", N=2),
-        node("more", "IsFinite", "merge"),
-        node("decide", "LoopCond", "more"),
-        node("switch", "Switch", "merge", "decide"),
-        node("body", "Tanh", "switch:1"),
-        node("next", "NextIteration", "body"),
-        node("exit", "Exit", "switch"),
+        *v1_loop("h", node("body", "Tanh", "switch:1"), gives="body"),
         node("loss", "Relu", "exit"),
     ]
     body = opened(graphdef(*nodes)).main

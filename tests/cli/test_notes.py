@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from graphpatch.cli.apply import folded
-from tests.graphs import graphdef, node
+from tests.graphs import graphdef, node, v1_loop
 
 Run = Callable[..., Any]
 X = node("x", "Placeholder")
@@ -39,19 +39,8 @@ def test_a_rule_that_comes_too_late_is_told_so(
 def test_a_loop_goes_to_a_meta(
     run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    loop = {"frame_name": "loop", "is_constant": False, "parallel_iterations": 1}
-    model = written(
-        tmp_path / "m.pb",
-        X,
-        node("enter", "Enter", "x", **loop),
-        node("merge", "Merge", "enter", "next", N=2),
-        node("more", "IsFinite", "merge"),
-        node("decide", "LoopCond", "more"),
-        node("switch", "Switch", "merge", "decide"),
-        node("s", "Relu", "switch:1"),
-        node("next", "NextIteration", "s"),
-        node("exit", "Exit", "switch"),
-    )
+    loop = v1_loop("x", node("s", "Relu", "switch:1"), gives="s")
+    model = written(tmp_path / "m.pb", X, *loop)
     said = "  note: v1 loops or branches: tf.gradients needs their contexts"
     assert said in run_cli("apply", rules_file(STOP), model).stdout
     out = run_cli("apply", rules_file(STOP), model, "-o", tmp_path / "m.meta")

@@ -12,7 +12,7 @@ from graphpatch.errors import GraphpatchError, PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.rules import rules_from
 from tests import graphs
-from tests.graphs import function, graphdef, node
+from tests.graphs import function, graphdef, node, v1_loop
 
 X = node("x", "Placeholder")
 ONE = (X, node("s", "Sign", "x"), node("y", "Identity", "s"))
@@ -64,19 +64,8 @@ def test_a_formula_of_unknown_shape_is_repeated_to_that_of_the_op(tmp_path: Path
 
 
 def test_constants_wait_in_the_loop_that_the_op_decides_for(tmp_path: Path) -> None:
-    loop = {"frame_name": "loop", "is_constant": False, "parallel_iterations": 1}
-    nodes = (
-        X,
-        node("enter", "Enter", "x", **loop),
-        node("merge", "Merge", "enter", "next", N=2),
-        node("s", "Sign", "merge"),
-        node("more", "IsFinite", "s"),
-        node("decide", "LoopCond", "more"),
-        node("switch", "Switch", "merge", "decide"),
-        node("next", "NextIteration", "switch:1"),
-        node("exit", "Exit", "switch"),
-    )
-    main = patched(tmp_path, *nodes).model.graphs[0].main
+    loop = v1_loop("x", node("s", "Sign", "merge"), decides="s", gives="switch:1")
+    main = patched(tmp_path, X, *loop).model.graphs[0].main
     assert main.node("s/surrogate/in").inputs == ("merge",)
     assert main.node("s/surrogate/Const").inputs == ("^s/surrogate/in",)
 
