@@ -4,37 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from graphpatch.rules import rules_from
 from scripts import readme_tables
+from tests.examples import ROOT, blocks, commands, ran, ran_python
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-CONSOLE = [block.strip() for block in re.findall(r"```console\n(.*?)```", README, re.S)]
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
-
-
-@pytest.fixture(autouse=True)
-def _in_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    (ROOT / "build").mkdir(exist_ok=True)
-    monkeypatch.chdir(ROOT)
-
-
-def ran(block: str) -> subprocess.CompletedProcess[str]:
-    """What the command of a console block says."""
-    words = shlex.split(block.partition("\n")[0])
-    assert words[:2] == ["$", "graphpatch"]
-    command = [sys.executable, "-m", "graphpatch", *words[2:]]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+CONSOLE = commands(README)
 
 
 @pytest.mark.parametrize("block", CONSOLE, ids=[block.partition("\n")[0] for block in CONSOLE])
@@ -48,7 +26,7 @@ def test_there_are_commands_to_run() -> None:
 
 
 def test_the_rules_are_those_of_the_demo() -> None:
-    (rules,) = blocks("json")
+    (rules,) = blocks(README, "json")
     assert json.loads(rules) == json.loads((ROOT / "scripts/models/guided.json").read_text())
 
 
@@ -63,11 +41,7 @@ def test_each_gradient_in_the_text_is_one() -> None:
 def test_the_python_examples_run() -> None:
     """One after the other, in the order of the text."""
     pytest.importorskip("tensorflow")
-    for block in CONSOLE:
-        if " -o " in block:  # what the examples then load
-            assert ran(block).returncode == 0
-    code = "\n".join(blocks("python"))
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    run = ran_python(README)
     assert run.returncode == 0, run.stderr
 
 

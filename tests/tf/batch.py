@@ -67,7 +67,8 @@ class Batch:
     def _start(self, python: str, tag: str) -> subprocess.Popen[str]:
         command = [python, str(Path(run_batch.__file__)), str(self.folder), tag]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={})
+        env = {"TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing else: see conftest
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)
 
     def error(self, name: str, runtime: str) -> str:
         """What TensorFlow raised, or nothing. Skips the test where there is no such TensorFlow."""

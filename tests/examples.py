@@ -1,0 +1,40 @@
+"""The examples of a Markdown page: its console blocks and its Python."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a language, in the order of the text."""
+    return re.findall(rf"```{language}\n(.*?)```", page, re.S)
+
+
+def commands(page: str) -> list[str]:
+    """The console blocks: `$ graphpatch ...` on the first line, then what it prints."""
+    return [block.strip() for block in blocks(page, "console")]
+
+
+def ran(block: str) -> subprocess.CompletedProcess[str]:
+    """Run the command of a console block in the checkout."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    words = shlex.split(block.partition("\n")[0])
+    assert words[:2] == ["$", "graphpatch"]
+    command = [sys.executable, "-m", "graphpatch", *words[2:]]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def ran_python(page: str) -> subprocess.CompletedProcess[str]:
+    """Run the Python blocks of a page as one program, in the order of the text."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    for block in commands(page):
+        if " -o " in block:  # what the Python blocks then load
+            assert ran(block).returncode == 0
+    command = [sys.executable, "-c", "\n".join(blocks(page, "python"))]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
