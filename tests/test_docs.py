@@ -17,6 +17,8 @@ PYTHON = [name for name, page in PAGES.items() if blocks(page, "python")]
     ids=[f"{name}: {block.partition(chr(10))[0]}" for name, block in CONSOLE],
 )
 def test_a_command_prints_what_the_page_shows(name: str, block: str) -> None:
+    if block.startswith("$ graphpatch verify") or " --run" in block:
+        pytest.importorskip("tensorflow")
     run = ran(block)
     assert (run.stdout + run.stderr).strip() == block.partition("\n")[2]
 

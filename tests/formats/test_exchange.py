@@ -109,7 +109,8 @@ if {swap}:
     exchange._swapped = killed(swap)
 else:
     exchange._renameat2 = lambda: None
-    os.rename = killed(os.rename)
+    from pathlib import Path
+    Path.rename = killed(Path.rename)
 from graphpatch.cli import main; main()
 """
 
