@@ -1,11 +1,11 @@
 """Time graphpatch beside `cp` and beside the TensorFlow script that does the same.
 
-Every measurement is a whole process, its wall and processor time and its peak memory. What users
-get by default is measured (`functions`), and keys alone beside it (`attrs`). One round runs each once,
-in turn, so that all meet the same machine; the table shows medians, and ratios within this one run.
-Exits 1 where a target is missed. The models (a 553 MB VGG16, a graph of 1,000,000 nodes) are built
-in --folder where they are missing; together with outputs they take 2 GB of disk, TensorFlow's side
-8 GB of memory.
+Every measurement is a whole process: its wall time, its processor time and its peak memory. What
+users get by default is measured (`functions`), and keys alone beside it (`attrs`). One round runs
+each once, in turn, so that all meet the same machine; the table shows medians, and ratios within
+this one run. Exits 1 where a target is missed. The models (a 553 MB VGG16, a graph of 1,000,000
+nodes) are built in --folder where they are missing; together with outputs they take 2 GB of disk,
+TensorFlow's side 8 GB of memory.
 """
 
 from __future__ import annotations
