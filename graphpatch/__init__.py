@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from graphpatch.rules import Rule, load_rules
     from graphpatch.runtime.import_model import import_model
     from graphpatch.runtime.parts import Parts, gradient_in_parts
+    from graphpatch.runtime.rebuild import rebuild_gradients
     from graphpatch.runtime.register import register_gradients
     from graphpatch.runtime.verify.result import Verification
     from graphpatch.runtime.verify.verification import verify
@@ -35,6 +36,7 @@ __all__ = [
     "load",
     "load_rules",
     "pattern",
+    "rebuild_gradients",
     "register_gradients",
     "select",
     "verify",
@@ -55,6 +57,7 @@ _HOMES = {
     "load": "formats",
     "load_rules": "rules",
     "pattern": "match.pattern.build",
+    "rebuild_gradients": "runtime.rebuild",
     "register_gradients": "runtime.register",
     "select": "selection",
     "verify": "runtime.verify.verification",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import Any
 
 import click
 
-from graphpatch.application import apply
+from graphpatch.application import Result, apply
 from graphpatch.cli.many import apply_to_many, worker_options
 from graphpatch.cli.progress import bar
 from graphpatch.cli.writing import write
@@ -36,6 +37,12 @@ _EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
 @click.option("--inputs", multiple=True, metavar="TENSORS", help=_EXPORT)
 @click.option("--outputs", multiple=True, metavar="TENSORS", help="What that SavedModel gives.")
 @click.option("--allow-python", is_flag=True, help='Let {"python": ...} gradients run code.')
+@click.option(
+    "--rebuild-gradients",
+    is_flag=True,
+    help="Of a training graph: build its gradients anew, so that its optimizer uses them.",
+)
+@click.option("--loss", multiple=True, metavar="TENSOR", help="What these gradients are of.")
 @click.option("--dry-run", is_flag=True, help="Do all but write.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; of many, a line.")
 @click.option("--resume", is_flag=True, help="Pass over what was done before, by its content.")
@@ -48,6 +55,8 @@ def command(
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
     allow_python: bool,
+    rebuild_gradients: bool,
+    loss: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
     resume: bool,
@@ -61,12 +70,17 @@ def command(
     if allow_python and "" not in sys.path:
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
     order = Order(rules, models, out, emit, allow_python, dry_run, resume, workers)
+    if loss and not rebuild_gradients:
+        raise click.UsageError("--loss goes with --rebuild-gradients")
     if order.is_for_workers() and not (inputs or outputs):
+        if rebuild_gradients:
+            raise click.UsageError("--rebuild-gradients takes models that are named one by one")
         return apply_to_many(order, as_json, _summary)
-    return _here(order, _export(inputs, outputs, models, out), as_json)
+    export = _export(inputs, outputs, models, out)
+    return _here(order, export, as_json, list(loss) if rebuild_gradients else None)
 
 
-def _here(order: Order, export: Export | None, as_json: bool) -> int:
+def _here(order: Order, export: Export | None, as_json: bool, losses: list[str] | None) -> int:
     """Patch one model, or what comes with one in a pipe, in this process."""
     models, out, dry_run = order.models, order.out, order.dry_run
     with reported(out or "."):
@@ -81,7 +95,7 @@ def _here(order: Order, export: Export | None, as_json: bool) -> int:
     reports, errors = [], []
     for model, target in zip(models, targets, strict=True):
         try:
-            reports.append(_patch(loaded, model, target, dry_run, export))
+            reports.append(_patch(loaded, model, target, dry_run, export, losses))
         except GraphpatchError as error:
             errors.append({"model": model, "error": str(error)})
             click.echo(f"graphpatch: {error}", err=True)
@@ -113,11 +127,18 @@ def _export(
 
 
 def _patch(
-    rules: list[Rule], model: str, target: str, dry_run: bool, export: Export | None
+    rules: list[Rule],
+    model: str,
+    target: str,
+    dry_run: bool,
+    export: Export | None,
+    losses: list[str] | None,
 ) -> dict[str, Any]:
     with bar() as progress:
         source = load(model, progress)
         result = apply(rules, source, progress, export)
+        if losses is not None:
+            result = _rebuilt(result, losses)
         output = target or default_output(source)
         if not dry_run:
             write(result.model, output, progress)
@@ -125,6 +146,21 @@ def _patch(
     if output.endswith(".meta"):
         report["notes"] = [note for note in report["notes"] if note != NO_CONTEXTS]
     return report
+
+
+def _rebuilt(result: Result, losses: list[str]) -> Result:
+    """The result with the gradients of its training graph built anew, which needs TensorFlow."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from graphpatch.analysis.training import sections
+    from graphpatch.runtime.rebuild import rebuild_gradients
+
+    found = [one for graph in result.model.graphs for one in sections(graph.main, losses)]
+    model = rebuild_gradients(result.model, losses)
+    stale = tuple(f"{section.scope}/** (" for section in found)
+    notes = [text for text in result.report["notes"] if not text.startswith(stale)]
+    notes += [str(section) for section in found]
+    nodes = {**result.report["nodes"], "after": model.node_count}
+    return Result(model, {**result.report, "nodes": nodes, "notes": notes})
 
 
 def _refuse_rules(rules: str, targets: list[str]) -> None:

@@ -110,7 +110,7 @@ def built_gradients(graph: Graph) -> list[str]:
     near = (name for name in graph.main.heads.names if "gradients" in name)
     found = Counter(match[0] for match in map(scope.match, near) if match)
     return [
-        f"{name}/** ({count} op{'s'[: count != 1]}) are gradients that were built before, and stay "
-        f"as they are: only gradients that are built from now on are other ones"
+        f"{name}/** ({count} op{'s'[: count != 1]}) are gradients that were built before; no rule "
+        f"changes what they compute. --rebuild-gradients builds those of an optimizer anew"
         for name, count in found.items()
     ]

@@ -29,21 +29,30 @@ def import_model(model: str | Path | Model, name: str = "", tags: str = "") -> A
     """
     import tensorflow as tf
 
-    loaded = model if isinstance(model, Model) else load(model)
     if tf.executing_eagerly():
         raise GraphpatchError(
             "import_model fills a graph, and TensorFlow executes eagerly: call it in "
             "`with tf.Graph().as_default():`"
         )
-    graph = _chosen(loaded, tags)
+    meta = meta_graph(model if isinstance(model, Model) else load(model), tags)
+    return tf.compat.v1.train.import_meta_graph(meta, import_scope=name or None)
+
+
+def meta_graph(model: Model, tags: str = "") -> Any:
+    """TensorFlow's MetaGraphDef of a model, contexts included; its lone keys are registered.
+
+    Raises what `import_model` does.
+    """
+    import tensorflow as tf
+
+    graph = _chosen(model, tags)
     try:
-        data = b"".join(map(piece_bytes, loaded.meta_graph(graph)))
+        data = b"".join(map(piece_bytes, model.meta_graph(graph)))
     except ModelError as error:
-        raise ModelError(f"{loaded.path}: {error}") from error
+        raise ModelError(f"{model.path}: {error}") from error
     register_lone_keys(graph)
     _warn_of_lists(graph)
-    meta = tf.compat.v1.MetaGraphDef.FromString(data)
-    return tf.compat.v1.train.import_meta_graph(meta, import_scope=name or None)
+    return tf.compat.v1.MetaGraphDef.FromString(data)
 
 
 def _chosen(model: Model, tags: str) -> Graph:

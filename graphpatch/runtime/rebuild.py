@@ -1,0 +1,221 @@
+"""Gradients that are built already, built anew in a patched training graph."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from graphpatch import names
+from graphpatch.analysis.training import SCOPE, Built, Section, sections
+from graphpatch.errors import PatchError
+from graphpatch.formats.container import GRAPH, META, open_graphs
+from graphpatch.formats.model import Model
+from graphpatch.graph.edit import SHAPES
+from graphpatch.graph.wire import Source
+from graphpatch.runtime.contexts import pruned_contexts
+from graphpatch.runtime.import_model import meta_graph
+
+
+def rebuild_gradients(model: Model, loss: Sequence[str] = ()) -> Model:
+    """Build the gradients of a training graph anew, and let its optimizer read those.
+
+    A training graph holds the gradients that `tf.gradients` built before a rule changed any op;
+    no rule reaches them. Forward: unchanged. Backward: for each call of `tf.gradients` whose
+    results update variables, the gradients of the same losses by the same variables are taken in
+    the patched graph. What lies between gradient and update stays (clipping, averaging, schedules)
+    and reads the new ones. The old ones are left out where nothing else reads them.
+
+    `model` is a patched GraphDef or MetaGraphDef; `loss` names the losses where the file does not
+    tell them. Returns a model of the same kind. Raises PatchError where
+    losses, variables or updates cannot be told, ModelError where the graph cannot be imported.
+    Not for a model without an optimizer: there is nothing to build anew. The old gradients are
+    gone: `revert` cannot give the original of the result.
+
+        model = graphpatch.apply("rules.json", "training.meta").model
+        graphpatch.rebuild_gradients(model).save("patched.meta")
+    """
+    tf = _tensorflow()
+    if model.container not in {GRAPH, META} or model.export is not None:
+        raise PatchError(f"expected a GraphDef or MetaGraphDef to train, found a {model.format}")
+    body = model.graphs[0].main
+    asked = sections(body, loss)
+    try:
+        with _control_flow_v1(), tf.Graph().as_default() as graph:
+            file = meta_graph(model)
+            tf.compat.v1.train.import_meta_graph(_without_stale_shapes(file, asked))
+            instead: dict[str, str] = {}
+            for section in asked:
+                instead |= _rebuild(graph, section)
+            live = tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
+    except (ValueError, TypeError, LookupError, AssertionError, tf.errors.OpError) as error:
+        raise PatchError(
+            f"TensorFlow cannot build these gradients anew: {type(error).__name__}: {error}"
+        ) from error
+    _merge(file, live, asked, instead)
+    message: Any = file.graph_def if model.container is GRAPH else file
+    source = Source(message.SerializeToString(deterministic=True))
+    return replace(model, source=source, graphs=open_graphs(source, model.container, None))
+
+
+@contextmanager
+def _control_flow_v1() -> Iterator[None]:
+    """Without control flow v2, with which a TensorArray of a v1 loop has no gradient."""
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    was = tf1.control_flow_v2_enabled()
+    tf1.disable_control_flow_v2()
+    try:
+        yield
+    finally:
+        if was:
+            tf1.enable_control_flow_v2()
+
+
+def _without_stale_shapes(file: Any, asked: Sequence[Section]) -> Any:
+    """The MetaGraphDef without the shapes that were noted on the old gradients.
+
+    Other versions of TensorFlow infer others, and refuse to import those.
+    """
+    import tensorflow as tf
+
+    meta = tf.compat.v1.MetaGraphDef()
+    meta.CopyFrom(file)
+    for node in meta.graph_def.node:
+        if any(section.holds(node.name) for section in asked):
+            node.attr.pop(SHAPES, None)
+    return meta
+
+
+def _tensorflow() -> Any:
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise PatchError(
+            "gradients are built by TensorFlow, which is not installed here: "
+            "pip install 'graphpatch[tensorflow]'"
+        ) from error
+    return tf
+
+
+def _rebuild(graph: Any, section: Section) -> dict[str, str]:
+    """Build one section anew, and send the readers of the old gradients to the new ones.
+
+    Returns, for each op that made an old gradient, the one that makes the new gradient.
+    """
+    import tensorflow as tf
+
+    tensor = graph.get_tensor_by_name
+    losses = [tensor(_full(text)) for text in section.losses]
+    given = [tensor(_full(text)) for text in section.upstream] or None
+    held = [tensor(_full(one.variable)) for one in section.gradients]
+    ops = (op.name for op in graph.get_operations())
+    scope = names.fresh(section.scope, {match[1] for match in map(SCOPE.match, ops) if match})
+    found = tf.compat.v1.gradients(losses, held, given, name=scope, gate_gradients=True)
+    instead = {}
+    for built, gradient in zip(section.gradients, found, strict=True):
+        _check(built, gradient, section)
+        values, indices = gradient, None
+        if isinstance(gradient, tf.IndexedSlices):
+            values, indices = gradient.values, gradient.indices
+        if not built.indices and indices is not None:
+            values, indices = tf.convert_to_tensor(gradient), None
+        pairs = [(built.values, values), (built.indices, indices)]
+        for text, new in ((text, new) for text, new in pairs if new is not None):
+            _reroute(tensor(_full(text)), new, section)
+            instead[names.op_of(text)] = new.op.name
+    return instead
+
+
+def _check(built: Built, gradient: Any, section: Section) -> None:
+    """Raise PatchError where nothing flows, or the optimizer cannot take what flows."""
+    import tensorflow as tf
+
+    loss = ", ".join(section.losses)
+    if gradient is None:
+        raise PatchError(
+            f"in the patched graph no gradient of {loss} flows to {built.variable}, which the "
+            f"optimizer updates; leave that variable out of training, or patch with the gradient "
+            f'"zero" instead of stopping it'
+        )
+    if built.indices and not isinstance(gradient, tf.IndexedSlices):
+        raise PatchError(
+            f"the optimizer updates {built.variable} by a sparse gradient, and in the patched "
+            f"graph it is dense"
+        )
+
+
+def _reroute(old: Any, new: Any, section: Section) -> None:
+    import tensorflow as tf
+
+    if new.dtype.base_dtype != old.dtype.base_dtype:
+        new = tf.cast(new, old.dtype.base_dtype)
+    for reader in old.consumers():
+        if not section.holds(reader.name) and reader is not new.op:
+            for slot, text in enumerate(reader.inputs):
+                if text is old:
+                    reader._update_input(slot, new)
+
+
+def _full(text: str) -> str:
+    tensor = names.parse(text)
+    return f"{tensor.op}:{tensor.index}"
+
+
+def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str, str]) -> None:
+    """Put into the file's MetaGraphDef what is new: nodes, inputs, functions, contexts.
+
+    What did not change stays the NodeDef that it was.
+    """
+    before = {node.name: node for node in meta.graph_def.node}
+    there = _needed(live.graph_def.node, asked)
+    nodes = [_node(node, before) for node in live.graph_def.node if node.name in there]
+    for node in nodes:
+        _colocate(node, there, instead)
+    del meta.graph_def.node[:]
+    meta.graph_def.node.extend(nodes)
+    functions = {one.signature.name for one in meta.graph_def.library.function}
+    meta.graph_def.library.function.extend(
+        one for one in live.graph_def.library.function if one.signature.name not in functions
+    )
+    meta.meta_info_def.stripped_op_list.CopyFrom(live.meta_info_def.stripped_op_list)
+    pruned_contexts(meta, live, there)
+
+
+def _node(node: Any, before: Mapping[str, Any]) -> Any:
+    old = before.get(node.name)
+    return old if old is not None and list(old.input) == list(node.input) else node
+
+
+COLOCATED = b"loc:@"
+
+
+def _colocate(node: Any, there: Container[str], instead: Mapping[str, str]) -> None:
+    """Let an op that runs where an old gradient was made run where the new one is."""
+    if "_class" not in node.attr:
+        return
+    classes = node.attr["_class"].list.s
+    found = []
+    for text in classes:
+        name = text.removeprefix(COLOCATED).decode()
+        kept = name if name in there or not text.startswith(COLOCATED) else instead.get(name)
+        if kept is not None:
+            found.append(text if kept == name else COLOCATED + kept.encode())
+    if found != list(classes):
+        del classes[:]
+        classes.extend(found)
+
+
+def _needed(nodes: Iterable[Any], asked: Sequence[Section]) -> set[str]:
+    """The names of all ops but those of the old sections that nothing else reads."""
+    inputs = {node.name: [names.op_of(text) for text in node.input] for node in nodes}
+    waiting = [name for name in inputs if not any(section.holds(name) for section in asked)]
+    found = set(waiting)
+    while waiting:
+        for name in inputs[waiting.pop()]:
+            if name not in found:
+                found.add(name)
+                waiting.append(name)
+    return found

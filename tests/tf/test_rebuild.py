@@ -1,0 +1,162 @@
+"""Training graphs whose gradients are built already, patched with these built anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.errors import PatchError
+from tests.tf import training_graphs as training
+
+tf = pytest.importorskip("tensorflow")
+
+KEY = "ReversedInTrainingGraphs"
+FORWARD = {"net": training.net, "loop": training.looped, "sparse": training.embedded}
+OPTIMIZE = {
+    "descent": training.descent,
+    "momentum": training.momentum,
+    "adam": training.adam,
+    "by hand": training.by_hand,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> Iterator[None]:
+    tf.RegisterGradient(KEY)(lambda op, dy: -0.3 * dy)
+    tf.compat.v1.disable_control_flow_v2()
+    yield
+    tf.compat.v1.enable_control_flow_v2()
+
+
+@pytest.fixture
+def patched(tmp_path: Path) -> Callable[[bytes], graphpatch.Model]:
+    def patch(meta: bytes) -> graphpatch.Model:
+        (tmp_path / "training.meta").write_bytes(meta)
+        return graphpatch.apply(training.RULES, tmp_path / "training.meta").model
+
+    return patch
+
+
+def saved(model: graphpatch.Model, path: Path) -> bytes:
+    model.save(path)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+@pytest.mark.parametrize("optimize", OPTIMIZE)
+@pytest.mark.parametrize("forward", FORWARD)
+def test_training_is_that_of_a_graph_built_so(
+    patched: Callable[[bytes], graphpatch.Model],
+    tmp_path: Path,
+    forward: str,
+    optimize: str,
+    use_resource: bool,
+) -> None:
+    """Bit for bit, over 20 steps, beside gradient_override_map as the graph was built."""
+    if forward == "sparse" and optimize == "by hand":
+        pytest.skip("assign_sub takes no sparse gradient")
+    parts = FORWARD[forward], OPTIMIZE[optimize], use_resource
+    plain = training.built(*parts)
+    wanted = training.losses(training.built(*parts, KEY))
+    assert wanted != training.losses(plain)
+    model = patched(plain)
+    assert training.losses(saved(model, tmp_path / "old.meta")) == training.losses(plain)
+    new = saved(graphpatch.rebuild_gradients(model), tmp_path / "new.meta")
+    assert training.losses(new) == wanted
+
+
+def test_old_gradients_are_left_out(patched: Any) -> None:
+    plain = training.built(training.looped, training.adam, True)
+    model = graphpatch.rebuild_gradients(patched(plain))
+    names = model.graphs[0].main.heads.names
+    assert not [name for name in names if name.startswith("gradients/")]
+    assert [name for name in names if name.startswith("gradients_1/")]
+
+
+def test_a_model_that_is_not_trained_is_refused(patched: Any) -> None:
+    plain = training.built(training.net, lambda loss, held: tf.no_op(), True)
+    with pytest.raises(PatchError, match="found no gradients that update a variable"):
+        graphpatch.rebuild_gradients(patched(plain))
+
+
+def test_a_variable_that_nothing_reaches_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.meta").write_bytes(training.built(training.net, training.adam, True))
+    rules = [{"match": {"op": "Mean"}, "patch": {"stop_gradient": True}}]
+    model = graphpatch.apply(rules, tmp_path / "t.meta").model
+    with pytest.raises(PatchError, match="no gradient of loss flows to one, which the optimizer"):
+        graphpatch.rebuild_gradients(model)
+
+
+def test_two_optimizers_each_have_their_losses(patched: Any, tmp_path: Path) -> None:
+    """As of a GAN: the first updates one variable, the second the others, by other losses."""
+
+    def both(loss: Any, held: list[Any]) -> Any:
+        tf1 = tf.compat.v1
+        one = training.adam(loss, held[:1])
+        other = tf.reduce_mean(tf.abs(held[1])) - 0.5 * loss
+        with tf.control_dependencies([one]):
+            return tf1.train.GradientDescentOptimizer(0.05).minimize(other, var_list=held[1:])
+
+    plain = training.built(training.net, both, True)
+    wanted = training.losses(training.built(training.net, both, True, KEY))
+    new = saved(graphpatch.rebuild_gradients(patched(plain)), tmp_path / "new.meta")
+    assert training.losses(new) == wanted != training.losses(plain)
+
+
+def test_a_loss_can_be_named(patched: Any, tmp_path: Path) -> None:
+    plain = training.built(training.net, training.adam, True)
+    model = patched(plain)
+    new = saved(graphpatch.rebuild_gradients(model, ["loss"]), tmp_path / "new.meta")
+    assert training.losses(new) == training.losses(
+        saved(graphpatch.rebuild_gradients(model), tmp_path / "new2.meta")
+    )
+    with pytest.raises(PatchError, match="--loss: there is no tensor lost"):
+        graphpatch.rebuild_gradients(model, ["lost"])
+
+
+def test_the_command(run_cli: Any, rules_file: Any, tmp_path: Path) -> None:
+    plain = tmp_path / "training.meta"
+    plain.write_bytes(training.built(training.net, training.adam, True))
+    out = tmp_path / "new.meta"
+    told = run_cli("apply", rules_file(*training.RULES), plain, "-o", out)
+    assert "--rebuild-gradients builds those of an optimizer anew" in told.stdout
+    ran = run_cli("apply", rules_file(*training.RULES), plain, "-o", out, "--rebuild-gradients")
+    assert ran.code == 0, ran.stderr
+    assert "gradients: the gradients of loss by one, bias, two were built anew" in ran.stdout
+    assert "that were built before" not in ran.stdout
+    wanted = training.losses(training.built(training.net, training.adam, True, KEY))
+    assert training.losses(out.read_bytes()) == wanted
+    wrong = run_cli("apply", rules_file(*training.RULES), plain, "--loss", "loss")
+    assert (wrong.code, "--loss goes with --rebuild-gradients" in wrong.stderr) == (2, True)
+
+
+REAL = {
+    "musicnn_MTT_vgg/model.meta": ["metrics/add"],
+    "lstm_crf_ner.meta": ["Mean"],
+    "dl4j/train_iris.pb": [
+        "softmax_cross_entropy_loss/value",
+        "softmax_cross_entropy_loss_1/value",
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_real_training_graphs(name: str, models_folder: Path, tmp_path: Path) -> None:
+    """The loss is found, and what was built anew imports, without the old gradients."""
+    from graphpatch.analysis.training import sections
+
+    model = graphpatch.load(models_folder / name)
+    found = sections(model.graphs[0].main)
+    assert [loss for section in found for loss in section.losses] == REAL[name]
+    new = graphpatch.rebuild_gradients(model)
+    names = set(new.graphs[0].main.heads.names)
+    old = {built.values.partition(":")[0] for section in found for built in section.gradients}
+    assert not old & names
+    with tf.Graph().as_default() as graph:
+        graphpatch.import_model(new)
+        assert names <= {op.name for op in graph.get_operations()}  # and a Saver, where it has none
