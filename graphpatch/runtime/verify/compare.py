@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from graphpatch.analysis.rule_words import rules_at
 from graphpatch.analysis.soundness.overrides import Reasons
+from graphpatch.analysis.soundness.unseen import unseen
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
@@ -84,6 +85,8 @@ def _compared(one: Subject, other: Subject, left: Side, right: Side, options: Op
     except Died as error:
         return Ran(settings=settings, why=str(error), is_wrong=error.name == right.name)
     ran.forward.first.uncompared |= reasons
+    if not other.graph.is_object_based:
+        ran.unseen = list(unseen(other.graph, ran.forward.compared))
     ran.formulas = right.formulas()
     _backward(ran, left, right, options)
     pairs = [(pair.source, pair.target) for pair in ran.backward.pairs]
