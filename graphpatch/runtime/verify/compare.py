@@ -17,7 +17,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.runtime.running import VARIABLES
-from graphpatch.runtime.values import Values
+from graphpatch.runtime.values import Values, weights
 from graphpatch.runtime.verify.backward import backward
 from graphpatch.runtime.verify.firing import sort_out
 from graphpatch.runtime.verify.forward import Forward, OnValues, on_values, optimised
@@ -90,8 +90,16 @@ def _compared(one: Subject, other: Subject, left: Side, right: Side, options: Op
     ran.formulas = right.formulas()
     _backward(ran, left, right, options)
     pairs = [(pair.source, pair.target) for pair in ran.backward.pairs]
-    found = Reasons(other.model, other.graph, pairs)
-    sort_out(one.graph, found, right.registered(), ran)
+    values = ran.forward.first.values
+    upstream = {target: weights(target, values[target]) for _, target in pairs}
+    sources = list(dict.fromkeys(source for source, _ in pairs))
+    sort_out(
+        one.graph,
+        Reasons(other.model, other.graph, pairs),
+        right.registered(),
+        lambda places: right.probed(places, sources, upstream),
+        ran,
+    )
     return ran
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
 from graphpatch.analysis.soundness.overrides import Override, Reasons, overrides
 from graphpatch.graph.graph import Graph
@@ -12,12 +12,19 @@ from graphpatch.runtime.verify.result import Ran, Unfired
 CUSTOM = "CustomGradient-"
 
 
-def sort_out(before: Graph, reasons: Reasons, registered: Collection[str], ran: Ran) -> None:
+Probe = Callable[[Sequence[Place]], Collection[Place]]
+
+
+def sort_out(
+    before: Graph, reasons: Reasons, registered: Collection[str], probe: Probe, ran: Ran
+) -> None:
     """Fill in the overrides of a patched graph that fired, and those that did not.
 
     Wrong are, of those that its original does not have, the ones that TensorFlow ignores where they
-    stand, and those by a key that is not `registered` in the process that runs the graph.
+    stand, and those by a key that is not `registered` in the process that runs the graph. `probe`
+    says which of those fired that TensorFlow differentiates in C++.
     """
+    hidden: list[Unfired] = []
     graph = reasons.graph
     known = {(one.node.body.label, one.node.name, one.key) for one in overrides(before)}
     for one in overrides(graph):
@@ -33,7 +40,15 @@ def sort_out(before: Graph, reasons: Reasons, registered: Collection[str], ran: 
             ran.fired.append(one)
         else:
             kind, why = reasons.why(one)
-            ran.unfired.append(Unfired(one, why, is_new, is_new and kind == "ignored"))
+            some = hidden if kind == "unseen" else ran.unfired
+            some.append(Unfired(one, why, is_new, is_new and kind == "ignored"))
+    places = [(one.override.node.body.label, one.override.node.name) for one in hidden]
+    fired = probe(places) if places else ()
+    for place, unseen in zip(places, hidden, strict=True):
+        if place in fired:
+            ran.fired.append(unseen.override)
+        else:
+            ran.unfired.append(unseen)
 
 
 def _has_fired(one: Override, asked: Collection[Place], is_loaded: bool) -> bool:
