@@ -59,11 +59,7 @@ def test_an_override_behind_another_is_not_verified(tmp_path: Path) -> None:
 
     gradient = {"override_gradient": {"formula": ["dy * 3", "dy * 3"]}}
     path = save(build, tmp_path / "model.pb")
-    try:
-        target = patched(path, {"match": {"op": "Mul", "name": "Mul"}, "patch": gradient})
-    except graphpatch.GraphpatchError as error:
-        assert "IdentityN" in str(error)  # refused already where the rule is applied
-        return
+    target = patched(path, {"match": {"op": "Mul", "name": "Mul"}, "patch": gradient})
     found = graphpatch.verify(path, target)
     assert found.verdict == "not compared"
     assert any("did not fire" in one for one in found.not_compared)

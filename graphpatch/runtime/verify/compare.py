@@ -145,11 +145,12 @@ def _forward(
     found.first = on_values(SEEDED, left, right, tensors)
     reached.add(left.branches())
     found.fused = optimised(left, right, _sound(found.first))
-    for name, values in value_sets(feeds, left.names(list(options.feed))):
+    tensors = found.first.compared  # what waits for a queue that nobody fills is not run again
+    for name, values in value_sets(feeds, left.names(list(options.feed))) if tensors else ():
         found.others.append(_on(name, values, left, right, tensors))
         reached.add(left.branches())
     for word, upwards in (("at activations", True), ("at conditions", False)):
-        names = reached.missing()
+        names = reached.missing() if tensors else []
         _feed(feeds, left, right)
         values = left.steered(names, upwards) if names else {}
         if values:
