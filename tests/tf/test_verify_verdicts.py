@@ -207,3 +207,38 @@ def test_an_override_that_fires_in_c_plus_plus_is_seen(tmp_path: Path) -> None:
     idle = [one["op"] for one in graph["overrides"]["not_fired"]]
     assert (len(fired), len(idle)) == (1, 1)  # nothing reads what the second gives
     assert found.verdict == "not compared"
+
+
+def test_a_file_that_grappler_optimised_is_never_verified(tmp_path: Path) -> None:
+    """Grappler inlines the call: guided_relu is silently TensorFlow's own gradient again."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+    from tensorflow.python.grappler import tf_optimizer
+
+    def build() -> None:
+        x = tf.compat.v1.placeholder(tf.float32, [2, 3], "x")
+        tf.identity(tf.nn.relu(x, "relu") * 2.0, "y")
+
+    path = save(build, tmp_path / "model.pb")
+    whole = patched(path, {**GUIDED, "name": "guided"})
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(
+            tf.compat.v1.GraphDef.FromString(whole.read_bytes()), name=""
+        )
+        fetch = graph.get_tensor_by_name("y:0")
+        meta = tf.compat.v1.train.export_meta_graph(graph=graph)
+    ends = meta_graph_pb2.CollectionDef()
+    ends.node_list.value.append(fetch.name)
+    meta.collection_def["train_op"].CopyFrom(ends)
+    config = config_pb2.ConfigProto()
+    config.graph_options.rewrite_options.min_graph_nodes = -1
+    optimised = tmp_path / "optimised.pb"
+    optimised.write_bytes(tf_optimizer.OptimizeGraph(config, meta).SerializeToString())
+    for one in (whole, path):
+        found = graphpatch.verify(one, optimised, run=False)
+        assert found.verdict == "differs"
+    gone = "the gradients of rule 'guided' are gone at 1 of 1 ops (relu)"
+    told = graphpatch.verify(whole, optimised, run=False).failures
+    assert any(
+        "the gradients of rule 'guided' are gone at 1 of 1 ops (relu)" in one for one in told
+    )
