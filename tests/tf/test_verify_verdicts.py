@@ -59,10 +59,14 @@ def test_an_override_behind_another_is_not_verified(tmp_path: Path) -> None:
 
     gradient = {"override_gradient": {"formula": ["dy * 3", "dy * 3"]}}
     path = save(build, tmp_path / "model.pb")
-    target = patched(path, {"match": {"op": "Mul", "name": "Mul"}, "patch": gradient})
+    target = patched(path, {"match": {"op": "Mul"}, "patch": gradient})
     found = graphpatch.verify(path, target)
     assert found.verdict == "not compared"
-    assert any("did not fire" in one for one in found.not_compared)
+    [graph] = found.document()["graphs"]
+    assert {one["op"] for one in graph["overrides"]["not_fired"]} >= {"mul", "mul_1"}
+    assert any(
+        "IdentityN 'IdentityN' has a gradient of its own" in one for one in found.not_compared
+    )
 
 
 def test_a_formula_with_null_is_compared(tmp_path: Path) -> None:
@@ -239,6 +243,4 @@ def test_a_file_that_grappler_optimised_is_never_verified(tmp_path: Path) -> Non
         assert found.verdict == "differs"
     gone = "the gradients of rule 'guided' are gone at 1 of 1 ops (relu)"
     told = graphpatch.verify(whole, optimised, run=False).failures
-    assert any(
-        "the gradients of rule 'guided' are gone at 1 of 1 ops (relu)" in one for one in told
-    )
+    assert any(gone in one for one in told)
