@@ -83,7 +83,7 @@ def _compared(one: Subject, other: Subject, left: Side, right: Side, options: Op
     try:
         ran.forward = _forward(ran, tensors, left, right, options)
     except Died as error:
-        return Ran(settings=settings, why=str(error), is_wrong=error.name == right.name)
+        return Ran(settings=settings, why=str(error), is_wrong=error.process is right.process)
     ran.forward.first.uncompared |= reasons
     if not other.graph.is_object_based:
         ran.unseen = list(unseen(other.graph, ran.forward.compared))
@@ -173,7 +173,7 @@ def _on(name: str, feeds: Values, left: Side, right: Side, tensors: Sequence[str
         return on_values(name, left, right, tensors)
     except Died as error:
         ended = dict.fromkeys(tensors, str(error))
-        if error.name == right.name:
+        if error.process is right.process:
             return OnValues(name, list(tensors), differing=ended)
         return OnValues(name, uncompared=ended)
 
