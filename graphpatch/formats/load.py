@@ -65,3 +65,8 @@ def _message_in(folder: Path) -> Path:
 def _folder_file(path: Path) -> str:
     """The name of the message, where it stands for the SavedModel folder around it."""
     return path.name if path.name in SAVED_MODEL_FILES else ""
+
+
+def load_bytes(data: bytes, name: str = "bytes") -> Model:
+    """Read the bytes of a .pb, .pbtxt or .meta; messages call them `name`. Raises ModelError."""
+    return _opened(Path(name), Source(data), "", None)

@@ -38,7 +38,7 @@ def clip_gradient(x: Any, min: Any, max: Any) -> Any:
 
     Example: `features = graphpatch.clip_gradient(features, -0.1, 0.1)`
     """
-    return _library("clip_gradient", x, "clip", {"min": min, "max": max})
+    return library_gradient("clip_gradient", x, "clip", {"min": min, "max": max})
 
 
 def scale_gradient(x: Any, factor: Any) -> Any:
@@ -61,7 +61,7 @@ def scale_gradient(x: Any, factor: Any) -> Any:
 
     Example: `shared = graphpatch.scale_gradient(shared, 0.5)`
     """
-    return _library("scale_gradient", x, "scale", {"factor": factor}, complex_too=True)
+    return library_gradient("scale_gradient", x, "scale", {"factor": factor}, complex_too=True)
 
 
 def reverse_gradient(x: Any, strength: Any = 1.0) -> Any:
@@ -84,7 +84,9 @@ def reverse_gradient(x: Any, strength: Any = 1.0) -> Any:
 
     Example: `domain = classifier(graphpatch.reverse_gradient(features, strength=0.3))`
     """
-    return _library("reverse_gradient", x, "reverse", {"strength": strength}, complex_too=True)
+    return library_gradient(
+        "reverse_gradient", x, "reverse", {"strength": strength}, complex_too=True
+    )
 
 
 def filter_gradient(x: Any, spec: Spec) -> Any:
@@ -143,7 +145,7 @@ def _put(tensor: Any, more: Sequence[Any], backward: Backward, additive: bool) -
     return carried([tensor], [tensor, *more], dense_or_slices)[0]
 
 
-def _library(
+def library_gradient(
     function: str, x: Any, name: str, given: Mapping[str, Any], complex_too: bool = False
 ) -> Any:
     """The filter of the library, with parameters that are numbers or tensors."""
