@@ -9,6 +9,7 @@ from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import Named
 from graphpatch.runtime.functions.carried import Backward, carried
 from graphpatch.runtime.functions.specs import Spec, by_formula, called, check_filter, computed
+from graphpatch.runtime.functions.unconverted import unconverted
 from graphpatch.runtime.functions.values import carrying, fitting, on_values, plain
 
 # Gradients that give the same whether slices are added up before or after: G(a + b) = G(a) + G(b).
@@ -89,6 +90,7 @@ def reverse_gradient(x: Any, strength: Any = 1.0) -> Any:
     )
 
 
+@unconverted
 def filter_gradient(x: Any, spec: Spec) -> Any:
     """Return `x` unchanged; pass the gradient that flows back to it through `spec`.
 
@@ -145,6 +147,7 @@ def _put(tensor: Any, more: Sequence[Any], backward: Backward, additive: bool) -
     return carried([tensor], [tensor, *more], dense_or_slices)[0]
 
 
+@unconverted
 def library_gradient(
     function: str, x: Any, name: str, given: Mapping[str, Any], complex_too: bool = False
 ) -> Any:

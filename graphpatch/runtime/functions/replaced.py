@@ -8,6 +8,7 @@ from typing import Any
 
 from graphpatch.runtime.functions.carried import Backward, carried
 from graphpatch.runtime.functions.specs import Spec, by_formula, checked, computed
+from graphpatch.runtime.functions.unconverted import unconverted
 from graphpatch.runtime.functions.values import as_tensor, carrying, on_values
 from graphpatch.runtime.functions.variables import watching
 
@@ -46,7 +47,8 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
         formula = computed("override_gradient", spec).formula
         backward, check = by_formula(formula), formula
 
-    def overridden(*x: Any) -> Any:
+    @unconverted
+    def called(f: Callable[..., Any], *x: Any) -> Any:
         import tensorflow as tf
 
         from graphpatch.runtime.formula import check_formula
@@ -60,6 +62,9 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
         if check is not None:
             check_formula(check, inputs, outputs)
         return tf.nest.pack_sequence_as(y, carried(outputs, inputs, backward))
+
+    def overridden(*x: Any) -> Any:
+        return called(f, *x)
 
     return overridden
 
@@ -97,6 +102,7 @@ def _by_function(spec: Callable[..., Any]) -> Backward:
     return backward
 
 
+@unconverted
 def straight_through(f: Callable[[Any], Any], x: Any) -> Any:
     """Return `f(x)`, whose gradient is that of the identity of `x`.
 
@@ -124,6 +130,7 @@ def straight_through(f: Callable[[Any], Any], x: Any) -> Any:
     return _joined("straight_through", noisy, clean)
 
 
+@unconverted
 def surrogate(f: Callable[..., Any], g: Callable[..., Any], *x: Any) -> Any:
     """Return `f(*x)`, whose gradient is that of `g(*x)`.
 
@@ -155,6 +162,7 @@ def surrogate(f: Callable[..., Any], g: Callable[..., Any], *x: Any) -> Any:
     return _joined("surrogate", noisy, clean)
 
 
+@unconverted
 def backward_as(noisy: Any, clean: Any) -> Any:
     """Return `noisy`, whose gradient is that of `clean`.
 
