@@ -7,6 +7,7 @@ from pathlib import Path
 
 from graphpatch.errors import ModelError
 from graphpatch.formats.container import is_text, open_graphs, recognise
+from graphpatch.formats.keras_file import refuse_keras
 from graphpatch.formats.model import FILES, Model
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source, map_file
@@ -37,6 +38,7 @@ def _opened(path: Path, source: Source, file: str, progress: Progress | None) ->
     if not source.data[:1]:
         raise ModelError(f"{path} is empty")
     try:
+        refuse_keras(path.name, source)
         as_text = is_text(source.data[:HEAD])
         if as_text:
             from graphpatch.formats import text
