@@ -9,11 +9,16 @@ Backward: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Se
 """(inputs, outputs, upstream gradients) -> the gradient of each input, or None."""
 
 
-def carried(values: Sequence[Any], inputs: Sequence[Any], backward: Backward) -> list[Any]:
+def carried(
+    values: Sequence[Any],
+    inputs: Sequence[Any],
+    backward: Backward,
+    reads_outputs: bool = False,
+) -> list[Any]:
     """The values, bit for bit, with `backward` as their gradient by the inputs.
 
-    Nothing flows back to what the values are computed from. `backward` may read the outputs: they
-    are the ones returned here, so that second derivatives pass through them, too.
+    Nothing flows back to what the values are computed from. With `reads_outputs` the outputs that
+    `backward` is given carry the same gradient, so that second derivatives pass through them, too.
     """
     import tensorflow as tf
 
@@ -24,7 +29,7 @@ def carried(values: Sequence[Any], inputs: Sequence[Any], backward: Backward) ->
         kept, given = tensors[:count], tensors[count:]
 
         def gradient(*upstream: Any) -> list[Any]:
-            outputs = carried(kept, given, backward)
+            outputs = carried(kept, given, backward, True) if reads_outputs else kept
             return [*[None] * count, *backward(given, outputs, upstream)]
 
         return tuple(tf.identity(value) for value in kept), gradient

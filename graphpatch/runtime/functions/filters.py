@@ -8,7 +8,14 @@ from typing import Any
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import Named
 from graphpatch.runtime.functions.carried import Backward, carried
-from graphpatch.runtime.functions.specs import Spec, by_formula, called, check_filter, computed
+from graphpatch.runtime.functions.specs import (
+    Spec,
+    by_formula,
+    called,
+    check_filter,
+    computed,
+    reads_outputs,
+)
 from graphpatch.runtime.functions.unconverted import unconverted
 from graphpatch.runtime.functions.values import carrying, fitting, on_values, plain
 
@@ -122,12 +129,15 @@ def filter_gradient(x: Any, spec: Spec) -> Any:
         tensor = carrying("filter_gradient", value)
         if formula is not None:
             check_filter(formula, tensor.dtype.base_dtype.name)
-        return _put(tensor, [], backward, additive)
+        reads = formula is not None and reads_outputs(formula)
+        return _put(tensor, [], backward, additive, reads)
 
     return on_values(on_tensor, x)
 
 
-def _put(tensor: Any, more: Sequence[Any], backward: Backward, additive: bool) -> Any:
+def _put(
+    tensor: Any, more: Sequence[Any], backward: Backward, additive: bool, reads: bool = False
+) -> Any:
     """The tensor as it is, with a gradient that may read `more`, to which nothing flows."""
 
     def dense_or_slices(
@@ -144,7 +154,7 @@ def _put(tensor: Any, more: Sequence[Any], backward: Backward, additive: bool) -
         found, *none = backward([*values, *inputs[1:]], values, values)
         return [tf.IndexedSlices(found, dy.indices, dy.dense_shape), *none]
 
-    return carried([tensor], [tensor, *more], dense_or_slices)[0]
+    return carried([tensor], [tensor, *more], dense_or_slices, reads)[0]
 
 
 @unconverted

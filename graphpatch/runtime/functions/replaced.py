@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.runtime.functions.carried import Backward, carried
-from graphpatch.runtime.functions.specs import Spec, by_formula, checked, computed
+from graphpatch.runtime.functions.specs import Spec, by_formula, checked, computed, reads_outputs
 from graphpatch.runtime.functions.unconverted import unconverted
 from graphpatch.runtime.functions.values import as_tensor, carrying, on_values
 from graphpatch.runtime.functions.variables import watching
@@ -61,7 +61,8 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
         outputs = [tf.convert_to_tensor(one) for one in tf.nest.flatten(y)]
         if check is not None:
             check_formula(check, inputs, outputs)
-        return tf.nest.pack_sequence_as(y, carried(outputs, inputs, backward))
+        reads = check is None or reads_outputs(check)
+        return tf.nest.pack_sequence_as(y, carried(outputs, inputs, backward, reads))
 
     def overridden(*x: Any) -> Any:
         return called(f, *x)

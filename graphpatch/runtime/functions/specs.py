@@ -55,6 +55,11 @@ def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> Backward:
     return backward
 
 
+def reads_outputs(formula: Formula) -> bool:
+    """Whether a formula reads what the op gives."""
+    return any(name.startswith("y") for name in formula.variables)
+
+
 def called(function: Callable[..., Any]) -> Backward:
     """The gradient of one tensor that a Python function `dy -> dx` computes."""
 
