@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graphpatch.gradients.formula import Formula
 from graphpatch.runtime.functions.carried import Backward, carried
 from graphpatch.runtime.functions.specs import Spec, by_formula, checked, computed, reads_outputs
 from graphpatch.runtime.functions.unconverted import unconverted
@@ -41,14 +42,18 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
     Example: `relu = graphpatch.override_gradient(tf.nn.relu, "guided_relu"); y = relu(x)`
     """
     if callable(spec):
-        backward: Backward = _by_function(spec)
-        check = None
-    else:
-        formula = computed("override_gradient", spec).formula
-        backward, check = by_formula(formula), formula
+        return _overridden(f, _by_function(spec), None)
+    formula = computed("override_gradient", spec).formula
+    return _overridden(f, by_formula(formula), formula)
+
+
+def _overridden(
+    f: Callable[..., Any], backward: Backward, formula: Formula | None
+) -> Callable[..., Any]:
+    """The function f with another gradient; the formula of it, if it is one."""
 
     @unconverted
-    def called(f: Callable[..., Any], *x: Any) -> Any:
+    def computed_as(f: Callable[..., Any], *x: Any) -> Any:
         import tensorflow as tf
 
         from graphpatch.runtime.formula import check_formula
@@ -59,13 +64,13 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
             y = f(*inputs)
         watched.refuse()
         outputs = [tf.convert_to_tensor(one) for one in tf.nest.flatten(y)]
-        if check is not None:
-            check_formula(check, inputs, outputs)
-        reads = check is None or reads_outputs(check)
+        if formula is not None:
+            check_formula(formula, inputs, outputs)
+        reads = formula is None or reads_outputs(formula)
         return tf.nest.pack_sequence_as(y, carried(outputs, inputs, backward, reads))
 
     def overridden(*x: Any) -> Any:
-        return called(f, *x)
+        return computed_as(f, *x)
 
     return overridden
 
