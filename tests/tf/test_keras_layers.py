@@ -14,10 +14,12 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError, ModelError, OutputError, RulesError
+from tests.tf import consumer
 from tests.tf.consumer import same_bits
 from tests.tf.keras_layers import CASES, DY, WEIGHTS, X, graph_file, model
 
 tf = pytest.importorskip("tensorflow")
+MODELS = Path(__file__).parents[2] / "scripts" / "models"
 LOADER = Path(__file__).with_name("load_keras.py")
 
 
@@ -180,6 +182,100 @@ def test_an_adjustable_filter(built: Built) -> None:
         layer.adjust(strength=-1.0)
     with pytest.raises(RulesError, match="is not adjustable"):
         built.layers.GradientFilter("reverse").adjust(strength=1.0)
+
+
+@pytest.mark.parametrize("jit", [None, False, True])
+def test_a_trained_net_has_the_gradients_of_a_session(
+    built: Built, tmp_path: Path, jit: bool | None
+) -> None:
+    images = np.load(MODELS / "digits.npz")["images"][:2].astype(np.float32)
+    rules = graphpatch.load_rules(MODELS / "guided.json")
+    graphpatch.apply(rules, MODELS / "digits.pb").model.save(tmp_path / "patched.pb")
+    feeds = {"image:0": images}
+    [dx] = consumer.differentiate(tmp_path / "patched.pb", "logits:0", ["image:0"], feeds)
+    logits = consumer.run(MODELS / "digits.pb", feeds, ["logits:0"])[0]
+    layer = built.layers.PatchedGraph(MODELS / "digits.pb", "image", "logits", rules=rules)
+    f = layer if jit is None else tf.function(layer, jit_compile=jit)
+    value, found = gradient(f, images, np.ones_like(logits))
+    np.testing.assert_allclose(found, dx, atol=2e-6)
+    assert np.abs(dx).max() > 0.1
+    if not jit:  # XLA fuses ops
+        assert same_bits(value.numpy(), logits)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "backward as"])
+def test_in_a_v1_graph(built: Built, case: str) -> None:
+    """Without Keras's own noise, which Keras 3 does not build in a graph."""
+    tf1 = tf.compat.v1
+    layer = CASES[case].build(built.layers, built.keras, built.folder)
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [None, 3])
+        y = layer(x)
+        [dx] = tf.gradients(y, x, tf.constant(DY))
+        with tf1.Session(graph=graph) as session:
+            session.run(tf1.global_variables_initializer())
+            check(case, *session.run([y, dx], {x: X}))
+
+
+@pytest.mark.parametrize("emit", ["function", "attr"])
+def test_the_second_derivative_of_a_patched_graph(built: Built, tmp_path: Path, emit: str) -> None:
+    """dx is dy * x * x * sin(x): of x, and of y, whose gradient is the new one."""
+
+    def build() -> None:
+        tf.sin(tf.compat.v1.placeholder(tf.float32, [None], name="x"), name="y")
+
+    formula = {"override_gradient": {"formula": "dy * x * x * y"}}
+    rules = [{"match": {"op": "Sin"}, "patch": formula, "emit": emit}]
+    file = consumer.save(build, tmp_path / "sin.pb")
+    layer = built.layers.PatchedGraph(file, "x", "y", rules=rules)
+    value = np.array([0.5, 2.0], np.float32)
+    x = tf.constant(value)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        _, dx = gradient(layer, x, tf.ones_like(x))
+    np.testing.assert_allclose(dx, value**2 * np.sin(value), rtol=1e-6)
+    expected = 2 * value * np.sin(value) + value**4 * np.sin(value)
+    np.testing.assert_allclose(outer.gradient(dx, x), expected, rtol=1e-5)
+
+
+def test_patched_ops_in_bodies_of_functions(built: Built, tmp_path: Path) -> None:
+    """In a branch, a loop that runs twice, and a call; beside the same functions unpatched."""
+
+    @tf.function
+    def called(x: Any) -> Any:
+        return tf.nn.relu(x)
+
+    def build() -> None:
+        x = tf.compat.v1.placeholder(tf.float32, [3], name="x")
+        a = called(x)
+        b = tf.cond(tf.reduce_sum(a) > -1, lambda: tf.nn.relu(a), lambda: a)
+        _, c = tf.while_loop(lambda k, v: k < 2, lambda k, v: (k + 1, tf.nn.relu(v)), [0, b])
+        tf.identity(c, name="y")
+
+    rules = [{"match": {"op": "Relu"}, "patch": {"override_gradient": {"formula": "3 * dy"}}}]
+    layer = built.layers.PatchedGraph(
+        consumer.save(build, tmp_path / "bodies.pb"), "x", "y", rules=rules
+    )
+    for f in (layer, tf.function(layer)):
+        _, dx = gradient(f, X[0], np.ones_like(X[0]))
+        assert dx.numpy().tolist() == [3.0**4] * 3
+
+
+def test_files_of_keras_are_refused_by_their_content(built: Built, tmp_path: Path) -> None:
+    for name in ("net.keras", "net.h5"):
+        built.models["clip"].save(tmp_path / name)
+        with pytest.raises(ModelError, match=rf"load_model\('{name}'\)\.export\('net'\)"):
+            graphpatch.load(tmp_path / name)
+
+
+def test_the_legacy_keras_of_tensorflow(run_cli: Callable[..., Any]) -> None:
+    pytest.importorskip("tf_keras")
+    program = (
+        "import graphpatch.keras as a, graphpatch.tf_keras as b; print(a.Surrogate is b.Surrogate)"
+    )
+    for legacy in ("1", "0"):
+        done = run_cli(command=[sys.executable, "-c", program], env={"TF_USE_LEGACY_KERAS": legacy})
+        assert done.stdout.strip() == str(legacy == "1"), done.stderr
 
 
 def test_several_inputs_and_outputs(built: Built, tmp_path: Path) -> None:

@@ -22,30 +22,44 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.extract import Extract, Fed
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
+from graphpatch.runtime.layers.function_names import rename_functions
 from graphpatch.runtime.register import gradient_of, keyed, register_in_functions
 
 SCOPE = "graphpatch_layer"
+LONE, ATTACHED, INLINE = "lone", "attached", "inline"
 _NUMBERS = itertools.count()
 
 
 @dataclass(eq=False)
 class Carried:
-    """A patched op that is read as an IdentityN: its outputs first, then its inputs."""
+    """A patched op that is read as an IdentityN: of its outputs, unless it gives its inputs on,
+    and of its inputs.
+
+    `kind` is the op as it stands in the file: an op that has a key (LONE), a call that takes the
+    outputs of an op besides its inputs (ATTACHED), or one that gives its inputs on (INLINE).
+    """
 
     key: str
     name: str
     gradient: Callable[..., Sequence[Any]]
     outputs: int
-    is_attached: bool  # a call that takes the outputs besides, which are computed elsewhere
+    kind: str
     op: Any = field(default=None)
+
+    @property
+    def values(self) -> int:
+        """How many inputs of the IdentityN are outputs of the op, to which nothing flows back."""
+        return 0 if self.kind == INLINE else self.outputs
 
     def backward(self, op: Any, *upstream: Any) -> list[Any]:
         """The gradient of the IdentityN. TensorFlow gives no op where it saves the gradient."""
-        found, count = op if op is not None else self.op, self.outputs
-        inputs, outputs = list(found.inputs), list(found.outputs)[:count]
-        seen = inputs[count:] + (inputs[:count] if self.is_attached else [])
-        gradients = self.gradient(_Seen(found, seen, outputs), *upstream[:count])
-        return [*[None] * count, *gradients[: len(inputs) - count]]
+        found = op if op is not None else self.op
+        inputs, outputs = list(found.inputs), list(found.outputs)[: self.outputs]
+        given, values = inputs[self.values :], inputs[: self.values]
+        # The outputs are the values, and carry this gradient, which second derivatives need.
+        seen = [*given, *outputs] if self.kind == ATTACHED else given
+        gradients = self.gradient(_Seen(found, seen, outputs), *upstream[: self.outputs])
+        return [*[None] * len(values), *gradients[: len(given)]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +95,7 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
     graph_def = tf.compat.v1.GraphDef.FromString(data)
     carried = _read_as_identities(graph, graph_def)
     register_in_functions(graph)
+    rename_functions(graph_def, f"_layer_{next(_NUMBERS)}")
     placeholders = extract.placeholders()
     specs = {one.tensor: one for one in found.inputs}
     ordered = [_named(found, text) for text in inputs]
@@ -128,15 +143,22 @@ def _read_as_identities(graph: Graph, graph_def: Any) -> list[Carried]:
     carried = []
     for node, key in list(keyed(graph)):
         gradient = gradient_of(key, graph, node) if node.body.is_main else None
-        if gradient is None or node.name not in there:
-            continue
-        attached = node.op in graph.library.gradients
+        written = there.get(node.name)
+        if gradient is None or written is None or written.op != node.op:
+            continue  # not ours, not needed, or given as an input
         fresh = f"graphpatch:layer:{next(_NUMBERS)}"
-        one = Carried(fresh, node.name, gradient, len(node.outputs or ()), attached)
+        one = Carried(fresh, node.name, gradient, len(node.outputs or ()), _kind(graph, node))
         tf.RegisterGradient(fresh)(_plainly(one))
-        _as_identity(node, there[node.name], graph_def, one)
+        _as_identity(node, written, graph_def, one)
         carried.append(one)
     return carried
+
+
+def _kind(graph: Graph, node: Node) -> str:
+    if node.op not in graph.library.gradients or node.op not in graph.functions:
+        return LONE
+    takes_outputs = any(name.startswith("y") for name in graph.functions[node.op].arguments)
+    return ATTACHED if takes_outputs else INLINE
 
 
 def _plainly(one: Carried) -> Callable[..., Any]:
@@ -155,8 +177,10 @@ def _as_identity(node: Node, written: Any, graph_def: Any, one: Carried) -> None
     types = [arg.dtype for arg in node.arguments or ()]
     gives = [arg.dtype for arg in node.outputs or ()]
     count = len(gives)
-    if one.is_attached:  # (x..., y...), where y is computed elsewhere
+    if one.kind == ATTACHED:  # (x..., y...), where y is computed elsewhere
         values, given, types = data[-count:], data[:-count], types[:-count]
+    elif one.kind == INLINE:
+        values, given, gives = [], data, []
     else:
         values, given = _moved(written, graph_def, gives), data
     attrs = {key: value for key, value in written.attr.items() if not key.startswith("_")}
