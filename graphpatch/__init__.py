@@ -12,6 +12,18 @@ if TYPE_CHECKING:
     from graphpatch.formats.model import Model
     from graphpatch.match.pattern.build import pattern
     from graphpatch.rules import Rule, load_rules
+    from graphpatch.runtime.functions.filters import (
+        clip_gradient,
+        filter_gradient,
+        reverse_gradient,
+        scale_gradient,
+    )
+    from graphpatch.runtime.functions.replaced import (
+        backward_as,
+        override_gradient,
+        straight_through,
+        surrogate,
+    )
     from graphpatch.runtime.import_model import import_model
     from graphpatch.runtime.parts import Parts, gradient_in_parts
     from graphpatch.runtime.rebuild import rebuild_gradients
@@ -31,14 +43,22 @@ __all__ = [
     "Selection",
     "Verification",
     "apply",
+    "backward_as",
+    "clip_gradient",
+    "filter_gradient",
     "gradient_in_parts",
     "import_model",
     "load",
     "load_rules",
+    "override_gradient",
     "pattern",
     "rebuild_gradients",
     "register_gradients",
+    "reverse_gradient",
+    "scale_gradient",
     "select",
+    "straight_through",
+    "surrogate",
     "verify",
 ]
 
@@ -52,14 +72,22 @@ _HOMES = {
     "Selection": "selection",
     "Verification": "runtime.verify.result",
     "apply": "application",
+    "backward_as": "runtime.functions.replaced",
+    "clip_gradient": "runtime.functions.filters",
+    "filter_gradient": "runtime.functions.filters",
     "gradient_in_parts": "runtime.parts",
     "import_model": "runtime.import_model",
     "load": "formats",
     "load_rules": "rules",
+    "override_gradient": "runtime.functions.replaced",
     "pattern": "match.pattern.build",
     "rebuild_gradients": "runtime.rebuild",
     "register_gradients": "runtime.register",
+    "reverse_gradient": "runtime.functions.filters",
+    "scale_gradient": "runtime.functions.filters",
     "select": "selection",
+    "straight_through": "runtime.functions.replaced",
+    "surrogate": "runtime.functions.replaced",
     "verify": "runtime.verify.verification",
 }
 

@@ -33,6 +33,8 @@ ROOMS = (
     "analysis",
     "fleet",
     "runtime",
+    "keras",
+    "tf_keras",
     "cli",
 )
 # Upward, and in functions only: gradients in Python are traced where TensorFlow may be imported.

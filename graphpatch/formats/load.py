@@ -7,6 +7,7 @@ from pathlib import Path
 
 from graphpatch.errors import ModelError
 from graphpatch.formats.container import is_text, open_graphs, recognise
+from graphpatch.formats.keras_file import refuse_keras
 from graphpatch.formats.model import FILES, Model
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source, map_file
@@ -37,6 +38,7 @@ def _opened(path: Path, source: Source, file: str, progress: Progress | None) ->
     if not source.data[:1]:
         raise ModelError(f"{path} is empty")
     try:
+        refuse_keras(path.name, source)
         as_text = is_text(source.data[:HEAD])
         if as_text:
             from graphpatch.formats import text
@@ -65,3 +67,8 @@ def _message_in(folder: Path) -> Path:
 def _folder_file(path: Path) -> str:
     """The name of the message, where it stands for the SavedModel folder around it."""
     return path.name if path.name in SAVED_MODEL_FILES else ""
+
+
+def load_bytes(data: bytes, name: str = "bytes") -> Model:
+    """Read the bytes of a .pb, .pbtxt or .meta; messages call them `name`. Raises ModelError."""
+    return _opened(Path(name), Source(data), "", None)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients.constants import DTYPE_NUMBERS, FLOATS
 from graphpatch.gradients.expression import Scalar
-from graphpatch.gradients.shapes import Shape, of
+from graphpatch.gradients.shapes import SCALAR, Shape, of
 
 _NUMBERED = {"x": re.compile(r"x\d+", re.ASCII), "y": re.compile(r"y\d+", re.ASCII)}
 
@@ -22,14 +22,16 @@ class Signature:
     """An op's inputs (`x0`, ...) and outputs (`y0`, ...) with their dtypes, and its attrs.
 
     An input that no gradient needs may be missing. `same_shape`: all these tensors have one
-    shape, in every run. `attrs` are those that are numbers or booleans, with the op type's
-    defaults where the NodeDef leaves them out; others may be there, and cannot be read.
+    shape, in every run, but for the `scalars`, whose shape is (). `attrs` are those that are
+    numbers or booleans, with the op type's defaults where the NodeDef leaves them out; others may
+    be there, and cannot be read.
     """
 
     inputs: tuple[tuple[str, str], ...]
     outputs: tuple[tuple[str, str], ...]
     attrs: Mapping[str, object] = field(default_factory=dict, hash=False)
     same_shape: bool = False
+    scalars: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -38,13 +40,14 @@ class Signature:
         outputs: Sequence[tuple[str, str]],
         attrs: Mapping[str, object] | None = None,
         same_shape: bool = False,
+        scalars: Collection[str] = (),
     ) -> Signature:
         """The signature. Raises ValueError for arguments not named x0, y0 and so on."""
         for kind, arguments in (("x", inputs), ("y", outputs)):
             for name, dtype in arguments:
                 if not _NUMBERED[kind].fullmatch(name) or dtype not in DTYPE_NUMBERS:
                     raise ValueError(f"({name!r}, {dtype!r}) is not ({kind}0, a dtype's name)")
-        return cls(tuple(inputs), tuple(outputs), attrs or {}, same_shape)
+        return cls(tuple(inputs), tuple(outputs), attrs or {}, same_shape, frozenset(scalars))
 
     @property
     def variables(self) -> dict[str, str]:
@@ -59,6 +62,8 @@ class Signature:
 
     def shape(self, name: str) -> Shape:
         """The shape of a variable: dy0 has that of y0, and all have one where they do."""
+        if name in self.scalars:
+            return SCALAR
         return of("x" if self.same_shape else name.removeprefix("d"))
 
     def attr(self, name: str) -> Scalar:

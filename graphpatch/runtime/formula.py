@@ -9,8 +9,10 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients.constants import Constant
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import Gradients, gradients
-from graphpatch.gradients.program import AttrValue, Step, Value, needed, op_def
+from graphpatch.gradients.gradient import Gradients, check, gradients
+from graphpatch.gradients.lowering import Lowering
+from graphpatch.gradients.parameter_inputs import with_inputs
+from graphpatch.gradients.program import AttrValue, Program, Step, Value, needed, op_def
 from graphpatch.gradients.signature import Signature
 
 GradientFunction = Callable[..., "list[Any]"]
@@ -43,24 +45,55 @@ def formula_gradients(
     outputs: Sequence[Any],
     upstream: Sequence[Any],
     attrs: Mapping[str, object] | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> list[Any]:
     """The dx of each input tensor, or None, from an op's inputs, outputs and upstream gradients.
 
-    An upstream gradient that is None counts as zeros. Raises FormulaError where the formula does
-    not suit these tensors.
+    An upstream gradient that is None counts as zeros. `given` are the parameters that are tensors,
+    not numbers: of the dtype of what they meet, and of a shape that broadcasts. Raises
+    FormulaError where the formula does not suit these tensors.
     """
+    count, more = len(inputs), list((given or {}).values())
+    formula = with_inputs(formula, count, list(given or {}))
+    shaped = [*inputs, *outputs, *(one for one in more if one.shape != ())]
+    scalars = {f"x{count + place}" for place, one in enumerate(more) if one.shape == ()}
+    inputs = [*inputs, *more]
     signature = Signature.of(
-        [(f"x{place}", tensor.dtype.base_dtype.name) for place, tensor in enumerate(inputs)],
-        [(f"y{place}", tensor.dtype.base_dtype.name) for place, tensor in enumerate(outputs)],
-        attrs,
-        _same_shape([*inputs, *outputs]),
+        _dtypes("x", inputs), _dtypes("y", outputs), attrs, _same_shape(shaped), scalars
     )
     found = gradients(formula, signature)
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
     arguments |= {f"y{place}": tensor for place, tensor in enumerate(outputs)}
     arguments |= _upstream(formula, outputs, upstream)
+    results = found.results[:count]
     computed = _run(found, arguments)
-    return [None if value is None else _of(value, arguments, computed) for value in found.results]
+    return [None if value is None else _of(value, arguments, computed) for value in results]
+
+
+def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Raise FormulaError where a formula does not suit an op of these tensors."""
+    check(formula, Signature.of(_dtypes("x", inputs), _dtypes("y", outputs)))
+
+
+def formula_value(formula: Formula, inputs: Sequence[Any]) -> Any:
+    """The tensor that one formula of the inputs `x0, x1, ...` computes.
+
+    Raises FormulaError where it does not suit these tensors.
+    """
+    signature = Signature.of(_dtypes("x", inputs), [], None, _same_shape(inputs))
+    text, expression = formula.texts[0], formula.expressions[0]
+    assert text is not None
+    assert expression is not None
+    program = Program()
+    lowering = Lowering(program, signature, dict(formula.values), text)
+    value = lowering.number(expression, signature.inputs[0][1])
+    arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
+    return _of(value, arguments, _run(Gradients(program, (value,)), arguments))
+
+
+def _dtypes(kind: str, tensors: Sequence[Any]) -> list[tuple[str, str]]:
+    """Each tensor's name in a formula, and its dtype."""
+    return [(f"{kind}{n}", tensor.dtype.base_dtype.name) for n, tensor in enumerate(tensors)]
 
 
 def _upstream(formula: Formula, outputs: Sequence[Any], upstream: Sequence[Any]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from graphpatch.graph.wire import Source, piece_bytes
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from graphpatch.runtime.formula import GradientFunction
+
 # TensorFlow refuses to register a key twice in a process, and has no public way to ask.
 _DONE: set[str] = set()
 
@@ -34,7 +36,7 @@ def register_gradients(model: str | Path | Model | tf.Graph) -> list[str]:
     sorted. Raises ModelError where the file cannot be read, or lacks a function that a key names,
     RulesError where a key is not one that this version of graphpatch knows.
     """
-    found = {key: (graph, node) for graph in _graphs(model) for node, key in _keyed(graph)}
+    found = {key: (graph, node) for graph in _graphs(model) for node, key in keyed(graph)}
     return [key for key in sorted(found) if _register(key, *found[key])]
 
 
@@ -44,28 +46,45 @@ def register_lone_keys(graph: Graph) -> list[str]:
     What `register_gradients` does, for no more than a Session cannot do without.
     """
     gradients = graph.library.gradients
-    found = {key: node for node, key in _keyed(graph) if node.op not in gradients}
+    found = {key: node for node, key in keyed(graph) if node.op not in gradients}
     return [key for key in sorted(found) if _register(key, graph, found[key])]
 
 
 def _register(key: str, graph: Graph, node: Node) -> bool:
     """Register a key if it is ours; whether it is."""
+    if key in _DONE:
+        return True
+    gradient = gradient_of(key, graph, node)
+    if gradient is None:
+        return False
+    import tensorflow as tf
+
+    tf.RegisterGradient(key)(gradient)
+    _DONE.add(key)
+    return True
+
+
+def gradient_of(key: str, graph: Graph, node: Node) -> GradientFunction | None:
+    """The gradient function (op, *dy) of an op with a key of ours, None for another's key."""
     computed = from_key(key)
     if computed is None and not key.startswith(attach.PREFIX):
-        return False
-    if key not in _DONE:
-        import tensorflow as tf
+        return None
+    from graphpatch.runtime.formula import tensorflow_gradient
+    from graphpatch.runtime.function_gradient import function_gradient
 
-        from graphpatch.runtime.formula import tensorflow_gradient
-        from graphpatch.runtime.function_gradient import function_gradient
+    if computed is None:
+        return function_gradient(graph, _function(graph, node))
+    return tensorflow_gradient(computed.formula)
 
-        tf.RegisterGradient(key)(
-            function_gradient(graph, _function(graph, node))
-            if computed is None
-            else tensorflow_gradient(computed.formula)
-        )
-        _DONE.add(key)
-    return True
+
+def register_in_functions(graph: Graph) -> None:
+    """Register the gradients of ours that ops of functions carry, and not those of the main graph.
+
+    TensorFlow looks keys up where it differentiates the bodies of While, If and calls.
+    """
+    for node, key in keyed(graph):
+        if not node.body.is_main:
+            _register(key, graph, node)
 
 
 def _function(graph: Graph, node: Node) -> Body:
@@ -76,7 +95,7 @@ def _function(graph: Graph, node: Node) -> Body:
     return graph.functions[name]
 
 
-def _keyed(graph: Graph) -> Iterator[tuple[Node, str]]:
+def keyed(graph: Graph) -> Iterator[tuple[Node, str]]:
     """The ops that have an override, with its key.
 
     Left out are keys that are for tf.saved_model.load alone, which restores their gradients.

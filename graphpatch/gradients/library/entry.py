@@ -58,6 +58,16 @@ class Entry:
             return self._parsed.bind(self.checked(parameters or {}))
         return self._parsed.bind(self.checked(self.short(parameters)))
 
+    def partly(self, numbers: Mapping[str, object]) -> Formula:
+        """The formula with values for those parameters that are numbers; others are tensors.
+
+        Raises RulesError as `formula` does, but only for what the numbers tell.
+        """
+        if len(numbers) == len(self.parameters):
+            return self.formula(numbers)
+        legal = {parameter.name: parameter for parameter in self.parameters}
+        return self._parsed.bind({name: self._value(legal[name], numbers) for name in numbers})
+
     @cached_property
     def _parsed(self) -> Formula:
         return Formula.parse(self.text, [parameter.name for parameter in self.parameters])

@@ -1,0 +1,39 @@
+"""A formula that reads parameters from further inputs, where they are tensors and not numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from graphpatch.gradients.expression import Call, Expression, Numbers, Parameter, Variable
+from graphpatch.gradients.formula import Formula
+
+
+def with_inputs(formula: Formula, count: int, names: Sequence[str]) -> Formula:
+    """The formula for `count` inputs as one for these and one more for each of the parameters.
+
+    The input after the last stands for the first name, and so on. No gradient flows to them.
+    """
+    if not names:
+        return formula
+    read = {name: f"x{count + place}" for place, name in enumerate(names)}
+    none = (None,) * len(names)
+    own = (formula.expressions * count) if formula.alike else formula.expressions
+    texts = (formula.texts * count) if formula.alike else formula.texts
+    expressions = tuple(None if one is None else _read(one, read) for one in own)
+    left = tuple((name, value) for name, value in formula.values if name not in read)
+    return replace(
+        formula, texts=texts + none, expressions=expressions + none, alike=False, values=left
+    )
+
+
+def _read(expression: Expression, read: Mapping[str, str]) -> Expression:
+    if isinstance(expression, Parameter) and expression.name in read:
+        return Variable(read[expression.name], expression.column)
+    if isinstance(expression, Numbers):
+        return replace(expression, items=tuple(_read(one, read) for one in expression.items))
+    if isinstance(expression, Call):
+        arguments = tuple(_read(one, read) for one in expression.arguments)
+        options = tuple((name, _read(one, read)) for name, one in expression.options)
+        return replace(expression, arguments=arguments, options=options)
+    return expression

@@ -1,0 +1,21 @@
+"""Keras layers with a gradient of their own, for tf.keras: importing this registers them.
+
+`tf.keras` is Keras 3, or tf_keras where TF_USE_LEGACY_KERAS is set. For models that are built with
+`import tf_keras` there is graphpatch.tf_keras. A program that loads a saved model with such layers
+must import this module first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphpatch.runtime.layers.gradient_filter import GradientFilter
+    from graphpatch.runtime.layers.patched_graph import PatchedGraph
+    from graphpatch.runtime.layers.surrogate import BackwardAs, Surrogate
+else:
+    from graphpatch.runtime.layers.classes import for_tensorflow
+
+    globals().update(for_tensorflow())
+
+__all__ = ["BackwardAs", "GradientFilter", "PatchedGraph", "Surrogate"]

@@ -1,0 +1,234 @@
+"""Functions with one value forward and the gradient of something else backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphpatch.gradients.formula import Formula
+from graphpatch.runtime.functions.carried import Backward, carried
+from graphpatch.runtime.functions.specs import Spec, by_formula, checked, computed, reads_outputs
+from graphpatch.runtime.functions.unconverted import unconverted
+from graphpatch.runtime.functions.values import as_tensor, carrying, on_values
+from graphpatch.runtime.functions.variables import watching
+
+
+def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
+    """Return a function that computes what `f` does, with another gradient.
+
+    Forward: `f(*x)`, bit for bit. Backward: what `spec` computes of the inputs, outputs and
+    upstream gradients, of the shape and dtype of each input; a result that is larger is summed, a
+    smaller one is repeated. Second derivatives are those of that gradient.
+
+    Args:
+        f: A function of one or more tensors that returns a tensor, or a list or tuple of tensors.
+            No gradient flows to what it reads besides its arguments.
+        spec: A gradient as a rules file has it: a name of the library (`"guided_relu"`), a name
+            with parameters, a formula of `x0`, `y0`, `dy0`, ... or a list with one for each input
+            (`{"formula": ["dy * x1", null]}`); or a Python function `(op, *dy)` that returns the
+            gradient of each of `op.inputs` and may read `op.outputs`.
+
+    Raises:
+        RulesError: There is no such gradient, or it is one that only a rules file can name.
+        FormulaError: The formula is not valid; when the new function is called, it does not suit
+            the tensors.
+        TypeError: When called: no argument is a floating tensor.
+        ValueError: When called: `f` reads trainable variables, which would never be trained.
+
+    When not to use it: where a gradient should also flow to variables that `f` reads: pass them as
+    arguments, or write a tf.custom_gradient.
+
+    Example: `relu = graphpatch.override_gradient(tf.nn.relu, "guided_relu"); y = relu(x)`
+    """
+    if callable(spec):
+        return _overridden(f, _by_function(spec), None)
+    formula = computed("override_gradient", spec).formula
+    return _overridden(f, by_formula(formula), formula)
+
+
+def _overridden(
+    f: Callable[..., Any], backward: Backward, formula: Formula | None
+) -> Callable[..., Any]:
+    """The function f with another gradient; the formula of it, if it is one."""
+
+    @unconverted
+    def computed_as(f: Callable[..., Any], *x: Any) -> Any:
+        import tensorflow as tf
+
+        from graphpatch.runtime.formula import check_formula
+
+        inputs = [as_tensor("override_gradient", one) for one in x]
+        _need_one_that_carries(inputs)
+        with watching("override_gradient") as watched:
+            y = f(*inputs)
+        watched.refuse()
+        outputs = [tf.convert_to_tensor(one) for one in tf.nest.flatten(y)]
+        if formula is not None:
+            check_formula(formula, inputs, outputs)
+        reads = formula is None or reads_outputs(formula)
+        return tf.nest.pack_sequence_as(y, carried(outputs, inputs, backward, reads))
+
+    def overridden(*x: Any) -> Any:
+        return computed_as(f, *x)
+
+    return overridden
+
+
+def _need_one_that_carries(inputs: Sequence[Any]) -> None:
+    if not any(one.dtype.is_floating or one.dtype.is_complex for one in inputs):
+        found = ", ".join(one.dtype.name for one in inputs) or "no tensors"
+        raise TypeError(
+            f"override_gradient: the function takes {found}, and gradients flow to floating "
+            f"tensors only"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Overridden:
+    """What a gradient function of TensorFlow's convention is given as `op`."""
+
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+
+
+def _by_function(spec: Callable[..., Any]) -> Backward:
+    def backward(
+        inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
+    ) -> list[Any]:
+        found = spec(Overridden(inputs, outputs), *upstream)
+        listed = list(found) if isinstance(found, list | tuple) else [found]
+        if len(listed) != len(inputs):
+            raise ValueError(
+                f"override_gradient: the gradient function returned {len(listed)} gradients for "
+                f"{len(inputs)} inputs; it must return one for each, or None"
+            )
+        return [checked(dx, x) for dx, x in zip(listed, inputs, strict=True)]
+
+    return backward
+
+
+@unconverted
+def straight_through(f: Callable[[Any], Any], x: Any) -> Any:
+    """Return `f(x)`, whose gradient is that of the identity of `x`.
+
+    Forward: `f(x)`, bit for bit. Backward: `dy`, summed to the shape of `x` where `f` repeats it,
+    and cast to its dtype. The second derivative is that of the identity, 0.
+
+    Args:
+        f: A function of a tensor that returns a floating or complex tensor of the same shape, or
+            of one that the shape of `x` broadcasts to: `tf.round`, `tf.sign`, a quantizer.
+        x: A floating or complex tensor.
+
+    Raises:
+        TypeError: `x` or `f(x)` is neither floating nor complex.
+        ValueError: The shape of `x` does not broadcast to that of `f(x)`, or `f` reads trainable
+            variables, which would never be trained.
+
+    When not to use it: where units saturate; `surrogate` lets nothing flow there.
+
+    Example: `bits = graphpatch.straight_through(tf.sign, x)`
+    """
+    clean = on_values(lambda one: carrying("straight_through", one, complex_too=True), x)
+    with watching("straight_through") as watched:
+        noisy = f(clean)
+    watched.refuse()
+    return _joined("straight_through", noisy, clean)
+
+
+@unconverted
+def surrogate(f: Callable[..., Any], g: Callable[..., Any], *x: Any) -> Any:
+    """Return `f(*x)`, whose gradient is that of `g(*x)`.
+
+    Forward: `f(*x)`, bit for bit, also where `g` is infinite or NaN. Backward: `dy` flows through
+    `g`, which TensorFlow differentiates, as often as you ask for. Variables that `g` reads get
+    their gradients.
+
+    Args:
+        f: A function of tensors that returns a floating or complex tensor.
+        g: A function of the same tensors; its shape must be that of `f(*x)`, or broadcast to it.
+        *x: One or more tensors.
+
+    Raises:
+        TypeError: `f(*x)` or `g(*x)` is neither floating nor complex.
+        ValueError: The shape of `g(*x)` does not broadcast to that of `f(*x)`, or `f` reads
+            trainable variables that `g` does not read, which would never be trained.
+
+    When not to use it: where the gradient itself is known, `override_gradient` needs no forward
+    pass of `g`.
+
+    Example: `spikes = graphpatch.surrogate(lambda v: tf.cast(v > 0, v.dtype), tf.sigmoid, v)`
+    """
+    x = tuple(on_values(lambda one: as_tensor("surrogate", one), one) for one in x)
+    with watching("surrogate") as watched:
+        noisy = f(*x)
+    with watching("surrogate") as read:
+        clean = g(*x)
+    watched.refuse(read)
+    return _joined("surrogate", noisy, clean)
+
+
+@unconverted
+def backward_as(noisy: Any, clean: Any) -> Any:
+    """Return `noisy`, whose gradient is that of `clean`.
+
+    Forward: `noisy`, bit for bit. Backward: `dy` flows to `clean` as it comes, summed to its shape
+    where it is smaller, and cast to its dtype; nothing flows to `noisy`, so `tf.gradients` by it is
+    None. The second derivative is that of `clean`.
+
+    Args:
+        noisy: A floating or complex tensor.
+        clean: A tensor of the same shape, or of one that broadcasts to it.
+
+    Raises:
+        TypeError: One of the two is neither floating nor complex, or `clean` alone is complex.
+        ValueError: The shape of `clean` does not broadcast to that of `noisy`.
+
+    When not to use it: for a graph that exists already; the rule `backward_as` clones what lies
+    between.
+
+    Example: `z = graphpatch.backward_as(tf.sqrt(y * u), tf.sqrt(y))` ignores the noise `u`.
+    """
+    return _joined("backward_as", noisy, clean)
+
+
+def _joined(function: str, noisy: Any, clean: Any) -> Any:
+    return on_values(lambda a, b: _forward_and_backward(function, a, b), noisy, clean)
+
+
+def _forward_and_backward(function: str, forward: Any, backward: Any) -> Any:
+    """The first of two tensors, with the gradient of the second."""
+    import tensorflow as tf
+
+    forward = carrying(function, forward, complex_too=True)
+    backward = carrying(function, backward, complex_too=True)
+    if backward.dtype.is_complex and not forward.dtype.is_complex:
+        raise TypeError(
+            f"{function}: the value is {forward.dtype.name}, and what it counts as is "
+            f"{backward.dtype.name}, whose gradient a real value cannot stand for"
+        )
+    counted = tf.cast(backward, forward.dtype)
+    if not _same_shape(forward, counted):
+        _check_broadcast(function, forward, counted)
+        counted = tf.broadcast_to(counted, tf.shape(forward))
+    [found] = carried([forward], [counted], lambda _inputs, _outputs, upstream: upstream)
+    return found
+
+
+def _same_shape(one: Any, other: Any) -> bool:
+    return bool(one.shape.is_fully_defined()) and one.shape == other.shape
+
+
+def _check_broadcast(function: str, forward: Any, backward: Any) -> None:
+    import tensorflow as tf
+
+    try:
+        joint = tf.broadcast_static_shape(forward.shape, backward.shape)
+        fits = joint.is_compatible_with(forward.shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{function}: what the value counts as has shape {backward.shape}, which does not "
+            f"broadcast to the shape of the value, {forward.shape}"
+        )

@@ -1,0 +1,36 @@
+"""Our own Python, which AutoGraph must not rewrite when it is called in a tf.function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def unconverted(function: Function) -> Function:
+    """The function, which runs as it is in a tf.function; functions that it is given do not.
+
+    Those are converted as far as the tf.function asks for it: they are the user's.
+    """
+
+    @functools.wraps(function)
+    def called(*args: Any, **keywords: Any) -> Any:
+        import tensorflow as tf
+
+        args = tuple(map(_as_asked, args))
+        return tf.autograph.experimental.do_not_convert(function)(*args, **keywords)
+
+    return called  # type: ignore[return-value]
+
+
+def _as_asked(argument: Any) -> Any:
+    import tensorflow as tf
+
+    autograph = tf.__internal__.autograph
+    context = autograph.control_status_ctx()
+    if context.status.name != "ENABLED" or not inspect.isroutine(argument):
+        return argument
+    return autograph.tf_convert(argument, context)

@@ -1,0 +1,38 @@
+"""Variables that a function reads, and that a replaced gradient would silently leave untrained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(eq=False)
+class Watched:
+    """The trainable variables that were read while `watching`."""
+
+    function: str
+    variables: list[Any] = field(default_factory=list)
+
+    def refuse(self, others: Watched | None = None) -> None:
+        """Raise ValueError where a variable was read that `others` did not read."""
+        kept = {one.ref() for one in others.variables} if others is not None else set()
+        lost = [one.name for one in self.variables if one.ref() not in kept]
+        if lost:
+            raise ValueError(
+                f"{self.function}: the function reads the trainable variable "
+                f"{', '.join(map(repr, lost))}, to which no gradient would flow; read it outside "
+                f"of the function, as tf.stop_gradient(variable) if it shall not be trained"
+            )
+
+
+@contextmanager
+def watching(function: str) -> Iterator[Watched]:
+    """Note the trainable variables that are read."""
+    import tensorflow as tf
+
+    found = Watched(function)
+    with tf.GradientTape() as tape:
+        yield found
+    found.variables += tape.watched_variables()

@@ -1,0 +1,1 @@
+"""Keras layers: what each does, apart from the Keras that it is built for."""

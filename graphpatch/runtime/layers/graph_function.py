@@ -1,0 +1,213 @@
+"""A patched graph as a function of TensorFlow that any tape differentiates, and that can be saved.
+
+In a file, a gradient of ours is a key that is registered once for all ops. tf.saved_model.save asks
+for the gradient of a key without telling the op. So each patched op of the main graph is read as an
+IdentityN of its outputs and inputs, as tf.custom_gradient builds it, with a key of its own, whose
+gradient knows the op.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphpatch.dtypes import DTYPE_NAMES
+from graphpatch.formats import Model
+from graphpatch.formats.export import Exported, Tensor, exported
+from graphpatch.formats.signature import Export
+from graphpatch.graph.attrs import OVERRIDE
+from graphpatch.graph.body import Node
+from graphpatch.graph.extract import Extract, Fed
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.wire import piece_bytes
+from graphpatch.runtime.layers.function_names import rename_functions
+from graphpatch.runtime.register import gradient_of, keyed, register_in_functions
+
+SCOPE = "graphpatch_layer"
+LONE, ATTACHED, INLINE = "lone", "attached", "inline"
+_NUMBERS = itertools.count()
+
+
+@dataclass(eq=False)
+class Carried:
+    """A patched op that is read as an IdentityN: of its outputs, unless it gives its inputs on,
+    and of its inputs.
+
+    `kind` is the op as it stands in the file: an op that has a key (LONE), a call that takes the
+    outputs of an op besides its inputs (ATTACHED), or one that gives its inputs on (INLINE).
+    """
+
+    key: str
+    name: str
+    gradient: Callable[..., Sequence[Any]]
+    outputs: int
+    kind: str
+    op: Any = field(default=None)
+
+    @property
+    def values(self) -> int:
+        """How many inputs of the IdentityN are outputs of the op, to which nothing flows back."""
+        return 0 if self.kind == INLINE else self.outputs
+
+    def backward(self, op: Any, *upstream: Any) -> list[Any]:
+        """The gradient of the IdentityN. TensorFlow gives no op where it saves the gradient."""
+        found = op if op is not None else self.op
+        inputs, outputs = list(found.inputs), list(found.outputs)[: self.outputs]
+        given, values = inputs[self.values :], inputs[: self.values]
+        # The outputs are the values, and carry this gradient, which second derivatives need.
+        seen = [*given, *outputs] if self.kind == ATTACHED else given
+        gradients = self.gradient(_Seen(found, seen, outputs), *upstream[: self.outputs])
+        return [*[None] * len(values), *gradients[: len(given)]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """The op as its gradient sees it."""
+
+    op: Any
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+
+    def get_attr(self, name: str) -> Any:
+        """An attr of the op, which the IdentityN keeps under a name that TensorFlow ignores."""
+        return self.op.get_attr(f"_graphpatch_{name}")
+
+    @property
+    def type(self) -> str:
+        """The op type, for messages."""
+        return str(self.op.type)
+
+
+def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+    """The function from the inputs of a graph to its outputs, both in this order.
+
+    Raises OutputError where a name is not that of a tensor, an output needs a placeholder that is
+    not among the inputs, or the graph holds what a function cannot: variables, tables, v1 loops.
+    """
+    import tensorflow as tf
+
+    graph = model.graphs[0]
+    found = exported(graph, Export(tuple(inputs), tuple(outputs)))
+    extract = Extract(graph, tuple(map(_fed, found.inputs)), tuple(outputs))
+    data = b"".join(map(piece_bytes, extract.pieces()))
+    graph_def = tf.compat.v1.GraphDef.FromString(data)
+    carried = _read_as_identities(graph, graph_def)
+    register_in_functions(graph)
+    rename_functions(graph_def, f"_layer_{next(_NUMBERS)}")
+    placeholders = extract.placeholders()
+    specs = {one.tensor: one for one in found.inputs}
+    ordered = [_named(found, text) for text in inputs]
+
+    def imported(*tensors: Any) -> Any:
+        names = [f"{placeholders[text]}:0" for text in ordered]
+        results = tf.graph_util.import_graph_def(
+            graph_def,
+            input_map=dict(zip(names, tensors, strict=True)),
+            return_elements=[text if ":" in text else f"{text}:0" for text in outputs],
+            name=SCOPE,
+        )
+        inside = results[0].graph
+        for one in carried:
+            one.op = inside.get_operation_by_name(f"{SCOPE}/{one.name}")
+        return results
+
+    with tf.init_scope():
+        return tf.compat.v1.wrap_function(imported, [_spec(specs[text]) for text in ordered])
+
+
+def _named(found: Exported, text: str) -> str:
+    """The tensor as the export spells it."""
+    spelled = {one.tensor for one in found.inputs}
+    return text if text in spelled else text.removesuffix(":0")
+
+
+def _fed(one: Tensor) -> Fed:
+    shape = None if one.shape.unknown_rank else [dim.size for dim in one.shape.dim]
+    sizes = None if shape is None else [None if size < 0 else size for size in shape]
+    return Fed(one.tensor, DTYPE_NAMES[one.argument.type], sizes)
+
+
+def _spec(one: Tensor) -> Any:
+    import tensorflow as tf
+
+    return tf.TensorSpec(_fed(one).shape, DTYPE_NAMES[one.argument.type], one.argument.name)
+
+
+def _read_as_identities(graph: Graph, graph_def: Any) -> list[Carried]:
+    """Let each patched op of the main graph be an IdentityN with a registered key of its own."""
+    import tensorflow as tf
+
+    there = {node.name: node for node in graph_def.node}
+    carried = []
+    for node, key in list(keyed(graph)):
+        gradient = gradient_of(key, graph, node) if node.body.is_main else None
+        written = there.get(node.name)
+        if gradient is None or written is None or written.op != node.op:
+            continue  # not ours, not needed, or given as an input
+        fresh = f"graphpatch:layer:{next(_NUMBERS)}"
+        one = Carried(fresh, node.name, gradient, len(node.outputs or ()), _kind(graph, node))
+        tf.RegisterGradient(fresh)(_plainly(one))
+        _as_identity(node, written, graph_def, one)
+        carried.append(one)
+    return carried
+
+
+def _kind(graph: Graph, node: Node) -> str:
+    if node.op not in graph.library.gradients or node.op not in graph.functions:
+        return LONE
+    takes_outputs = any(name.startswith("y") for name in graph.functions[node.op].arguments)
+    return ATTACHED if takes_outputs else INLINE
+
+
+def _plainly(one: Carried) -> Callable[..., Any]:
+    """The gradient as a plain function of tensors, which TensorFlow can trace and save."""
+    import tensorflow as tf
+
+    def gradient(op: Any, *upstream: Any) -> list[Any]:
+        return one.backward(op, *upstream)
+
+    return tf.autograph.experimental.do_not_convert(gradient)  # type: ignore[no-any-return]
+
+
+def _as_identity(node: Node, written: Any, graph_def: Any, one: Carried) -> None:
+    """The NodeDef as an IdentityN; what it computed is computed by an op beside it."""
+    data = [text for text in written.input if not text.startswith("^")]
+    types = [arg.dtype for arg in node.arguments or ()]
+    gives = [arg.dtype for arg in node.outputs or ()]
+    count = len(gives)
+    if one.kind == ATTACHED:  # (x..., y...), where y is computed elsewhere
+        values, given, types = data[-count:], data[:-count], types[:-count]
+    elif one.kind == INLINE:
+        values, given, gives = [], data, []
+    else:
+        values, given = _moved(written, graph_def, gives), data
+    attrs = {key: value for key, value in written.attr.items() if not key.startswith("_")}
+    written.Clear()
+    written.name, written.op = node.name, "IdentityN"
+    written.input.extend([*values, *given])
+    for key, value in attrs.items():
+        written.attr[f"_graphpatch_{key}"].CopyFrom(value)
+    from graphpatch.graph.attrs import DTYPE_NUMBERS
+
+    numbers = [DTYPE_NUMBERS[dtype or "float32"] for dtype in (*gives, *types)]
+    written.attr["T"].list.type.extend(numbers)
+    written.attr[OVERRIDE].s = one.key.encode()
+
+
+def _moved(written: Any, graph_def: Any, gives: Sequence[str | None]) -> list[str]:
+    """A copy of the op under another name, and what is read of it, through StopGradients."""
+    from graphpatch.graph.attrs import DTYPE_NUMBERS
+
+    copy = graph_def.node.add()
+    copy.CopyFrom(written)
+    copy.name = f"{written.name}/{SCOPE}"
+    del copy.attr[OVERRIDE]
+    names = []
+    for place, dtype in enumerate(gives):
+        stop = graph_def.node.add(name=f"{copy.name}/stop_{place}", op="StopGradient")
+        stop.input.append(f"{copy.name}:{place}")
+        stop.attr["T"].type = DTYPE_NUMBERS[dtype or "float32"]
+        names.append(stop.name)
+    return names

@@ -1,0 +1,20 @@
+"""Keras layers with a gradient of their own, for tf_keras: importing this registers them.
+
+They are for models that are built with `import tf_keras`; graphpatch.keras has those for tf.keras.
+A program that loads a saved model with such layers must import this module first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphpatch.runtime.layers.gradient_filter import GradientFilter
+    from graphpatch.runtime.layers.patched_graph import PatchedGraph
+    from graphpatch.runtime.layers.surrogate import BackwardAs, Surrogate
+else:
+    from graphpatch.runtime.layers.classes import for_legacy
+
+    globals().update(for_legacy())
+
+__all__ = ["BackwardAs", "GradientFilter", "PatchedGraph", "Surrogate"]

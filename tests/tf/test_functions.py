@@ -1,0 +1,509 @@
+"""Functions on tensors: forward bits, gradient and second derivatives in every mode."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphpatch
+from graphpatch.errors import FormulaError, RulesError
+from tests.tf.consumer import same_bits
+
+tf = pytest.importorskip("tensorflow")
+
+X = np.array([-2.0, -1.0, 0.5, 3.0])
+DY = np.array([-5.0, 0.05, 2.0, 0.0])
+S = 1 / (1 + np.exp(-X))
+TANH = 1 - np.tanh(X) ** 2
+ONE = np.ones(4)
+NORM = np.linalg.norm(DY)
+
+
+@dataclass(frozen=True)
+class Case:
+    """f, and in closed form f(x), dx, and the sums of the second derivatives by dy and by x."""
+
+    f: Callable[[Any], Any]
+    value: Any
+    dx: Any
+    by_dy: Any
+    by_x: Any = 0.0
+
+
+def clipped_by_norm(dy: np.ndarray) -> np.ndarray:
+    """The derivative of sum(dy / |dy|) by dy."""
+    return (1 - dy * dy.sum() / NORM**2) / NORM
+
+
+GUIDED_ELU = np.where(DY > 0, np.where(X > 0, 1, np.exp(X)), 0)
+CASES = {
+    "clip": Case(
+        lambda x: graphpatch.clip_gradient(x, -0.1, 0.1),
+        X,
+        [-0.1, 0.05, 0.1, 0.0],
+        [0.0, 1.0, 0.0, 1.0],
+    ),
+    "clip by tensors": Case(
+        lambda x: graphpatch.clip_gradient(x, tf.constant(-0.1), tf.constant([0.1, 0.1, 1.0, 1.0])),
+        X,
+        [-0.1, 0.05, 1.0, 0.0],
+        [0.0, 1.0, 0.0, 1.0],
+    ),
+    "scale": Case(lambda x: graphpatch.scale_gradient(x, 0.5), X, DY / 2, ONE / 2),
+    "reverse": Case(lambda x: graphpatch.reverse_gradient(x, 0.3), X, -0.3 * DY, -0.3 * ONE),
+    "reverse by a tensor": Case(
+        lambda x: graphpatch.reverse_gradient(x, tf.constant(0.3)), X, -0.3 * DY, -0.3 * ONE
+    ),
+    "sign": Case(lambda x: graphpatch.filter_gradient(x, "sign"), X, np.sign(DY), 0 * ONE),
+    "clip by norm": Case(
+        lambda x: graphpatch.filter_gradient(x, {"clip_by_norm": 1.0}),
+        X,
+        DY / NORM,
+        clipped_by_norm(DY),
+    ),
+    "a formula of x": Case(
+        lambda x: graphpatch.filter_gradient(x, {"formula": "dy * square(x)"}),
+        X,
+        DY * X**2,
+        X**2,
+        2 * DY * X,
+    ),
+    "a Python function": Case(
+        lambda x: graphpatch.filter_gradient(x, lambda dy: dy * dy), X, DY**2, 2 * DY
+    ),
+    "an override that reads x": Case(
+        lambda x: graphpatch.override_gradient(tf.nn.relu, {"formula": "dy * sigmoid(x)"})(x),
+        np.maximum(X, 0),
+        DY * S,
+        S,
+        DY * S * (1 - S),
+    ),
+    "an override that reads y": Case(
+        lambda x: graphpatch.override_gradient(tf.nn.elu, "guided_elu")(x),
+        np.where(X > 0, X, np.expm1(X)),
+        DY * GUIDED_ELU,
+        GUIDED_ELU,
+        # y counts by its new gradient: dy * (y + 1) by x is dy * 1 * guided_elu(1).
+        np.where((DY > 0) & (X < 0), DY * np.exp(X), 0),
+    ),
+    "an override by Python": Case(
+        lambda x: graphpatch.override_gradient(tf.sign, lambda op, dy: dy * op.inputs[0])(x),
+        np.sign(X),
+        DY * X,
+        X,
+        DY,
+    ),
+    "straight through": Case(
+        lambda x: graphpatch.straight_through(tf.sign, x), np.sign(X), DY, ONE
+    ),
+    "surrogate": Case(
+        lambda x: graphpatch.surrogate(tf.sign, tf.tanh, x),
+        np.sign(X),
+        DY * TANH,
+        TANH,
+        -2 * DY * np.tanh(X) * TANH,
+    ),
+    "backward as": Case(
+        lambda x: graphpatch.backward_as(tf.sqrt(x * x * 4.0), tf.sqrt(x * x)),
+        2 * np.abs(X),
+        DY * np.sign(X),
+        np.sign(X),
+    ),
+}
+MODES = ("eager", "tf.function", "jit", "v1 graph")
+
+
+def derivatives(f: Callable[[Any], Any], x: Any, dy: Any) -> list[Any]:
+    """f(x), dx, and what the sum of dx has as its gradients by dy and x: zeros for None."""
+    with tf.GradientTape(persistent=True) as outer:
+        outer.watch([x, dy])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        dx = tape.gradient(y, x, dy)
+    zeros = tf.UnconnectedGradients.ZERO
+    second = [outer.gradient(dx, one, unconnected_gradients=zeros) for one in (dy, x)]
+    return [y, dx, *second]
+
+
+def in_mode(f: Callable[[Any], Any], mode: str, x: Any, dy: Any) -> list[np.ndarray]:
+    if mode == "v1 graph":
+        return in_a_session(f, x, dy)
+    wrapped = (
+        derivatives if mode == "eager" else tf.function(derivatives, jit_compile=mode == "jit")
+    )
+    return [found.numpy() for found in wrapped(f, tf.constant(x), tf.constant(dy))]
+
+
+def in_a_session(f: Callable[[Any], Any], x: np.ndarray, dy: np.ndarray) -> list[np.ndarray]:
+    tf1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        given = [tf1.placeholder(x.dtype, [None]), tf1.placeholder(x.dtype, [None])]
+        y = f(given[0])
+        [dx] = tf.gradients(y, given[0], given[1])
+        zeros = tf.UnconnectedGradients.ZERO
+        second = tf.gradients(dx, given[::-1], unconnected_gradients=zeros)
+        with tf1.Session(graph=graph) as session:
+            fed = dict(zip(given, (x, dy), strict=True))
+            return [np.asarray(found) for found in session.run([y, dx, *second], fed)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", CASES)
+def test_in_closed_form(name: str, mode: str) -> None:
+    case, dtype = CASES[name], np.float32
+    found = in_mode(case.f, mode, X.astype(dtype), DY.astype(dtype))
+    expected = (case.value, case.dx, case.by_dy, case.by_x)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, np.broadcast_to(other, 4), rtol=2e-6, atol=1e-7)
+
+
+FILTERS = {name: case.f for name, case in CASES.items() if same_bits(np.asarray(case.value), X)}
+DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, -1e-40, 1.5)
+
+
+def special(dtype: Any) -> np.ndarray:
+    """Special values; the payload and sign of a NaN, and subnormal numbers, too."""
+    narrow = np.array(SPECIAL, dtype.as_numpy_dtype)
+    bits = {2: np.uint16, 4: np.uint32, 8: np.uint64}[narrow.itemsize]
+    odd = np.array([1, 3, ~bits(0), ~bits(0) >> bits(1)], bits).view(narrow.dtype)
+    return np.concatenate([narrow, odd])
+
+
+@pytest.mark.parametrize("name", [name for name in FILTERS if name != "clip by tensors"])
+def test_the_forward_bits_of_every_dtype(name: str) -> None:
+    for dtype in DTYPES:
+        x = special(dtype)
+        found = [FILTERS[name](tf.constant(x)).numpy()]
+        for jit in (False, True):
+            found.append(tf.function(FILTERS[name], jit_compile=jit)(tf.constant(x)).numpy())
+        assert all(same_bits(one, x) for one in found), dtype
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_gradient_has_the_dtype_of_x(dtype: Any) -> None:
+    x, dy = tf.cast(X, dtype), tf.cast(DY, dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = graphpatch.clip_gradient(graphpatch.reverse_gradient(x, tf.constant(0.5)), -1.0, 1.0)
+    found = tape.gradient(y, x, dy)
+    assert found.dtype == dtype
+    expected = -0.5 * np.clip(DY, -1, 1)
+    np.testing.assert_allclose(tf.cast(found, tf.float64), expected, rtol=1e-2)
+
+
+def test_values_forward_do_not_depend_on_what_they_count_as() -> None:
+    x = tf.constant(special(tf.float32))
+    infinite = tf.fill(x.shape, np.float32(np.inf)) * x
+    assert same_bits(graphpatch.backward_as(x, infinite).numpy(), x.numpy())
+    assert same_bits(graphpatch.straight_through(tf.identity, x).numpy(), x.numpy())
+
+
+def test_complex_tensors() -> None:
+    x = tf.constant([1 + 2j, -3j])
+    for f, factor in (
+        (lambda x: graphpatch.scale_gradient(x, 0.5), 0.5),
+        (lambda x: graphpatch.reverse_gradient(x, tf.constant(0.3, tf.float64)), -0.3),
+        (lambda x: graphpatch.straight_through(lambda z: z * z, x), 1.0),
+    ):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        dy = tf.constant([1 - 1j, 2j])
+        np.testing.assert_allclose(tape.gradient(y, x, dy), factor * dy)
+
+
+def test_no_gradient_flows_to_a_parameter_or_to_the_noisy_value() -> None:
+    strength, x = tf.Variable(0.3), tf.Variable(X.astype(np.float32))
+    with tf.GradientTape(persistent=True) as tape:
+        y = graphpatch.reverse_gradient(x, strength)
+        noisy, clean = x * 2.0, x * 3.0
+        z = graphpatch.backward_as(noisy, clean)
+    assert tape.gradient(y, strength) is None
+    assert tape.gradient(z, noisy) is None
+    assert tape.gradient(z, x).numpy().tolist() == [3.0] * 4
+
+
+def test_a_schedule_needs_no_new_trace() -> None:
+    strength, traces = tf.Variable(0.0, trainable=False), []
+
+    @tf.function
+    def step(x: Any) -> Any:
+        traces.append(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = graphpatch.reverse_gradient(x, strength)
+        return tape.gradient(y, x)
+
+    for value in (0.0, 0.5, 2.0):
+        strength.assign(value)
+        assert step(tf.constant([1.0])).numpy() == [-value]
+    assert len(traces) == 1
+
+
+def test_shapes_that_broadcast_are_summed() -> None:
+    x = tf.constant([[1.0], [2.0]])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = graphpatch.straight_through(lambda x: tf.round(x) + tf.zeros([2, 3]), x)
+        half = graphpatch.straight_through(lambda x: tf.cast(x, tf.float16), x)
+    assert tape.gradient(y, x).numpy().tolist() == [[3.0], [3.0]]
+    assert tape.gradient(half, x).dtype == tf.float32
+
+
+def test_structures_come_back_as_they_were() -> None:
+    f = graphpatch.override_gradient(lambda x, k: tuple(tf.math.top_k(x, 2)), GATHERED)
+    x = tf.constant([3.0, 1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        values, indices = f(x, tf.constant(7))
+    assert (values.numpy().tolist(), indices.numpy().tolist()) == ([3.0, 2.0], [0, 2])
+    assert tape.gradient(values, x).numpy().tolist() == [2.0, 2.0, 2.0]
+
+
+GATHERED = {"formula": ["sum(dy0) * ones_like(x0)", None]}
+
+
+def gathered(f: Callable[[Any], Any], table: Any) -> Any:
+    with tf.GradientTape() as tape:
+        tape.watch(table)
+        rows = tf.gather(f(table), [1, 1, 3])
+    return tape.gradient(rows, table)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_slices_flow_back(graph: bool) -> None:
+    table = tf.Variable(tf.ones([5, 2]))
+    run = tf.function(gathered) if graph else gathered
+    scaled = run(lambda x: graphpatch.scale_gradient(x, 0.5), table)
+    assert isinstance(scaled, tf.IndexedSlices)
+    expected = np.outer([0, 2, 0, 1, 0], [1, 1])
+    assert tf.convert_to_tensor(scaled).numpy().tolist() == (expected / 2).tolist()
+    # Slices of one row are added up before they are clipped.
+    found = run(lambda x: graphpatch.clip_gradient(x, -1.5, 1.5), table)
+    assert tf.convert_to_tensor(found).numpy().tolist() == np.minimum(expected, 1.5).tolist()
+
+
+def test_ragged_and_sparse_tensors() -> None:
+    ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(ragged.flat_values)
+        found = graphpatch.clip_gradient(ragged, -0.1, 0.1)
+    assert found.to_list() == [[1.0, 2.0], [3.0]]
+    gradient = tape.gradient(found.flat_values, ragged.flat_values)
+    np.testing.assert_allclose(gradient, [0.1] * 3)
+    sparse = tf.sparse.from_dense([[0.0, 2.0]])
+    assert tf.sparse.to_dense(graphpatch.reverse_gradient(sparse)).numpy().tolist() == [[0.0, 2.0]]
+
+
+def test_in_v1_loops() -> None:
+    """The gradient passes through a v1 while loop three times."""
+    tf1 = tf.compat.v1
+    tf1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            x = tf.constant(1.0)
+            formula = {"formula": "dy * x"}
+            _, y = tf1.while_loop(
+                lambda k, a: k < 3,
+                lambda k, a: (k + 1, graphpatch.filter_gradient(a * 3.0, formula)),
+                [0, x],
+            )
+            [dx] = tf.gradients(y, x)
+            with tf1.Session(graph=graph) as session:
+                assert session.run([y, dx]) == [27.0, 27.0 * 3 * 9 * 27]
+    finally:
+        tf1.enable_control_flow_v2()
+
+
+def test_functions_in_a_tf_function_may_branch_on_tensors() -> None:
+    def f(x: Any) -> Any:
+        if tf.reduce_sum(x) > 0:  # AutoGraph makes a tf.cond of it
+            return tf.round(x)
+        return x
+
+    @tf.function
+    def through(x: Any) -> Any:
+        return graphpatch.straight_through(f, x)
+
+    assert through(tf.constant([1.4])).numpy() == [1.0]
+    assert through(tf.constant([-1.5])).numpy() == [-1.5]
+
+
+class Scaled:
+    """A function that reads a trainable variable."""
+
+    def __init__(self) -> None:
+        self.w = tf.Variable(2.0, name="w")
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.w
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "integers": (
+        lambda: graphpatch.clip_gradient(tf.constant([1]), 0, 1),
+        TypeError,
+        "found int32",
+    ),
+    "complex": (lambda: graphpatch.filter_gradient([1j], "sign"), TypeError, "complex128"),
+    "rounded to integers": (
+        lambda: graphpatch.straight_through(lambda x: tf.cast(x, tf.int32), [1.0]),
+        TypeError,
+        "straight_through takes a floating or complex tensor and found int32",
+    ),
+    "an override of integers": (
+        lambda: graphpatch.override_gradient(tf.abs, "identity")(tf.constant(1)),
+        TypeError,
+        "takes int32",
+    ),
+    "bounds": (lambda: graphpatch.clip_gradient([1.0], 1, 0), RulesError, "min <= max"),
+    "a negative strength": (
+        lambda: graphpatch.reverse_gradient([1.0], -1),
+        RulesError,
+        "strength >= 0",
+    ),
+    "a shape": (
+        lambda: graphpatch.scale_gradient([1.0], tf.ones([3])),
+        ValueError,
+        r"factor has shape \(3,\)",
+    ),
+    "a wrong name": (lambda: graphpatch.filter_gradient([1.0], "sgin"), RulesError, "sign"),
+    "what only files have": (
+        lambda: graphpatch.filter_gradient([1.0], "stock"),
+        RulesError,
+        "ops of a graph that exists already",
+    ),
+    "an attr": (
+        lambda: graphpatch.filter_gradient([1.0], "guided_leaky_relu"),
+        FormulaError,
+        "no attr 'alpha'",
+    ),
+    "variables": (
+        lambda: graphpatch.override_gradient(Scaled(), "identity")(tf.ones([2])),
+        ValueError,
+        "trainable variable 'w:0'",
+    ),
+    "variables that g does not read": (
+        lambda: graphpatch.surrogate(Scaled(), tf.tanh, tf.ones([2])),
+        ValueError,
+        "trainable variable",
+    ),
+    "a shape that does not broadcast": (
+        lambda: graphpatch.backward_as(tf.ones([2]), tf.ones([3])),
+        ValueError,
+        "does not broadcast",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_when_called(name: str) -> None:
+    call, error, says = REFUSED[name]
+    with pytest.raises(error, match=says):
+        call()
+
+
+def test_a_gradient_function_of_another_shape_is_refused() -> None:
+    x = tf.ones([2])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = graphpatch.filter_gradient(x, lambda dy: dy[:1])
+    with pytest.raises(ValueError, match=r"returned float32 \(1,\)"):
+        tape.gradient(y, x)
+
+
+def test_surrogate_trains_what_both_read() -> None:
+    scaled, x = Scaled(), tf.constant([1.0, 3.0])
+    with tf.GradientTape() as tape:
+        y = graphpatch.surrogate(lambda x: tf.round(scaled(x)), scaled, x)
+    assert tape.gradient(y, scaled.w).numpy() == 4.0
+
+
+LOADED = """
+import sys
+import numpy as np
+import tensorflow as tf
+
+model = tf.saved_model.load(sys.argv[1])
+x, dy = (tf.constant(np.array(eval(text), np.float32)) for text in sys.argv[2:4])
+for name in model.names.numpy().decode().split(","):
+    f = getattr(model, name)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x)
+    print(repr((y.numpy().tolist(), tape.gradient(y, x, dy).numpy().tolist())))
+assert "graphpatch" not in sys.modules
+"""
+
+
+def test_saved_and_loaded_in_a_fresh_process(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
+    module, spec = tf.Module(), [tf.TensorSpec([None], tf.float32)]
+    # The bounds of "clip by tensors" have a shape that is not that of any x.
+    names = [name for name in CASES if name != "clip by tensors"]
+    for name in names:
+        setattr(module, f"f_{name.replace(' ', '_')}", tf.function(CASES[name].f, spec))
+    keys = ",".join(f"f_{name.replace(' ', '_')}" for name in names)
+    module.names = tf.Variable(keys)
+    tf.saved_model.save(module, str(tmp_path / "saved"))
+    done = run_cli(
+        *(tmp_path / "saved", X.tolist(), DY.tolist()), command=[sys.executable, "-c", LOADED]
+    )
+    assert done.code == 0, done.stderr
+    for name, line in zip(names, done.stdout.splitlines(), strict=True):
+        value, dx = eval(line)
+        np.testing.assert_allclose(value, CASES[name].value, rtol=1e-6)
+        np.testing.assert_allclose(dx, CASES[name].dx, rtol=1e-6, err_msg=name)
+
+
+def test_a_frozen_v1_graph_keeps_no_gradient_of_a_function(
+    tmp_path: Path, run_cli: Callable[..., Any]
+) -> None:
+    """A key of tf.custom_gradient means nothing in another process: TensorFlow raises."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [], name="x")
+        tf.identity(graphpatch.scale_gradient(x, 0.5), name="y")
+    (tmp_path / "frozen.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    done = run_cli(tmp_path / "frozen.pb", command=[sys.executable, "-c", FROZEN])
+    assert "LookupError" in done.stdout, done.stderr
+
+
+FROZEN = """
+import sys
+from pathlib import Path
+import tensorflow as tf
+
+graph_def = tf.compat.v1.GraphDef.FromString(Path(sys.argv[1]).read_bytes())
+with tf.Graph().as_default() as graph:
+    tf.compat.v1.import_graph_def(graph_def, name="")
+    x, y = (graph.get_tensor_by_name(name) for name in ("x:0", "y:0"))
+    try:
+        tf.gradients(y, x)
+    except LookupError as error:
+        print("LookupError", error)
+"""
+
+
+def test_a_small_net_of_binary_units_trains() -> None:
+    random = np.random.default_rng(1)
+    x = random.normal(size=[64, 4]).astype(np.float32)
+    wanted = np.sign(x @ random.normal(size=[4, 3]).astype(np.float32))
+    w = tf.Variable(tf.zeros([4, 3]) + 0.1)
+
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            units = graphpatch.surrogate(tf.sign, tf.tanh, tf.matmul(x, w))
+            loss = tf.reduce_mean(tf.square(units - wanted))
+        w.assign_sub(0.5 * graphpatch.clip_gradient(tape.gradient(loss, w), -1.0, 1.0))
+        return loss
+
+    losses = [float(step()) for _ in range(40)]
+    assert losses[-1] < losses[0] / 4

@@ -1,0 +1,340 @@
+"""The layers of graphpatch.keras and graphpatch.tf_keras: gradients, saving, training."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import graphpatch
+from graphpatch.errors import GraphpatchError, ModelError, OutputError, RulesError
+from tests.tf import consumer
+from tests.tf.consumer import same_bits
+from tests.tf.keras_layers import CASES, DY, WEIGHTS, X, graph_file, model
+
+tf = pytest.importorskip("tensorflow")
+MODELS = Path(__file__).parents[2] / "scripts" / "models"
+LOADER = Path(__file__).with_name("load_keras.py")
+
+
+class Built(NamedTuple):
+    """A Keras, the layers for it, and a model of each."""
+
+    name: str
+    keras: Any
+    layers: Any
+    models: dict[str, Any]
+    folder: Path
+
+
+@pytest.fixture(scope="module", params=["keras", "tf_keras"])
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    name = request.param
+    keras = pytest.importorskip(name, reason=f"{name} is not installed: pip install {name}")
+    layers = importlib.import_module(f"graphpatch.{name}")
+    folder = tmp_path_factory.mktemp(name)
+    return Built(
+        name, keras, layers, {case: model(case, layers, keras, folder) for case in CASES}, folder
+    )
+
+
+def gradient(f: Callable[[Any], Any], x: Any = X, dy: Any = DY) -> tuple[Any, Any]:
+    def taken(x: Any, dy: Any) -> tuple[Any, Any]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return y, tape.gradient(y, x, dy)
+
+    return taken(tf.constant(x), tf.constant(dy))
+
+
+def check(case: str, value: Any, dx: Any) -> None:
+    expected = CASES[case]
+    if expected.value is not None:
+        np.testing.assert_allclose(value, expected.value, rtol=1e-6, err_msg=case)
+    np.testing.assert_allclose(dx, expected.dx, rtol=1e-6, err_msg=case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_eagerly_in_a_function_and_compiled(built: Built, case: str) -> None:
+    f = built.models[case]
+    check(case, *gradient(f))
+    for jit in (False, True):
+        check(case, *gradient(tf.function(f, jit_compile=jit)))
+
+
+@pytest.mark.parametrize("case", ["clip", "scale", "reverse", "formula", "adjustable"])
+def test_a_filter_passes_every_bit(built: Built, case: str) -> None:
+    odd = np.array([[np.nan, -0.0, 1e-45], [np.inf, -np.inf, 3.0]], np.float32)
+    assert same_bits(built.models[case](tf.constant(odd)).numpy(), odd)
+
+
+def test_the_second_derivative(built: Built) -> None:
+    x, dy = tf.constant(X), tf.constant(DY)
+    for case, expected in (("clip", np.abs(DY) <= 0.1), ("scale", DY * 0 + 0.5)):
+        with tf.GradientTape() as outer:
+            outer.watch(dy)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = built.models[case](x)
+            dx = tape.gradient(y, x, dy)
+        np.testing.assert_allclose(outer.gradient(dx, dy), expected)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        _, dx = gradient(built.models["surrogate"], x, dy)
+    tanh = np.tanh(X)
+    np.testing.assert_allclose(outer.gradient(dx, x), -2 * DY * tanh * (1 - tanh**2), rtol=1e-5)
+
+
+def test_the_documented_case_of_noise_between(built: Built) -> None:
+    """sqrt(x * x * noise) forward; backward its gradient without the noise, that of |x|."""
+    random = tf.random.Generator.from_seed(3)
+    layer = built.layers.Surrogate(
+        lambda x: tf.sqrt(x * x * random.uniform(x.shape, 0.5, 1.5)), "sqrt(square(x))"
+    )
+    ones = np.ones_like(DY)
+    (one, dx), (other, again) = gradient(layer, dy=ones), gradient(layer, dy=ones)
+    assert np.abs(one - other).max() > 0.01
+    assert dx.numpy().tolist() == again.numpy().tolist() == [[-1.0, -1.0, 1.0]]
+
+
+def test_round_trips_in_a_fresh_process(built: Built, run_cli: Callable[..., Any]) -> None:
+    np.save(built.folder / "x.npy", X)
+    np.save(built.folder / "dy.npy", DY)
+    for case, one in built.models.items():
+        one.save(built.folder / f"{case}.keras")
+        folder = str(built.folder / f"{case}.saved")
+        if built.name == "keras":
+            one.export(folder, verbose=False)
+        else:
+            tf.saved_model.save(one, folder)
+    for how in (built.name, "none"):
+        done = run_cli(built.folder, how, command=[sys.executable, LOADER], timeout=300)
+        assert done.code == 0, done.stderr
+        found = json.loads(done.stdout.splitlines()[-1])
+        assert set(found) == set(CASES)
+        assert "unsaved custom gradients" not in done.stderr
+        for case, both in found.items():
+            check(case, *both)
+
+
+def test_a_config_makes_the_same_layer(built: Built) -> None:
+    for case, one in built.models.items():
+        again = type(one).from_config(one.get_config())
+        check(case, *gradient(again))
+
+
+def test_classes_have_one_identity(built: Built) -> None:
+    again = importlib.import_module(f"graphpatch.{built.name}")
+    assert again.GradientFilter is built.layers.GradientFilter
+    assert built.layers.GradientFilter.__module__ == f"graphpatch.{built.name}"
+    registered = built.keras.saving.get_registered_object("graphpatch>GradientFilter")
+    assert registered is built.layers.GradientFilter
+    assert "bit for bit" in built.layers.GradientFilter.__doc__
+
+
+LEAKY_RELU = {"formula": "where(x > 0, dy, 0.1 * dy)"}
+LEAKY = [{"match": {"op": "Relu"}, "patch": {"override_gradient": LEAKY_RELU}}]
+
+
+def test_fit_trains_what_lies_before(built: Built) -> None:
+    """A net that goes through a patched graph, binary units and a clipped gradient."""
+    layers, keras = built.layers, built.keras
+    keras.utils.set_random_seed(4)
+    random = np.random.default_rng(2)
+    x = random.normal(size=[64, 3]).astype(np.float32)
+    wanted = (x[:, :1] - x[:, 1:2] > 0).astype(np.float32)
+    net = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(3),
+            layers.PatchedGraph(graph_file(built.folder), "x", "y", rules=LEAKY),
+            layers.GradientFilter({"clip": {"min": -0.5, "max": 0.5}}),
+            keras.layers.Dense(8),
+            layers.Surrogate("sign(x)", "tanh(x)"),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+    before = net.layers[0].get_weights()[0]
+    net.compile(keras.optimizers.Adam(0.03), loss="binary_crossentropy")
+    history = net.fit(x, wanted, epochs=25, batch_size=16, verbose=0).history["loss"]
+    assert min(history[-3:]) < 0.7 * history[0]
+    assert np.abs(net.layers[0].get_weights()[0] - before).max() > 0.01
+
+
+def test_an_adjustable_filter(built: Built) -> None:
+    layer = built.layers.GradientFilter({"reverse": 0.3}, adjustable=True)
+    with pytest.raises(RulesError, match="has not been called yet"):
+        layer.adjust(strength=1.0)
+    f = tf.function(layer)
+    for strength in (0.3, 0.7):
+        _, dx = gradient(f)
+        np.testing.assert_allclose(dx, -strength * DY, rtol=1e-6)
+        layer.adjust(strength=0.7)
+    assert layer.trainable_weights == []
+    with pytest.raises(RulesError, match="strength >= 0"):
+        layer.adjust(strength=-1.0)
+    with pytest.raises(RulesError, match="is not adjustable"):
+        built.layers.GradientFilter("reverse").adjust(strength=1.0)
+
+
+@pytest.mark.parametrize("jit", [None, False, True])
+def test_a_trained_net_has_the_gradients_of_a_session(
+    built: Built, tmp_path: Path, jit: bool | None
+) -> None:
+    images = np.load(MODELS / "digits.npz")["images"][:2].astype(np.float32)
+    rules = graphpatch.load_rules(MODELS / "guided.json")
+    graphpatch.apply(rules, MODELS / "digits.pb").model.save(tmp_path / "patched.pb")
+    feeds = {"image:0": images}
+    [dx] = consumer.differentiate(tmp_path / "patched.pb", "logits:0", ["image:0"], feeds)
+    logits = consumer.run(MODELS / "digits.pb", feeds, ["logits:0"])[0]
+    layer = built.layers.PatchedGraph(MODELS / "digits.pb", "image", "logits", rules=rules)
+    f = layer if jit is None else tf.function(layer, jit_compile=jit)
+    value, found = gradient(f, images, np.ones_like(logits))
+    np.testing.assert_allclose(found, dx, atol=2e-6)
+    assert np.abs(dx).max() > 0.1
+    if not jit:  # XLA fuses ops
+        assert same_bits(value.numpy(), logits)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "backward as"])
+def test_in_a_v1_graph(built: Built, case: str) -> None:
+    """Without Keras's own noise, which Keras 3 does not build in a graph."""
+    tf1 = tf.compat.v1
+    layer = CASES[case].build(built.layers, built.keras, built.folder)
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [None, 3])
+        y = layer(x)
+        [dx] = tf.gradients(y, x, tf.constant(DY))
+        with tf1.Session(graph=graph) as session:
+            session.run(tf1.global_variables_initializer())
+            check(case, *session.run([y, dx], {x: X}))
+
+
+@pytest.mark.parametrize("emit", ["function", "attr"])
+def test_the_second_derivative_of_a_patched_graph(built: Built, tmp_path: Path, emit: str) -> None:
+    """dx is dy * x * x * sin(x): of x, and of y, whose gradient is the new one."""
+
+    def build() -> None:
+        tf.sin(tf.compat.v1.placeholder(tf.float32, [None], name="x"), name="y")
+
+    formula = {"override_gradient": {"formula": "dy * x * x * y"}}
+    rules = [{"match": {"op": "Sin"}, "patch": formula, "emit": emit}]
+    file = consumer.save(build, tmp_path / "sin.pb")
+    layer = built.layers.PatchedGraph(file, "x", "y", rules=rules)
+    value = np.array([0.5, 2.0], np.float32)
+    x = tf.constant(value)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        _, dx = gradient(layer, x, tf.ones_like(x))
+    np.testing.assert_allclose(dx, value**2 * np.sin(value), rtol=1e-6)
+    expected = 2 * value * np.sin(value) + value**4 * np.sin(value)
+    np.testing.assert_allclose(outer.gradient(dx, x), expected, rtol=1e-5)
+
+
+def test_patched_ops_in_bodies_of_functions(built: Built, tmp_path: Path) -> None:
+    """In a branch, a loop that runs twice, and a call; beside the same functions unpatched."""
+
+    @tf.function
+    def called(x: Any) -> Any:
+        return tf.nn.relu(x)
+
+    def build() -> None:
+        x = tf.compat.v1.placeholder(tf.float32, [3], name="x")
+        a = called(x)
+        b = tf.cond(tf.reduce_sum(a) > -1, lambda: tf.nn.relu(a), lambda: a)
+        _, c = tf.while_loop(lambda k, v: k < 2, lambda k, v: (k + 1, tf.nn.relu(v)), [0, b])
+        tf.identity(c, name="y")
+
+    rules = [{"match": {"op": "Relu"}, "patch": {"override_gradient": {"formula": "3 * dy"}}}]
+    layer = built.layers.PatchedGraph(
+        consumer.save(build, tmp_path / "bodies.pb"), "x", "y", rules=rules
+    )
+    for f in (layer, tf.function(layer)):
+        _, dx = gradient(f, X[0], np.ones_like(X[0]))
+        assert dx.numpy().tolist() == [3.0**4] * 3
+
+
+def test_files_of_keras_are_refused_by_their_content(built: Built, tmp_path: Path) -> None:
+    for name in ("net.keras", "net.h5"):
+        built.models["clip"].save(tmp_path / name)
+        with pytest.raises(ModelError, match=rf"load_model\('{name}'\)\.export\('net'\)"):
+            graphpatch.load(tmp_path / name)
+
+
+def test_the_legacy_keras_of_tensorflow(run_cli: Callable[..., Any]) -> None:
+    pytest.importorskip("tf_keras")
+    program = (
+        "import graphpatch.keras as a, graphpatch.tf_keras as b; print(a.Surrogate is b.Surrogate)"
+    )
+    for legacy in ("1", "0"):
+        done = run_cli(command=[sys.executable, "-c", program], env={"TF_USE_LEGACY_KERAS": legacy})
+        assert done.stdout.strip() == str(legacy == "1"), done.stderr
+
+
+def test_several_inputs_and_outputs(built: Built, tmp_path: Path) -> None:
+    layer = built.layers.PatchedGraph(graph_file(tmp_path), ["x"], ["relu", "y"])
+    relu, y = layer(tf.constant(X))
+    assert same_bits(relu.numpy(), np.maximum(X, 0))
+    assert y.shape == (1, 3)
+    cut = built.layers.PatchedGraph(graph_file(tmp_path), "relu", "y")
+    np.testing.assert_allclose(cut({"relu": tf.constant(X)}), X @ WEIGHTS)
+
+
+def test_a_mixed_policy_does_not_cast(built: Built) -> None:
+    layer = built.layers.GradientFilter("reverse", dtype="mixed_float16")
+    assert layer(tf.constant(X)).dtype == tf.float32
+
+
+REFUSED: dict[str, tuple[Callable[[Built], Any], type[Exception], str]] = {
+    "a wrong name": (lambda b: b.layers.GradientFilter("revers"), RulesError, "reverse"),
+    "stock": (lambda b: b.layers.GradientFilter("stock"), RulesError, "graph that exists already"),
+    "nothing to adjust": (
+        lambda b: b.layers.GradientFilter("sign", adjustable=True),
+        RulesError,
+        "no parameters to adjust",
+    ),
+    "neither formula nor layer": (lambda b: b.layers.Surrogate(3, "x"), TypeError, "found 3"),
+    "a formula": (lambda b: b.layers.Surrogate("tahn(x)", "x"), GraphpatchError, "tanh"),
+    "one tensor": (lambda b: b.layers.BackwardAs()(tf.ones([2])), ValueError, "two tensors"),
+    "no such tensor": (
+        lambda b: b.layers.PatchedGraph(graph_file(b.folder), "z", "y"),
+        OutputError,
+        "no tensor z",
+    ),
+    "a rule without a match": (
+        lambda b: b.layers.PatchedGraph(graph_file(b.folder), "x", "y", rules=NOTHING),
+        GraphpatchError,
+        "matched nothing",
+    ),
+    "a TF2 SavedModel": (
+        lambda b: b.layers.PatchedGraph(saved(b.folder), "x", "y"),
+        ModelError,
+        "saved_model.load",
+    ),
+}
+NOTHING = [{"match": {"op": "Elu"}, "patch": {"stop_gradient": True}}]
+
+
+def saved(folder: Path) -> str:
+    tf.saved_model.save(tf.Module(), str(folder / "module"))
+    return str(folder / "module")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(built: Built, name: str) -> None:
+    call, error, says = REFUSED[name]
+    with pytest.raises(error, match=says):
+        call(built)
+
+
+def test_a_function_in_a_functional_model_says_which_layer_to_use() -> None:
+    keras = pytest.importorskip("keras")
+    with pytest.raises(TypeError, match=r"graphpatch\.keras"):
+        graphpatch.reverse_gradient(keras.Input((3,)))
