@@ -7,14 +7,14 @@ it for the gradients of its inputs. So a cycle without its control-flow context 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.loops import Loops
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.differentiation.frames import EXITS
 from graphpatch.formats.held_contexts import Held
 from graphpatch.graph.body import Node
-from graphpatch.patches.flow import EXITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an op answers where a gradient comes to its outputs: the input slots it flows into."""
+    """What an op answers where a gradient comes to its outputs: the input slots it flows into.
+
+    `reach` has, by slot, the outputs from which it does; default: from any.
+    """
 
     slots: frozenset[int] = frozenset()
     refusals: tuple[Refusal, ...] = ()
+    reach: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
 
 Ask = Callable[[Wiring, int], Answer]
@@ -163,8 +167,9 @@ def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) ->
 
 
 def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
-    outputs = max(len(done.wiring.outputs(index)), 1)
-    if index < 0 or not any((index, output) in done.got for output in range(outputs)):
+    count = max(len(done.wiring.outputs(index)), 1)
+    given = {output for output in range(count) if (index, output) in done.got}
+    if index < 0 or not given:
         return
     if loops is not None and not loops.passes(index, done.got):
         return
@@ -175,4 +180,6 @@ def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
         if raised:
             done.refusals.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
     inputs = done.wiring.inputs(index)
-    done.got |= {inputs[slot] for slot in answer.slots if slot < len(inputs)}
+    for slot in answer.slots:
+        if slot < len(inputs) and not given.isdisjoint(answer.reach.get(slot, given)):
+            done.got.add(inputs[slot])

@@ -6,13 +6,12 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.analysis.doctor.answers import CALLS, Answers, called, gradient_type
+from graphpatch.analysis.doctor.answers import Answers, called
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal
 from graphpatch.analysis.doctor.causes import explain
-from graphpatch.analysis.doctor.look import Finding, Look
+from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
 from graphpatch.analysis.doctor.mends import with_way_back
 from graphpatch.analysis.doctor.ours import CARRIED, is_hidden, rule_of
-from graphpatch.analysis.doctor.slots import ZERO
 from graphpatch.analysis.doctor.way import (
     A_RULE,
     FREE,
@@ -23,10 +22,11 @@ from graphpatch.analysis.doctor.way import (
     dependent,
     spelled,
 )
-from graphpatch.analysis.doctor.wiring import TRAINABLE, Tensor, Wiring
+from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
+from graphpatch.differentiation.flow import TRAINABLE
+from graphpatch.differentiation.frames import EXITS, MERGES
 from graphpatch.graph.body import Node
-from graphpatch.patches.flow import EXITS, MERGES
-from graphpatch.patches.place import OP_BY_OP
 
 LOOP_REMEDY = (
     "write the model with its control-flow contexts: graphpatch apply RULES MODEL -o model.meta"
@@ -119,10 +119,7 @@ class Doctor:
             return "error"
         if source not in done.got:
             return "none"
-        main = answers.graph.main
-        if not ZERO & main.by_type.keys() and not answers.graph.functions:
-            return "flows"
-        without = answers.without(ZERO).backward(main, [source], [target])
+        without = answers.without_zeros().backward(answers.graph.main, [source], [target])
         return "flows" if source in without.got else "zero"
 
     def _way(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[Step] | None:
@@ -147,8 +144,7 @@ class Doctor:
         return A_RULE if explain(Look(wiring, step, answer)).rules else HOPELESS
 
     def _blocks(self, answer: Answer, wiring: Wiring, step: Step, is_target: bool) -> bool:
-        node = Node(wiring.body, step.index)
-        if gradient_type(node) in ZERO:
+        if given_to_slot(wiring, step.index, step.output, step.slot) == "zero":
             return True
         return any(one.kind != CARRIED for one in answer.refusals) or blocked(
             answer, wiring, step, is_target

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.differentiation.frames import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.formats.held_contexts import Held, Loop
-from graphpatch.patches.flow import ENTERS, EXITS, MERGES, SWITCHES
 
 # What is raised where an op is differentiated outside its loop: at the ops where an iteration
 # begins, and where the gradient reads what the op read or gave, which cannot be read from outside.

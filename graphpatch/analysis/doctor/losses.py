@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
-from graphpatch.patches.flow import ENTERS, SWITCHES
+from graphpatch.differentiation.frames import ENTERS, SWITCHES
 
 # What TensorFlow calls the scope of what tf.gradients adds: accumulators, clones, Exits.
 GRADIENTS = "gradients"
