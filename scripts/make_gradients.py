@@ -41,11 +41,12 @@ def describe_all() -> Row:
 
     make_opdefs.import_everything()
     tf.compat.v1.disable_control_flow_v2()  # with it, the gradients of TensorArrays raise
-    ops = [op for op in make_opdefs.registered_ops() if is_asked(op.name)]
+    known = make_opdefs.registered_ops()
+    ops = [op for op in known if is_asked(op.name)]
     rows = make_opdefs.measure_apart(ops, gradient_trials.ask)
     silent = sorted(name for name, row in rows.items() if not row)
     print(f"{len(silent)} not built:", ", ".join(silent), file=sys.stderr)
-    return {"version": tf.__version__, "ops": rows}
+    return {"version": tf.__version__, "known": [op.name for op in known], "ops": rows}
 
 
 def is_asked(name: str) -> bool:
@@ -54,7 +55,9 @@ def is_asked(name: str) -> bool:
 
 def merge(old: Row, new: Row) -> Iterator[str]:
     """The lines of the table, one for each op."""
-    rows = {name: row for name, row in merged(old["ops"], new["ops"]) if len(row) > 1}
+    dropped = set(new["known"]) - set(new["ops"])  # 2.x has the op, and no gradient of it
+    before = {name: row for name, row in old["ops"].items() if name not in dropped}
+    rows = {name: row for name, row in merged(before, new["ops"]) if len(row) > 1}
     versions = json.dumps([old["version"], new["version"]])
     yield '{"tensorflow":' + versions + ',"ops":['
     for place, name in enumerate(sorted(rows)):

@@ -65,7 +65,7 @@ BUILT = {
     "Polygamma": lambda a, b, c: tf.raw_ops.Polygamma(a=a, x=b),
     "Zeta": lambda a, b, c: tf.raw_ops.Zeta(x=a + 2.0, q=b),
     "ReluGrad": lambda a, b, c: tf.raw_ops.ReluGrad(gradients=a, features=b),
-    "Select": lambda a, b, c: tf.raw_ops.Select(condition=[True, False], t=a, e=b),
+    "Select": lambda a, b, c: tf.raw_ops.Select(condition=[True, False], x=a, y=b),
 }
 EXPECTED = {
     "PadV2": (True, None, False),
