@@ -17,6 +17,7 @@ from graphpatch.match.select import Found, find
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import JointPatch, WholePatch
 from graphpatch.patches.group import grouped
+from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.reach import refuse_shadowed
 from graphpatch.rules import Rule
 
@@ -54,6 +55,8 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
         if not isinstance(rule.patch, JointPatch):
             for node in nodes:
                 refuse_shadowed(node)
+        for _, one in found:
+            refuse_hidden(one.nodes)
         rule.patch.check(nodes)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 from graphpatch import opdefs
@@ -83,6 +84,15 @@ def is_step(op_type: str) -> bool:
     return any(
         arg.type_attr and arg.type_attr == known.inputs[0].type_attr for arg in known.outputs
     )
+
+
+@cache
+def may_be_zero(op_type: str) -> bool:
+    """Whether some input of an op type gets zeros, at least where some outputs have no gradient."""
+    known, found = opdefs.lookup(op_type), table.lookup(op_type)
+    if known is None or found is None:
+        return False
+    return any(row is not None and len(row) < len(known.outputs) for row in found.inputs)
 
 
 def raises(op_type: str) -> str:

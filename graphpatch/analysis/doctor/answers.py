@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from graphpatch import opdefs
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, differentiate
@@ -30,7 +30,6 @@ class Answers:
     `held` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
     `tape`: functions are differentiated op by op, as a GradientTape does; `restored` are the keys
     of gradients that are in the file for it, with the input slots into which they flow.
-    `zeros`: a gradient that is zero wherever it is defined counts as one that flows.
     """
 
     graph: Graph
@@ -38,14 +37,9 @@ class Answers:
     control_flow_v2: bool = True
     tape: bool = False
     restored: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    zeros: bool = True
     _wirings: dict[str, Wiring] = field(default_factory=dict)
     _inside: dict[str, Backward | None] = field(default_factory=dict)
     _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
-
-    def without_zeros(self) -> Answers:
-        """The same, where a gradient that is zero wherever it is defined counts as none."""
-        return replace(self, zeros=False, _wirings=self._wirings, _inside={}, _asked={})
 
     def wiring(self, body: Body) -> Wiring:
         """The wiring of a body, made once."""
@@ -99,7 +93,9 @@ class Answers:
         dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
         given = [flow.into(op, slot, len(dtypes), dtype) for slot, dtype in enumerate(dtypes)]
         slots = frozenset(slot for slot, one in enumerate(given) if one != "none")
-        return Answer(slots) if self.zeros else Answer(slots, reach=_reach(wiring, node, op, slots))
+        if not flow.may_be_zero(op):
+            return Answer(slots)
+        return Answer(slots, reach=_reach(wiring, node, op, slots))
 
     def _call(self, wiring: Wiring, node: Node) -> Answer:
         """SymbolicGradient gives a tensor for each input, be it zeros; a tape looks inside."""
@@ -114,7 +110,9 @@ class Answers:
         if inside is None:
             return Answer(everywhere)
         slots = {-1 - index for index, _ in inside.got if index < 0}
-        return Answer(frozenset(slots), tuple(inside.refusals))
+        live = {-1 - index for index, _ in inside.live if index < 0}
+        zero = dict.fromkeys(slots - live, frozenset[int]())
+        return Answer(frozenset(slots), tuple(inside.refusals), zero)
 
     def _body_by_body(self, wiring: Wiring, node: Node) -> Answer:
         dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
@@ -126,8 +124,10 @@ class Answers:
         refusals = tuple(refusal for one in bodies if one is not None for refusal in one.refusals)
         if node.op in LOOPS or not all(bodies):
             return Answer(frozenset(floats), refusals)
-        given = {-1 - index for one in bodies if one is not None for index, _ in one.got}
-        return Answer(frozenset(slot for slot in floats if slot - 1 in given), refusals)
+        given = {-index for one in bodies if one is not None for index, _ in one.got}
+        live = {-index for one in bodies if one is not None for index, _ in one.live}
+        zero = dict.fromkeys(floats & given - live, frozenset[int]())
+        return Answer(frozenset(floats & given), refusals, zero)
 
     def inside(self, name: str) -> Backward | None:
         """A function, from all that it gives to all that it takes; None for one that is not there.

@@ -30,7 +30,7 @@ class Refusal:
 class Answer:
     """What an op answers where a gradient comes to its outputs: the input slots it flows into.
 
-    `reach` has, by slot, the outputs from which it does; default: from any.
+    `reach` has, by slot, the outputs from which what flows is not always zero; default: from any.
     """
 
     slots: frozenset[int] = frozenset()
@@ -43,11 +43,15 @@ Ask = Callable[[Wiring, int], Answer]
 
 @dataclass(eq=False)
 class Backward:
-    """How far gradients come in one body, from its targets back to its sources."""
+    """How far gradients come in one body, from its targets back to its sources.
+
+    `got` are the tensors for which there is a gradient, `live` those of which it is not always 0.
+    """
 
     wiring: Wiring
     between: set[int]
     got: set[Tensor]
+    live: set[Tensor]
     visited: set[int] = field(default_factory=set)
     refusals: list[Refusal] = field(default_factory=list)
 
@@ -95,7 +99,7 @@ def differentiate(
     first, and what lies beyond is what would come after it is mended.
     """
     found = between(wiring, sources, targets)
-    done = Backward(wiring, set(found), set(targets))
+    done = Backward(wiring, set(found), set(targets), set(targets))
     exits = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
     names = wiring.body.heads.names
     bare = [i for i in exits if held is not None and names[i] not in held.in_loops]
@@ -168,8 +172,7 @@ def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) ->
 
 def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
     count = max(len(done.wiring.outputs(index)), 1)
-    given = {output for output in range(count) if (index, output) in done.got}
-    if index < 0 or not given:
+    if index < 0 or not any((index, output) in done.got for output in range(count)):
         return
     if loops is not None and not loops.passes(index, done.got):
         return
@@ -180,6 +183,9 @@ def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
         if raised:
             done.refusals.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
     inputs = done.wiring.inputs(index)
+    live = {output for output in range(count) if (index, output) in done.live}
     for slot in answer.slots:
-        if slot < len(inputs) and not given.isdisjoint(answer.reach.get(slot, given)):
+        if slot < len(inputs):
             done.got.add(inputs[slot])
+            if not live.isdisjoint(answer.reach.get(slot, live)):
+                done.live.add(inputs[slot])

@@ -88,8 +88,8 @@ class Doctor:
         refused = target_refusal(wiring, target, self.session.held.in_loops)
         there = self.session.backward(main, [source], [target])
         on_tape = self.tape.backward(main, [source], [target]) if self._calls else there
-        verdict = "error" if refused else self._verdict(self.session, there, source, target)
-        within = "error" if refused else self._verdict(self.tape, on_tape, source, target)
+        verdict = "error" if refused else _verdict(there, source)
+        within = "error" if refused else _verdict(on_tape, source)
         says = refused or (there.refusals[0].says if there.refusals else "")
         others = [one for one in on_tape.refusals if one.kind != CARRIED]
         drops = len(others) < len(on_tape.refusals)
@@ -113,14 +113,6 @@ class Doctor:
     def _calls(self) -> bool:
         """Whether a tape looks into functions that a Session does not look into."""
         return bool(self.session.graph.functions)
-
-    def _verdict(self, answers: Answers, done: Backward, source: Tensor, target: Tensor) -> str:
-        if any(refusal.kind != CARRIED for refusal in done.refusals):
-            return "error"
-        if source not in done.got:
-            return "none"
-        without = answers.without_zeros().backward(answers.graph.main, [source], [target])
-        return "flows" if source in without.got else "zero"
 
     def _way(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[Step] | None:
         def cost(index: int, output: int, slot: int) -> int:
@@ -197,6 +189,14 @@ class Doctor:
                 else None
             )
             yield from self._all(done, source, steps) if steps else map(_raised, done.refusals)
+
+
+def _verdict(done: Backward, source: Tensor) -> str:
+    if any(refusal.kind != CARRIED for refusal in done.refusals):
+        return "error"
+    if source not in done.got:
+        return "none"
+    return "flows" if source in done.live else "zero"
 
 
 def _is_led_into(look: Look) -> bool:

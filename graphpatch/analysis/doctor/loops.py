@@ -51,7 +51,7 @@ class Loops:
 
     def take_in(self, found: list[int]) -> None:
         """Add all Exits of the loops that have one among the ops found."""
-        by_name = self.wiring.body.by_name
+        by_name, known = self.wiring.body.by_name, set(found)
         for index in found:
             loop = self._loop(index) if self._is(index, EXITS) else None
             if loop is None or index in self.states:
@@ -59,7 +59,8 @@ class Loops:
             exits = [by_name[name] for name in loop.exits if name in by_name]
             state = _State(loop, exits, len(exits))
             self.states.update(dict.fromkeys(exits, state))
-            found += [one for one in exits if one not in found]
+            found += [one for one in exits if one not in known]
+            known.update(exits)
 
     def begin(self, pending: dict[int, int], ready: Iterable[int]) -> list[int]:
         """The Exits that nobody reads, of loops of which nobody reads any; they get zeros."""
