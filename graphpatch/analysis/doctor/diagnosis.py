@@ -12,6 +12,7 @@ from graphpatch.analysis.doctor.causes import explain
 from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
 from graphpatch.analysis.doctor.mends import with_way_back
 from graphpatch.analysis.doctor.ours import CARRIED, is_hidden, rule_of
+from graphpatch.analysis.doctor.shapes import is_known
 from graphpatch.analysis.doctor.way import (
     A_RULE,
     FREE,
@@ -237,7 +238,7 @@ def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str]) -> 
     """
     dtype, node = wiring.dtype(target), Node(wiring.body, target[0])
     is_inside = node.name in in_loops and node.op not in EXITS
-    if is_inside and not _has_known_shape(node, target[1]):
+    if is_inside and not is_known(wiring, target):
         return "TypeError: 'NoneType' object is not iterable"
     if dtype == "string":
         return "TypeError: Expected string, but got 1 of type 'int'."
@@ -246,15 +247,6 @@ def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str]) -> 
     if dtype in {"complex64", "complex128"}:
         return f"TypeError: Gradients of complex tensors must set grad_ys (y.dtype = {dtype})"
     return ""
-
-
-def _has_known_shape(node: Node, output: int) -> bool:
-    """Whether the file tells the shape of a tensor, every size of it."""
-    value = node.attr("_output_shapes")
-    if value is None or output >= len(value.list.shape):
-        return node.op in MERGES and output == 1  # a number: which input it was
-    shape = value.list.shape[output]
-    return not shape.unknown_rank and all(dim.size >= 0 for dim in shape.dim)
 
 
 def _target_finding(wiring: Wiring, target: Tensor, says: str) -> Finding:
