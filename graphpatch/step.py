@@ -15,7 +15,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import Found, find
 from graphpatch.match.spec import WHOLE
-from graphpatch.patches import JointPatch, WholePatch
+from graphpatch.patches import JointPatch, NotedPatch, WholePatch
 from graphpatch.patches.group import grouped
 from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.order import refuse_ambiguous
@@ -84,6 +84,9 @@ def _named(rule: Rule) -> Iterator[None]:
 def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
     editor = Editor(graph, rule.author)
     dropped = left_out(rule.author.rule, found)  # as the ops are called before they are patched
+    if rule.on != (WHOLE,):
+        for text in rule.patch.notes(found.nodes) if isinstance(rule.patch, NotedPatch) else ():
+            editor.note(text)
     if rule.on == (WHOLE,):
         _patch_whole(rule, found, editor)
     elif isinstance(rule.patch, JointPatch):
