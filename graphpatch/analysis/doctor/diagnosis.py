@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from graphpatch.analysis.doctor.answers import Answers, called
@@ -12,7 +13,7 @@ from graphpatch.analysis.doctor.causes import explain
 from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
 from graphpatch.analysis.doctor.mends import with_way_back
 from graphpatch.analysis.doctor.ours import CARRIED, is_hidden, rule_of
-from graphpatch.analysis.doctor.shapes import is_known
+from graphpatch.analysis.doctor.shapes import Shapes
 from graphpatch.analysis.doctor.way import (
     A_RULE,
     FREE,
@@ -86,7 +87,7 @@ class Doctor:
         main = self.session.graph.main
         wiring = self.session.wiring(main)
         ends = wiring.spelled(source), wiring.spelled(target)
-        refused = target_refusal(wiring, target, self.session.held.in_loops)
+        refused = target_refusal(wiring, target, self.session.held.in_loops, self._shapes)
         there = self.session.backward(main, [source], [target])
         on_tape = self.tape.backward(main, [source], [target]) if self._calls else there
         verdict = "error" if refused else _verdict(there, source)
@@ -109,6 +110,11 @@ class Doctor:
             findings.insert(0, _target_finding(wiring, target, refused))
         way = spelled(wiring, source, steps)
         return Diagnosis(*ends, verdict, taped, True, says, way, findings)
+
+    @cached_property
+    def _shapes(self) -> Shapes:
+        """The shapes of the tensors of the main graph, as TensorFlow infers them."""
+        return Shapes(self.session.wiring(self.session.graph.main))
 
     @property
     def _calls(self) -> bool:
@@ -230,7 +236,7 @@ def _stalled(node: Node) -> Finding:
     return Finding("loop", node, None, what, "None: the loop is never visited", LOOP_REMEDY)
 
 
-def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str]) -> str:
+def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str], shapes: Shapes) -> str:
     """What tf.gradients raises for a target that it makes no ones like; or nothing.
 
     A tensor in a loop cannot be read from outside the loop, not even its shape, where that is not
@@ -238,7 +244,7 @@ def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str]) -> 
     """
     dtype, node = wiring.dtype(target), Node(wiring.body, target[0])
     is_inside = node.name in in_loops and node.op not in EXITS
-    if is_inside and not is_known(wiring, target):
+    if is_inside and not shapes.is_known(target):
         return "TypeError: 'NoneType' object is not iterable"
     if dtype == "string":
         return "TypeError: Expected string, but got 1 of type 'int'."
