@@ -23,6 +23,7 @@ ROOMS = (
     "opdefs",
     "graph",
     "formats",
+    "differentiation",
     "match",
     "gradients",
     "patches",
