@@ -26,10 +26,10 @@ _FROM_NOTHING = re.compile(r"(?<!\\)\{(,\d+)\}")
 
 
 def whole(expression: str) -> Callable[[str], bool]:
-    """Whether the expression matches a whole text.
+    r"""Whether the expression matches a whole text.
 
     The syntax is RE2's: Python's without lookarounds, backreferences, atomic groups and possessive
-    repeats; `\\d`, `\\w` and `\\s` are ASCII. Raises RulesError where it is none, or too large.
+    repeats; `\d`, `\w` and `\s` are ASCII. Raises RulesError where it is none, or too large.
     """
     from re2 import error as Invalid
 

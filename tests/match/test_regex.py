@@ -24,12 +24,9 @@ def test_it_means_what_python_means(expression: str, text: str) -> None:
         python = re.compile(expression)
     except re.error:
         return
-    try:
-        meant = whole(expression)
-    except RulesError as error:
-        assert "repetition operator" in str(error), "a++ is Python's alone"
-        return
-    assert meant(text) == (python.fullmatch(text) is not None)
+    if re.search(r"[+*?}]\+", expression):
+        return  # possessive: Python's alone
+    assert whole(expression)(text) == (python.fullmatch(text) is not None)
 
 
 @pytest.mark.parametrize("expression", ["(a+)+$", "(a|a)*c", "(a*)*(a*)*c", "(.*)*x", ".*.*.*.*y"])
