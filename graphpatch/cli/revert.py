@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from graphpatch.analysis.revert import revert
 from graphpatch.cli.progress import bar
+from graphpatch.cli.say import say_json, say_lines
 from graphpatch.cli.writing import write
 from graphpatch.formats import Model, load
 
@@ -35,7 +35,10 @@ def command(model: str, out: str | None, rule: str | None, dry_run: bool, as_jso
         if output is not None:
             write(found.model, output, progress)
     document = {"model": model, "output": output, **found.report}
-    click.echo(json.dumps(document) if as_json else _text(document), err=piped)
+    if as_json:
+        say_json(document)
+    else:
+        say_lines(_text(document), err=piped)
 
 
 def _beside(patched: Model, reverted: Model) -> str:
@@ -50,11 +53,11 @@ def _beside(patched: Model, reverted: Model) -> str:
     return str(path.with_name(f"{stem.removesuffix('.patched')}.reverted{suffix}"))
 
 
-def _text(document: dict[str, Any]) -> str:
+def _text(document: dict[str, Any]) -> list[str]:
     lines = [f"{document['model']} -> {document['output'] or '(dry run, nothing written)'}"]
     lines += [f"  taken off: {name}" for name in document["rules"]]
     lines += [f"  left: {name}" for name in document["left"]]
     ops = document["ops"]
     back, out = ops["restored"], ops["dropped"]
     lines.append(f"  {back} op{'s'[: back != 1]} as before, {out} op{'s'[: out != 1]} taken out")
-    return "\n".join(lines + [f"  note: {text}" for text in document["notes"]])
+    return lines + [f"  note: {text}" for text in document["notes"]]

@@ -10,6 +10,7 @@ from graphpatch import names
 from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
+from graphpatch.shown import one_line
 
 MOST = 3
 
@@ -59,7 +60,8 @@ def foreign(graph: Graph) -> Iterator[str]:
             known = graph.library.opdef(op)
             example = body.heads.names[body.by_type[op][0]]
             if known is None:
-                yield f"TensorFlow does not know op type {op} ({example!r}): it needs its library"
+                said = f"{one_line(op)} ({example!r})"
+                yield f"TensorFlow does not know op type {said}: it needs its library"
             elif known.known_to == "1":
                 yield f"op type {op} ({example!r}) is known to TensorFlow 1 alone"
         legal = IN_MAIN if body.is_main else IN_FUNCTION
@@ -98,7 +100,7 @@ def _first(found: list[str]) -> str:
 
 
 def _where(body: Body) -> str:
-    return "the main graph" if body.is_main else f"function {body.label}"
+    return "the main graph" if body.is_main else f"function {one_line(body.label)}"
 
 
 def built_gradients(graph: Graph) -> list[str]:
