@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphpatch.shown import MESSAGE, shown
+from graphpatch.shown import LONG, shown
 
 COMPARED = 1_000  # characters of a word; to compare longer ones takes too long
 
@@ -19,7 +19,7 @@ class GraphpatchError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        return shown(super().__str__(), MESSAGE)
+        return shown(super().__str__(), LONG)
 
 
 class ModelError(GraphpatchError):

@@ -11,8 +11,7 @@ OBEYED = re.compile(
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
 )
 
-MESSAGE = 4_000  # characters of an error's message
-LINE = 20_000  # characters of one line of a report
+LONG = 4_000  # characters of a message, or of one line of a report
 
 
 def shown(text: str, most: int | None = None) -> str:
@@ -29,7 +28,7 @@ def shown(text: str, most: int | None = None) -> str:
 
 def one_line(text: str) -> str:
     """The same, with line feeds escaped too: a name in a list cannot pass for a line of it."""
-    return shown(text, LINE).replace("\n", "\\n")
+    return shown(text, LONG).replace("\n", "\\n")
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -18,16 +18,24 @@ from graphpatch.formats import Model, load
 @click.argument("model", metavar="PATCHED")
 @click.option("-o", "--output", "out", help="File or folder to write; `-` is standard output.")
 @click.option("--rule", metavar="NAME", help="Take off this rule alone, and leave the others.")
+@click.option("--allow-changed", is_flag=True, help="Though others changed the file since.")
 @click.option("--dry-run", is_flag=True, help="Do all but write.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(model: str, out: str | None, rule: str | None, dry_run: bool, as_json: bool) -> None:
+def command(
+    model: str,
+    out: str | None,
+    rule: str | None,
+    allow_changed: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Write the original of the model PATCHED, byte for byte, from what the file tells of it.
 
     Writes NAME.reverted.pb beside NAME.patched.pb where -o is silent, never over its input.
     """
     with bar() as progress:
         patched = load(model, progress)
-        found = revert(patched, rule)
+        found = revert(patched, rule, allow_changed)
         output = None if dry_run else out or _beside(patched, found.model)
         piped = output == "-"
         if piped and as_json:

@@ -8,6 +8,7 @@ ignores the attr without a word.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -50,7 +51,7 @@ def _signature() -> Node:
 def _place(label: str, editor: Editor) -> Place:
     callers = callers_of(editor)
     op_by_op = any(node.op in OP_BY_OP for node in callers.get(label, ()))
-    ignoring = _ignoring(callers, label, set())
+    ignoring = _ignoring(callers, label)
     # In a TF2 SavedModel Python calls functions, too, and all that is in the file is in one.
     return Place(ignoring or (_signature() if editor.graph.is_object_based else None), op_by_op)
 
@@ -68,14 +69,24 @@ def _callers(graph: Graph) -> dict[str, list[Node]]:
     return found
 
 
-def _ignoring(callers: dict[str, list[Node]], label: str, seen: set[str]) -> Node | None:
-    if label in seen:
-        return None
-    seen.add(label)
-    for node in callers.get(label, ()):
-        if node.op not in OP_BY_OP:
-            return node
-        above = _ignoring(callers, node.body.label, seen)
-        if above is not None:
-            return above
-    return None
+def calls_above(label: str, editor: Editor) -> Iterator[tuple[str, Node]]:
+    """The ops that call a function, then those that call the functions these are in, and so on.
+
+    With each comes the function that it calls. Functions may call themselves, and each other.
+    """
+    yield from _calls_above(callers_of(editor), label)
+
+
+def _calls_above(callers: dict[str, list[Node]], label: str) -> Iterator[tuple[str, Node]]:
+    told, todo = {label}, [label]
+    while todo:
+        below = todo.pop()
+        for node in callers.get(below, ()):
+            yield below, node
+            if not node.body.is_main and node.body.label not in told:
+                told.add(node.body.label)
+                todo.append(node.body.label)
+
+
+def _ignoring(callers: dict[str, list[Node]], label: str) -> Node | None:
+    return next((node for _, node in _calls_above(callers, label) if node.op not in OP_BY_OP), None)
