@@ -8,15 +8,19 @@ ignores the attr without a word.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import calls
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.wire import Source, encoded
+
+T = TypeVar("T")
 
 OP_BY_OP = frozenset({"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"})
 
@@ -69,24 +73,33 @@ def _callers(graph: Graph) -> dict[str, list[Node]]:
     return found
 
 
-def calls_above(label: str, editor: Editor) -> Iterator[tuple[str, Node]]:
-    """The ops that call a function, then those that call the functions these are in, and so on.
+def spread(found: Mapping[str, T], editor: Editor) -> dict[str, T]:
+    """What is so of functions, as far as it is so of all that they call, and these call.
 
-    With each comes the function that it calls. Functions may call themselves, and each other.
+    Functions may call themselves, and each other; what is found of one itself goes first.
     """
-    yield from _calls_above(callers_of(editor), label)
-
-
-def _calls_above(callers: dict[str, list[Node]], label: str) -> Iterator[tuple[str, Node]]:
-    told, todo = {label}, [label]
+    below: dict[str, list[str]] = {}
+    for label, calls_of in callers_of(editor).items():
+        for node in calls_of:
+            if not node.body.is_main:
+                below.setdefault(node.body.label, []).append(label)
+    spread_to, todo = dict(found), deque(found)
     while todo:
-        below = todo.pop()
-        for node in callers.get(below, ()):
-            yield below, node
-            if not node.body.is_main and node.body.label not in told:
-                told.add(node.body.label)
-                todo.append(node.body.label)
+        above = todo.popleft()
+        for label in below.get(above, ()):
+            if label not in spread_to:
+                spread_to[label] = spread_to[above]
+                todo.append(label)
+    return spread_to
 
 
 def _ignoring(callers: dict[str, list[Node]], label: str) -> Node | None:
-    return next((node for _, node in _calls_above(callers, label) if node.op not in OP_BY_OP), None)
+    told, todo = {label}, [label]
+    while todo:
+        for node in callers.get(todo.pop(), ()):
+            if node.op not in OP_BY_OP:
+                return node
+            if not node.body.is_main and node.body.label not in told:
+                told.add(node.body.label)
+                todo.append(node.body.label)
+    return None
