@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import io
 import sys
 
 import click
 
 import graphpatch
+from graphpatch.cli.say import say_error, say_lines
 from graphpatch.errors import GraphpatchError
 
 COMMANDS = {
@@ -67,11 +69,10 @@ def main() -> None:
 def _run() -> int:
     try:
         code = cli.main(standalone_mode=False)
-    except GraphpatchError as error:
-        click.echo(f"graphpatch: {error}", err=True)
-        return error.exit_code
     except click.ClickException as error:
-        error.show()
+        text = io.StringIO()
+        error.show(text)
+        say_lines(text.getvalue().splitlines(), err=True)
         return USAGE
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -79,12 +80,25 @@ def _run() -> int:
         sys.stderr.close()
         return 1
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            click.echo(f"graphpatch: cannot write standard output: {error.strerror}", err=True)
-            return GraphpatchError.exit_code
+        return _failed(error)
+    return code if isinstance(code, int) else 0
+
+
+def _failed(error: Exception) -> int:
+    """Say what went wrong; the exit code for it."""
+    if isinstance(error, GraphpatchError):
+        say_error(error)
+        return error.exit_code
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        say_error(f"cannot write standard output: {error.strerror}")
+    elif isinstance(error, RecursionError):
+        say_error("the input is nested more deeply than graphpatch follows")
+    elif isinstance(error, MemoryError):
+        say_error("there is not enough memory for this input")
+    else:
         import traceback
 
-        traceback.print_exc()
-        click.echo("graphpatch: this is a bug of graphpatch; please report the above", err=True)
+        say_lines(traceback.format_exc().splitlines(), err=True)
+        say_error("this is a bug of graphpatch; please report the above")
         return BUG
-    return code if isinstance(code, int) else 0
+    return GraphpatchError.exit_code

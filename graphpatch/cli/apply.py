@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections import Counter
@@ -15,6 +14,7 @@ import click
 from graphpatch.application import apply
 from graphpatch.cli.many import apply_to_many, worker_options
 from graphpatch.cli.progress import bar
+from graphpatch.cli.say import say_error, say_json, say_lines
 from graphpatch.cli.writing import write
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.fleet.order import Order, Workers
@@ -84,12 +84,12 @@ def _here(order: Order, export: Export | None, as_json: bool) -> int:
             reports.append(_patch(loaded, model, target, dry_run, export))
         except GraphpatchError as error:
             errors.append({"model": model, "error": str(error)})
-            click.echo(f"graphpatch: {error}", err=True)
+            say_error(error)
         else:
             if not as_json:
-                click.echo(_summary(reports[-1]), err=piped)
+                say_lines(_summary(reports[-1]), err=piped)
     if as_json:
-        click.echo(json.dumps({"outputs": reports, **({"errors": errors} if errors else {})}))
+        say_json({"outputs": reports, **({"errors": errors} if errors else {})})
     return 1 if errors else 0
 
 
@@ -182,7 +182,7 @@ def folded(notes: Iterable[str]) -> list[str]:
     ]
 
 
-def _summary(report: dict[str, Any]) -> str:
+def _summary(report: dict[str, Any]) -> list[str]:
     lines = [f"{report['model']} -> {report['output'] or '(dry run, nothing written)'}"]
     width = max(len(rule["name"]) for rule in report["rules"])
     for rule in report["rules"]:
@@ -195,4 +195,4 @@ def _summary(report: dict[str, Any]) -> str:
         lines.append("  whoever loads it registers these gradients first, for ours by")
         lines.append(f"  graphpatch.register_gradients({report['output']!r}):")
         lines += [f"    {key}" for key in report["consumer"]["session"]]
-    return "\n".join(lines + [f"  note: {text}" for text in folded(report["notes"])])
+    return lines + [f"  note: {text}" for text in folded(report["notes"])]

@@ -33,5 +33,5 @@ def command(
     return told(total, results, as_json, _applied, "with the rules applied")
 
 
-def _applied(report: dict[str, Any]) -> str:
-    return f"{report['model']}: applied"
+def _applied(report: dict[str, Any]) -> list[str]:
+    return [f"{report['model']}: applied"]

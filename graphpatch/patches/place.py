@@ -8,14 +8,19 @@ ignores the attr without a word.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import calls
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.wire import Source, encoded
+
+T = TypeVar("T")
 
 OP_BY_OP = frozenset({"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"})
 
@@ -50,7 +55,7 @@ def _signature() -> Node:
 def _place(label: str, editor: Editor) -> Place:
     callers = callers_of(editor)
     op_by_op = any(node.op in OP_BY_OP for node in callers.get(label, ()))
-    ignoring = _ignoring(callers, label, set())
+    ignoring = _ignoring(callers, label)
     # In a TF2 SavedModel Python calls functions, too, and all that is in the file is in one.
     return Place(ignoring or (_signature() if editor.graph.is_object_based else None), op_by_op)
 
@@ -68,14 +73,33 @@ def _callers(graph: Graph) -> dict[str, list[Node]]:
     return found
 
 
-def _ignoring(callers: dict[str, list[Node]], label: str, seen: set[str]) -> Node | None:
-    if label in seen:
-        return None
-    seen.add(label)
-    for node in callers.get(label, ()):
-        if node.op not in OP_BY_OP:
-            return node
-        above = _ignoring(callers, node.body.label, seen)
-        if above is not None:
-            return above
+def spread(found: Mapping[str, T], editor: Editor) -> dict[str, T]:
+    """What is so of functions, as far as it is so of all that they call, and these call.
+
+    Functions may call themselves, and each other; what is found of one itself goes first.
+    """
+    below: dict[str, list[str]] = {}
+    for label, calls_of in callers_of(editor).items():
+        for node in calls_of:
+            if not node.body.is_main:
+                below.setdefault(node.body.label, []).append(label)
+    spread_to, todo = dict(found), deque(found)
+    while todo:
+        above = todo.popleft()
+        for label in below.get(above, ()):
+            if label not in spread_to:
+                spread_to[label] = spread_to[above]
+                todo.append(label)
+    return spread_to
+
+
+def _ignoring(callers: dict[str, list[Node]], label: str) -> Node | None:
+    told, todo = {label}, [label]
+    while todo:
+        for node in callers.get(todo.pop(), ()):
+            if node.op not in OP_BY_OP:
+                return node
+            if not node.body.is_main and node.body.label not in told:
+                told.add(node.body.label)
+                todo.append(node.body.label)
     return None
