@@ -30,6 +30,7 @@ COMMANDS = {
 }
 
 USAGE, BUG, INTERRUPTED = 2, 3, 130
+TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -91,6 +92,8 @@ def _failed(error: Exception) -> int:
         return error.exit_code
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         say_error(f"cannot write standard output: {error.strerror}")
+    elif isinstance(error, OSError) and error.errno in TOO_MANY_FILES:
+        say_error(f"the system lets no more files be opened: {error.strerror}")
     elif isinstance(error, RecursionError):
         say_error("the input is nested more deeply than graphpatch follows")
     elif isinstance(error, MemoryError):

@@ -51,16 +51,17 @@ def models_case(rng: Random) -> Case:
     files["r.json"] = rules_file(rng.sample(RULES, rng.choice((1, 1, 2))))
     ends = ["x", "out", "relu", "Multiply", "loss", "y:0"]
     way = ["--from", rng.choice(ends), "--to", rng.choice(ends)]
-    more = rng.choice([
+    others = [
         ["ops", model], ["ops", model, "**"], ["match", "r.json", model, "--explain"],
         ["revert", model, "-o", "back.pb"], ["check", "r.json", model, "-j", "1"],
         ["diff", "whole" + suffix, model], ["doctor", model, *way], ["doctor", model, *way, "--all"],
         ["verify", "whole" + suffix, model, "--no-run"], ["ops", model, "**", "--json"],
         ["split", model, "--cut", "relu", "--loss", "out", "--wrt", "x", "-o", "out.pb"],
         ["match", model, "--pattern", rng.choice(PATTERNS)],
-    ])  # fmt: skip
+    ]  # fmt: skip
     commands = [["apply", "r.json", model, "-o", "out.pb"], ["revert", "out.pb", "-o", "back.pb"]]
-    chosen = [more] if rng.random() < 0.5 else commands if rng.random() < 0.7 else [more, *commands]
+    chosen = rng.sample(others, rng.choice((0, 1, 2)))
+    chosen += commands if not chosen or rng.random() < 0.7 else []
     return Case(files, chosen, model, model if suffix == ".pb" else "")
 
 
