@@ -56,7 +56,6 @@ def models_case(rng: Random) -> Case:
         ["revert", model, "-o", "back.pb"], ["check", "r.json", model, "-j", "1"],
         ["diff", "whole" + suffix, model], ["doctor", model, *way], ["doctor", model, *way, "--all"],
         ["verify", "whole" + suffix, model, "--no-run"], ["ops", model, "**", "--json"],
-        ["split", model, "--cut", "relu", "--loss", "out", "--wrt", "x", "-o", "out.pb"],
         ["match", model, "--pattern", rng.choice(PATTERNS)],
     ]  # fmt: skip
     commands = [["apply", "r.json", model, "-o", "out.pb"], ["revert", "out.pb", "-o", "back.pb"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import multiprocessing
 import os
@@ -19,6 +20,8 @@ from typing import Any, NamedTuple
 
 from fuzzing.case import Case, Find, tried
 from fuzzing.kinds import KINDS
+from fuzzing.sources import models
+from graphpatch import cli
 
 MEMORY = 6 << 30
 SILENT = 60  # seconds without an answer, after which a worker is ended
@@ -52,6 +55,9 @@ class Answer(NamedTuple):
 
 def answers(numbers: Iterator[Number]) -> Iterator[Answer]:
     """What comes of each input, in turn; a worker that dies or is silent is a find too."""
+    models()  # once, before any process is forked
+    for command in cli.COMMANDS:
+        importlib.import_module(f"graphpatch.cli.{command}")
     batch: list[Number] = []
     for number in numbers:
         batch.append(number)
