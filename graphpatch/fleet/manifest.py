@@ -20,20 +20,26 @@ from graphpatch.formats.output import reported, write_file
 NAME = "graphpatch-manifest.jsonl"
 
 
-class Rules(msgspec.Struct):
+class Rules(msgspec.Struct, forbid_unknown_fields=True):
     """The rules that a line is of."""
 
+    file: str
     sha256: str
 
 
-class Line(msgspec.Struct):
-    """What must be right of a line for its output to be taken as done. A folder is anybody's."""
+class Line(msgspec.Struct, forbid_unknown_fields=True):
+    """A line. Anybody may have written it: one that is not so counts as none."""
 
+    source: str
     output: str
     version: str
-    rules: Rules | None = None
+    seconds: float
+    error: str = ""
     sha256: str = ""
     output_sha256: str = ""
+    rules: Rules | None = None
+    matches: dict[str, dict[str, int]] = {}
+    consumer: dict[str, list[str]] = {}
 
 
 class Manifest:
@@ -53,10 +59,10 @@ class Manifest:
 
     def known(self, task: Task) -> Known | None:
         """What is written of a task's output, where the same rules made it."""
-        try:
-            line = msgspec.convert(self.lines.get(self._relative(task.output)), Line)
-        except msgspec.ValidationError:
+        name = self._relative(task.output)
+        if name not in self.lines:
             return None
+        line = msgspec.convert(self.lines[name], Line)
         same = line.rules is not None and line.rules.sha256 == self.digest
         if not same or line.version != self.job.version or not line.sha256:
             return None
@@ -120,9 +126,8 @@ class Manifest:
         for text in data.split(b"\n"):
             # ValueError: not UTF-8. RecursionError: nested so deeply that nobody of us wrote it.
             with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
-                line = msgspec.json.decode(text, type=dict[str, Any])
-                if isinstance(line.get("output"), str):
-                    lines[line["output"]] = line
+                line = msgspec.json.decode(text, type=Line)
+                lines[line.output] = msgspec.json.decode(text)
         return lines
 
 
