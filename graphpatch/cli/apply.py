@@ -52,6 +52,7 @@ def command(
     as_json: bool,
     resume: bool,
     workers: Workers,
+    allow_chained: bool,
 ) -> int:
     """Patch each MODEL by the rules file RULES.
 
@@ -60,7 +61,7 @@ def command(
     """
     if allow_python and "" not in sys.path:
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
-    order = Order(rules, models, out, emit, allow_python, dry_run, resume, workers)
+    order = Order(rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained)
     if order.is_for_workers() and not (inputs or outputs):
         return apply_to_many(order, as_json, _summary)
     return _here(order, _export(inputs, outputs, models, out), as_json)

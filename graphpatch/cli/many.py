@@ -26,6 +26,12 @@ def worker_options(command: Command) -> Command:
 
     @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: all cores.")
     @click.option("--scheduler", metavar="ADDRESS", help="Workers of the Dask cluster there do it.")
+    @click.option(
+        "--allow-chained-urls",
+        "allow_chained",
+        is_flag=True,
+        help="Open what lies inside of another file: zip://m.pb::s3://bucket/all.zip.",
+    )
     @functools.wraps(command)
     def with_workers(jobs: int | None, scheduler: str | None, **options: Any) -> int:
         if jobs is not None and scheduler is not None:
