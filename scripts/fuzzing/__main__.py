@@ -31,6 +31,10 @@ TURN = (
 
 def main() -> int:
     """Try inputs until the time is over; 1 where there is a find."""
+    if sys.argv[1:2] == ["semantic"]:
+        from fuzzing import semantic
+
+        return semantic.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="scripts/fuzz")
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--seed", type=int, default=int(time.time()))
