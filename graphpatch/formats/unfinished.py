@@ -57,9 +57,13 @@ def _locked(path: Path, is_folder: bool) -> tuple[Path, int]:
             new.mkdir()
         else:
             os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        lock = os.open(new if LOCKS else os.devnull, os.O_RDONLY)
-        if not LOCKS or _is_locked(new, lock):
-            return new, lock
+        try:
+            lock = os.open(new if LOCKS else os.devnull, os.O_RDONLY)
+            if not LOCKS or _is_locked(new, lock):
+                return new, lock
+        except BaseException:  # no more files can be opened, say: then this one is nobody's
+            remove(new)
+            raise
         os.close(lock)
 
 

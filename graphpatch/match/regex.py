@@ -11,6 +11,9 @@ from graphpatch.errors import RulesError
 MOST_STEPS = 10_000
 """How large a compiled expression may be: each letter of a name costs as much at most."""
 
+LONGEST = 10_000
+"""Characters of an expression."""
+
 SHOWN = 200
 
 _LACKS = (
@@ -33,6 +36,8 @@ def whole(expression: str) -> Callable[[str], bool]:
     """
     from re2 import error as Invalid
 
+    if len(expression) > LONGEST:
+        raise RulesError(f"it has {len(expression):,} characters, and {LONGEST:,} is the most")
     repeat = _FROM_NOTHING.search(expression)
     if repeat is not None:  # RE2 reads it as these letters, Python as a repeat
         raise RulesError(f"a repeat needs its least number: write {{0{repeat[1]}}}")

@@ -64,3 +64,8 @@ def test_what_it_has_not_is_said(expression: str, message: str) -> None:
 def test_a_name_that_is_no_ascii() -> None:
     assert whole("caf.")("café")
     assert not whole("x")("\udcff")
+
+
+def test_a_long_expression_is_refused_before_it_is_compiled() -> None:
+    with pytest.raises(RulesError, match="20,000 characters, and 10,000 is the most"):
+        whole("a" * 20_000)
