@@ -7,6 +7,7 @@ long, print a control character or a message without an end.
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -26,8 +27,6 @@ from tests.test_shown import RAW, ran
 
 NAMED = os.environ.get("GRAPHPATCH_FINDINGS")
 FOLDER = Path(NAMED) if NAMED else Path(__file__).parents[2] / "shared" / "findings"
-if not FOLDER.is_dir():
-    FOLDER = Path(__file__).parents[3] / "shared" / "findings"
 MODELS = sorted(path for path in FOLDER.glob("model-*"))
 FORGED = sorted(FOLDER.glob("forged/*.pb"))
 MANIFESTS = sorted(FOLDER.glob("forged/man_*.jsonl"))

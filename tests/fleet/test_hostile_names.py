@@ -190,9 +190,8 @@ def test_a_manifest_is_a_file(folders: Order, tmp_path: Path, kind: str) -> None
         manifest.symlink_to(tmp_path / "elsewhere")
     else:
         manifest.unlink()
-        {"pipe": os.mkfifo, "folder": os.mkdir}.get(kind, lambda one: os.symlink(kind, one))(
-            manifest
-        )
+        make = {"pipe": os.mkfifo, "folder": Path.mkdir}
+        make.get(kind, lambda one: one.symlink_to(kind))(manifest)
     with pytest.raises(GraphpatchError, match="a link, a pipe or a folder; a manifest is a file"):
         done(folders)
 
