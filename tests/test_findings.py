@@ -66,12 +66,10 @@ def refuse(args: Sequence[str]) -> None:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name, patch in (
-        ("guided", '"override_gradient": "guided_relu"'),
-        ("stop", '"stop_gradient": true'),
-    ):
-        rules = f'{{"version": 1, "rules": [{{"match": {{"op": "Relu"}}, "patch": {{{patch}}}}}]}}'
-        (tmp_path / f"{name}.json").write_text(rules)
+    patches = {"guided": {"override_gradient": "guided_relu"}, "stop": {"stop_gradient": True}}
+    for name, patch in patches.items():
+        rules = {"version": 1, "rules": [{"match": {"op": "Relu"}, "patch": patch}]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(rules))
     return tmp_path
 
 
