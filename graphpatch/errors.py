@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphpatch.shown import LONG, shown
+from graphpatch.shown import LONG, one_line, shown
 
 COMPARED = 1_000  # characters of a word; to compare longer ones takes too long
 
@@ -81,4 +81,4 @@ def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
 def did_you_mean(word: str, legal: Iterable[str], most: int = 3) -> str:
     """A clause like `; nearest: Relu, Relu6`, or nothing where nothing is near."""
     found = nearest(word, legal, most)
-    return f"; nearest: {', '.join(found)}" if found else ""
+    return f"; nearest: {', '.join(map(one_line, found))}" if found else ""

@@ -96,6 +96,11 @@ def _failed(error: Exception) -> int:
         say_error(f"cannot write standard output: {error.strerror}")
     elif isinstance(error, OSError) and error.errno in TOO_MANY_FILES:
         say_error(f"the system lets no more files be opened: {error.strerror}")
+    elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("tensorflow"):
+        say_error(
+            "this runs gradients or graphs with TensorFlow, which is not installed here: pip "
+            "install 'graphpatch[tensorflow]'"
+        )
     elif isinstance(error, RecursionError):
         say_error("the input is nested more deeply than graphpatch follows")
     elif isinstance(error, MemoryError):

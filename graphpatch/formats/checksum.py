@@ -6,11 +6,13 @@ bit. It finds damage, not malice: who can change a file can change the checksum 
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from graphpatch.graph.wire import Piece, Source, Span, piece_bytes, read_span, size
+from graphpatch.errors import ModelError
+from graphpatch.graph.wire import CHANGED, Piece, Source, Span, piece_bytes, size
 
 BLOCK = 1 << 25  # bytes that one CRC is of
 READ = 1 << 18
@@ -55,10 +57,15 @@ def _block(span: Span) -> int:
 
 def _read(pieces: Sequence[Piece]) -> Iterator[memoryview]:
     """The bytes, some at a time: of a file read and not mapped, so that no page of it is kept."""
+    buffer = memoryview(bytearray(READ))
     for piece in pieces:
         if isinstance(piece, bytes) or piece.source.descriptor < 0:
             yield memoryview(piece_bytes(piece))
             continue
-        for start in range(piece.start, piece.end, READ):
-            end = min(start + READ, piece.end)
-            yield memoryview(read_span(Span(piece.source, start, end)))
+        at = piece.start
+        while at < piece.end:
+            room = buffer[: min(READ, piece.end - at)]
+            if not (count := os.preadv(piece.source.descriptor, [room], at)):
+                raise ModelError(CHANGED)
+            yield room[:count]
+            at += count

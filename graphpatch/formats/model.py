@@ -21,7 +21,7 @@ from graphpatch.formats.signature import Export
 from graphpatch.formats.unfinished import sweep
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.wire import Piece, Source
+from graphpatch.graph.wire import Piece, Source, refuse_changed
 
 # TensorFlow's checksums of saved_model.pb; they would be those of another graph.
 FINGERPRINT = "fingerprint.pb"
@@ -137,6 +137,7 @@ class Model:
         path = Path(path)
         with reported(path):
             self._refuse_input(path)
+            refuse_changed([self.source])
             if not swept:
                 sweep([path])
             if self.file:

@@ -16,29 +16,36 @@ Json = Any
 WORDS = {
     "pattern": (
         " -> ", " ->+ ", " ^-> ", "; ", "*", "Relu", "Mul", "?", "!", ":0", ":1", "[0]", "|", "a:",
-        "b:", "x:_", "_", "Const=1", "~", "=", "@", "Addons>Gelu", "AddN", "a", "b", "9" * 30, "-", "",
+        "b:", "x:_", "_", "Const=1", "~", "=", "@", "Addons>Gelu", "AddN", "a", "b", "9" * 30,
+        "-", "",
         "* -> ", "* ->+ ", "a:*?", "Identity",
     ),
     "formula": (
-        "dy", "x", "y", "x1", "dy0", "x9", "attr.alpha", "attr.", "(", ")", "+", "-", "*", "/", "**",
+        "dy", "x", "y", "x1", "dy0", "x9", "attr.alpha", "attr.", "(", ")", "+", "-", "*", "/",
+        "**",
         "<", "<=", "==", "and ", "or ", "not ", "where(", ", ", "sum(", "matmul(", "abs(", "max(",
-        "axis=0", "axis=-9", "keepdims=true", "norm(", "1e999", "1", "0.5", "9" * 400, "[", "]", "true",
+        "axis=0", "axis=-9", "keepdims=true", "norm(", "1e999", "1", "0.5", "9" * 400, "[", "]",
+        "true",
         "reshape_like(", "transpose(", "cast_like(", "1e-400", "dy ** -dy", "",
     ),
     "glob": (
-        "*", "**", "**/", "?", "/", "a", "relu", "[", "]", "[!", "a-", "\\", "(", ")", "+", ".*", "|",
+        "*", "**", "**/", "?", "/", "a", "relu", "[", "]", "[!", "a-", "\\", "(", ")", "+", ".*",
+        "|",
         "^", "$", "{1,9}", "{1000}", "(?i)", "(?=", "(?P<", "\\1", "\\d", "\\Z", "(a+)+", "é", "",
         "*a*", "(.*)*", ":0",
     ),
     "rules": (
-        '"', "{", "}", "[", "]", ",", ":", "null", "true", "-1", "1e999", "9" * 50, '"op"', '"name"',
+        '"', "{", "}", "[", "]", ",", ":", "null", "true", "-1", "1e999", "9" * 50, '"op"',
+        '"name"',
         '"match"', '"patch"', '"pattern"', '"on"', '"expect"', '"not"', '"any"', '"*"', '"zero"',
         '{"any": [', '{"not": ', "\\u0000", "\\ud800", "[" * 99, '"Relu"', '"stop_gradient"', "",
     ),
 }  # fmt: skip
 VALUES: tuple[Json, ...] = (
-    None, True, False, 0, 1, -1, 2**70, 1e308, 0.5, "", "*", "**", "Relu", "x", "out", "x:0", "main",
-    "match", "a", [], {}, ["Relu", "x"], [[1], 2], {"in": [1]}, {"op": "*"}, "\u001b[2J", "n" * 9_000,
+    None, True, False, 0, 1, -1, 2**70, 1e308, 0.5, "", "*", "**", "Relu", "x", "out", "x:0",
+        "main",
+    "match", "a", [], {}, ["Relu", "x"], [[1], 2], {"in": [1]}, {"op": "*"}, "\u001b[2J",
+    "n" * 9_000,
 )  # fmt: skip
 
 
@@ -54,7 +61,8 @@ def models_case(rng: Random) -> Case:
     others = [
         ["ops", model], ["ops", model, "**"], ["match", "r.json", model, "--explain"],
         ["revert", model, "-o", "back.pb"], ["check", "r.json", model, "-j", "1"],
-        ["diff", "whole" + suffix, model], ["doctor", model, *way], ["doctor", model, *way, "--all"],
+        ["diff", "whole" + suffix, model], ["doctor", model, *way], ["doctor", model, *way,
+            "--all"],
         ["verify", "whole" + suffix, model, "--no-run"], ["ops", model, "**", "--json"],
         ["match", model, "--pattern", rng.choice(PATTERNS)],
     ]  # fmt: skip

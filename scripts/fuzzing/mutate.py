@@ -18,8 +18,10 @@ NAMES = (
 )  # fmt: skip
 TYPES = (
     "Relu", "Mul", "AddN", "Const", "Identity", "PartitionedCall", "While", "StatelessIf", "Switch",
-    "Merge", "Enter", "Exit", "NextIteration", "IdentityN", "f", "g", "NoOp", "Placeholder", "Split",
-    "ReadFile", "Nonsense", "", "SymbolicGradient", "Case", "ConcatV2", "LoopCond", "_Arg", "_Retval",
+    "Merge", "Enter", "Exit", "NextIteration", "IdentityN", "f", "g", "NoOp", "Placeholder",
+    "Split",
+    "ReadFile", "Nonsense", "", "SymbolicGradient", "Case", "ConcatV2", "LoopCond", "_Arg",
+    "_Retval",
 )  # fmt: skip
 
 Change = Callable[[Any, Random], None]

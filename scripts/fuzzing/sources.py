@@ -19,11 +19,13 @@ RULES: list[dict[str, Any]] = [
     {"match": {"op": ["Relu", "Relu6"]}, "patch": {"override_gradient": "guided_relu"}},
     {"match": {"op": "*Relu*"}, "patch": {"override_gradient": "zero"}, "emit": "attr"},
     {"match": {"name": "**"}, "patch": {"stop_gradient": True}},
-    {"match": {"op": "Mul"}, "patch": {"filter_gradient": {"reverse": {"strength": 0.3}}, "at": "inputs"}},
+    {"match": {"op": "Mul"}, "patch": {"filter_gradient": {"reverse": {"strength": 0.3}},
+        "at": "inputs"}},
     {"match": {"name_regex": ".*(relu|round|add).*"}, "patch": {"straight_through": True}},
     {"match": {"op": ["Mul", "Add", "AddV2", "Sub"]},
      "patch": {"override_gradient": {"formula": ["dy * x1", None]}}},
-    {"match": {"any": [{"op": "Relu"}, {"op": "Tanh"}]}, "patch": {"surrogate_gradient": "tanh(4 * x)"}},
+    {"match": {"any": [{"op": "Relu"}, {"op": "Tanh"}]},
+        "patch": {"surrogate_gradient": "tanh(4 * x)"}},
     {"match": {"op": "Relu"}, "patch": {"backward_as": {"input": 0}}},
     {"match": {"pattern": "Conv2D|MatMul|Mul -> act:Relu|Relu6"},
      "patch": {"stop_gradient": True, "on": "act"}},
@@ -44,7 +46,8 @@ PATTERNS = [
 ]  # fmt: skip
 
 FORMULAS = [
-    "dy * x1", "where(x > 0 and dy > 0, dy, 0)", "dy * (y + 1)", "sum(dy * x, axis=-1, keepdims=true)",
+    "dy * x1", "where(x > 0 and dy > 0, dy, 0)", "dy * (y + 1)", "sum(dy * x, axis=-1,
+    keepdims=true)",
     "clip(dy, -1, 1) ** 2", "attr.alpha * dy", "where(norm(dy) == 0, 0, dy / norm(dy))",
     "matmul(dy, transpose(x1))", "dy0 + dy1", "-3.5e-2 * dy", "max(abs(x), from_axis=1)",
 ]  # fmt: skip
@@ -87,7 +90,7 @@ def models() -> list[tuple[str, bytes]]:
                     {"b": "m:z:0"},
                 ),
             ],
-        ),  # fmt: skip
+        ),
         "wide": graphdef(
             node("x", "Placeholder"),
             *(node(f"s/r{k}", "Relu", "x") for k in range(20)),
