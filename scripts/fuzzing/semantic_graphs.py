@@ -1,4 +1,4 @@
-"""Random graphs that TensorFlow runs, and what their gradients are under TensorFlow's own overrides.
+"""Random graphs that TensorFlow runs, and their gradients under TensorFlow's own overrides.
 
 `python -m fuzzing.semantic_graphs build FOLDER SEED FIRST COUNT` writes each as a GraphDef, with
 its output and its gradients where op types are overridden; `run FOLDER` imports what graphpatch

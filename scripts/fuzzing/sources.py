@@ -46,8 +46,8 @@ PATTERNS = [
 ]  # fmt: skip
 
 FORMULAS = [
-    "dy * x1", "where(x > 0 and dy > 0, dy, 0)", "dy * (y + 1)", "sum(dy * x, axis=-1,
-    keepdims=true)",
+    "dy * x1", "where(x > 0 and dy > 0, dy, 0)", "dy * (y + 1)",
+    "sum(dy * x, axis=-1, keepdims=true)",
     "clip(dy, -1, 1) ** 2", "attr.alpha * dy", "where(norm(dy) == 0, 0, dy / norm(dy))",
     "matmul(dy, transpose(x1))", "dy0 + dy1", "-3.5e-2 * dy", "max(abs(x), from_axis=1)",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The fuzzers: they see each kind of fault; and they find none, for two minutes, where it is slow."""
+"""The fuzzers: they see each kind of fault; and in two minutes (where slow) they find none."""
 
 from __future__ import annotations
 
