@@ -9,7 +9,7 @@ from typing import Any
 
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Export, Model, load
-from graphpatch.formats.before import write_down
+from graphpatch.formats.before import checksum_begun, write_down
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
@@ -42,10 +42,12 @@ def apply(
     """
     loaded = model if isinstance(model, Model) else load(model, progress)
     try:
+        digest = checksum_begun(loaded)
         patched = loaded.copy() if export is None else loaded.exported(export)
         notes = check_all(as_rules(rules), patched.graphs)
         steps = _take_all(as_rules(rules), patched.graphs, progress)
-        write_down(loaded, patched, {rule.author.id: rule.told for rule in as_rules(rules)})
+        told = {rule.author.id: rule.told for rule in as_rules(rules)}
+        write_down(loaded, patched, told, digest)
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
     return Result(patched, _report(loaded, patched, [*notes, *patched.notes()], steps))

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from graphpatch.shown import LONG, one_line, shown
+
+COMPARED = 1_000  # characters of a word; to compare longer ones takes too long
+
 
 class GraphpatchError(Exception):
-    """The user's input is at fault. The message says what, where, and what would be legal."""
+    """The user's input is at fault. The message says what, where, and what would be legal.
+
+    Names of the model in it are safe to print: control characters are escaped, and it has at most
+    some thousand characters.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return shown(super().__str__(), LONG)
 
 
 class ModelError(GraphpatchError):
@@ -57,7 +68,9 @@ class FleetError(GraphpatchError):
 
 def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
     """The legal words closest to `word`, best first; equal ones apart from case come before all."""
-    legal = list(dict.fromkeys(legal))
+    legal = [one for one in dict.fromkeys(legal) if len(one) <= COMPARED]
+    if len(word) > COMPARED:
+        return []
     same = [candidate for candidate in legal if candidate.lower() == word.lower()]
     import difflib  # here: a command that finds no fault does without
 
@@ -68,4 +81,4 @@ def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
 def did_you_mean(word: str, legal: Iterable[str], most: int = 3) -> str:
     """A clause like `; nearest: Relu, Relu6`, or nothing where nothing is near."""
     found = nearest(word, legal, most)
-    return f"; nearest: {', '.join(found)}" if found else ""
+    return f"; nearest: {', '.join(map(one_line, found))}" if found else ""

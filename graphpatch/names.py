@@ -39,7 +39,12 @@ def parse(text: str) -> TensorName:
     if not rest:
         return TensorName(op)
     arg, _, index = rest.rpartition(":")
-    return TensorName(op, int(index) if index.isdigit() else 0, arg)
+    return TensorName(op, int(index) if is_index(index) else 0, arg)
+
+
+def is_index(text: str) -> bool:
+    """Whether a text is the number of an output, and no more than that."""
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def op_of(text: str) -> str:

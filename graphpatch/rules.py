@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -19,6 +19,8 @@ from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import WHOLE, Between, Link, Match, Near, OneOf, Pattern, Texts, texts
 from graphpatch.patches import KINDS, Patch, WholePatch
+
+DEEPEST = 120  # levels of JSON; each match in another one is at least one
 
 Emit = Literal["auto", "function", "attr"]
 EMITS = get_args(Emit)
@@ -123,6 +125,8 @@ def rules_from(document: Any, emit: str | None = None, allow_python: bool = Fals
     if isinstance(document, Sequence) and not isinstance(document, str):
         document = {"version": 1, "rules": document}
     try:
+        if _depth(document) > DEEPEST:
+            raise RulesError(f"it is nested more than {DEEPEST} levels deep")
         file = msgspec.convert(document, RulesFile)
     except msgspec.ValidationError as error:
         raise RulesError(_legal(str(error))) from None
@@ -136,12 +140,29 @@ def schema() -> dict[str, Any]:
     return msgspec.json.schema(RulesFile)
 
 
+def _depth(document: Any) -> int:
+    """How many lists and objects lie in each other, counted up to one too many."""
+    level, depth = [document], 0
+    while level and depth <= DEEPEST:
+        level = [one for some in level for one in _inside(some)]
+        depth += 1
+    return depth
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
 def _decoded(raw: bytes) -> Any:
     try:
         document = msgspec.json.decode(raw.decode())
         # msgspec lets the last of two equal keys win, and a rule would do half of what it says.
         json.loads(raw, object_pairs_hook=_unique)
         return document
+    except RecursionError:
+        raise RulesError("it is nested too deeply: rules have some levels, not hundreds") from None
     except UnicodeDecodeError as error:
         if b"\0" in raw:
             raise RulesError("no rules file, but binary; rules come first, models after") from None

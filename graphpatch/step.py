@@ -16,6 +16,7 @@ from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import Found, find
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import JointPatch, NotedPatch, WholePatch
+from graphpatch.patches.flow import refuse_malformed
 from graphpatch.patches.group import grouped
 from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.order import refuse_ambiguous
@@ -53,8 +54,9 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
         found = [(graph, find(graph, rule.match, rule.on)) for graph in graphs]
         _expected(rule, graphs, sum(one.count for _, one in found))
         nodes = [node for _, one in found for node in one.nodes]
-        if not isinstance(rule.patch, JointPatch):
-            for node in nodes:
+        for node in nodes:
+            refuse_malformed(node)
+            if not isinstance(rule.patch, JointPatch):
                 refuse_shadowed(node)
         for _, one in found:
             refuse_hidden(one.nodes)

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+LONGEST_TEXT = 10_000
+"""Characters of a text. What people write has a few hundred."""
+
+LONGEST_NUMBER = 400
+"""Characters of a number: the largest that a float64 holds has 309 digits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Token:

@@ -81,7 +81,7 @@ def function(
 
 def v1_loop(reads: str, *inside: NodeDef, decides: str = "merge", gives: str) -> list[NodeDef]:
     """A v1 loop of one variable, which goes on while `decides` is finite, with ops in it."""
-    context = {"frame_name": "loop", "is_constant": False, "parallel_iterations": 1}
+    context: dict[str, Any] = {"frame_name": "loop", "is_constant": False, "parallel_iterations": 1}
     return [
         node("enter", "Enter", reads, **context),
         node("merge", "Merge", "enter", "next", N=2),

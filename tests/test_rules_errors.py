@@ -94,12 +94,12 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "a regular expression": (
         [rule(name="mine", match={"name_regex": "(a"})],
         "rules[0] ('mine'): name_regex '(a' is no regular expression:"
-        " missing ), unterminated subpattern at position 0",
+        " missing ): (a (in RE2's syntax)",
     ),
     "a regular expression inside": (
         [matched(**{"not": {"name_regex": "*"}})],
         "rules[0] ('rule 1'): name_regex '*' is no regular expression:"
-        " nothing to repeat at position 0",
+        " no argument for repetition operator: * (in RE2's syntax)",
     ),
     # patch
     "no kind": (

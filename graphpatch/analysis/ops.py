@@ -59,9 +59,9 @@ def _in_body(body: Body, text: str) -> Iterator[Node]:
         if text in body.by_name:
             yield Node(body, body.by_name[text])
         return
-    pattern = glob.compiled(text)
+    meant = glob.compiled(text)
     for index, name in enumerate(body.heads.names):
-        if pattern.fullmatch(name):
+        if meant(name):
             yield Node(body, index)
 
 

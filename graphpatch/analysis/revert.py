@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphpatch.errors import GraphpatchError, PatchError, did_you_mean
+from graphpatch.analysis.unsafe import unsafe
+from graphpatch.errors import GraphpatchError, ModelError, PatchError, did_you_mean
 from graphpatch.formats import Model
-from graphpatch.formats.before import as_before, opened_again, refuse_exported
+from graphpatch.formats.before import as_before, checked, opened_again, refuse_exported
 from graphpatch.graph import provenance
+from graphpatch.graph.check import check
 from graphpatch.graph.graph import Graph, TakenBack
 from graphpatch.graph.origin import origin, origin_node, write_origin
 from graphpatch.graph.provenance import Entry
@@ -26,13 +28,14 @@ class Reverted:
     report: dict[str, Any]
 
 
-def revert(model: Model, rule: str | None = None) -> Reverted:
+def revert(model: Model, rule: str | None = None, allow_changed: bool = False) -> Reverted:
     """Take back all that rules did to a model, or what the rules of one name did.
 
     The model that came in is left as it was. Without any rule left it is what it was before the
     first, byte for byte; a text file is the same message. Raises PatchError where no rule was
     applied, or another builds on what is to be taken off; ModelError where the model was changed
-    by others so that it would break.
+    by others so that it would break, or so that its original cannot be had: where `allow_changed`,
+    a note says that instead.
     """
     try:
         reverted = opened_again(model)
@@ -41,8 +44,12 @@ def revert(model: Model, rule: str | None = None) -> Reverted:
         refuse_exported(model)
         undone = [one for graph in reverted.graphs for one in _revert(graph, rule)]
         left = {name for graph in reverted.graphs for name in _rules(graph)}
+        for graph in reverted.graphs:
+            check(graph)
+        notes = [note for graph in reverted.graphs for note in _unsafe(graph, undone)]
         if not left:
             reverted = as_before(reverted)
+            notes += _notes(reverted, allow_changed)
     except GraphpatchError as error:
         raise type(error)(f"{model.path}: {error}") from error
     report = {
@@ -53,7 +60,7 @@ def revert(model: Model, rule: str | None = None) -> Reverted:
             "dropped": sum(len(one.dropped) for one in undone),
         },
         "nodes": {"before": model.node_count, "after": reverted.node_count},
-        "notes": [] if left else list(dict.fromkeys(_notes(reverted))),
+        "notes": list(dict.fromkeys(notes)),
     }
     return Reverted(reverted, report)
 
@@ -98,14 +105,48 @@ def _keep_origin(graph: Graph, record: Entry) -> None:
     write_origin(node.body, node.index, {**record, "rules": kept})
 
 
-def _notes(model: Model) -> Iterator[str]:
-    """What keeps a model from being its original byte for byte."""
-    for graph in model.graphs:
-        record = graph.undone.origin if graph.undone is not None else {}
-        if model.is_text or record.get("text"):
-            yield "as text it is the message that it was; how that was written out is not kept"
-        elif "size" in record and record["size"] != size(model.pieces()):
-            yield (
-                f"the original had {record['size']} bytes, this has {size(model.pieces())}: "
-                f"something else wrote the file since the first rule"
+def _unsafe(graph: Graph, undone: Sequence[UndoneBody]) -> Iterator[str]:
+    """That ops are back which do more than compute."""
+    for one in undone:
+        names = [node.name for node in one.nodes.values() if node.op != node.node.op]
+        body = graph.body(one.body.label) if names and one.body.label in _labels(graph) else None
+        for node in (body.node(name) for name in names) if body is not None else ():
+            if (found := unsafe(node)) is not None:
+                yield f"{found}, as it did in the function that took its place"
+
+
+def _labels(graph: Graph) -> set[str]:
+    return {body.label for body in graph.bodies}
+
+
+def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
+    """What keeps a model from being its original byte for byte, or from being known to be."""
+    if any(model.is_text or _origin(graph).get("text") for graph in model.graphs):
+        yield "as text it is the message that it was; how that was written out is not kept"
+    same = checked(model)
+    if same is None:
+        yield (
+            "whether it is the original cannot be checked: no checksum of it was written down "
+            "(graphpatch 0.1 wrote none), or it was written as text since"
+        )
+    elif not same:
+        said = (
+            f"{_sizes(model)}, and its checksum is another one: something other than graphpatch "
+            f"changed the file after the first rule"
+        )
+        if not allow_changed:
+            raise ModelError(
+                f"the original cannot be had from it: {said}; --allow-changed writes it without "
+                f"the rules all the same (in Python: allow_changed=True)"
             )
+        yield f"this is not the original: {said}"
+
+
+def _origin(graph: Graph) -> Entry:
+    return dict(graph.undone.origin) if graph.undone is not None else {}
+
+
+def _sizes(model: Model) -> str:
+    before = next((_origin(one)["size"] for one in model.graphs if "size" in _origin(one)), None)
+    now = size(model.pieces())
+    return f"the original had {now if before is None else before} bytes, this has {now}"

@@ -54,7 +54,9 @@ def words(patch: Mapping[str, Any] | None) -> str:
     """A patch in words: `guided_relu`, `filter_gradient clip(min=-1, max=1) at inputs`."""
     if not patch:
         return "changed"
-    kind = next(key for key in patch if key not in OPTIONS)
+    kind = next((key for key in patch if key not in OPTIONS), None)
+    if kind is None:
+        return "changed"
     told = _value(patch[kind])
     told = told if kind == "override_gradient" else f"{kind} {told}".rstrip()
     options = [f" {key} {_value(patch[key])}" for key in OPTIONS if key in patch]

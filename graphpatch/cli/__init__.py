@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import io
 import sys
 
 import click
 
 import graphpatch
+from graphpatch.cli.cut_short import report_cut_short
+from graphpatch.cli.say import say_error, say_lines
 from graphpatch.errors import GraphpatchError
 
 COMMANDS = {
@@ -28,6 +31,7 @@ COMMANDS = {
 }
 
 USAGE, BUG, INTERRUPTED = 2, 3, 130
+TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -61,17 +65,17 @@ def main() -> None:
     """Run the command line. Exit 0: done; 1: the input is at fault; 2: wrong usage; 3: a bug."""
     # A process that reads one graph makes millions of objects and no garbage in cycles.
     gc.disable()
+    report_cut_short()
     sys.exit(_run())
 
 
 def _run() -> int:
     try:
         code = cli.main(standalone_mode=False)
-    except GraphpatchError as error:
-        click.echo(f"graphpatch: {error}", err=True)
-        return error.exit_code
     except click.ClickException as error:
-        error.show()
+        text = io.StringIO()
+        error.show(text)
+        say_lines(text.getvalue().splitlines(), err=True)
         return USAGE
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -79,12 +83,32 @@ def _run() -> int:
         sys.stderr.close()
         return 1
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            click.echo(f"graphpatch: cannot write standard output: {error.strerror}", err=True)
-            return GraphpatchError.exit_code
+        return _failed(error)
+    return code if isinstance(code, int) else 0
+
+
+def _failed(error: Exception) -> int:
+    """Say what went wrong; the exit code for it."""
+    if isinstance(error, GraphpatchError):
+        say_error(error)
+        return error.exit_code
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        say_error(f"cannot write standard output: {error.strerror}")
+    elif isinstance(error, OSError) and error.errno in TOO_MANY_FILES:
+        say_error(f"the system lets no more files be opened: {error.strerror}")
+    elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("tensorflow"):
+        say_error(
+            "this runs gradients or graphs with TensorFlow, which is not installed here: pip "
+            "install 'graphpatch[tensorflow]'"
+        )
+    elif isinstance(error, RecursionError):
+        say_error("the input is nested more deeply than graphpatch follows")
+    elif isinstance(error, MemoryError):
+        say_error("there is not enough memory for this input")
+    else:
         import traceback
 
-        traceback.print_exc()
-        click.echo("graphpatch: this is a bug of graphpatch; please report the above", err=True)
+        say_lines(traceback.format_exc().splitlines(), err=True)
+        say_error("this is a bug of graphpatch; please report the above")
         return BUG
-    return code if isinstance(code, int) else 0
+    return GraphpatchError.exit_code

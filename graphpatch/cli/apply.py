@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -16,6 +15,7 @@ import click
 from graphpatch.application import Result, apply
 from graphpatch.cli.many import apply_to_many, worker_options
 from graphpatch.cli.progress import bar
+from graphpatch.cli.say import say_error, say_json, say_lines
 from graphpatch.cli.writing import write
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.fleet.order import Order, Workers
@@ -61,6 +61,7 @@ def command(
     as_json: bool,
     resume: bool,
     workers: Workers,
+    allow_chained: bool,
 ) -> int:
     """Patch each MODEL by the rules file RULES.
 
@@ -69,7 +70,7 @@ def command(
     """
     if allow_python and "" not in sys.path:
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
-    order = Order(rules, models, out, emit, allow_python, dry_run, resume, workers)
+    order = Order(rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained)
     if loss and not rebuild_gradients:
         raise click.UsageError("--loss goes with --rebuild-gradients")
     if order.is_for_workers() and not (inputs or outputs):
@@ -98,12 +99,12 @@ def _here(order: Order, export: Export | None, as_json: bool, losses: list[str] 
             reports.append(_patch(loaded, model, target, dry_run, export, losses))
         except GraphpatchError as error:
             errors.append({"model": model, "error": str(error)})
-            click.echo(f"graphpatch: {error}", err=True)
+            say_error(error)
         else:
             if not as_json:
-                click.echo(_summary(reports[-1]), err=piped)
+                say_lines(_summary(reports[-1]), err=piped)
     if as_json:
-        click.echo(json.dumps({"outputs": reports, **({"errors": errors} if errors else {})}))
+        say_json({"outputs": reports, **({"errors": errors} if errors else {})})
     return 1 if errors else 0
 
 
@@ -218,7 +219,7 @@ def folded(notes: Iterable[str]) -> list[str]:
     ]
 
 
-def _summary(report: dict[str, Any]) -> str:
+def _summary(report: dict[str, Any]) -> list[str]:
     lines = [f"{report['model']} -> {report['output'] or '(dry run, nothing written)'}"]
     width = max(len(rule["name"]) for rule in report["rules"])
     for rule in report["rules"]:
@@ -231,4 +232,4 @@ def _summary(report: dict[str, Any]) -> str:
         lines.append("  whoever loads it registers these gradients first, for ours by")
         lines.append(f"  graphpatch.register_gradients({report['output']!r}):")
         lines += [f"    {key}" for key in report["consumer"]["session"]]
-    return "\n".join(lines + [f"  note: {text}" for text in folded(report["notes"])])
+    return lines + [f"  note: {text}" for text in folded(report["notes"])]

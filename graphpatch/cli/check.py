@@ -20,7 +20,12 @@ from graphpatch.fleet.order import Order, Workers
 )
 @worker_options
 def command(
-    rules: str, models: tuple[str, ...], allow_python: bool, as_json: bool, workers: Workers
+    rules: str,
+    models: tuple[str, ...],
+    allow_python: bool,
+    as_json: bool,
+    workers: Workers,
+    allow_chained: bool,
 ) -> int:
     """Exit 1 where a MODEL does not have the rules of RULES applied. Nothing is written.
 
@@ -28,10 +33,12 @@ def command(
     """
     if "-" in models and len(models) > 1:
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
-    order = Order(rules, models, allow_python=allow_python, workers=workers)
+    order = Order(
+        rules, models, allow_python=allow_python, workers=workers, allow_chained=allow_chained
+    )
     total, results = check(order)
     return told(total, results, as_json, _applied, "with the rules applied")
 
 
-def _applied(report: dict[str, Any]) -> str:
-    return f"{report['model']}: applied"
+def _applied(report: dict[str, Any]) -> list[str]:
+    return [f"{report['model']}: applied"]

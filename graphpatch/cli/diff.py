@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from graphpatch.analysis.diff import diff
 from graphpatch.cli.progress import bar
+from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
 
 SHOWN = 20
@@ -25,9 +25,9 @@ def command(one: str, other: str, every: bool, as_json: bool) -> int:
     with bar() as progress:
         found = diff(load(one, progress), load(other, progress))
     if as_json:
-        click.echo(json.dumps({"a": one, "b": other, **found}))
+        say_json({"a": one, "b": other, **found})
     else:
-        click.echo("\n".join(_text(found, every)))
+        say_lines(_text(found, every))
     return 0 if found["equal"] else 1
 
 
@@ -39,7 +39,7 @@ def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
         "removed": _op,
         "added": _op,
         "renamed": lambda one: f"{_op(one)} -> {one['to']}",
-        "changed": lambda one: "\n    ".join([_op(one), *one["changes"]]),
+        "changed": _op,
         "functions": lambda one: f"{one['name']}: {one['change']}",
         "other": str,
     }
@@ -47,9 +47,16 @@ def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
         listed = found[kind] if every else found[kind][:SHOWN]
         if listed:
             yield f"{kind}: {len(found[kind])}"
-            yield from (f"  {show(one)}" for one in listed)
+            for one in listed:
+                yield f"  {show(one)}"
+                yield from (f"    {how}" for how in _how(kind, one))
         if len(listed) < len(found[kind]):
             yield f"  and {len(found[kind]) - len(listed)} more; --all lists them"
+
+
+def _how(kind: str, one: Any) -> list[str]:
+    """What there is to say of a listed change below its line."""
+    return list(one["changes"]) if kind == "changed" else []
 
 
 def _op(one: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from graphpatch.analysis.doctor.survey import Seen, survey
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.cli.doctor_pairs import left_out, shown
 from graphpatch.cli.progress import bar
+from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
 from graphpatch.formats import Model, load
 from graphpatch.formats.output import write_file
@@ -66,9 +67,9 @@ def command(
     if fixed is not None and rules is not None:
         _write(rules, model, fixed)
     if as_json:
-        click.echo(json.dumps(_document(model, seen, ran, fixed, rules)))
+        say_json(_document(model, seen, ran, fixed, rules))
     else:
-        click.echo("\n".join(_text(loaded, seen, ran, fixed, rules, every)))
+        say_lines(_text(loaded, seen, ran, fixed, rules, every))
 
 
 def _refuse_unsafe(seen: Sequence[Seen], allow: bool) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 
 import click
 
 from graphpatch.analysis import gradients
+from graphpatch.cli.say import say_json, say_lines
 from graphpatch.gradients.library import LIBRARY, Entry
 
 WIDTH = 92
@@ -21,11 +21,11 @@ def command(name: str | None, as_json: bool) -> None:
     entries = [gradients.find(name)] if name else list(LIBRARY.values())
     if as_json:
         described = [gradients.describe(entry) for entry in entries]
-        click.echo(json.dumps({"gradients": described}))
+        say_json({"gradients": described})
     elif name:
-        click.echo(_whole(entries[0]))
+        say_lines(_whole(entries[0]).split("\n"))
     else:
-        click.echo("\n".join(_line(entry) for entry in entries))
+        say_lines(line for entry in entries for line in _line(entry).split("\n"))
 
 
 def _line(entry: Entry) -> str:

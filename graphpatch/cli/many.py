@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphpatch.cli.progress import bar
+from graphpatch.cli.say import say, say_error, say_json, say_lines
 from graphpatch.fleet.order import Order, Workers
 
 if TYPE_CHECKING:
     from graphpatch.fleet.task import Done
 
 BUG = 3
-Say = Callable[[dict[str, Any]], str]
+Tell = Callable[[dict[str, Any]], list[str]]
 Command = Callable[..., int]
 
 
@@ -26,6 +26,12 @@ def worker_options(command: Command) -> Command:
 
     @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: all cores.")
     @click.option("--scheduler", metavar="ADDRESS", help="Workers of the Dask cluster there do it.")
+    @click.option(
+        "--allow-chained-urls",
+        "allow_chained",
+        is_flag=True,
+        help="Open what lies inside of another file: zip://m.pb::s3://bucket/all.zip.",
+    )
     @functools.wraps(command)
     def with_workers(jobs: int | None, scheduler: str | None, **options: Any) -> int:
         if jobs is not None and scheduler is not None:
@@ -35,10 +41,10 @@ def worker_options(command: Command) -> Command:
     return with_workers
 
 
-def apply_to_many(order: Order, as_json: bool, say: Say) -> int:
+def apply_to_many(order: Order, as_json: bool, tell: Tell) -> int:
     """`apply` where there are many models, or some lie elsewhere.
 
-    Models that were named one by one are told of together, in their order: by `say`, or in one
+    Models that were named one by one are told of together, in their order: by `tell`, or in one
     JSON document.
     """
     from graphpatch.fleet.execute import patch
@@ -56,11 +62,11 @@ def apply_to_many(order: Order, as_json: bool, say: Say) -> int:
     ended.sort(key=lambda done: done.task.place)
     for done in ended:
         if done.error:
-            click.echo(f"graphpatch: {done.error}", err=True)
+            say_error(done.error)
         elif not as_json:
-            click.echo(say(done.report))
+            say_lines(tell(done.report))
     if as_json:
-        click.echo(json.dumps(document(ended)))
+        say_json(document(ended))
     return exit_code(ended)
 
 
@@ -71,20 +77,17 @@ def document(ended: list[Done]) -> dict[str, Any]:
     return {"outputs": reports, **({"errors": errors} if errors else {})}
 
 
-def told(total: int, results: Iterator[Done], as_json: bool, say: Say, verb: str) -> int:
+def told(total: int, results: Iterator[Done], as_json: bool, tell: Tell, verb: str) -> int:
     """Print what became of each model, and a summary on stderr; the exit code of the command."""
     ended: list[Done] = []
     with bar(of_many=True) as progress:
         for done in results:
             ended.append(done)
             if as_json:
-                click.echo(json.dumps(line(done)))
+                say_json(line(done))
             elif not done.error:
-                click.echo(
-                    f"{done.task.model}: {done.passed_over}"
-                    if done.passed_over
-                    else say(done.report)
-                )
+                passed = [f"{done.task.model}: {done.passed_over}"] if done.passed_over else []
+                say_lines(passed or tell(done.report))
             if progress is not None:
                 progress("models", len(ended), total)
     _summary(ended, verb)
@@ -115,16 +118,16 @@ def _summary(ended: list[Done], verb: str) -> None:
     counts += [f"{passed} passed over"] if passed else []
     counts += [f"{len(failed)} failed"] if failed else []
     models = "1 model" if len(ended) == 1 else f"{len(ended)} models"
-    click.echo(f"{models}: {', '.join(counts)}", err=True)
+    say(f"{models}: {', '.join(counts)}", err=True)
     for done in sorted(failed, key=lambda done: done.task.place):
-        click.echo(f"graphpatch: {done.error}", err=True)
+        say_error(done.error)
 
 
-def patched(report: dict[str, Any]) -> str:
+def patched(report: dict[str, Any]) -> list[str]:
     """One line on a model that was patched."""
     types = Counter(match["type"] for rule in report["rules"] for match in rule["matches"])
     listed = ", ".join(f"{count} {op}" for op, count in sorted(types.items())) or "no ops"
-    return f"{report['model']} -> {report['output'] or '(dry run, nothing written)'}  {listed}"
+    return [f"{report['model']} -> {report['output'] or '(dry run, nothing written)'}  {listed}"]
 
 
 def refuse(order: Order) -> None:

@@ -11,6 +11,7 @@ import click
 from graphpatch.analysis.matching import Matched, match_only, match_rules
 from graphpatch.analysis.saved import as_rules_file
 from graphpatch.cli.progress import bar
+from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
 from graphpatch.formats import load
 from graphpatch.formats.output import write_file
@@ -55,9 +56,9 @@ def command(
             if save:
                 _save(save, as_rules_file(rules, model), paths)
     if as_json:
-        click.echo(json.dumps({"model": paths[-1], "rules": [_document(one) for one in found]}))
+        say_json({"model": paths[-1], "rules": [_document(one) for one in found]})
     else:
-        click.echo("\n".join(_text(one) for one in found))
+        say_lines(line for one in found for line in _text(one))
     return 1 if any(one.error for one in found) else 0
 
 
@@ -81,14 +82,14 @@ def _document(matched: Matched) -> dict[str, Any]:
     return {**document, "error": matched.error or None}
 
 
-def _text(matched: Matched) -> str:
+def _text(matched: Matched) -> list[str]:
     count = len(matched.matches)
     title = [f"{matched.rule or 'matched'}: {count} op{'' if count == 1 else 's'}"]
     lines = [f"  {_match(one)}" for one in matched.matches]
     lines += [f"  note: {text}" for text in matched.left_out]
     lines += [f"  error: {matched.error}"] if matched.error else []
-    lines += [matched.misses] if matched.misses else []
-    return "\n".join(title + lines)
+    lines += matched.misses.split("\n") if matched.misses else []
+    return title + lines
 
 
 def _match(one: dict[str, Any]) -> str:

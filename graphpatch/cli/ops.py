@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from graphpatch.analysis import ops
 from graphpatch.cli.progress import bar
+from graphpatch.cli.say import say, say_json, say_lines
 from graphpatch.differentiation import flow
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
@@ -21,6 +23,8 @@ IN_WORDS = {
     "function": "that of the function it calls",
     "unknown": "unknown: the op type is not TensorFlow's",
 }
+
+WIDEST = 60  # characters of an op type that the column after it makes room for
 
 GIVEN = {"none": "None", "zero": "zero"}
 
@@ -43,9 +47,9 @@ def command(model: str, names: tuple[str, ...], every: bool, as_json: bool) -> N
     if as_json:
         document = {"model": model, "format": loaded.format, "types": ops.count_types(loaded)}
         listed = {"ops": described} if names or every else {}
-        click.echo(json.dumps({**document, **listed}))
+        say_json({**document, **listed})
     elif nodes or faults:
-        click.echo("\n\n".join(_block(one) for one in described))
+        say_lines(_blocks(described))
     else:
         _print_types(loaded)
     if faults:
@@ -57,23 +61,30 @@ def _say_notes(model: Model) -> None:
         try:
             check(graph)
         except ModelError as error:
-            click.echo(f"note: {model.path}: {error}", err=True)
+            say(f"note: {model.path}: {error}", err=True)
         for text in foreign(graph):
-            click.echo(f"note: {text}", err=True)
+            say(f"note: {text}", err=True)
 
 
 def _print_types(model: Model) -> None:
     counts = ops.count_types(model)
     functions = sum(len(graph.functions) for graph in model.graphs)
     inside = f", {functions} functions" if functions else ""
-    click.echo(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
-    width = max(map(len, counts), default=0)
+    say(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
+    width = min(WIDEST, max(map(len, counts), default=0))
     for op, count in counts.items():
         words = _own(ops.type_gradient(model.graphs[0].library.opdef(op)), flow.gives(op))
-        click.echo(f"{count:8}  {op:{width}}  {words}")
+        say(f"{count:8}  {op:{width}}  {words}")
 
 
-def _block(op: dict[str, Any]) -> str:
+def _blocks(described: list[dict[str, Any]]) -> Iterator[str]:
+    """Ops one below the other, with an empty line between."""
+    for place, op in enumerate(described):
+        yield from [""] if place else []
+        yield from _block(op)
+
+
+def _block(op: dict[str, Any]) -> list[str]:
     place = "" if op["body"] == "main" else f"  in function {op['body']}"
     lines = [f"{op['name']}{place}", f"  type      {op['type']}"]
     lines += _listed("inputs", op["inputs"])
@@ -81,7 +92,7 @@ def _block(op: dict[str, Any]) -> str:
     lines += _listed("attrs", [f"{key} = {_short(value)}" for key, value in op["attrs"].items()])
     lines.append(f"  gradient  {_gradient(op['gradient'])}")
     changed = dict.fromkeys(f"{one['did']}, by rule {one['rule']!r}" for one in op["changed"])
-    return "\n".join([*lines, *_listed("changed", list(changed))])
+    return [*lines, *_listed("changed", list(changed))]
 
 
 def _listed(title: str, values: list[str]) -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 import msgspec
 
 from graphpatch.analysis import patterns
+from graphpatch.cli.say import say_json, say_lines
 from graphpatch.match.ready import READY, Form, Ready, named
 
 
@@ -19,20 +18,20 @@ def command(name: str | None, as_json: bool) -> None:
     entries = [named(name.removeprefix("@"))] if name else list(READY.values())
     if as_json:
         described = [patterns.describe(entry) for entry in entries]
-        click.echo(json.dumps({"patterns": described}))
+        say_json({"patterns": described})
     elif name:
-        click.echo(_whole(entries[0]))
+        say_lines(_whole(entries[0]))
     else:
-        click.echo("\n".join(f"@{entry.name}\n    {entry.purpose}" for entry in entries))
+        say_lines(text for one in entries for text in (f"@{one.name}", f"    {one.purpose}"))
 
 
-def _whole(entry: Ready) -> str:
+def _whole(entry: Ready) -> list[str]:
     title = [
         f"@{entry.name}",
         f"  for    {entry.purpose}",
         f"  on     {', '.join(entry.captures())}",
     ]
-    return "\n".join(title + [line for form in entry.forms for line in _form(form)])
+    return title + [line for form in entry.forms for line in _form(form)]
 
 
 def _form(form: Form) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from graphpatch.analysis.revert import revert
 from graphpatch.cli.progress import bar
+from graphpatch.cli.say import say_json, say_lines
 from graphpatch.cli.writing import write
 from graphpatch.formats import Model, load
 
@@ -18,16 +18,24 @@ from graphpatch.formats import Model, load
 @click.argument("model", metavar="PATCHED")
 @click.option("-o", "--output", "out", help="File or folder to write; `-` is standard output.")
 @click.option("--rule", metavar="NAME", help="Take off this rule alone, and leave the others.")
+@click.option("--allow-changed", is_flag=True, help="Though others changed the file since.")
 @click.option("--dry-run", is_flag=True, help="Do all but write.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(model: str, out: str | None, rule: str | None, dry_run: bool, as_json: bool) -> None:
+def command(
+    model: str,
+    out: str | None,
+    rule: str | None,
+    allow_changed: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Write the original of the model PATCHED, byte for byte, from what the file tells of it.
 
     Writes NAME.reverted.pb beside NAME.patched.pb where -o is silent, never over its input.
     """
     with bar() as progress:
         patched = load(model, progress)
-        found = revert(patched, rule)
+        found = revert(patched, rule, allow_changed)
         output = None if dry_run else out or _beside(patched, found.model)
         piped = output == "-"
         if piped and as_json:
@@ -35,7 +43,10 @@ def command(model: str, out: str | None, rule: str | None, dry_run: bool, as_jso
         if output is not None:
             write(found.model, output, progress)
     document = {"model": model, "output": output, **found.report}
-    click.echo(json.dumps(document) if as_json else _text(document), err=piped)
+    if as_json:
+        say_json(document)
+    else:
+        say_lines(_text(document), err=piped)
 
 
 def _beside(patched: Model, reverted: Model) -> str:
@@ -50,11 +61,11 @@ def _beside(patched: Model, reverted: Model) -> str:
     return str(path.with_name(f"{stem.removesuffix('.patched')}.reverted{suffix}"))
 
 
-def _text(document: dict[str, Any]) -> str:
+def _text(document: dict[str, Any]) -> list[str]:
     lines = [f"{document['model']} -> {document['output'] or '(dry run, nothing written)'}"]
     lines += [f"  taken off: {name}" for name in document["rules"]]
     lines += [f"  left: {name}" for name in document["left"]]
     ops = document["ops"]
     back, out = ops["restored"], ops["dropped"]
     lines.append(f"  {back} op{'s'[: back != 1]} as before, {out} op{'s'[: out != 1]} taken out")
-    return "\n".join(lines + [f"  note: {text}" for text in document["notes"]])
+    return lines + [f"  note: {text}" for text in document["notes"]]

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from graphpatch.cli.progress import bar
+from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
 from graphpatch.formats import load
 from graphpatch.formats.output import write_new_folder
@@ -51,9 +52,9 @@ def command(
         text = (json.dumps(document, indent=2) + "\n").encode()
         write_new_folder(Path(folder), PARTS, [text], files)
     if as_json:
-        click.echo(json.dumps({"output": folder, **document}))
+        say_json({"output": folder, **document})
     else:
-        click.echo(_summary(folder, document))
+        say_lines(_summary(folder, document))
 
 
 def _listed(texts: tuple[str, ...] | list[str]) -> list[str]:
@@ -81,7 +82,7 @@ def _refuse(folder: str, model: str) -> None:
         raise OutputError(f"{folder} holds the model itself; a model is never written over")
 
 
-def _summary(folder: str, document: dict[str, Any]) -> str:
+def _summary(folder: str, document: dict[str, Any]) -> list[str]:
     lines = [f"{document['model']} -> {folder}"]
     for part in document["parts"]:
         held = f", {len(part['variables'])} variables" if part["variables"] else ""
@@ -90,4 +91,4 @@ def _summary(folder: str, document: dict[str, Any]) -> str:
     for number, step in enumerate(document["steps"], 1):
         given, found = (", ".join(step[key]) or "nothing" for key in ("feed", "fetch"))
         lines.append(f"  {number}. {step['part']}: feed {given}; fetch {found}")
-    return "\n".join(lines)
+    return lines

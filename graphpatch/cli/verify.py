@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
 
 from graphpatch.cli.progress import bar
+from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
 
 SHOWN = 10
@@ -63,7 +63,10 @@ def command(
             allow_unsafe_ops=allow_unsafe_ops,
         )
     document = found.document()
-    click.echo(json.dumps(document) if as_json else "\n".join(_text(document, every)))
+    if as_json:
+        say_json(document)
+    else:
+        say_lines(_text(document, every))
     return 0 if found.ok else 1
 
 

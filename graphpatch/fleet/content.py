@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from graphpatch.formats.folder import regular_files
+
 CHUNK = 1 << 20
 
 
@@ -13,9 +15,8 @@ def content(path: Path) -> str:
     if not path.is_dir():
         return _file(path)
     whole = hashlib.sha256()
-    for one in sorted(path.rglob("*")):
-        if one.is_file():
-            whole.update(f"{_file(one)} {one.relative_to(path).as_posix()}\n".encode())
+    for one in sorted(regular_files(path)):
+        whole.update(f"{_file(one)} {one.relative_to(path).as_posix()}\n".encode())
     return whole.hexdigest()
 
 

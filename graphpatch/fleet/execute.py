@@ -10,7 +10,6 @@ from pathlib import Path
 from graphpatch.errors import FleetError
 from graphpatch.fleet import remote, work
 from graphpatch.fleet.cluster import Cluster
-from graphpatch.fleet.leftovers import sweep
 from graphpatch.fleet.manifest import Manifest
 from graphpatch.fleet.order import Order
 from graphpatch.fleet.plan import is_folder, plan
@@ -19,12 +18,13 @@ from graphpatch.fleet.run import Run, local_outputs
 from graphpatch.fleet.search import Found, search
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.formats.output import reported
+from graphpatch.formats.unfinished import sweep
 
 
 def check(order: Order) -> tuple[int, Iterator[Done]]:
     """How many models there are, and for each whether it has the rules applied."""
     job = order.job()
-    tasks = _unwritten(search(order.models))
+    tasks = _unwritten(search(order.models, order.allow_chained))
     return len(tasks), Run(work.check, job, tasks, _pool(order, tasks)).results()
 
 
@@ -33,12 +33,13 @@ def patch(order: Order) -> tuple[int, Iterator[Done]]:
 
     Raises FleetError, RulesError or OutputError where no model is touched.
     """
-    job, found = order.job(), search(order.models)
+    job, found = order.job(), search(order.models, order.allow_chained)
     into = order.out if order.out and is_folder(order.models, order.out) else None
     if order.dry_run and order.out is None:
         tasks = _unwritten(found)
     else:
         tasks = plan(found, order.out, order.rules, into is not None)
+    sweep(local_outputs(tasks))  # what an earlier run left half-written
     if into is not None and not order.dry_run:
         _make(into)
         if order.is_of_many():
@@ -51,8 +52,7 @@ def _unwritten(found: Sequence[Found]) -> list[Task]:
 
 
 def _recorded(order: Order, job: Job, tasks: list[Task], manifest: Manifest) -> Iterator[Done]:
-    """The results, each written down; what an earlier run left half-written is taken away."""
-    sweep(local_outputs(tasks))
+    """The results, each written down."""
     if order.resume:
         tasks = [replace(task, known=manifest.known(task)) for task in tasks]
     run = Run(work.patch, replace(job, recorded=True), tasks, _pool(order, tasks))

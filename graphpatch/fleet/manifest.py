@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
@@ -15,6 +18,28 @@ from graphpatch.fleet.task import Done, Job, Known, Task
 from graphpatch.formats.output import reported, write_file
 
 NAME = "graphpatch-manifest.jsonl"
+
+
+class Rules(msgspec.Struct, forbid_unknown_fields=True):
+    """The rules that a line is of."""
+
+    file: str
+    sha256: str
+
+
+class Line(msgspec.Struct, forbid_unknown_fields=True):
+    """A line. Anybody may have written it: one that is not so counts as none."""
+
+    source: str
+    output: str
+    version: str
+    seconds: float
+    error: str = ""
+    sha256: str = ""
+    output_sha256: str = ""
+    rules: Rules | None = None
+    matches: dict[str, dict[str, int]] = {}
+    consumer: dict[str, list[str]] = {}
 
 
 class Manifest:
@@ -34,11 +59,14 @@ class Manifest:
 
     def known(self, task: Task) -> Known | None:
         """What is written of a task's output, where the same rules made it."""
-        line = self.lines.get(self._relative(task.output), {})
-        rules = line.get("rules", {})
-        if rules.get("sha256") != self.digest or line.get("version") != self.job.version:
+        name = self._relative(task.output)
+        if name not in self.lines:
             return None
-        return Known(line["sha256"], line["output_sha256"])
+        line = msgspec.convert(self.lines[name], Line)
+        same = line.rules is not None and line.rules.sha256 == self.digest
+        if not same or line.version != self.job.version or not line.sha256:
+            return None
+        return Known(line.sha256, line.output_sha256)
 
     def add(self, done: Done) -> None:
         """Write down what became of a model; what was done before is written down already."""
@@ -95,11 +123,11 @@ class Manifest:
             with reported(self.path), Path(self.path).open("ab") as file:
                 file.write(b"\n")
         lines = {}
-        for text in data.splitlines():
-            with contextlib.suppress(ValueError):
-                line = json.loads(text)
-                if isinstance(line, dict) and isinstance(line.get("output"), str):
-                    lines[line["output"]] = line
+        for text in data.split(b"\n"):
+            # ValueError: not UTF-8. RecursionError: nested so deeply that nobody of us wrote it.
+            with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
+                line = msgspec.json.decode(text, type=Line)
+                lines[line.output] = msgspec.json.decode(text)
         return lines
 
 
@@ -108,6 +136,8 @@ EVERY = 100  # models, after which a manifest in a store is written
 
 def _bytes(path: Path) -> bytes:
     try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise OutputError(f"{path} is a link, a pipe or a folder; a manifest is a file")
         return path.read_bytes()
     except FileNotFoundError:
         return b""
@@ -121,7 +151,8 @@ def _text(line: dict[str, Any]) -> str:
 
 def _append(path: Path, line: dict[str, Any]) -> None:
     """Add a line in one go; one that found no room is taken away again."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    follow = getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | follow, 0o666)
     try:
         size = os.fstat(descriptor).st_size
         data = _text(line).encode()

@@ -35,6 +35,11 @@ class Order:
     dry_run: bool = False
     resume: bool = False
     workers: Workers = Workers()
+    allow_chained: bool = False  # URLs of what lies inside of another file
+
+    def __post_init__(self) -> None:
+        paths = (self.rules, *(one.removeprefix("@") for one in self.models), self.out or "")
+        remote.refuse_chained(paths, self.allow_chained)
 
     def is_of_many(self) -> bool:
         """Whether models are searched for, or shared out: then there may be any number of them."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from graphpatch.errors import FleetError, RulesError
+from graphpatch.match import regex
+from graphpatch.match.glob import SHOWN
 
 TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.S)
 
@@ -34,16 +39,25 @@ def reaches(pattern: Sequence[str], folder: Sequence[str]) -> bool:
 
 
 def _fits(pattern: Sequence[str], path: Sequence[str]) -> bool:
-    if not pattern:
-        return not path
-    if pattern[0] == "**":
-        rest = pattern[1:]
-        return any(_fits(rest, path[start:]) for start in range(len(path) + 1)) if rest else True
-    return bool(path) and _part(pattern[0], path[0]) and _fits(pattern[1:], path[1:])
+    """Whether the whole path fits: the parts of the pattern in turn, each place of it once."""
+    places = {0}
+    for part in pattern:
+        if part == "**":
+            places = set(range(min(places), len(path) + 1))
+        else:
+            fits = _part(part)
+            places = {at + 1 for at in places if at < len(path) and fits(path[at])}
+        if not places:
+            return False
+    return len(path) in places
 
 
-def _part(pattern: str, name: str) -> bool:
-    return re.fullmatch("".join(map(_token, TOKEN.findall(pattern))), name) is not None
+@functools.cache
+def _part(pattern: str) -> Callable[[str], bool]:
+    try:
+        return regex.whole("(?s)" + "".join(map(_token, TOKEN.findall(pattern))))
+    except RulesError as error:
+        raise FleetError(f"the glob {pattern[:SHOWN]!r}: {error}") from None
 
 
 def _token(text: str) -> str:

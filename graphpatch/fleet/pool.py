@@ -16,6 +16,10 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from graphpatch.errors import FleetError
+
+STARTS = 3  # times that workers are started before that is given up
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -37,17 +41,27 @@ class Pool:
         self.workers: list[Any] = []
 
     def submit(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Hand a call to a worker; the first one starts them, as does one after a death."""
-        if self.executor is not None:
+        """Hand a call to a worker; the first one starts them, as does one after a death.
+
+        Raises FleetError where they cannot be started.
+        """
+        failed: BaseException | None = None
+        for _ in range(STARTS):
             try:
-                return self.executor.submit(call, *args, **kwargs)
-            except BrokenExecutor:
-                self.executor.shutdown(wait=True)
-        self.executor = self._started()
-        before = multiprocessing.active_children()
-        future = self.executor.submit(call, *args, **kwargs)
-        self.workers = [one for one in multiprocessing.active_children() if one not in before]
-        return future
+                if self.executor is not None:
+                    return self.executor.submit(call, *args, **kwargs)
+                self.executor = self._started()
+                before = multiprocessing.active_children()
+                future = self.executor.submit(call, *args, **kwargs)
+                self.workers = [o for o in multiprocessing.active_children() if o not in before]
+                return future
+            except (BrokenExecutor, OSError, EOFError) as error:  # the process that forks them died
+                failed = error
+                if self.executor is not None:
+                    self.executor.shutdown(wait=isinstance(error, BrokenExecutor))
+                self.executor = None
+        said = str(failed) or type(failed).__name__
+        raise FleetError(f"the worker processes cannot be started: {said}") from failed
 
     def close(self, at_once: bool = False) -> None:
         """End the workers; `at_once`, in the middle of what they do."""

@@ -7,13 +7,13 @@ at all, as far as the store allows.
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.errors import FleetError, GraphpatchError, ModelError, OutputError
 from graphpatch.formats.load import SAVED_MODEL_FILES
+from graphpatch.formats.unfinished import unfinished_name
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -33,6 +33,11 @@ def is_own_memory(path: str) -> bool:
     return path.startswith(f"{OWN_MEMORY}://")
 
 
+def is_own_disk(path: str) -> bool:
+    """Whether a URL names a file of this machine."""
+    return path.startswith(("file://", "local://"))
+
+
 def opened(path: str) -> tuple[AbstractFileSystem, str]:
     """The store that a path names, and the path in it. Raises FleetError where there is none."""
     try:
@@ -41,11 +46,36 @@ def opened(path: str) -> tuple[AbstractFileSystem, str]:
         raise FleetError(
             f"{path}: remote paths need fsspec: pip install 'graphpatch[remote]'"
         ) from None
-    try:
+    with told(f"cannot reach {path}", FleetError):
         store, inside = url_to_fs(path)
-    except (ImportError, ValueError) as error:
-        raise FleetError(f"{path}: {error}") from error
     return store, inside
+
+
+def is_chained(path: str) -> bool:
+    """Whether a path names a store in a store: `zip://in.pb::s3://bucket/all.zip`."""
+    return is_remote(path) and "::" in path
+
+
+def refuse_chained(paths: Iterable[str], allow: bool, where: str = "") -> None:
+    """Raise FleetError for a chained path that nobody asked for."""
+    found = [] if allow else [path for path in paths if is_chained(path)]
+    if found:
+        raise FleetError(
+            f"{where}{found[0]} names what lies inside of another file, by `::`; where you trust "
+            f"that file, --allow-chained-urls opens it"
+        )
+
+
+def inner_path(name: str, of: str) -> str:
+    """The name that a store or archive has for something in a folder, if it stays in there.
+
+    Raises FleetError for a name that leads out of the folder, or that would name another store.
+    """
+    parts = name.split("/")
+    odd = any(part in {"", ".", ".."} for part in parts) or "\\" in name or "\0" in name
+    if odd or "::" in name or "://" in name or PureWindowsPath(name).drive:
+        raise FleetError(f"{of} holds the name {name!r}, which does not stay in its folder")
+    return name
 
 
 @contextlib.contextmanager
@@ -78,7 +108,9 @@ def files(base: str, descend: Callable[[tuple[str, ...]], bool]) -> Iterator[str
     with told(f"cannot read {base}", ModelError):
         found = store.find(inside)
     for path in found:
-        parts = path[len(root) :].lstrip("/").split("/")
+        if path.endswith("/") or path == root:  # how some stores mark a folder
+            continue
+        parts = _below(path, root, base).split("/")
         if not any(part.startswith(".") for part in parts) and all(
             descend(tuple(parts[:end])) for end in range(1, len(parts))
         ):
@@ -106,16 +138,25 @@ def fetch(path: str, folder: Path) -> Path:
     inside = inside.rstrip("/")
     if inside.rpartition("/")[2] in SAVED_MODEL_FILES:
         inside = inside.rpartition("/")[0]
-    target = folder / inside.rpartition("/")[2]
+    target = folder / inner_path(inside.rpartition("/")[2] or "model", path)
     with told(f"cannot read {path}", ModelError):
         if not store.isdir(inside):
             store.get_file(inside, str(target))
             return target
         for one in store.find(inside):
-            local = target / one[len(inside) :].lstrip("/")
+            if one.endswith("/"):
+                continue
+            local = target / _below(one, inside, path)
             local.parent.mkdir(parents=True, exist_ok=True)
             store.get_file(one, str(local))
     return target
+
+
+def _below(path: str, root: str, of: str) -> str:
+    """What a store found below a folder of it, as a path from there."""
+    if root and not path.startswith(f"{root}/"):
+        raise FleetError(f"{of} holds the name {path!r}, which does not stay in its folder")
+    return inner_path(path[len(root) :].lstrip("/"), of)
 
 
 def deliver(local: Path, path: str) -> None:
@@ -171,9 +212,7 @@ def _renamed(store: AbstractFileSystem, inside: str) -> Iterator[str]:
     """A name that is written to, and becomes the true one when all is there."""
     folder, _, name = inside.rpartition("/")
     store.makedirs(folder, exist_ok=True)
-    import socket
-
-    new = f"{folder}/.{name}.{socket.gethostname()}-{os.getpid()}.tmp"
+    new = f"{folder}/{unfinished_name(Path(name), 'tmp').name}"
     try:
         yield new
         store.mv(new, inside)

@@ -8,10 +8,10 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 
 from graphpatch.errors import FleetError
 from graphpatch.fleet import remote
-from graphpatch.fleet.leftovers import sweep
 from graphpatch.fleet.pool import Pool
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.fleet.work import Work
+from graphpatch.formats.unfinished import sweep
 
 
 class Run:

@@ -46,17 +46,19 @@ def is_plain_folder(path: Path) -> bool:
     return path.is_dir() and not any(path.glob("saved_model.*pb*"))
 
 
-def search(arguments: Sequence[str]) -> list[Found]:
+def search(arguments: Sequence[str], allow_chained: bool = False) -> list[Found]:
     """The models that the arguments mean, in their order, and by name within each.
+
+    `allow_chained` goes for the lines of lists.
 
     Raises FleetError where one means none.
     """
-    return [found for argument in arguments for found in _one(argument)]
+    return [found for argument in arguments for found in _one(argument, allow_chained)]
 
 
-def _one(argument: str) -> list[Found]:
+def _one(argument: str, allow_chained: bool = False) -> list[Found]:
     if argument.startswith("@"):
-        return _listed(argument[1:])
+        return _listed(argument[1:], allow_chained)
     if not is_search(argument):
         return [Found(argument, _name(argument))]
     base: str = argument
@@ -114,10 +116,12 @@ def local_files(base: str, descend: Descend) -> Iterator[str]:
     for folder, folders, names in os.walk(base):
         parts = Path(folder).relative_to(base).parts
         folders[:] = [name for name in folders if name[0] != "." and descend((*parts, name))]
-        yield from ("/".join((*parts, name)) for name in names if name[0] != ".")
+        for name in names:  # a pipe or device has no end
+            if name[0] != "." and Path(folder, name).is_file():
+                yield "/".join((*parts, name))
 
 
-def _listed(path: str) -> list[Found]:
+def _listed(path: str, allow_chained: bool) -> list[Found]:
     """The models of a list, a line each. Names in it are mirrored from the folder they share."""
     try:
         if path == "-":
@@ -133,14 +137,28 @@ def _listed(path: str) -> list[Found]:
     lines = list(filter(None, map(str.strip, text.splitlines())))
     if not lines:
         raise FleetError(f"the list {path} names no models")
+    for line in lines:
+        _refuse_line(path, line)
+    remote.refuse_chained(lines, allow_chained, f"the list {path}: ")
     names = [line for line in lines if not is_search(line)]
     shared = _shared([_folder(name) for name in names])
-    return [one for line in lines for one in _from_list(path, line, shared)]
+    return [one for line in lines for one in _from_list(line, shared)]
 
 
-def _from_list(path: str, line: str, shared: int) -> list[Found]:
-    if line.startswith("@") or line == "-":
-        raise FleetError(f"the list {path} holds {line}; a list holds paths, folders and globs")
+def _refuse_line(path: str, line: str) -> None:
+    """Raise FleetError for a line that is no path, or more than a list from elsewhere may name."""
+    if line.startswith("@") or line == "-" or "\0" in line:
+        raise FleetError(f"the list {path} holds {line!r}; a list holds paths, folders and globs")
+    if remote.is_remote(path) and not remote.is_remote(line):
+        raise FleetError(
+            f"the list {path} holds {line!r}, a path of this machine; a list that lies elsewhere "
+            f"names what lies elsewhere"
+        )
+    if remote.is_own_disk(line) and remote.is_remote(path) and not remote.is_own_disk(path):
+        raise FleetError(f"the list {path} holds {line!r}, a path of this machine")
+
+
+def _from_list(line: str, shared: int) -> list[Found]:
     if is_search(line):
         return _one(line)
     return [Found(line, "/".join([*_folder(line)[shared:], _name(line)]))]

@@ -146,12 +146,12 @@ def _write(job: Job, result: Result, output: str) -> str:
     if remote.is_remote(output):
         with tempfile.TemporaryDirectory(prefix="graphpatch-") as folder:
             local = Path(folder, output.rstrip("/").rpartition("/")[2])
-            result.model.save(local)
+            result.model.save(local, swept=True)
             remote.deliver(local, output)
             return content(local) if job.recorded else ""
     path = Path(job.root, output)
     with _named(str(path), output):
         if job.recorded:
             path.parent.mkdir(parents=True, exist_ok=True)
-        result.model.save(path)
+        result.model.save(path, swept=True)
     return content(path) if job.recorded else ""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from graphpatch.errors import PatchError
+from graphpatch.formats import checksum
 from graphpatch.formats.container import GRAPH, open_graphs
 from graphpatch.formats.model import FINGERPRINT, Model
 from graphpatch.graph.graph import LIBRARY, Graph
@@ -14,15 +16,26 @@ from graphpatch.graph.origin import origin as origin_of
 from graphpatch.graph.origin import origin_node, place_for_origin, write_origin
 from graphpatch.graph.wire import Source, piece_bytes
 
+FINGERPRINT_MOST = 1 << 16  # bytes; TensorFlow's has less than a hundred
+SHARED = ("text", "size", "hash")  # what a record says of the file, whichever graph it is of
 
-def write_down(model: Model, patched: Model, rules: dict[str, Any]) -> None:
+
+def checksum_begun(model: Model) -> Callable[[], str]:
+    """Begin the checksum of a model that no rule has changed, beside other work."""
+    patched = any(origin_node(graph) is not None for graph in model.graphs)
+    return (lambda: "") if patched else checksum.begun(model.source)
+
+
+def write_down(
+    model: Model, patched: Model, rules: dict[str, Any], digest: Callable[[], str]
+) -> None:
     """Write down in a model that was patched what it was; `rules` are the patches by rule id."""
     for before, after in zip(model.graphs, patched.graphs, strict=True):
         known = origin_node(before)
         place = _place(patched, after) if known is None else (known.body, known.index)
         if place is None or not any(body.edited for body in after.bodies):
             continue
-        record = _record(model, patched, before) if known is None else origin_of(before)
+        record = origin_of(before) if known else _record(model, patched, before, digest)
         record = {**record, "rules": {**record.get("rules", {}), **rules}}
         write_origin(after.body(place[0].label), place[1], record)
 
@@ -35,10 +48,11 @@ def _place(patched: Model, graph: Graph) -> tuple[Any, int] | None:
     return place_for_origin(graph, set(exported(graph, patched.export).part.indices))
 
 
-def _record(model: Model, patched: Model, graph: Graph) -> dict[str, Any]:
+def _record(
+    model: Model, patched: Model, graph: Graph, digest: Callable[[], str]
+) -> dict[str, Any]:
     """What cannot be told from the edits alone."""
-    record: dict[str, Any] = {"container": model.container.name}
-    record |= {"text": True} if model.is_text else {"size": len(model.source.data)}
+    record: dict[str, Any] = {"container": model.container.name, **_of_file(model, digest)}
     record |= {"exported": True} if patched.export is not None else {}
     if any(other.holds(LIBRARY) for other in graph.others):
         record["library"] = True
@@ -46,10 +60,39 @@ def _record(model: Model, patched: Model, graph: Graph) -> dict[str, Any]:
         from graphpatch.formats import undo_contexts
 
         record |= undo_contexts.record(model.source, graph.meta)
-    fingerprint = Path(model.path, FINGERPRINT)
-    if model.file and fingerprint.is_file():
-        record["fingerprint"] = fingerprint.read_bytes().hex()
+    if model.file and (fingerprint := _fingerprint(Path(model.path, FINGERPRINT))):
+        record["fingerprint"] = fingerprint.hex()
     return record
+
+
+def _of_file(model: Model, digest: Callable[[], str]) -> dict[str, Any]:
+    """What the whole file was: before rules changed another of its graphs, if some did."""
+    for graph in model.graphs:
+        if known := origin_of(graph):
+            return {key: known[key] for key in SHARED if key in known}
+    whole = {"text": True} if model.is_text else {"size": len(model.source.data)}
+    return {**whole, "hash": digest()}
+
+
+def _fingerprint(path: Path) -> bytes:
+    """TensorFlow's checksums of a SavedModel; nothing where there are none, or it is no such."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > FINGERPRINT_MOST:
+        return b""
+    return path.read_bytes()
+
+
+def checked(model: Model) -> bool | None:
+    """Whether a model that was taken back is its original; None where that cannot be told."""
+    origins = [graph.undone.origin for graph in model.graphs if graph.undone is not None]
+    known = next((one for one in origins if "hash" in one), None)
+    if known is None or (model.is_text and not known.get("text")):
+        return None
+    pieces = model.pieces()
+    if known.get("text"):
+        from graphpatch.formats import text
+
+        pieces = [text.canonical(pieces, model.container)]
+    return bool(checksum.checksum(pieces) == known["hash"])
 
 
 def refuse_exported(model: Model) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+from graphpatch.formats.unfinished import sweep, unfinished_name
 
 SWAP = 2  # RENAME_EXCHANGE of Linux
 HERE = -100  # AT_FDCWD: a path that is not absolute starts from the current folder
@@ -18,7 +18,7 @@ def exchange(temporary: Path, path: Path) -> None:
     """Put the new folder in its place; one that was there goes once the new one stands.
 
     Who is killed in the middle leaves the old one or the new one there, whole. Where the system
-    cannot swap two names at once, the old one may be left as `.NAME.PID.old`, and none there; the
+    cannot swap two names at once, the old one may be left as `.NAME.TOKEN.old`, and none there; the
     next write to this place takes it away.
     """
     if not path.exists():
@@ -27,14 +27,11 @@ def exchange(temporary: Path, path: Path) -> None:
         return
     else:
         _by_turns(temporary, path)
-    left = re.compile(rf"\.{re.escape(path.name)}\.\d+\.old")
-    for one in list(path.parent.iterdir()):
-        if left.fullmatch(one.name):
-            shutil.rmtree(one, ignore_errors=True)
+    sweep([path])
 
 
 def _by_turns(temporary: Path, path: Path) -> None:
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    old = unfinished_name(path, "old")
     path.rename(old)
     try:
         temporary.rename(path)

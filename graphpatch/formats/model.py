@@ -18,9 +18,10 @@ from graphpatch.formats.container import (
 )
 from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
 from graphpatch.formats.signature import Export
+from graphpatch.formats.unfinished import sweep
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.wire import Piece, Source
+from graphpatch.graph.wire import Piece, Source, refuse_changed
 
 # TensorFlow's checksums of saved_model.pb; they would be those of another graph.
 FINGERPRINT = "fingerprint.pb"
@@ -123,17 +124,22 @@ class Model:
             return [(graph, b"", "") for graph in self.graphs]
         return [_ready(graph) for graph in self.graphs]
 
-    def save(self, path: str | Path, progress: Progress | None = None) -> None:
+    def save(self, path: str | Path, progress: Progress | None = None, swept: bool = False) -> None:
         """Write the model to `path`, whole or not at all, over what was there.
 
         A name ending in .pbtxt is written as text, one ending in .meta as a MetaGraphDef, unless
         the model's own name ends so: then it stays what it is. A SavedModel goes to a folder with
         its variables and assets. Raises OutputError where the file cannot be written, is the one
         that the model was read from, or has no room for what the model holds.
+
+        What a process that was killed left beside `path` is taken away, unless it was `swept`.
         """
         path = Path(path)
         with reported(path):
             self._refuse_input(path)
+            refuse_changed([self.source])
+            if not swept:
+                sweep([path])
             if self.file:
                 self._save_folder(path)
             else:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from graphpatch.errors import OutputError
 from graphpatch.formats.exchange import exchange
+from graphpatch.formats.folder import regular_files
+from graphpatch.formats.unfinished import unfinished
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.wire import Piece, Span, piece_bytes, size
+from graphpatch.graph.wire import Piece, Span, piece_bytes, read_span, refuse_changed, size
 
 KERNEL = 1 << 16  # bytes from which on a span is copied inside the kernel
 BUFFER = 1 << 20
@@ -32,8 +34,9 @@ def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = 
                 write_pieces(device.fileno(), pieces, progress)
             return
         target = _followed(path)
-        with _temporary(target) as temporary:
-            _write_new(temporary, pieces, progress)
+        with unfinished(target) as temporary:
+            _write(temporary, pieces, progress)
+            _keep_mode(target, temporary)
             temporary.replace(target)
 
 
@@ -50,11 +53,12 @@ def write_folder(
     Files of the original's top that `left_out` names are not copied; `others` are written besides.
     """
     target, new = _followed(path), others or {}
-    with reported(path), _temporary(target) as temporary:
+    with reported(path), unfinished(target, is_folder=True) as temporary:
         _copy_folder(original, temporary, {name, *left_out, *new})
         for other, data in new.items():
-            _write_new(temporary / other, [data])
-        _write_new(temporary / name, pieces)
+            _write(temporary / other, [data])
+        _write(temporary / name, pieces)
+        _keep_modes(target, temporary)
         exchange(temporary, target)
 
 
@@ -63,12 +67,12 @@ def write_new_folder(
 ) -> None:
     """Write a folder of a file `name`, made of the pieces, and of others by their paths in it."""
     target = _followed(path)
-    with reported(path), _temporary(target) as temporary:
-        temporary.mkdir()
+    with reported(path), unfinished(target, is_folder=True) as temporary:
         for other, data in others.items():
             (temporary / other).parent.mkdir(exist_ok=True)
-            _write_new(temporary / other, [data])
-        _write_new(temporary / name, pieces)
+            _write(temporary / other, [data])
+        _write(temporary / name, pieces)
+        _keep_modes(target, temporary)
         exchange(temporary, target)
 
 
@@ -78,16 +82,36 @@ def _followed(path: Path) -> Path:
 
 def _copy_folder(original: Path, new: Path, left_out: Container[str] = ()) -> None:
     """Copy what the files hold, not the modes: a copy of a read-only folder can be written to."""
-    new.mkdir()
-    for one in original.iterdir():
-        if one.is_dir():
-            _copy_folder(one, new / one.name)
-        elif one.name not in left_out:
-            shutil.copyfile(one, new / one.name)
+    for file in regular_files(original):
+        relative = file.relative_to(original)
+        if str(relative) not in left_out:
+            (new / relative).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, new / relative)
+    for folder in original.rglob("*"):
+        if folder.is_dir():
+            (new / folder.relative_to(original)).mkdir(parents=True, exist_ok=True)
 
 
-def _write_new(path: Path, pieces: Sequence[Piece], progress: Progress | None = None) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+def _keep_mode(old: Path, new: Path) -> None:
+    """Give a file that takes the place of another its mode, and its owner where that is allowed."""
+    if not old.exists():
+        return
+    status = old.stat()
+    if hasattr(os, "chown"):
+        with contextlib.suppress(PermissionError):
+            os.chown(new, status.st_uid, status.st_gid)
+    new.chmod(status.st_mode & 0o777)
+
+
+def _keep_modes(old: Path, new: Path) -> None:
+    """The same for a folder and what is in it; what is new in it has the mode of new files."""
+    if old.is_dir():
+        for one in [*new.rglob("*"), new]:
+            _keep_mode(old / one.relative_to(new), one)
+
+
+def _write(path: Path, pieces: Sequence[Piece], progress: Progress | None = None) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         write_pieces(descriptor, pieces, progress)
     finally:
@@ -114,6 +138,7 @@ def write_pieces(
         if progress is not None:
             progress("writing", done, total)
     _write_all(descriptor, buffer)
+    refuse_changed(piece.source for piece in pieces if isinstance(piece, Span))
 
 
 def _chunks(span: Span) -> Iterator[Span]:
@@ -133,7 +158,7 @@ def _copy_span(descriptor: int, span: Span) -> None:
         start = _copy_in_kernel(descriptor, span)
     while start < span.end:
         end = min(start + BUFFER, span.end)
-        _write_all(descriptor, span.source.data[start:end])
+        _write_all(descriptor, read_span(Span(span.source, start, end)))
         start = end
 
 
@@ -151,19 +176,6 @@ def _copy_in_kernel(descriptor: int, span: Span) -> int:
             return at
         at += copied
     return at
-
-
-@contextlib.contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
-    """A name beside `path` that is gone when this ends."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-    finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

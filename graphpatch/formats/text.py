@@ -14,7 +14,7 @@ from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.errors import ForeignError, ModelError, OutputError
 from graphpatch.formats.container import GRAPH, META, SAVED, Container
-from graphpatch.graph.wire import Piece, message
+from graphpatch.graph.wire import Piece, message, piece_bytes
 
 # The fields that each container, and no other, has at its top.
 TOP = {
@@ -45,6 +45,8 @@ def parse(data: bytes) -> tuple[bytes, Container]:
         text_format.Parse(text, whole)
     except text_format.ParseError as error:
         raise ModelError(f"not a {container.name} in text form: {error}") from None
+    except RecursionError:
+        raise ModelError(f"a {container.name} whose messages are nested too deeply") from None
     return whole.SerializeToString(deterministic=True), container
 
 
@@ -53,8 +55,7 @@ def unparse(pieces: Sequence[Piece], container: Container) -> bytes:
 
     Raises OutputError where it holds fields that we don't know: text has no names for them.
     """
-    raw = b"".join(p if isinstance(p, bytes) else p.source.data[p.start : p.end] for p in pieces)
-    whole: Message = message(_message_class(container), raw)
+    whole: Message = message(_message_class(container), b"".join(map(piece_bytes, pieces)))
     size = whole.ByteSize()
     whole.DiscardUnknownFields()
     if whole.ByteSize() != size:
@@ -63,6 +64,12 @@ def unparse(pieces: Sequence[Piece], container: Container) -> bytes:
             f"hold; give the output a name that does not end in .pbtxt"
         )
     return text_format.MessageToString(whole).encode()
+
+
+def canonical(pieces: Sequence[Piece], container: Container) -> bytes:
+    """The message in the one encoding in which `parse` gives it, whatever wrote it."""
+    whole: Message = message(_message_class(container), b"".join(map(piece_bytes, pieces)))
+    return bytes(whole.SerializeToString(deterministic=True))
 
 
 def _recognise(text: str) -> Container:

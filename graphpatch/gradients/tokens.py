@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from graphpatch.gradients.faults import fault
-from graphpatch.tokens import Token, tokens_of
+from graphpatch.tokens import LONGEST_NUMBER, LONGEST_TEXT, Token, tokens_of
 
 _TOKEN = re.compile(
     r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
@@ -30,6 +30,9 @@ _FOREIGN = {
 
 def tokenize(text: str) -> list[Token]:
     """The tokens of a formula, an end token last. Raises FormulaError at what is none."""
+    if len(text) > LONGEST_TEXT:
+        message = f"the formula has {len(text):,} characters, and {LONGEST_TEXT:,} is the most"
+        raise fault(text, LONGEST_TEXT, message)
     return tokens_of(text, _token)
 
 
@@ -41,6 +44,8 @@ def _token(text: str, position: int, before: list[Token]) -> Token:
         reason = f"; {hint}" if hint else ""
         raise fault(text, column, f"a formula has no {text[position]!r}{reason}")
     token = Token(_kind(found), found.group(), column)
+    if token.kind == "number" and len(token.text) > LONGEST_NUMBER:
+        raise fault(text, column, f"a number has at most {LONGEST_NUMBER} characters")
     if before and _runs_on(before[-1], token):
         raise fault(text, column, f"{before[-1].text}{token.text} is neither a number nor a name")
     return token

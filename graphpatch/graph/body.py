@@ -25,6 +25,7 @@ from graphpatch.graph.nodedef import (
     text_field,
 )
 from graphpatch.graph.wire import BYTES, Field, Source, fields, message, utf8
+from graphpatch.shown import one_line
 
 MAIN = "main"
 
@@ -206,8 +207,8 @@ class Node:
             raise ModelError(f"{self}: {error}") from error
 
     def __str__(self) -> str:
-        place = "" if self.body.is_main else f" in function {self.body.label}"
-        return f"{self.op} {self.name!r}{place}"
+        place = "" if self.body.is_main else f" in function {one_line(self.body.label)}"
+        return f"{one_line(self.op)} {self.name!r}{place}"
 
 
 def main_body(

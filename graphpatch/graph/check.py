@@ -10,6 +10,7 @@ from graphpatch import names
 from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
+from graphpatch.shown import one_line
 
 MOST = 3
 
@@ -19,13 +20,14 @@ IN_FUNCTION = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./-]*")
 
 
 def check(graph: Graph) -> None:
-    """Raise ModelError where names are not unique, or an input names no op.
+    """Raise ModelError where names are not unique, or an input names no tensor.
 
     Rules go by names and topology: where these are not sound, no patch is.
     """
     for body in graph.bodies:
         _unique(body)
         _resolved(body)
+        _returned(body)
 
 
 def _unique(body: Body) -> None:
@@ -38,18 +40,70 @@ def _unique(body: Body) -> None:
 def _resolved(body: Body) -> None:
     legal = body.by_name.keys() | body.arguments.keys() if body.arguments else body.by_name
     # Most inputs are spelled as the op's name: those need no parsing.
-    unresolved = [
-        (index, text)
+    odd = [
+        (index, slot, text)
         for index, inputs in enumerate(body.heads.inputs)
-        for text in inputs
-        if text not in legal and names.op_of(text) not in legal
+        for slot, text in enumerate(inputs)
+        if text not in legal
     ]
+    unresolved = [one for one in odd if names.op_of(one[2]) not in legal]
     if unresolved:
-        index, text = unresolved[0]
+        index, _, text = unresolved[0]
         raise ModelError(
             f"{_where(body)}: {len(unresolved)} inputs name no op; the first is input {text!r} "
             f"of {body.heads.names[index]!r}{did_you_mean(names.op_of(text), legal)}"
         )
+    known: dict[str, bool] = {}
+    for index, slot, text in odd:
+        if text[0] == "^":
+            _refuse_before_data(Node(body, index), slot)
+        elif not known.setdefault(text, known.get(text) or gives(body, text)):
+            raise ModelError(f"{Node(body, index)} reads {text!r}, an output that is not there")
+
+
+def _refuse_before_data(node: Node, slot: int) -> None:
+    later = next((text for text in node.inputs[slot:] if text[:1] != "^"), None)
+    if later is not None:
+        raise ModelError(
+            f"{node}: its control input {node.inputs[slot]!r} comes before its input {later!r}; "
+            f"control inputs come last"
+        )
+
+
+def _returned(body: Body) -> None:
+    """Raise ModelError where an output of a function is no tensor in it."""
+    for arg in body.signature.output_arg if body.signature is not None else ():
+        text = body.ret.get(arg.name, "")
+        there = names.op_of(text) in body.by_name or names.op_of(text) in body.arguments
+        if text[:1] == "^" or not there or not gives(body, text):
+            raise ModelError(f"{_where(body)} returns {text!r}, a tensor that is not there")
+
+
+def gives(body: Body, text: str) -> bool:
+    """Whether the op that a tensor is of gives it; so it seems where the op type is not known."""
+    tensor = names.parse(text)
+    if tensor.op not in body.by_name or ":" not in text:
+        return True
+    node = body.node(tensor.op)
+    if not names.is_index(text.rpartition(":")[2]):
+        return False
+    args = () if node.opdef is None else node.opdef.outputs
+    of = [arg for arg in args if arg.name == tensor.arg or not tensor.arg]
+    if node.opdef is None or any(arg.number_attr or arg.type_list_attr for arg in of):
+        return _gives_listed(node, tensor)
+    return tensor.index < (len(of) if not tensor.arg else min(1, len(of)))
+
+
+def _gives_listed(node: Node, tensor: names.TensorName) -> bool:
+    try:
+        flat = node.outputs
+    except ModelError:  # an attr that says how many there are is missing
+        return True
+    if flat is None:
+        return True
+    if not tensor.arg:
+        return tensor.index < len(flat)
+    return (tensor.arg, tensor.index) in [(arg.name, arg.index) for arg in flat]
 
 
 def foreign(graph: Graph) -> Iterator[str]:
@@ -59,7 +113,8 @@ def foreign(graph: Graph) -> Iterator[str]:
             known = graph.library.opdef(op)
             example = body.heads.names[body.by_type[op][0]]
             if known is None:
-                yield f"TensorFlow does not know op type {op} ({example!r}): it needs its library"
+                said = f"{one_line(op)} ({example!r})"
+                yield f"TensorFlow does not know op type {said}: it needs its library"
             elif known.known_to == "1":
                 yield f"op type {op} ({example!r}) is known to TensorFlow 1 alone"
         legal = IN_MAIN if body.is_main else IN_FUNCTION
@@ -98,7 +153,7 @@ def _first(found: list[str]) -> str:
 
 
 def _where(body: Body) -> str:
-    return "the main graph" if body.is_main else f"function {body.label}"
+    return "the main graph" if body.is_main else f"function {one_line(body.label)}"
 
 
 def built_gradients(graph: Graph) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from tensorboard.compat.proto.function_pb2 import FunctionDefLibrary, GradientDef
@@ -18,6 +19,7 @@ from graphpatch.graph.restored import Restored
 from graphpatch.graph.wire import Field, Source, fields, message
 
 LIBRARY, VERSIONS = 2, 4
+MOST_FUNCTIONS = 100_000  # ten times those of the largest libraries that we know
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +109,16 @@ def open_graph(source: Source, start: int, end: int, progress: Progress | None =
 
 def _open_library(graph: Graph, library: Field) -> None:
     data = graph.source.data
+    first = islice(fields(data, library.value, library.end), MOST_FUNCTIONS + 1)
+    if sum(part.holds(1) for part in first) > MOST_FUNCTIONS:
+        raise ModelError(f"more than {MOST_FUNCTIONS:,} functions; graphpatch reads no more")
     for part in fields(data, library.value, library.end):
         if part.holds(1):
             body = function_body(graph.library, graph.source, part.value, part.end)
+            if len(graph.functions) == MOST_FUNCTIONS:
+                raise ModelError(
+                    f"graphpatch reads up to {MOST_FUNCTIONS:,} functions; it has more"
+                )
             if body.label in graph.functions:
                 raise ModelError(f"two functions are named {body.label!r}")
             graph.functions[body.label] = body

@@ -21,6 +21,8 @@ from graphpatch.graph.wire import BYTES, Field, Source, field_at, fields, utf8
 
 LARGE = 1 << 14  # bytes from which on a NodeDef is read head first
 RUN = 1 << 22  # bytes that go to protobuf in one call
+MOST_NODES = 2_000_000  # of one body; the largest graph that we know has 400,000
+LEAST = 6  # bytes of a NodeDef with a name and an op type
 PROVENANCE = b"_graphpatch"
 
 Progress = Callable[[str, int, int], None]
@@ -49,6 +51,8 @@ def read_heads(
         raw = b"" if large else source.data[start:end]
         first = len(heads.names)
         _append(heads, _large_head(source, start) if large else _parse(raw, number, start))
+        if "" in heads.names[first:] or "" in heads.ops[first:]:
+            raise ModelError(f"a node at byte {start} or behind has no name, or no op type")
         if large or PROVENANCE in raw:
             heads.marked.append(range(first, len(heads.names)))
         if progress is not None:
@@ -67,7 +71,10 @@ def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int],
         while at < end:
             if data[at] == tag:
                 append(at)
-                at = entry(source, at)[1] if data[at + 1] > 0x7F else at + 2 + data[at + 1]
+                size = data[at + 1]
+                if size < LEAST:
+                    raise ModelError(f"the node at byte {at} has no name, or no op type")
+                at = entry(source, at)[1] if size > 0x7F else at + 2 + size
             else:
                 others.append(field_at(data, at, end))
                 at = others[-1].end
@@ -75,6 +82,8 @@ def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int],
         at = end + 1
     if at != end:
         raise ModelError(f"truncated: the last of its nodes should end at byte {at}, not {end}")
+    if len(starts) > MOST_NODES:
+        raise ModelError(f"{len(starts):,} nodes; graphpatch reads up to {MOST_NODES:,}")
     return starts, others
 
 

@@ -51,6 +51,13 @@ def parts(payload: Payload) -> Iterator[Part]:
         yield Part(number, key, span if large else piece_bytes(span))
 
 
+def field_text(piece: Piece) -> str:
+    """The text that a field of a NodeDef holds, of those that hold one."""
+    span = Span(Source(piece), 0, len(piece)) if isinstance(piece, bytes) else piece
+    (field,) = fields(span.source.data, span.start, span.end)
+    return utf8(span.source.data, field.value, field.end)
+
+
 def payload_at(source: Source, start: int) -> Payload:
     """The payload of the NodeDef whose field starts at `start`."""
     value, end = entry(source, start)

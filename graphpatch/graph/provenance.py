@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch.errors import ModelError
+from graphpatch.graph import edits
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.nodedef import (
     Payload,
@@ -29,7 +29,6 @@ from graphpatch.graph.nodedef import (
 )
 
 KEY = "_graphpatch"
-ALWAYS = {"rule", "id", "did"}
 ORIGIN = "origin"
 
 Entry = dict[str, Any]
@@ -44,7 +43,7 @@ class Author:
 
     def entry(self, did: str, **details: Any) -> bytes:
         """One edit by this rule, as it is written down."""
-        return msgspec.json.encode({"rule": self.rule, "id": self.id, "did": did, **details})
+        return edits.write({"rule": self.rule, "id": self.id, "did": did, **details})
 
 
 def signed(payload: Payload, entry: bytes) -> Payload:
@@ -59,7 +58,7 @@ def rewritten(payload: Payload, found: Sequence[Entry]) -> Payload:
     """The payload with these edits written down, and no others."""
     if not found:
         return with_attr(payload, KEY, None)
-    value = AttrValue(list=AttrValue.ListValue(s=map(msgspec.json.encode, found)))
+    value = AttrValue(list=AttrValue.ListValue(s=map(edits.write, found)))
     return with_attr(payload, KEY, value.SerializeToString(deterministic=True))
 
 
@@ -74,16 +73,13 @@ def written(node: Node) -> list[Entry]:
     if value is None:
         return []
     try:
-        found = [msgspec.json.decode(text, type=Entry) for text in value.list.s]
-    except msgspec.DecodeError:
-        found = [{}]
-    if not value.HasField("list") or not all(_is_ours(entry) for entry in found):
-        raise ModelError(f"{node}: its attr {KEY} is not one that graphpatch wrote")
-    return found
-
-
-def _is_ours(entry: Entry) -> bool:
-    return entry.keys() >= ALWAYS or entry.get("did") == ORIGIN
+        if value.WhichOneof("value") != "list":
+            raise ValueError("it is no list of edits")
+        return list(map(edits.read, value.list.s))
+    except ValueError as error:
+        raise ModelError(
+            f"{node}: its attr {KEY} is not one that graphpatch wrote: {error}"
+        ) from None
 
 
 def shadow(node: Node) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.graph.tensor import Tensor
-from graphpatch.graph.wire import Piece, Span, piece_bytes
+from graphpatch.graph.wire import Piece, Span, piece_bytes, read_span
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,10 +29,8 @@ def same(one: Piece, other: Piece) -> bool:
 
 def _block(span: Span, at: int) -> bytes:
     """A block of a span, read and not mapped: mapped pages would count as memory."""
-    start, length = span.start + at, min(BLOCK, span.end - span.start - at)
-    if span.source.descriptor < 0:
-        return bytes(span.source.data[start : start + length])
-    return os.pread(span.source.descriptor, length, start)
+    start = span.start + at
+    return read_span(Span(span.source, start, min(start + BLOCK, span.end)))
 
 
 def describe_difference(one: Tensor, other: Tensor) -> str:

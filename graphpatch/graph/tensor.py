@@ -11,6 +11,7 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.dtypes import DTYPE_NAMES
+from graphpatch.errors import ModelError
 from graphpatch.graph.body import Node
 from graphpatch.graph.nodedef import attr_span
 from graphpatch.graph.wire import BYTES, VARINT, Span, fields, message, piece_bytes, read_varint
@@ -128,7 +129,10 @@ def _listed(tensor: Tensor) -> Iterator[tuple[Array, int]]:
     """
     name, _ = KINDS[tensor.dtype]
     proto = message(TensorProto, piece_bytes(tensor.span))
-    given = _array(tensor.dtype, list(getattr(proto, name)))
+    try:
+        given = _array(tensor.dtype, list(getattr(proto, name)))
+    except (OverflowError, ValueError):  # ValueError: half of a complex number
+        raise ModelError(f"a constant of {tensor.dtype} holds a value that none is") from None
     if proto.tensor_content or len(given) > tensor.size:
         return
     if len(given):

@@ -48,6 +48,8 @@ def undo(graph: Graph, wanted: Wanted) -> list[UndoneBody]:
     one that is, ModelError where ops that somebody else added do.
     """
     undone = [_undo_body(body, wanted) for body in graph.bodies if not body.is_ours]
+    for node in [node for one in undone for node in one.nodes.values()]:
+        _check_enclosed(graph, node)
     for one in undone:
         label, body = one.body.label, _rebuilt(one)
         if one.body.is_main:
@@ -78,9 +80,26 @@ def _undo_body(body: Body, wanted: Wanted) -> UndoneBody:
     return undone
 
 
+def _check_enclosed(graph: Graph, undone: Undone) -> None:
+    """Raise ModelError where an op is to be of a type that the function in its place lacks."""
+    node, types, todo = undone.node, set[str](), [undone.node.op]
+    while todo:
+        name = todo.pop()
+        if name not in types:
+            types.add(name)
+            todo += graph.functions[name].heads.ops if name in graph.functions else ()
+    if undone.op not in types:
+        raise ModelError(
+            f"{node} is said to have been of op type {undone.op}, which the function in its place "
+            f"does not run; it is not put back"
+        )
+
+
 def _return(body: Body, outputs: list[Entry], place: int) -> None:
     """Let an output of the function be what it was; `outputs` are these edits, oldest first."""
     entry = outputs.pop(place)
+    if entry["output"] not in body.ret:
+        raise ModelError(f"function {body.label} has no output {entry['output']!r} to give back")
     other = next((one for one in outputs[place:] if one["output"] == entry["output"]), None)
     if other is not None:
         raise PatchError(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from graphpatch.errors import PatchError
+from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.displaced import restore_attr, restore_input, restore_name
-from graphpatch.graph.nodedef import Payload, with_attr
+from graphpatch.graph.nodedef import INPUT, NAME, OP, Payload, field_text, parts, with_attr
 from graphpatch.graph.provenance import Entry
 
 Wanted = Callable[[Entry], bool]
@@ -48,7 +48,18 @@ def undo_node(node: Node, entries: Sequence[Entry], wanted: Wanted) -> Undone:
             refuse(next((one for one in later if _rests_on(one, entry)), None), node, entry)
             if entry["did"] in UNDO:
                 UNDO[entry["did"]](undone, entry, later)
+    _check(undone)
     return undone
+
+
+def _check(undone: Undone) -> None:
+    """Raise ModelError where what was written down does not make a NodeDef of it again."""
+    found: dict[int, list[str]] = {NAME: [""], OP: [""], INPUT: []}
+    for part in parts(undone.payload):
+        if part.number in found:
+            found[part.number].append(field_text(part.piece))
+    if (found[NAME][-1], found[OP][-1], found[INPUT]) != (undone.name, undone.op, undone.inputs):
+        raise ModelError(f"{undone.node}: {provenance.KEY} tells of another op than this one")
 
 
 def refuse(other: Entry | None, node: Node, entry: Entry) -> None:
@@ -87,6 +98,8 @@ def _attr(undone: Undone, entry: Entry, later: Sequence[Entry]) -> None:
 def _input(undone: Undone, entry: Entry, later: Sequence[Entry]) -> None:
     if not pass_on(entry, later, "slot"):
         slot, was = entry["slot"], entry["was"]
+        if slot >= len(undone.inputs):
+            raise ModelError(f"{undone.node} has no input {slot}, of which {provenance.KEY} tells")
         undone.payload = restore_input(undone.payload, slot, was, entry.get("raw"))
         undone.inputs[slot] = was
 

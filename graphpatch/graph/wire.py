@@ -18,6 +18,9 @@ from google.protobuf.message import DecodeError, Message
 
 from graphpatch.errors import ModelError
 
+CHANGED = "the file of the model was changed while it was read; nothing was written"
+SMALL = 1 << 24  # bytes up to which a file is read: it may be cut short later, and nothing is lost
+
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 M = TypeVar("M", bound=Message)
@@ -25,29 +28,59 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The bytes of a model: a mapped file, with its descriptor for copies in the kernel."""
+    """The bytes of a model: a mapped file, with its descriptor for copies in the kernel.
+
+    `stamp` is the size of the file and when it was changed last, as it was opened.
+    """
 
     data: bytes | mmap.mmap
     descriptor: int = -1
+    stamp: tuple[int, int] = (0, 0)
 
 
 def map_file(path: Path) -> Source:
-    """The bytes of a file, where they lie. The file stays open as long as the source lives.
+    """The bytes of a file: of a small one read, of a large one where they lie.
 
-    A pipe, which cannot be mapped, is read.
+    A large file stays open as long as the source lives. A pipe, which cannot be mapped, is read.
     """
     if path.exists() and not path.is_file():
         return Source(path.read_bytes())
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        if os.fstat(descriptor).st_size == 0:
+        stamp = _stamp(descriptor)
+        if stamp[0] == 0:
             raise ModelError(f"{path} is empty")
-        source = Source(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor)
+        if stamp[0] <= SMALL:
+            data = _read_whole(descriptor, stamp)
+            os.close(descriptor)
+            return Source(data)
+        source = Source(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor, stamp)
     except BaseException:
         os.close(descriptor)
         raise
     weakref.finalize(source, os.close, descriptor)
     return source
+
+
+def _read_whole(descriptor: int, stamp: tuple[int, int]) -> bytes:
+    found = bytearray()
+    while data := os.read(descriptor, SMALL):
+        found += data
+    if _stamp(descriptor) != stamp or len(found) != stamp[0]:
+        raise ModelError(CHANGED)
+    return bytes(found)
+
+
+def _stamp(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_size, status.st_mtime_ns
+
+
+def refuse_changed(sources: Iterable[Source]) -> None:
+    """Raise ModelError where a file is not as it was when it was opened."""
+    for source in dict.fromkeys(sources):
+        if source.descriptor >= 0 and _stamp(source.descriptor) != source.stamp:
+            raise ModelError(CHANGED)
 
 
 class Span(NamedTuple):
@@ -170,6 +203,20 @@ def size(pieces: Iterable[Piece]) -> int:
 def piece_bytes(piece: Piece) -> bytes:
     """The bytes that a piece stands for."""
     return piece if isinstance(piece, bytes) else piece.source.data[piece.start : piece.end]
+
+
+def read_span(span: Span) -> bytes:
+    """The bytes of a span, read and not mapped; ModelError where the file ends before."""
+    if span.source.descriptor < 0:
+        return bytes(span.source.data[span.start : span.end])
+    found, at = bytearray(), span.start
+    while at < span.end:
+        data = os.pread(span.source.descriptor, span.end - at, at)
+        if not data:
+            raise ModelError(CHANGED)
+        found += data
+        at += len(data)
+    return bytes(found)
 
 
 def enclosed(number: int, pieces: Sequence[Piece]) -> list[Piece]:

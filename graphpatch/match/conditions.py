@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Body, Node
-from graphpatch.match import glob, neighbours, paths, value
+from graphpatch.match import glob, neighbours, paths, regex, value
 from graphpatch.match.condition import Condition, Test, both, on_ops
 from graphpatch.match.spec import Match, OneOf, Pattern, texts
 
@@ -31,10 +30,11 @@ def name(wanted: str | Sequence[str]) -> Condition:
 def name_regex(wanted: str) -> Condition:
     """The regular expression matches the whole name."""
     try:
-        pattern = re.compile(wanted)
-    except re.error as error:
-        raise RulesError(f"name_regex {wanted!r} is no regular expression: {error}") from None
-    return on_ops(lambda node: pattern.fullmatch(node.name) is not None)
+        meant = regex.whole(wanted)
+    except RulesError as error:
+        shown = wanted[: glob.SHOWN]
+        raise RulesError(f"name_regex {shown!r} is no regular expression: {error}") from None
+    return on_ops(lambda node: meant(node.name))
 
 
 def attr(wanted: dict[str, Any]) -> Condition:
@@ -57,7 +57,7 @@ def body(wanted: str | Sequence[str]) -> Condition:
     patterns = [glob.compiled(text) for text in texts(wanted)]
 
     def prepared(body: Body) -> Test:
-        found = any(pattern.fullmatch(body.label) for pattern in patterns)
+        found = any(pattern(body.label) for pattern in patterns)
         return lambda node: found
 
     return prepared

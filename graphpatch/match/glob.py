@@ -6,8 +6,15 @@ import functools
 import re
 from collections.abc import Callable, Iterable
 
+from graphpatch.errors import RulesError
+from graphpatch.match import regex
+
 TOKENS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|[^*?]+")
+SHOWN = 100
+
+Means = Callable[[str], bool]
+"""Whether a name is meant."""
 
 
 def is_glob(text: str) -> bool:
@@ -16,17 +23,28 @@ def is_glob(text: str) -> bool:
 
 
 @functools.cache
-def compiled(glob: str) -> re.Pattern[str]:
-    """A pattern to be full-matched. `a/**` is all below `a`, `**/b` is `b` in any scope or none."""
-    return re.compile("".join(TOKENS.get(part, re.escape(part)) for part in TOKEN.findall(glob)))
+def compiled(glob: str) -> Means:
+    """Whether a name is meant: `a/**` is all below `a`, `**/b` is `b` in any scope or none.
+
+    It takes time in proportion to the name. Raises RulesError where the glob is too large.
+    """
+    parts = TOKEN.findall(glob)
+    text = "(?s)" + "".join(TOKENS.get(part, re.escape(part)) for part in parts)
+    if sum(part.startswith("*") for part in parts) <= 1:  # Python's re has nothing to go back to
+        fullmatch = re.compile(text).fullmatch
+        return lambda name: fullmatch(name) is not None
+    try:
+        return regex.whole(text)
+    except RulesError as error:
+        raise RulesError(f"the glob {glob[:SHOWN]!r}: {error}") from None
 
 
 def matches(glob: str, name: str) -> bool:
     """Whether the name is one that the glob means."""
-    return compiled(glob).fullmatch(name) is not None
+    return compiled(glob)(name)
 
 
-def one_of(wanted: Iterable[str]) -> Callable[[str], bool]:
+def one_of(wanted: Iterable[str]) -> Means:
     """Whether a name is one of these, or one that a glob among them means; however many they are.
 
     Names without a wildcard are looked up, not tried one after the other.
@@ -34,4 +52,4 @@ def one_of(wanted: Iterable[str]) -> Callable[[str], bool]:
     wanted = tuple(wanted)
     plain = frozenset(text for text in wanted if not is_glob(text))
     globs = [compiled(text) for text in wanted if is_glob(text)]
-    return lambda name: name in plain or any(one.fullmatch(name) for one in globs)
+    return lambda name: name in plain or any(one(name) for one in globs)

@@ -14,7 +14,7 @@ from graphpatch.patches.inline import Inline, nothing_flows, on_inputs, on_outpu
 from graphpatch.patches.reach import check_reached
 
 # A side, or one place on it: "output:0", "input:1".
-At = Annotated[str, msgspec.Meta(pattern=r"^(outputs|inputs|output:\d+|input:\d+)$")]
+At = Annotated[str, msgspec.Meta(pattern=r"^(outputs|inputs|output:\d{1,9}|input:\d{1,9})$")]
 
 OUTPUTS = "outputs"
 

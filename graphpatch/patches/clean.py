@@ -127,16 +127,30 @@ class Way:
 
     def of(self, text: str) -> str:
         """The clean tensor for one, which is itself where it is not behind the noise."""
-        key, producer = _key(text), self.body.producer(text)
-        if key not in self.clean and producer is not None and producer.index in self.noisy:
-            one = self.counted(producer)
-            name = f"{producer.name}/{SUFFIX}"
-            self.clean[key] = (
-                repeat(one.tensor, text, name, producer, self.editor)
-                if one.repeated
-                else one.tensor
-            )
-        return self.clean.get(key, text)
+        chain: dict[str, Node] = {}
+        at = text
+        while (noisy := self._not_clean_yet(at)) is not None:
+            if at in chain:
+                raise PatchError(
+                    f"{noisy} depends on itself: there is no clean input to begin with"
+                )
+            chain[at] = noisy
+            at = self._texts(noisy)[0]
+        for one, noisy in reversed(chain.items()):
+            self.clean[_key(one)] = self._of_noisy(one, noisy)
+        return self.clean.get(_key(text), text)
+
+    def _not_clean_yet(self, text: str) -> Node | None:
+        producer = self.body.producer(text)
+        if producer is None or _key(text) in self.clean or producer.index not in self.noisy:
+            return None
+        return producer
+
+    def _of_noisy(self, text: str, producer: Node) -> str:
+        one, name = self.counted(producer), f"{producer.name}/{SUFFIX}"
+        if not one.repeated:
+            return one.tensor
+        return repeat(one.tensor, text, name, producer, self.editor)
 
     def counted(self, noisy: Node) -> Counted:
         """What a noisy op counts as: its input, made clean in turn."""

@@ -27,8 +27,23 @@ def outputs(node: Node) -> list[FlatArg]:
 
 
 def inputs(node: Node) -> list[FlatArg]:
-    """The data inputs of an op; PatchError where its op type is not known."""
+    """The data inputs of an op; PatchError where its op type is not known, or has others."""
+    refuse_malformed(node)
     return _known(node, node.arguments, "inputs")
+
+
+def refuse_malformed(node: Node) -> None:
+    """Raise PatchError for an op that does not read as many tensors as its op type does."""
+    known = node.opdef
+    if known is None:
+        return
+    listed = any(arg.number_attr or arg.type_list_attr for arg in known.inputs)
+    takes = len(node.arguments or ()) if listed else len(known.inputs)
+    if len(node.data_inputs) != takes:
+        raise PatchError(
+            f"{node} reads {len(node.data_inputs)} tensors, and {node.op} takes {takes}: the model "
+            f"is broken there"
+        )
 
 
 def numbered(args: Sequence[FlatArg]) -> str:

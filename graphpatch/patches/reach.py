@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches.place import OP_BY_OP, callers_of, place_of
+from graphpatch.patches.place import OP_BY_OP, callers_of, place_of, spread
 
 
 def check_reached(node: Node, editor: Editor) -> None:
@@ -35,8 +35,7 @@ def check_reached(node: Node, editor: Editor) -> None:
 
 def _refuse_whole(node: Node, editor: Editor) -> None:
     """Raise PatchError in a function that a tape differentiates as a whole."""
-    label = node.body.label
-    call = editor.cached(("whole", label), lambda: _called_as_op(label, editor, set()))
+    call = editor.cached("called as ops", lambda: _called_as_ops(editor)).get(node.body.label)
     if call is not None:
         raise PatchError(
             f"{node}: {call} calls the function as an op of its own, and a tape, after "
@@ -45,17 +44,15 @@ def _refuse_whole(node: Node, editor: Editor) -> None:
         )
 
 
-def _called_as_op(label: str, editor: Editor, seen: set[str]) -> Node | None:
-    """The op whose type is the function, or one that it is called by."""
-    seen.add(label)
-    for call in callers_of(editor).get(label, ()):
-        above = call.body.label
-        found = call if call.op == label else None
-        if found is None and not call.body.is_main and above not in seen:
-            found = _called_as_op(above, editor, seen)
-        if found is not None:
-            return found
-    return None
+def _called_as_ops(editor: Editor) -> dict[str, Node]:
+    """For each function: the op whose type it is, or is a function that it is called by."""
+    found = {
+        label: call
+        for label, calls in callers_of(editor).items()
+        for call in calls
+        if call.op == label
+    }
+    return spread(found, editor)
 
 
 def refuse_shadowed(node: Node) -> None:
@@ -74,24 +71,26 @@ def _unreached(node: Node, editor: Editor) -> str:
         return ""
     if in_control_flow(node, editor):
         return _in_loop(f"a v1 loop or branch in function {node.body.label}")
-    return editor.cached(("unreached", node.body.label), lambda: _above(node.body, editor, set()))
+    return editor.cached("unreached", lambda: _unreached_bodies(editor)).get(node.body.label, "")
 
 
-def _above(body: Body, editor: Editor, seen: set[str]) -> str:
-    """Why no gradient comes to the body at one of the calls through which it is reached."""
-    label, gradients = body.label, editor.graph.library.gradients
-    if label in seen or body.is_main:
-        return ""
-    seen.add(label)
-    for call in callers_of(editor).get(label, ()):
-        by_op = call.op in OP_BY_OP
+def _unreached_bodies(editor: Editor) -> dict[str, str]:
+    """Why no gradient comes to functions, at one of the calls through which each is reached."""
+    found = {label: _stopped(label, calls, editor) for label, calls in callers_of(editor).items()}
+    return spread({label: reason for label, reason in found.items() if reason}, editor)
+
+
+def _stopped(label: str, calls: list[Node], editor: Editor) -> str:
+    """Why no gradient comes to a function at one of these calls of it."""
+    gradients = editor.graph.library.gradients
+    for call in calls:
+        by_op, ignored = call.op in OP_BY_OP, place_of(call, editor).ignoring is not None
         if not by_op and label in gradients:
             return f"the model declares {gradients[label]} as the gradient of function {label}"
-        if by_op and place_of(call, editor).ignoring is not None:
+        if by_op and ignored:
             return _in_loop(str(call))
-        found = _unreached(call, editor) or _above(call.body, editor, seen)
-        if found:
-            return found
+        if ignored and not call.body.is_main and in_control_flow(call, editor):
+            return _in_loop(f"a v1 loop or branch in function {call.body.label}")
     return ""
 
 

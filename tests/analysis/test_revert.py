@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,12 +183,47 @@ def test_what_others_built_on_a_rule_is_said(model_file: Path, tmp_path: Path) -
         revert(load(tmp_path / "out.pb"))
 
 
-def test_a_file_that_something_else_wrote_since_is_noted(model_file: Path, tmp_path: Path) -> None:
+def test_a_file_that_something_else_wrote_since_is_refused(
+    model_file: Path, tmp_path: Path
+) -> None:
     patched = GraphDef.FromString(raw(apply([GUIDED], model_file).model))
     patched.node.add(name="more", op="NoOp")
     (tmp_path / "out.pb").write_bytes(patched.SerializeToString())
+    with pytest.raises(ModelError, match="the original cannot be had from it: the original had"):
+        revert(load(tmp_path / "out.pb"))
+    [note] = revert(load(tmp_path / "out.pb"), allow_changed=True).report["notes"]
+    assert "this is not the original" in note
+
+
+@pytest.mark.parametrize("name", ["out.pb", "out.pbtxt", "out.meta"])
+def test_a_weight_that_was_changed_since_is_noticed(tmp_path: Path, name: str) -> None:
+    graph = graphs.graphdef(node("x", "Placeholder"), node("relu", "Relu", "x"), graphs.const("w"))
+    path = tmp_path / f"model{'.pbtxt' if name.endswith('txt') else '.pb'}"
+    text = text_format.MessageToString(graph).encode()
+    path.write_bytes(text if name.endswith("txt") else graph.SerializeToString(deterministic=True))
+    apply([GUIDED], path).model.save(tmp_path / name)
+    assert revert(load(tmp_path / name)).model.node_count == 3
+    there = (tmp_path / name).read_bytes()
+    old, new = (b"\\001", b"\\002") if name.endswith("txt") else (b"\x01" * 4, b"\x01\x01\x01\x03")
+    assert there.count(old) >= 1
+    (tmp_path / name).write_bytes(there.replace(old, new, 1))
+    with pytest.raises(ModelError, match="its checksum is another one"):
+        revert(load(tmp_path / name))
+
+
+def test_what_an_older_graphpatch_wrote_is_reverted_unchecked(
+    model_file: Path, tmp_path: Path
+) -> None:
+    patched = GraphDef.FromString(raw(apply([GUIDED], model_file).model))
+    for one in patched.node:
+        for place, text in enumerate(one.attr["_graphpatch"].list.s):
+            entry = {k: v for k, v in json.loads(text).items() if k != "hash"}
+            one.attr["_graphpatch"].list.s[place] = json.dumps(entry).encode()
+        if not one.attr["_graphpatch"].list.s:
+            del one.attr["_graphpatch"]
+    (tmp_path / "out.pb").write_bytes(patched.SerializeToString())
     [note] = revert(load(tmp_path / "out.pb")).report["notes"]
-    assert "something else wrote the file since" in note
+    assert "whether it is the original cannot be checked" in note
 
 
 def test_an_exported_graph_is_refused(tmp_path: Path) -> None:

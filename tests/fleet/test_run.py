@@ -16,12 +16,12 @@ import pytest
 
 from graphpatch.fleet import pool as pools
 from graphpatch.fleet import work
-from graphpatch.fleet.leftovers import sweep
 from graphpatch.fleet.pool import Here, Pool
 from graphpatch.fleet.run import Run
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.fleet.work import patch
 from graphpatch.formats import Model
+from graphpatch.formats.unfinished import sweep
 from tests import graphs
 from tests.refusals import MODEL, RULE, rules_text
 

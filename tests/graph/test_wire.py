@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from pathlib import Path
 
 import pytest
@@ -121,13 +122,22 @@ def test_splicing_puts_pieces_in_place_and_leaves_the_rest() -> None:
     assert wire.splice(source, 4, 4, []) == []
 
 
-def test_a_file_is_mapped_not_read(tmp_path: Path) -> None:
+def test_a_large_file_is_mapped_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(EACH)
+    os.truncate(path, wire.SMALL + 1)
+    source = wire.map_file(path)
+    assert isinstance(source.data, mmap.mmap)
+    assert source.data[: len(EACH)] == EACH
+    assert source.descriptor >= 0
+
+
+def test_a_small_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(EACH)
     source = wire.map_file(path)
-    assert isinstance(source.data, mmap.mmap)
-    assert source.data[:] == EACH
-    assert source.descriptor >= 0
+    os.truncate(path, 0)
+    assert source.data == EACH
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:

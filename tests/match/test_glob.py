@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphpatch.errors import RulesError
 from graphpatch.match.glob import compiled, is_glob, matches, one_of
 
 # A glob, the names that it means, and names that it must leave.
@@ -70,7 +71,21 @@ def slowly(glob: str, name: str) -> bool:
 
 def test_it_is_compiled_once() -> None:
     assert compiled("a/**") is compiled("a/**")
-    assert isinstance(compiled("a/**"), re.Pattern)
+
+
+@pytest.mark.parametrize("glob", ["**/" * 50 + "x", "******x", "*a" * 40 + "b", "**a*" * 30 + "b"])
+def test_a_long_name_takes_no_long_time(glob: str) -> None:
+    """Each of these takes an engine that goes back more than a lifetime."""
+    started = time.process_time()
+    assert not matches(glob, "a" * 2_500 + "/a" * 1_250)
+    assert time.process_time() - started < 1
+
+
+def test_a_glob_that_is_too_large_is_one_message() -> None:
+    with pytest.raises(
+        RulesError, match=r"the glob '\*a\*a.*: it has 90,004 characters, and 10,000 is"
+    ):
+        matches("*a" * 15_000, "b")
 
 
 def test_one_of_several_names_and_globs() -> None:

@@ -13,6 +13,9 @@ from graphpatch.match.pattern.faults import InJson, Part, Where
 from graphpatch.match.pattern.variants import parts, variants, without
 from graphpatch.match.spec import Match, Pattern, texts
 
+MOST_OPS = 64
+"""Ops and tensors of a pattern: each way in which they can be swapped is found out."""
+
 MOST_OPTIONAL = 8
 """Each optional op doubles the number of patterns that are looked for."""
 
@@ -49,6 +52,10 @@ def _legal(name: str, every: list[str]) -> str:
 
 def _ops(pattern: Pattern, where: Where) -> None:
     """Some op must be there."""
+    every = [*pattern.nodes, *pattern.tensors]
+    if len(every) > MOST_OPS:
+        message = f"{len(every)} nodes, and {MOST_OPS} is the most: leave out those that"
+        raise where.node(every[MOST_OPS], f"{message} the others make certain, or split the rule")
     if not pattern.present:
         raise where.key("nodes", "the pattern is empty: it needs an op that is there")
     if all(name in pattern.optional for name in pattern.present):
@@ -79,6 +86,8 @@ def _runs(pattern: Pattern, where: Where) -> None:
             continue
         if edge.target in pattern.absent:
             raise where.edge(number, "an absent op is no run")
+        if edge.source in pattern.absent:
+            raise where.edge(number, "an absent op has no run behind it: link them by ->")
         if sum(other.target == edge.target for other in pattern.edges) > 1:
             raise where.edge(number, f"{edge.target!r} is a run, and entered by this link alone")
 

@@ -1,46 +1,35 @@
-"""How a pattern lies in a neighbourhood: networkx's VF2, once for each shape of neighbourhood.
+"""How a pattern lies in a neighbourhood: its nodes are bound one after the other, along its edges.
 
-L. P. Cordella, P. Foggia, C. Sansone, M. Vento, "A (sub)graph isomorphism algorithm for matching
-large graphs" (2004). It is a monomorphism that is looked for: the neighbourhood may have more
-edges than the pattern, as that of `Mul(x, x)` has for `x -> mul`.
+It is a monomorphism that is looked for: the neighbourhood may have more edges than the pattern, as
+that of `Mul(x, x)` has for `x -> mul`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
+from graphpatch.graph.body import Body
+from graphpatch.match.pattern.plan import Plan, Step, Way
+from graphpatch.match.pattern.support import Links, Neighbourhood, Supported, supported
+from graphpatch.match.pattern.wiring import Vertex
 from graphpatch.match.spec import Pattern
+from graphpatch.names import TensorName
 
-if TYPE_CHECKING:
-    import networkx as nx
+Place = tuple[int, str, str, int]
+"""Where a vertex stands in the file's order; a function's arguments stand first."""
 
-    Graph = nx.MultiDiGraph[int]
-
-REMEMBERED = 1 << 12  # shapes of neighbourhoods
-
-
-class Shape(NamedTuple):
-    """A neighbourhood without its names, so that equal ones are decided once.
-
-    Of each vertex: the numbers of the pattern's nodes that it can be (as bits), and its place in
-    the file's order. Of each pair of vertices that are linked: for each link, the numbers of the
-    pattern's edges that it can be (as bits).
-    """
-
-    roles: tuple[int, ...]
-    places: tuple[int, ...]
-    links: tuple[tuple[int, int, tuple[int, ...]], ...]
+Spend = Callable[[int], None]
+"""Counts the vertices that were tried; raises where they are too many by now."""
 
 
 class Decider:
     """Lays one pattern, in which nothing is optional, into neighbourhoods.
 
     `names` are its ops and then its tensors, by number; `edges` its edges between those that are
-    there, of which `leaving` has, as bits, those that leave each; `before` the pairs of which the
-    first is bound to what comes earlier in the file. It `is_plain` where there are no such pairs
-    and no two edges between the same two nodes.
+    there; `before` the pairs of which the first is bound to what comes earlier in the file. It
+    `is_plain` where there are no such pairs and no two edges between the same two nodes.
     """
 
     def __init__(self, pattern: Pattern, before: Sequence[tuple[str, str]]) -> None:
@@ -52,86 +41,111 @@ class Decider:
             for edge in pattern.edges
             if edge.source in number and edge.target in number
         )
-        self.leaving = [
-            sum(1 << at for at, edge in enumerate(self.edges) if edge[0] == node)
-            for node in range(len(self.names))
-        ]
         self.before = [(number[one], number[two]) for one, two in before]
         self.is_plain = not before and len({edge[:2] for edge in self.edges}) == len(self.edges)
-        self.assignments = functools.lru_cache(REMEMBERED)(self._assignments)
 
-    def _assignments(self, shape: Shape) -> tuple[tuple[int, ...], ...]:
+    def assignments(
+        self, plan: Plan, around: Neighbourhood, body: Body, spend: Spend
+    ) -> list[tuple[Vertex, ...]]:
         """Every way in which the pattern lies there: a vertex for each of its nodes."""
-        found = _matcher()(_neighbourhood(shape), self._graph, self.before)
-        count = range(len(self.names))
-        return tuple(
-            sorted(
-                tuple(vertex[number] for number in count)
-                for vertex in map(_inverse, found.subgraph_monomorphisms_iter())
-            )
+        spend(len(around.links))
+        left = supported(around, self.edges)
+        if not all(left.found.values()):
+            return []
+        join = _Join(
+            left, around.links, [*map(self._bind, range(len(plan.steps)), plan.steps)], body, spend
+        )
+        found: list[tuple[Vertex, ...]] = []
+        for anchor in left.found[plan.anchor]:
+            found += join.assignments({plan.anchor: anchor}, 0)
+        return sorted(found, key=lambda one: [place(body, vertex) for vertex in one])
+
+    def _bind(self, at: int, step: Step) -> _Bind:
+        """A step with what is asked of the vertex, given those that were bound before."""
+        ways = sorted(step.ways, key=lambda way: way.other)
+        groups = [(other, tuple(same)) for other, same in groupby(ways, key=lambda way: way.other)]
+        earlier = [two for one, two in self.before if one == step.node]
+        later = [one for one, two in self.before if two == step.node]
+        return _Bind(at, step.node, step.node < self.op_count, groups, earlier, later)
+
+
+class _Bind(NamedTuple):
+    """The next node to bind: its links to nodes bound already, and its place beside others."""
+
+    at: int
+    node: int
+    is_op: bool
+    links: list[tuple[int, tuple[Way, ...]]]
+    earlier_than: list[int]
+    later_than: list[int]
+
+    @property
+    def checks(self) -> int:
+        """What it costs to try a vertex, beside others."""
+        return 1 + len(self.earlier_than) + len(self.later_than) + self.at // 8
+
+
+class _Join(NamedTuple):
+    left: Supported
+    links: Links
+    binds: list[_Bind]
+    body: Body
+    spend: Spend
+
+    def assignments(self, bound: dict[int, Vertex], at: int) -> Iterator[tuple[Vertex, ...]]:
+        """Every way to bind the nodes that are left; `bound` is as before at the end."""
+        if at == len(self.binds):
+            self.spend(len(bound))
+            yield tuple(bound[number] for number in range(len(bound)))
+            return
+        bind = self.binds[at]
+        near = self._near(bind, bound)
+        self.spend(1 + len(near) * bind.checks)
+        for vertex in near:
+            if vertex not in self.left.found[bind.node]:
+                continue
+            if bind.is_op and any(vertex == one for one in bound.values()):
+                continue
+            if self._linked(bind, bound, vertex) and self._in_order(bind, bound, vertex):
+                bound[bind.node] = vertex
+                yield from self.assignments(bound, at + 1)
+                del bound[bind.node]
+
+    def _near(self, bind: _Bind, bound: dict[int, Vertex]) -> Sequence[Vertex]:
+        """What the link that leads to fewest leads to."""
+        ways = (way for _, ways in bind.links for way in ways)
+        after, before = self.left.after, self.left.before
+        return min(
+            (
+                (after if way.forward else before)[way.edge].get(bound[way.other], ())
+                for way in ways
+            ),
+            key=len,
         )
 
-    @functools.cached_property
-    def _graph(self) -> Graph:
-        import networkx as nx
-
-        graph: Graph = nx.MultiDiGraph()
-        for number in range(len(self.names)):
-            graph.add_node(number, role=1 << number)
-        for number, (source, target, _) in enumerate(self.edges):
-            graph.add_edge(source, target, role=1 << number)
-        return graph
-
-
-def _neighbourhood(shape: Shape) -> Graph:
-    import networkx as nx
-
-    graph: Graph = nx.MultiDiGraph()
-    for vertex, (roles, place) in enumerate(zip(shape.roles, shape.places, strict=True)):
-        graph.add_node(vertex, roles=roles, place=place)
-    for source, target, links in shape.links:
-        for roles in links:
-            graph.add_edge(source, target, roles=roles)
-    return graph
-
-
-def _inverse(mapping: Mapping[int, int]) -> dict[int, int]:
-    return {number: vertex for vertex, number in mapping.items()}
-
-
-@functools.cache
-def _matcher() -> Any:
-    """The matcher of networkx, which here also keeps to the order of what could be swapped."""
-    from networkx.algorithms.isomorphism import MultiDiGraphMatcher
-
-    class Matcher(MultiDiGraphMatcher):
-        def __init__(self, shape: Graph, pattern: Graph, before: list[tuple[int, int]]) -> None:
-            super().__init__(
-                shape,
-                pattern,
-                node_match=lambda vertex, node: bool(vertex["roles"] & node["role"]),
-                edge_match=lambda links, edges: _assigned(
-                    [edge["role"] for edge in edges.values()],
-                    [link["roles"] for link in links.values()],
-                ),
-            )
-            self.before = before
-
-        def semantic_feasibility(self, vertex: int, number: int) -> bool:
-            if not self._in_order(vertex, number):
+    def _linked(self, bind: _Bind, bound: dict[int, Vertex], vertex: Vertex) -> bool:
+        """Whether each edge to what is bound can be a link of its own."""
+        for other, ways in bind.links:
+            ends = (bound[other], vertex) if ways[0].forward else (vertex, bound[other])
+            links = self.links.get(ends)
+            if links is None or not _assigned([1 << w.edge for w in ways], [*links.values()]):
                 return False
-            return bool(super().semantic_feasibility(vertex, number))  # type: ignore[no-untyped-call]
+        return True
 
-        def _in_order(self, vertex: int, number: int) -> bool:
-            bound = {**self.core_2, number: vertex}
-            places = {one: self.G1.nodes[at]["place"] for one, at in bound.items()}
-            return all(
-                places[one] <= places[two]
-                for one, two in self.before
-                if one in places and two in places
-            )
+    def _in_order(self, bind: _Bind, bound: dict[int, Vertex], vertex: Vertex) -> bool:
+        if not bind.earlier_than and not bind.later_than:
+            return True
+        here = place(self.body, vertex)
+        return all(
+            here <= place(self.body, bound[two]) for two in bind.earlier_than if two in bound
+        ) and all(place(self.body, bound[one]) <= here for one in bind.later_than if one in bound)
 
-    return Matcher
+
+def place(body: Body, vertex: Vertex) -> Place:
+    """Where an op or a tensor stands: tensors by the ops that give them."""
+    if isinstance(vertex, TensorName):
+        return body.by_name.get(vertex.op, -1), vertex.op, vertex.arg, vertex.index
+    return vertex, "", "", 0
 
 
 def _assigned(edges: Sequence[int], links: Sequence[int]) -> bool:

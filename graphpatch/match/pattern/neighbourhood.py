@@ -9,8 +9,9 @@ from typing import Any
 from graphpatch.match.pattern.candidates import Candidates
 from graphpatch.match.pattern.decide import Decider
 from graphpatch.match.pattern.plan import Plan, Way, plan
-from graphpatch.match.pattern.shape import Links, Neighbourhood, shaped
+from graphpatch.match.pattern.support import Links, Neighbourhood
 from graphpatch.match.pattern.wiring import RUN, Use, Vertex, Wiring
+from graphpatch.match.spec import Link
 
 
 @dataclass(eq=False)
@@ -86,16 +87,42 @@ class Walker:
         around = self.around(anchor)
         if around.failed is not None:
             return []
-        if self.decider.is_plain and all(len(one) == 1 for one in around.found.values()):
+        self._leave_out_begun_runs(around.found)
+        if self.decider.is_plain and all(len(one) <= 1 for one in around.found.values()):
             return self._only(around.found)
-        vertices, shape = shaped(around, self.decider, self.wiring.body)
-        return [
-            tuple(vertices[number] for number in assignment)
-            for assignment in self.decider.assignments(shape)
-        ]
+        wiring = self.wiring
+        return self.decider.assignments(self.plan, around, wiring.body, wiring.walk)
+
+    def _leave_out_begun_runs(self, found: dict[int, set[Vertex]]) -> None:
+        """Take out ends of a run that nothing follows, where the run surely goes on behind them.
+
+        It does with an op that no other node of the pattern can be, and that is not in a loop with
+        the end. Where other runs might have that op, and where little was walked, it is left to
+        `refusals.goes_on`, which looks at each match.
+        """
+        runs = [edge for edge in self.decider.edges if edge[2].repeat]
+        if len(runs) != 1 or not self.wiring.is_worn:
+            return
+        _, end, link = runs[0]
+        if any(source == end for source, _, _ in self.decider.edges):
+            return
+        others = set[Vertex]().union(*(one for node, one in found.items() if node != end))
+        passes, on = self.candidates[end].passes, Link(input=link.input)
+        order, most = self.wiring.order, len(self.wiring.body)
+
+        def goes_on(vertex: Vertex) -> bool:
+            assert isinstance(vertex, int)
+            return order[vertex] < most and any(
+                reader not in others and passes(reader)
+                for reader, _ in self.wiring.forward(vertex, on)
+            )
+
+        found[end] = {one for one in found[end] if not goes_on(one)}
 
     def _only(self, found: Mapping[int, set[Vertex]]) -> list[tuple[Vertex, ...]]:
         """The one assignment where no node has a choice: its links are those that were walked."""
+        if not all(found.values()):
+            return []
         assigned = tuple(next(iter(found[number])) for number in range(len(found)))
         ops = self.decider.op_count
         return [assigned] if len(set(assigned[:ops])) == ops else []

@@ -12,6 +12,7 @@ from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.candidates import Candidates
 from graphpatch.match.pattern.wiring import Vertex, Wiring
 from graphpatch.match.spec import Edge, Link, Pattern
+from graphpatch.names import TensorName
 
 Bound = Mapping[str, Vertex]
 
@@ -26,19 +27,31 @@ def run(
     end, link = bound[edge.target], edge.link
     assert isinstance(end, int)
     taken = {vertex for name, vertex in bound.items() if name != edge.target}
-    on = Link(input=link.input)
+    on, source = Link(input=link.input), bound[edge.source]
+    early = _at_least(wiring, source)
 
     def free(index: int) -> bool:
-        return index not in taken and candidates.passes(index)
+        return index not in taken and candidates.passes(index) and early(index)
 
-    start = [index for index, _ in wiring.forward(bound[edge.source], link)]
-    behind = _reached(start, lambda index: wiring.forward(index, on), free)
     before = _reached([end], lambda index: wiring.backward(index, on), free)
-    if end not in behind:
+    start = [index for index, _ in wiring.forward(source, link)]
+    found = _reached(start, lambda index: wiring.forward(index, on), before.__contains__)
+    if end not in found:
         return (), f"the run to {edge.target!r} leads through another op of the match"
-    wiring.walk(len(behind) + len(before))
-    between = sorted((behind & before) - {end})
-    return (*between, end), ""
+    return (*sorted(found - {end}), end), ""
+
+
+def _at_least(wiring: Wiring, source: Vertex) -> Callable[[int], bool]:
+    """Whether an op may be behind another, by the order of all ops; True where it is not known.
+
+    Without it, a walk to what an op is computed from goes on beyond the source of the run.
+    """
+    index = wiring.body.by_name.get(source.op) if isinstance(source, TensorName) else source
+    if index is None or not wiring.is_worn:
+        return lambda other: True
+    order = wiring.order
+    least = order[index]
+    return lambda other: order[other] >= least
 
 
 def goes_on(wiring: Wiring, candidates: Candidates, edge: Edge, binding: Binding) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from graphpatch.errors import MatchError
 from graphpatch.graph.body import Body
 from graphpatch.match.condition import Condition
 from graphpatch.match.pattern import refusals
@@ -19,9 +18,6 @@ from graphpatch.match.pattern.variants import variants
 from graphpatch.match.pattern.wiring import Vertex, Wiring
 from graphpatch.match.spec import Edge, Match, Pattern
 from graphpatch.names import TensorName
-
-MOST = 1_000_000
-"""Matches in one body. A pattern that has more says too little: its number may be exponential."""
 
 Conditions = Callable[[Match], Mapping[str, Condition]]
 """The conditions of a match, by key."""
@@ -73,6 +69,7 @@ class Search:
                 return None, reason
             ops[decider.names.index(edge.target)] = run
         binding = Binding(wiring.body, pattern, tuple(ops), tuple(read))
+        wiring.walk(len(binding.indices))
         return binding, self._refused(binding)
 
     def _refused(self, binding: Binding) -> str:
@@ -105,7 +102,7 @@ def matches(body: Body, pattern: Pattern, conditions: Conditions) -> list[Bindin
 
     Nodes that could be swapped are bound in the file's order, so that each match is there once.
     Where an optional op is there, the match without it is none. Matches may share ops. Raises
-    MatchError where there are more than a million.
+    MatchError where it takes too many steps to find them, as their number may be exponential.
     """
     found: list[Binding] = []
     done: list[tuple[Search, list[Binding]]] = []
@@ -119,11 +116,6 @@ def matches(body: Body, pattern: Pattern, conditions: Conditions) -> list[Bindin
                     continue
                 mine.append(binding)
                 found.append(binding)
-                if len(found) > MOST:
-                    raise MatchError(
-                        f"the pattern matches more than {MOST:,} times in {body.label}: say more "
-                        "about its ops, or the slots by which they are linked"
-                    )
     return sorted(found, key=lambda one: one.indices)
 
 

@@ -55,7 +55,7 @@ def symmetry(pattern: Pattern) -> Symmetry:
     no op of their own, and one order of them is as good as another.
     """
     names = [*pattern.present, *pattern.tensors]
-    kinds = _kinds(pattern)
+    kinds = _refined(pattern, _kinds(pattern))
     before: list[tuple[str, str]] = []
     swaps: list[Swap] = []
     fixed: list[str] = []
@@ -80,10 +80,34 @@ def _kinds(pattern: Pattern) -> dict[str, bytes]:
     return kinds
 
 
+def _refined(pattern: Pattern, kinds: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The kinds told apart by the kinds around them, as long as that tells more apart.
+
+    What can be swapped has equal kinds (B. Weisfeiler and A. Leman, 1968); in a pattern without
+    symmetries most nodes come to differ, and no way to lay it on itself is looked for.
+    """
+    links = [(edge.source, edge.target, _words(edge)) for edge in pattern.edges]
+    found = dict(kinds)
+    while True:
+        around: dict[str, list[tuple[bytes, bytes, bytes]]] = {name: [] for name in found}
+        for source, target, link in links:
+            around[source].append((b"to", link, found[target]))
+            around[target].append((b"from", link, found[source]))
+        told = {name: (kind, *sorted(around[name])) for name, kind in found.items()}
+        numbers = {
+            one: str(number).encode() for number, one in enumerate(sorted(set(told.values())))
+        }
+        if len(numbers) == len(set(found.values())):
+            return found
+        found = {name: numbers[one] for name, one in told.items()}
+
+
 def _swap(
     pattern: Pattern, kinds: dict[str, bytes], fixed: list[str], name: str, other: str
 ) -> Swap | None:
     """How the pattern can be laid on itself so that `name` comes to lie on `other`, if it can."""
+    if _links_of(pattern, name) == _links_of(pattern, other):  # twins: all others stay
+        return {**dict(zip(kinds, kinds, strict=True)), name: other, other: name}
     from networkx.algorithms.isomorphism import MultiDiGraphMatcher
 
     here = {**kinds, **{one: f"{one} stays".encode() for one in fixed}, name: b"moves"}
@@ -106,6 +130,14 @@ def _graph(pattern: Pattern, kinds: dict[str, bytes]) -> Graph:
     for edge in pattern.edges:
         graph.add_edge(edge.source, edge.target, link=_words(edge))
     return graph
+
+
+def _links_of(pattern: Pattern, name: str) -> list[tuple[str, str, bytes]]:
+    mine = (edge for edge in pattern.edges if name in (edge.source, edge.target))
+    return sorted(
+        ("", edge.target, _words(edge)) if edge.source == name else (edge.source, "", _words(edge))
+        for edge in mine
+    )
 
 
 def _words(edge: Edge) -> bytes:

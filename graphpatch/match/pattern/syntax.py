@@ -170,7 +170,7 @@ class _Parser:
         number = self.expect_kind("number", mark, "the number of a slot")
         if already is not None:
             raise self.fault(number, f"the slot is {already.text} already")
-        if not number.text.isdigit():
+        if not number.text.isdigit() or len(number.text) > 9:
             raise self.fault(number, f"slots are counted 0, 1, ..., not {number.text}")
         return number
 

@@ -10,7 +10,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.match.pattern.neighbourhood import Walker
 from graphpatch.match.pattern.plan import Step, Way
 from graphpatch.match.pattern.search import Conditions, Search, searches
-from graphpatch.match.pattern.shape import Neighbourhood
+from graphpatch.match.pattern.support import Neighbourhood
 from graphpatch.match.pattern.wiring import Vertex
 from graphpatch.match.spec import Pattern
 from graphpatch.names import TensorName

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from graphpatch import names
 from graphpatch.errors import MatchError, ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import readers_of
+from graphpatch.graph.topology import order_of, readers_of
 from graphpatch.match.spec import Link
 from graphpatch.names import TensorName
 
@@ -20,15 +21,18 @@ Use = tuple[Vertex, int]
 
 Passes = Callable[[int], bool]
 
-MOST = 20_000_000
-"""Ops that all runs of a pattern may lead through in one body: each starts at every op that it can,
-and goes on to its end, so that their number may grow as the square of the body."""
+LEAST, FOR_EACH = 1_000_000, 20
+"""Links that may be followed for one pattern in one body: so many, and so many more for each op.
+
+How often a pattern matches, and how many ops its runs have, may grow as any power of the body. A
+pattern that says which ops it means follows about ten links for each of them.
+"""
 
 RUN = -1
 """Stands for the slot of a link that is a whole run."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Wiring:
     """Follows links in one body."""
 
@@ -39,13 +43,16 @@ class Wiring:
     def forward(self, vertex: Vertex, link: Link) -> Iterator[tuple[int, int]]:
         """The ops that read this op or tensor by such a link, and the slot."""
         if isinstance(vertex, TensorName):
+            self.walk(len(self.body.readers.get(vertex.op, ())))
             for index, slot in readers_of(self.body, vertex):
                 if link.input is None or slot == link.input:
                     yield index, slot
             return
         heads = self.body.heads
         inputs, control, wanted, output = heads.inputs, link.control, link.input, link.output
-        for use in self.body.readers.get(heads.names[vertex], ()):
+        uses = self.body.readers.get(heads.names[vertex], ())
+        self.walk(1 + len(uses))
+        for use in uses:
             index, slot = use
             text = inputs[index][slot]
             if (
@@ -74,10 +81,7 @@ class Wiring:
                 yield names.parse(text), slot
 
     def run_forward(self, vertex: Vertex, link: Link, passes: Passes) -> Iterator[tuple[int, int]]:
-        """The last ops of the runs that start behind this op or tensor.
-
-        Raises MatchError where runs have led through too many ops by now.
-        """
+        """The last ops of the runs that start behind this op or tensor."""
         on = Link(input=link.input)
         seen: set[int] = set()
         stack = [index for index, _ in self.forward(vertex, link)]
@@ -86,7 +90,6 @@ class Wiring:
             if index not in seen and passes(index):
                 seen.add(index)
                 stack += [reader for reader, _ in self.forward(index, on)]
-        self.walk(len(seen))
         return ((index, RUN) for index in seen)
 
     def run_backward(
@@ -103,23 +106,39 @@ class Wiring:
                 if producer not in seen and passes(producer):
                     seen.add(producer)
                     stack.append(producer)
-        self.walk(len(seen))
         return ((one, RUN) for one in found)
 
     def walk(self, count: int) -> None:
-        """Count ops of runs; MatchError where they are too many by now."""
+        """Count links that were followed; MatchError where they are too many by now."""
         self.walked += count
-        if self.walked > MOST:
+        most = LEAST + FOR_EACH * len(self.body)
+        if self.walked > most:
             raise MatchError(
-                f"the runs of the pattern lead through more than {MOST:,} ops of"
-                f" {self.body.label}: say what follows them, or which op they start behind"
+                f"to find the pattern in {self.body.label} takes more than {most:,} steps"
+                f" ({LEAST:,}, and {FOR_EACH} for each op), as its number of matches, or the ops"
+                " of its runs, grow faster than the graph: name op types instead of *, give the"
+                " input slots of links (-> add:0), and say what a run starts behind and ends before"
             )
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether so many links were followed that it pays to look at all ops of the body once."""
+        return self.walked > len(self.body)
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Of each op a number: an op that reads another has a greater one, apart from loops.
+
+        Ops in loops, and those that read them, have one number, which is the greatest.
+        """
+        return order_of(self.body)
 
     def _sources(self, index: int, link: Link, from_tensor: bool) -> Iterator[Use]:
         return self.tensors(index, link) if from_tensor else self.backward(index, link)
 
     def _slots(self, index: int, link: Link) -> Iterator[tuple[int, str]]:
         inputs = self.body.heads.inputs[index]
+        self.walk(1 + len(inputs))
         if link.input is None:
             return enumerate(inputs)
         return iter([(link.input, inputs[link.input])] if link.input < len(inputs) else [])

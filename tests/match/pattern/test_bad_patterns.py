@@ -227,3 +227,18 @@ def test_on_without_what_it_names(match: Any, on: Any, message: str) -> None:
     with pytest.raises(RulesError) as raised:
         rules_from([{"match": match, "patch": {"stop_gradient": True, "on": on}}])
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("A -> B:" + "9" * 5_000, "a number has at most 400 characters"),
+        ("A -> B:" + "9" * 30, "slots are counted 0, 1, ..., not 9999"),
+        ("Const=" + "9" * 5_000, "a number has at most 400 characters"),
+        ("A[" + "9" * 5_000 + "] -> B", "a number has at most 400 characters"),
+        ("A|" * 6_000 + "B", "12,001 characters, and 10,000 is the most"),
+    ],
+)
+def test_what_nobody_writes_is_refused(text: str, message: str) -> None:
+    with pytest.raises(PatternError, match=message):
+        parse(text)

@@ -1,0 +1,38 @@
+"""All that commands print goes through here, so that no name of a model steers the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+import click
+
+from graphpatch.shown import one_line, shown
+
+
+def say(text: str, err: bool = False) -> None:
+    """Print one line to standard output, or to standard error."""
+    _echo(one_line(text), err)
+
+
+def say_lines(lines: Iterable[str], err: bool = False) -> None:
+    """Print lines; one that holds a line feed is still printed as one line."""
+    _echo("\n".join(map(one_line, lines)), err)
+
+
+def say_error(error: BaseException | str) -> None:
+    """Print a message, which may have several lines, to standard error."""
+    _echo(shown(f"graphpatch: {error}"), err=True)
+
+
+def say_json(document: Any, indent: int | None = None) -> None:
+    """Print one JSON document, in ASCII: JSON has escapes of its own."""
+    click.echo(json.dumps(document, indent=indent))
+
+
+def _echo(text: str, err: bool) -> None:
+    stream: TextIO = sys.stderr if err else sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)

@@ -1,0 +1,71 @@
+"""Regular expressions in linear time: RE2, which never goes back over what it has read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from graphpatch.errors import RulesError
+
+MOST_STEPS = 10_000
+"""How large a compiled expression may be: each letter of a name costs as much at most."""
+
+LONGEST = 10_000
+"""Characters of an expression."""
+
+SHOWN = 200
+
+_LACKS = (
+    (r"\(\?<?[=!]", "there is no lookaround: combine matches with `all` and `not`"),
+    (r"invalid escape sequence: \\\d", "there are no backreferences"),
+    (r"\\Z", "the whole name is always matched: leave \\Z out"),
+    (r"repetition size", "a repeat is at most 1,000, with those around it"),
+    (r"bad repetition operator: .*\+$", "there are no possessive repeats, and no need of them"),
+    (r"\(\?#", "there are no comments"),
+    (r"\(\?\(|\(\?>", "there are no conditional and no atomic groups"),
+)
+_FROM_NOTHING = re.compile(r"(?<!\\)\{(,\d+)\}")
+
+
+def whole(expression: str) -> Callable[[str], bool]:
+    r"""Whether the expression matches a whole text.
+
+    The syntax is RE2's: Python's without lookarounds, backreferences, atomic groups and possessive
+    repeats; `\d`, `\w` and `\s` are ASCII. Raises RulesError where it is none, or too large.
+    """
+    from re2 import error as Invalid
+
+    if len(expression) > LONGEST:
+        raise RulesError(f"it has {len(expression):,} characters, and {LONGEST:,} is the most")
+    repeat = _FROM_NOTHING.search(expression)
+    if repeat is not None:  # RE2 reads it as these letters, Python as a repeat
+        raise RulesError(f"a repeat needs its least number: write {{0{repeat[1]}}}")
+    try:
+        found = _compiled(expression)
+    except UnicodeEncodeError:
+        raise RulesError("it is not valid Unicode") from None
+    except Invalid as error:
+        raise RulesError(_reason(error)) from None
+    if found.programsize > MOST_STEPS:
+        raise RulesError(
+            f"compiled, it has {found.programsize:,} steps, and {MOST_STEPS:,} is the most: use"
+            " smaller repeats, or several expressions in `any`"
+        )
+    return lambda text: found.fullmatch(text.encode(errors="surrogatepass")) is not None
+
+
+def _compiled(expression: str) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    return re2.compile(expression.encode(), options)
+
+
+def _reason(error: Exception) -> str:
+    found = error.args[0]
+    text = found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+    lacks = [said for sign, said in _LACKS if re.search(sign, text)]
+    return f"{text[:SHOWN]} (in RE2's syntax{''.join(f', {one}' for one in lacks[:1])})"

@@ -1,0 +1,1 @@
+"""Random hostile input for every command, and random graphs whose gradients TensorFlow checks."""

@@ -1,0 +1,188 @@
+"""What is tried, by kind: each makes a case from a source of random numbers alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import PurePath
+from random import Random
+from typing import Any
+
+from fuzzing import mutate
+from fuzzing.case import Case
+from fuzzing.sources import FORMULAS, GLOBS, PATTERNS, RULES, models, rules_file
+
+Json = Any
+WORDS = {
+    "pattern": (
+        " -> ", " ->+ ", " ^-> ", "; ", "*", "Relu", "Mul", "?", "!", ":0", ":1", "[0]", "|", "a:",
+        "b:", "x:_", "_", "Const=1", "~", "=", "@", "Addons>Gelu", "AddN", "a", "b", "9" * 30,
+        "-", "",
+        "* -> ", "* ->+ ", "a:*?", "Identity",
+    ),
+    "formula": (
+        "dy", "x", "y", "x1", "dy0", "x9", "attr.alpha", "attr.", "(", ")", "+", "-", "*", "/",
+        "**",
+        "<", "<=", "==", "and ", "or ", "not ", "where(", ", ", "sum(", "matmul(", "abs(", "max(",
+        "axis=0", "axis=-9", "keepdims=true", "norm(", "1e999", "1", "0.5", "9" * 400, "[", "]",
+        "true",
+        "reshape_like(", "transpose(", "cast_like(", "1e-400", "dy ** -dy", "",
+    ),
+    "glob": (
+        "*", "**", "**/", "?", "/", "a", "relu", "[", "]", "[!", "a-", "\\", "(", ")", "+", ".*",
+        "|",
+        "^", "$", "{1,9}", "{1000}", "(?i)", "(?=", "(?P<", "\\1", "\\d", "\\Z", "(a+)+", "é", "",
+        "*a*", "(.*)*", ":0",
+    ),
+    "rules": (
+        '"', "{", "}", "[", "]", ",", ":", "null", "true", "-1", "1e999", "9" * 50, '"op"',
+        '"name"',
+        '"match"', '"patch"', '"pattern"', '"on"', '"expect"', '"not"', '"any"', '"*"', '"zero"',
+        '{"any": [', '{"not": ', "\\u0000", "\\ud800", "[" * 99, '"Relu"', '"stop_gradient"', "",
+    ),
+}  # fmt: skip
+VALUES: tuple[Json, ...] = (
+    None, True, False, 0, 1, -1, 2**70, 1e308, 0.5, "", "*", "**", "Relu", "x", "out", "x:0",
+        "main",
+    "match", "a", [], {}, ["Relu", "x"], [[1], 2], {"in": [1]}, {"op": "*"}, "\u001b[2J",
+    "n" * 9_000,
+)  # fmt: skip
+
+
+def models_case(rng: Random) -> Case:
+    """A mutated model, patched and reverted, or through one of the other commands."""
+    name, raw = rng.choice(models())
+    suffix = PurePath(name).suffix
+    model = f"m{suffix}"
+    files = {model: mutate.model(raw, suffix, rng), "whole" + suffix: raw}
+    files["r.json"] = rules_file(rng.sample(RULES, rng.choice((1, 1, 2))))
+    ends = ["x", "out", "relu", "Multiply", "loss", "y:0"]
+    way = ["--from", rng.choice(ends), "--to", rng.choice(ends)]
+    others = [
+        ["ops", model], ["ops", model, "**"], ["match", "r.json", model, "--explain"],
+        ["revert", model, "-o", "back.pb"], ["check", "r.json", model, "-j", "1"],
+        ["diff", "whole" + suffix, model], ["doctor", model, *way], ["doctor", model, *way,
+            "--all"],
+        ["verify", "whole" + suffix, model, "--no-run"], ["ops", model, "**", "--json"],
+        ["match", model, "--pattern", rng.choice(PATTERNS)],
+    ]  # fmt: skip
+    commands = [["apply", "r.json", model, "-o", "out.pb"], ["revert", "out.pb", "-o", "back.pb"]]
+    chosen = rng.sample(others, rng.choice((0, 1, 2)))
+    chosen += commands if not chosen or rng.random() < 0.7 else []
+    return Case(files, chosen, model, model if suffix == ".pb" else "")
+
+
+def rules_case(rng: Random) -> Case:
+    """Mutated rules over a sound model, whose patches are reverted."""
+    rules = [one.copy() for one in rng.sample(RULES, rng.choice((1, 1, 2, 3)))]
+    document = json.loads(rules_file(rules))
+    if rng.random() < 0.75:
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            _change_value(document, rng)
+        raw = json.dumps(document).encode()
+    else:
+        raw = mutate.text(json.dumps(document), WORDS["rules"], rng).encode(errors="surrogatepass")
+    return _over_rules({"r.json": raw}, rng)
+
+
+def formulas_case(rng: Random) -> Case:
+    """A mutated formula, as the gradient of the ops of a sound model."""
+    text = _written(FORMULAS, "formula", rng)
+    formula: Json = text if rng.random() < 0.7 else [text, rng.choice((None, "dy"))]
+    patch: Json = {"override_gradient": {"formula": formula}}
+    if rng.random() < 0.3:
+        patch = rng.choice((
+            {"surrogate_gradient": text}, {"filter_gradient": {"formula": text}, "at": "inputs"},
+        ))  # fmt: skip
+    op = rng.choice((["Relu", "Tanh"], ["Mul", "AddV2"], "*"))
+    return _over_rules({"r.json": rules_file([{"match": {"op": op}, "patch": patch}])}, rng)
+
+
+def patterns_case(rng: Random) -> Case:
+    """A mutated pattern, searched in a sound model."""
+    text = _written(PATTERNS, "pattern", rng)
+    if rng.random() < 0.4:
+        rule = {"match": {"pattern": text}, "patch": {"stop_gradient": True}}
+        return _over_rules({"r.json": rules_file([rule])}, rng)
+    return _typed(["--pattern", text], rng)
+
+
+def globs_case(rng: Random) -> Case:
+    """A mutated glob or regular expression."""
+    text = _written(GLOBS, "glob", rng)
+    if rng.random() < 0.5:
+        key = rng.choice(("name_regex", "name_regex", "name", "op", "body"))
+        rule = {"match": {key: text}, "patch": {"stop_gradient": True}}
+        return _over_rules({"r.json": rules_file([rule])}, rng)
+    return _typed([rng.choice(("--op", "--name")), text], rng)
+
+
+KINDS: dict[str, Callable[[Random], Case]] = {
+    "models": models_case,
+    "rules": rules_case,
+    "formulas": formulas_case,
+    "patterns": patterns_case,
+    "globs": globs_case,
+}
+
+
+def _written(sources: list[str], kind: str, rng: Random) -> str:
+    """A text of words alone, or a sound one that was mutated."""
+    if rng.random() < 0.4:
+        return "".join(rng.choice(WORDS[kind]) for _ in range(rng.choice((2, 4, 8, 16, 60))))
+    return mutate.text(rng.choice(sources), WORDS[kind], rng)
+
+
+def _over_rules(files: dict[str, bytes], rng: Random) -> Case:
+    name, raw = _sound(rng)
+    end = [["match", "r.json", name, *rng.choice(([], ["--explain"], ["--json"]))]]
+    if rng.random() < 0.7:
+        end = [["apply", "r.json", name, "-o", "out.pb"], ["revert", "out.pb", "-o", "back.pb"]]
+    return Case({name: raw, **files}, end, "r.json", name if name.endswith(".pb") else "")
+
+
+def _typed(option: list[str], rng: Random) -> Case:
+    name, raw = _sound(rng)
+    explain = ["--explain"] if rng.random() < 0.3 else []
+    return Case(
+        {name: raw}, [["match", name, f"{option[0]}={_argument(option[1])}", *explain]], name
+    )
+
+
+def _argument(text: str) -> str:
+    """As an operating system passes it: without zeros."""
+    return text.replace("\0", "")
+
+
+def _sound(rng: Random) -> tuple[str, bytes]:
+    found = models()
+    name, raw = rng.choice(found[:17] if rng.random() < 0.5 else found)
+    return f"m{PurePath(name).suffix}", raw
+
+
+def _change_value(document: Json, rng: Random) -> None:
+    """Some value within a document: another, gone, or under another key."""
+    here = document
+    while True:
+        keys = list(here) if isinstance(here, dict) else list(range(len(here)))
+        if not keys:
+            return
+        key = rng.choice(keys)
+        inner = here[key]
+        if isinstance(inner, dict | list) and inner and rng.random() < 0.85:
+            here = inner
+            continue
+        how = rng.randrange(5)
+        if how == 0:
+            del here[key]
+        elif how == 1 and isinstance(inner, str):
+            here[key] = mutate.text(inner, WORDS[rng.choice(list(WORDS))], rng)
+        elif how == 2 and isinstance(here, dict):
+            here[rng.choice(("op", "name", "any", "not", "at", "on", "emit", "pattern", "x"))] = (
+                inner
+            )
+        elif how == 3:
+            here[key] = [inner, inner] if rng.random() < 0.5 else {"all": [inner]}
+        else:
+            here[key] = rng.choice(VALUES)
+        return

@@ -1,0 +1,141 @@
+"""The models and rules that are mutated: small ones of every kind."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import graphpatch
+from tests import graphs
+from tests.graphs import function, graphdef, node
+
+ROOT = Path(__file__).parents[2]
+LARGEST = 40_000  # bytes of a real model that is mutated
+
+RULES: list[dict[str, Any]] = [
+    {"match": {"op": ["Relu", "Relu6"]}, "patch": {"override_gradient": "guided_relu"}},
+    {"match": {"op": "*Relu*"}, "patch": {"override_gradient": "zero"}, "emit": "attr"},
+    {"match": {"name": "**"}, "patch": {"stop_gradient": True}},
+    {"match": {"op": "Mul"}, "patch": {"filter_gradient": {"reverse": {"strength": 0.3}},
+        "at": "inputs"}},
+    {"match": {"name_regex": ".*(relu|round|add).*"}, "patch": {"straight_through": True}},
+    {"match": {"op": ["Mul", "Add", "AddV2", "Sub"]},
+     "patch": {"override_gradient": {"formula": ["dy * x1", None]}}},
+    {"match": {"any": [{"op": "Relu"}, {"op": "Tanh"}]},
+        "patch": {"surrogate_gradient": "tanh(4 * x)"}},
+    {"match": {"op": "Relu"}, "patch": {"backward_as": {"input": 0}}},
+    {"match": {"pattern": "Conv2D|MatMul|Mul -> act:Relu|Relu6"},
+     "patch": {"stop_gradient": True, "on": "act"}},
+    {"match": {"pattern": "a:Mul -> b:Relu", "body": "main"},
+     "patch": {"override_gradient": {"formula": "dy"}, "on": "match"}},
+    {"match": {"value": {"near": 1, "tolerance": 0.5}}, "patch": {"stop_gradient": True}},
+    {"match": {"op": "*", "inputs": {"any": {"op": "Placeholder"}}, "dtype": "float32"},
+     "patch": {"filter_gradient": {"clip": {"min": -1, "max": 1}}}},
+    {"match": {"between": {"from": "x", "to": ["out", "relu"]}, "op": "Relu*"},
+     "patch": {"filter_gradient": {"clip_by_norm": {"norm": 2}}}},
+    {"match": {"body": "*", "op": "Relu"}, "patch": {"override_gradient": {"registered": "My"}}},
+]  # fmt: skip
+
+PATTERNS = [
+    "Mul -> Relu", "a:* -> b:Relu; !Tanh -> b", "x:_ -> Mul; x -> Relu?", "Mul ->+ Relu|Relu6 -> *",
+    "Const=1~0.5 -> Mul:1", "Placeholder ->+ * -> MatMul", "a:Mul[0] -> b:AddV2:0; a -> b:1",
+    "@conv_bias_activation", "NoOp ^-> NoOp", "Switch -> *? -> NextIteration",
+]  # fmt: skip
+
+FORMULAS = [
+    "dy * x1", "where(x > 0 and dy > 0, dy, 0)", "dy * (y + 1)",
+    "sum(dy * x, axis=-1, keepdims=true)",
+    "clip(dy, -1, 1) ** 2", "attr.alpha * dy", "where(norm(dy) == 0, 0, dy / norm(dy))",
+    "matmul(dy, transpose(x1))", "dy0 + dy1", "-3.5e-2 * dy", "max(abs(x), from_axis=1)",
+]  # fmt: skip
+
+GLOBS = [
+    "**/relu",
+    "*",
+    "**",
+    "tower/*",
+    "*relu*",
+    "a?b",
+    "**/conv*/**",
+    "r[a-z]lu",
+    "(a+)+$",
+    ".*",
+]
+
+
+@functools.cache
+def models() -> list[tuple[str, bytes]]:
+    """Names and contents: GraphDefs, MetaGraphs, text, patched ones; real ones where they are."""
+    built = {
+        "sample": graphs.sample(),
+        "loop": graphdef(
+            node("x", "Placeholder"),
+            *graphs.v1_loop("x", node("relu", "Relu", "switch:1"), gives="relu"),
+            node("out", "Tanh", "exit"),
+        ),
+        "calls": graphdef(
+            node("x", "Placeholder"),
+            node("f", "PartitionedCall", "x", Tin=["float32"], Tout=["float32"]),
+            node("g", "g", "x"),
+            node("sum", "AddV2", "f", "g"),
+            functions=[
+                function("f", ["a"], [node("g", "g", "a")], {"b": "g:b:0"}),
+                function(
+                    "g",
+                    ["a"],
+                    [node("r", "Relu", "a"), node("m", "Mul", "r:activations", "a")],
+                    {"b": "m:z:0"},
+                ),
+            ],
+        ),
+        "wide": graphdef(
+            node("x", "Placeholder"),
+            *(node(f"s/r{k}", "Relu", "x") for k in range(20)),
+            node("sum", "AddN", *(f"s/r{k}" for k in range(20)), N=20),
+            node("half", "Cast", "sum", SrcT="float32", DstT="float16"),
+        ),
+    }
+    found = [(f"{name}.pb", graph.SerializeToString()) for name, graph in built.items()]
+    found.append(("sample.pbtxt", str(built["sample"]).encode()))
+    found.append(("sample.meta", graphs.metagraph(graphs.sample(), "serve").SerializeToString()))
+    found += _patched(built["sample"].SerializeToString())
+    return found + _real()
+
+
+def _patched(raw: bytes) -> list[tuple[str, bytes]]:
+    """The sample after each of the rules that fit it."""
+    folder = ROOT / "build" / "fuzzing"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "sample.pb").write_bytes(raw)
+    found = []
+    for number, rule in enumerate(RULES):
+        try:
+            result = graphpatch.apply([rule], graphpatch.load(folder / "sample.pb"))
+        except graphpatch.GraphpatchError:
+            continue  # a rule for other models
+        path = folder / f"patched{number}.pb"
+        path.unlink(missing_ok=True)
+        result.model.save(path)
+        found.append((path.name, path.read_bytes()))
+    return found
+
+
+def _real() -> list[tuple[str, bytes]]:
+    named = os.environ.get("GRAPHPATCH_MODELS")
+    folder = Path(named) if named else ROOT.parent / "shared" / "models"
+    paths = sorted(folder.rglob("*")) if folder.is_dir() else []
+    small = [one for one in paths if one.suffix in {".pb", ".pbtxt", ".meta"} and one.is_file()]
+    return [
+        (f"{number}{one.suffix}", one.read_bytes())
+        for number, one in enumerate(small)
+        if one.stat().st_size <= LARGEST and "saved_model" not in one.name
+    ]
+
+
+def rules_file(rules: list[dict[str, Any]]) -> bytes:
+    """A rules file that goes on where a rule matches nothing."""
+    loose = [{"expect": {"min": 0}, **rule} for rule in rules]
+    return json.dumps({"version": 1, "rules": loose}).encode()

@@ -1,0 +1,188 @@
+"""Graphs that are made to be too much, or that no graph may be: a message, and soon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from tensorboard.compat.proto.function_pb2 import FunctionDef
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+from graphpatch import apply, load
+from graphpatch.analysis.diff import diff
+from graphpatch.errors import GraphpatchError, ModelError, RulesError
+from graphpatch.formats.text import parse
+from graphpatch.graph import graph as graph_module
+from graphpatch.graph import heads
+from graphpatch.graph.check import check
+from graphpatch.graph.wire import encoded
+from graphpatch.rules import rules_in
+from tests import graphs
+from tests.graphs import node
+
+RELU = {"op": "Relu"}
+GUIDED = [{"match": RELU, "patch": {"override_gradient": "guided_relu"}}]
+STOP = [{"match": RELU, "patch": {"stop_gradient": True}}]
+BACKWARD_AS = [{"match": RELU, "patch": {"backward_as": {"input": 0}}}]
+NOOP = encoded(1, encoded(1, b"x") + encoded(2, b"NoOp"))
+
+
+def saved(path: Path, *nodes: object, functions: Iterable[FunctionDef] = ()) -> Path:
+    graph = graphs.graphdef(node("x", "Placeholder"), *nodes)
+    graph.library.function.extend(functions)
+    path.write_bytes(graph.SerializeToString(deterministic=True))
+    return path
+
+
+def test_a_million_functions(tmp_path: Path) -> None:
+    functions = b"".join(
+        encoded(1, encoded(1, encoded(1, f"f{number}".encode()))) for number in range(300_000)
+    )
+    (tmp_path / "m.pb").write_bytes(NOOP + encoded(2, functions))
+    before = time.process_time()
+    with pytest.raises(ModelError, match="more than 100,000 functions; graphpatch reads no more"):
+        load(tmp_path / "m.pb")
+    assert time.process_time() - before < 5
+
+
+def test_nodes_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "m.pb").write_bytes(NOOP + b"\x0a\x00" * 20_000_000)
+    with pytest.raises(ModelError, match="the node at byte 11 has no name, or no op type"):
+        load(tmp_path / "m.pb")
+
+
+def test_many_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "MOST_NODES", 1000)
+    (tmp_path / "m.pb").write_bytes(NOOP * 1001)
+    with pytest.raises(ModelError, match="1,001 nodes; graphpatch reads up to 1,000"):
+        load(tmp_path / "m.pb")
+    assert graph_module.MOST_FUNCTIONS == 100_000
+
+
+@pytest.mark.parametrize("missing", ["name", "op"])
+def test_a_node_without_name_or_type(tmp_path: Path, missing: str) -> None:
+    one = node("a_long_name", "Identity", "x")
+    one.ClearField(missing)
+    with pytest.raises(ModelError, match="has no name, or no op type"):
+        load(saved(tmp_path / "m.pb", one))
+
+
+def test_functions_that_call_themselves_and_each_other(tmp_path: Path) -> None:
+    def calls(name: str, other: str) -> FunctionDef:
+        body = [node("r", "Relu", "a"), node("c", other, "r:activations:0")]
+        return graphs.function(name, ["a"], body, {"b": "c:b:0"})
+
+    functions = [calls("f", "f"), calls("g", "h"), calls("h", "g")]
+    path = saved(tmp_path / "m.pb", node("y", "f", "x"), node("z", "g", "x"), functions=functions)
+    for rules in (GUIDED, STOP, BACKWARD_AS):
+        try:
+            apply(rules, path)
+        except GraphpatchError as error:
+            assert str(error)  # noqa: PT017
+
+
+def test_calls_1500_deep(tmp_path: Path) -> None:
+    def calls(number: int) -> FunctionDef:
+        body = [node("c", f"f{number + 1}", "a")] if number < 1499 else [node("c", "Relu", "a")]
+        arg = "b" if number < 1499 else "activations"
+        return graphs.function(f"f{number}", ["a"], body, {"b": f"c:{arg}:0"})
+
+    path = saved(tmp_path / "m.pb", node("y", "f0", "x"), functions=map(calls, range(1500)))
+    for rules in (GUIDED, STOP):
+        assert apply(rules, path).report["rules"][0]["matches"]
+
+
+def test_backward_as_over_a_thousand_ops(tmp_path: Path) -> None:
+    chain = [node(f"r{n}", "Relu", f"r{n - 1}" if n else "x") for n in range(1000)]
+    done = apply(BACKWARD_AS, saved(tmp_path / "m.pb", *chain))
+    assert len(done.report["rules"][0]["matches"]) == 1000
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (node("y", "Relu", "^x", "x"), r"control input '\^x' comes before its input 'x'"),
+        (node("y", "Relu", "x:5"), "reads 'x:5', an output that is not there"),
+        (node("y", "Relu", "x:a"), "reads 'x:a', an output that is not there"),
+        (node("y", "Relu", "x:" + "9" * 5000), "an output that is not there"),
+        (node("y", "Relu", "x:²"), "an output that is not there"),
+    ],
+)
+def test_inputs_that_are_no_tensors(tmp_path: Path, broken: object, said: str) -> None:
+    path = saved(tmp_path / "m.pb", broken)
+    with pytest.raises(ModelError, match=said):
+        apply(GUIDED, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "ret"),
+    [("n:output:99", "r:activations:0"), ("n:other:0", "r:activations:0"), ("n:output:0", "r:y:1")],
+)
+def test_bodies_that_read_outputs_that_are_not_there(tmp_path: Path, text: str, ret: str) -> None:
+    body = [node("n", "Identity", "a"), node("r", "Relu", text)]
+    function = graphs.function("f", ["a"], body, {"b": ret})
+    path = saved(tmp_path / "m.pb", node("y", "f", "x"), functions=[function])
+    with pytest.raises(ModelError, match="not there"):
+        apply(GUIDED, path)
+
+
+def test_outputs_of_lists_are_there(tmp_path: Path) -> None:
+    split = node("s", "Split", "d", "x", num_split=3)
+    path = saved(tmp_path / "m.pb", graphs.const("d"), split, node("y", "Relu", "s:2"))
+    check(load(path).graphs[0])
+    with pytest.raises(ModelError, match="not there"):
+        apply(GUIDED, saved(path, graphs.const("d"), split, node("y", "Relu", "s:3")))
+
+
+@pytest.mark.parametrize("op", ["Relu", "Add", "AddN"])
+def test_ops_with_too_few_inputs(tmp_path: Path, op: str) -> None:
+    attrs = {"N": 2} if op == "AddN" else {}
+    path = saved(tmp_path / "m.pb", node("y", op, **attrs), node("z", "Relu", "y"))
+    for patch in (
+        {"override_gradient": {"formula": "dy"}},
+        {"surrogate_gradient": "tanh(x)"},
+        {"backward_as": {"input": 0}},
+        {"straight_through": {"input": 0}},
+        {"stop_gradient": True},
+    ):
+        with pytest.raises(GraphpatchError, match=r"the model is broken there"):
+            apply([{"match": {"op": op, "name": "y"}, "patch": patch}], path)
+
+
+@pytest.mark.parametrize(("dtype", "number"), [("float16", 19), ("bfloat16", 14), ("uint8", 4)])
+def test_constants_out_of_range(tmp_path: Path, dtype: str, number: int) -> None:
+    one, other = (node("c", "Const", dtype=dtype) for _ in range(2))
+    for const, value in ((one, 226_476_016), (other, 1)):
+        const.attr["value"].tensor.dtype = number
+        values = "int_val" if dtype == "uint8" else "half_val"
+        getattr(const.attr["value"].tensor, values).append(value)
+    left, right = saved(tmp_path / "a.pb", one), saved(tmp_path / "b.pb", other)
+    try:
+        diff(load(left), load(right))
+    except ModelError as error:
+        assert "holds a value that none is" in str(error)  # noqa: PT017
+
+
+def test_rules_that_are_nested_deeply() -> None:
+    deep = b'{"version":1,"rules":[{"match":' + b'{"not":' * 2000 + b"{}" + b"}" * 2000
+    for raw in (deep + b',"patch":{"stop_gradient":true}}]}', b"[" * 100_000, b'{"a":' * 9000):
+        with pytest.raises(RulesError):
+            rules_in(raw, "rules.json")
+
+
+def test_rules_of_a_hundred_levels_are_rules() -> None:
+    match = '{"not":' * 100 + '{"op":"Relu"}' + "}" * 100
+    rules = '{"version":1,"rules":[{"match":' + match + ',"patch":{"stop_gradient":true}}]}'
+    assert len(rules_in(rules.encode(), "rules.json")) == 1
+
+
+def test_text_that_is_nested_deeply() -> None:
+    text = b'node { attr { key: "a" value { func { ' + b'attr { key: "a" value { func { ' * 2000
+    with pytest.raises(ModelError):
+        parse(text + b"}}}" * 2001 + b"}")
+
+
+def test_the_models_of_tests_are_sound() -> None:
+    assert isinstance(graphs.sample(), GraphDef)

@@ -1,0 +1,146 @@
+"""The inputs that broke graphpatch 0.1, through the commands that broke.
+
+They lie beside the checkout, or where GRAPHPATCH_FINDINGS says. None may end in a traceback, take
+long, print a control character or a message without an end.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from graphpatch import apply
+from graphpatch.errors import GraphpatchError
+from graphpatch.formats import load
+from graphpatch.rules import rules_from
+from graphpatch.selection import select
+from tests.graphs import graphdef, node
+from tests.test_shown import RAW, ran
+
+NAMED = os.environ.get("GRAPHPATCH_FINDINGS")
+FOLDER = Path(NAMED) if NAMED else Path(__file__).parents[2] / "shared" / "findings"
+MODELS = sorted(path for path in FOLDER.glob("model-*"))
+FORGED = sorted(FOLDER.glob("forged/*.pb"))
+MANIFESTS = sorted(FOLDER.glob("forged/man_*.jsonl"))
+RULES = sorted([*FOLDER.glob("rules-crash-*"), *FOLDER.glob("rules-longmsg-*")])
+LIMIT = 10.0  # seconds of this process
+LENGTH = 5_000  # characters of a message
+COMMANDS = (
+    ("ops", "MODEL"),
+    ("apply", "guided.json", "MODEL", "-o", "out.pb"),
+    ("apply", "stop.json", "MODEL", "-o", "out.pb"),
+    ("match", "guided.json", "MODEL", "--explain"),
+    ("check", "guided.json", "MODEL"),
+    ("diff", "MODEL", "MODEL"),
+    ("revert", "MODEL", "-o", "back.pb"),
+    ("doctor", "MODEL"),
+    ("verify", "--no-run", "MODEL", "MODEL"),
+)
+# The doctor compares all pairs of ops; that it takes long is no fault of these files.
+SLOW = {("doctor", "ch1000.pb"), ("doctor", "deepcalls.pb")}
+
+pytestmark = pytest.mark.skipif(
+    not FOLDER.is_dir(), reason="no findings beside the checkout; GRAPHPATCH_FINDINGS names them"
+)
+
+
+def refuse(args: Sequence[str]) -> None:
+    """Run a command, and fail where it does what 0.1 did."""
+    before = time.process_time()
+    code, text = ran(*args)
+    assert code in (0, 1), text
+    assert "Traceback" not in text
+    assert not RAW.search(text)
+    assert max(map(len, text.splitlines()), default=0) < LENGTH
+    assert time.process_time() - before < LIMIT
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    patches = {"guided": {"override_gradient": "guided_relu"}, "stop": {"stop_gradient": True}}
+    for name, patch in patches.items():
+        rules = {"version": 1, "rules": [{"match": {"op": "Relu"}, "patch": patch}]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(rules))
+    return tmp_path
+
+
+@pytest.mark.parametrize("finding", MODELS, ids=lambda path: path.name)
+def test_a_model(here: Path, finding: Path) -> None:
+    for path in finding.iterdir():
+        shutil.copy(path, here)
+    found = re.search(r"^args (\[.*\])$", (finding / "info.txt").read_text(), re.M)
+    assert found is not None
+    refuse([str(one).rpartition("/")[2] or str(one) for one in ast.literal_eval(found[1])])
+
+
+@pytest.mark.parametrize("model", FORGED, ids=lambda path: path.name)
+def test_a_forged_model(here: Path, model: Path) -> None:
+    for command in COMMANDS:
+        if (command[0], model.name) not in SLOW:
+            refuse([str(model) if word == "MODEL" else word for word in command])
+
+
+def test_backward_as_over_a_chain(here: Path) -> None:
+    folder = FOLDER / "forged"
+    refuse(["apply", str(folder / "back.json"), str(folder / "ch1000.pb"), "-o", "out.pb"])
+    refuse(["match", str(folder / "nest400.json"), str(folder / "half.pb")])
+
+
+@pytest.mark.parametrize("name", ["forgeA.pb", "forgeD.pb"])
+def test_what_was_never_there_is_not_put_back(here: Path, name: str) -> None:
+    code, text = ran("revert", FOLDER / "forged" / name, "-o", "back.pb")
+    assert (code, (here / "back.pb").exists()) == (1, False)
+    assert "which the function in its place does not run; it is not put back" in text
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.name)
+def test_a_forged_manifest(here: Path, manifest: Path) -> None:
+    (here / "in").mkdir()
+    (here / "out").mkdir()
+    graph = graphdef(node("x", "Placeholder"), node("y", "Relu", "x"))
+    (here / "in/m.pb").write_bytes(graph.SerializeToString())
+    shutil.copy(manifest, here / "out/graphpatch-manifest.jsonl")
+    refuse(["apply", "guided.json", "in", "-o", "out", "--resume", "-j", "1"])
+    assert (here / "out/m.pb").exists()
+
+
+def test_the_archive_that_slipped(here: Path) -> None:
+    pytest.importorskip("fsspec")
+    shutil.copy(FOLDER / "forged/evil.zip", here)
+    url = f"zip://m::file://{here}/evil.zip"
+    (here / "a/b").mkdir(parents=True)
+    for more in ((), ("--allow-chained-urls",)):
+        code, _ = ran("apply", "guided.json", url, "-o", here / "a/b/out", *more)
+        assert code == 1
+    assert not list(here.rglob("ZIPSLIP*"))
+
+
+@pytest.mark.parametrize("finding", RULES, ids=lambda path: path.name)
+def test_rules(tmp_path: Path, finding: Path) -> None:
+    raw = (finding / "input.bin").read_text(errors="replace")
+    try:
+        kind, text = ast.literal_eval(raw)[:2]
+    except (ValueError, SyntaxError):
+        pytest.skip("a text that its name alone says what it is of")
+    graph = graphdef(node("x", "Placeholder"), node("y", "Relu", "x"))
+    (tmp_path / "m.pb").write_bytes(graph.SerializeToString())
+    model = load(tmp_path / "m.pb")
+    before = time.process_time()
+    try:
+        if kind in ("pattern", "name_regex"):
+            select(model, **{kind: text})
+        else:
+            patch = {"override_gradient": {"formula": text}}
+            apply(rules_from([{"match": {"op": "Relu"}, "patch": patch}]), model)
+    except GraphpatchError as error:
+        assert len(str(error)) < LENGTH  # noqa: PT017
+    assert time.process_time() - before < LIMIT

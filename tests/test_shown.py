@@ -1,0 +1,107 @@
+"""Names of models on a terminal: escaped, short, and never a line of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+from graphpatch import cli
+from graphpatch.errors import ModelError
+from graphpatch.shown import LONG, one_line, shown
+from tests import graphs
+from tests.graphs import node
+
+EVIL = "a\x1b]0;t\x07\x9b31m\u202eb\nEVIL\r\x7f"
+RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+
+
+def ran(*args: object) -> tuple[int, str]:
+    """Run a command in this process: its exit code, and all that it printed."""
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        before, sys.argv = sys.argv, ["graphpatch", *map(str, args)]
+        try:
+            return cli._run(), told.getvalue()
+        finally:
+            sys.argv = before
+
+
+def evil() -> GraphDef:
+    """A graph with such a text in all places that hold one."""
+    relu = node(EVIL, "Relu", "x", device=EVIL, **{EVIL: EVIL})
+    other = node("z", EVIL, EVIL)
+    body = graphs.function(EVIL, ["x"], [node(EVIL, "Relu", "x")], {"y": f"{EVIL}:activations:0"})
+    graph = graphs.graphdef(node("x", "Placeholder"), relu, other, node("call", EVIL, "x"))
+    graph.library.function.append(body)
+    return graph
+
+
+def test_what_a_terminal_obeys_is_escaped() -> None:
+    assert shown("a\x1b[31m\x9b\u202e\ud800\n\té") == "a\\x1b[31m\\x9b\\u202e\\ud800\n\té"
+    assert one_line("a\nb") == "a\\nb"
+    assert shown(shown(EVIL)) == shown(EVIL)
+
+
+def test_messages_have_a_length() -> None:
+    text = str(ModelError("start " + "x" * 1_000_000 + " end"))
+    assert len(text) < LONG + 100
+    assert text.startswith("start x")
+    assert text.endswith("x end")
+    assert "characters left out" in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ops", "{m}"), ("ops", "{m}", "--all"), ("ops", "{m}", "nothing*"), ("diff", "{m}", "{n}"),
+        ("diff", "{n}", "{m}", "--all"), ("match", "{r}", "{m}", "--explain"),
+        ("match", "--op", "Relu", "{m}"), ("match", "--pattern", "Relu -> Foo", "{m}"),
+        ("apply", "{r}", "{m}", "-o", "{o}"), ("check", "{r}", "{m}"), ("doctor", "{m}"),
+        ("revert", "{m}"), ("verify", "--no-run", "{m}", "{n}"), ("gradients", EVIL),
+        ("patterns", EVIL), ("ops", EVIL), (EVIL,), ("ops", f"--{EVIL}"), ("apply", EVIL, EVIL),
+        ("split", "{m}", "--cut", EVIL, "--loss", EVIL, "--wrt", EVIL),
+    ],
+)  # fmt: skip
+def test_no_command_prints_a_name_raw(
+    tmp_path: Path, rules_file: Callable[..., Path], command: tuple[str, ...]
+) -> None:
+    files = {name: str(tmp_path / f"{name}.pb") for name in "mno"}
+    Path(files["m"]).write_bytes(evil().SerializeToString())
+    clean = graphs.graphdef(node("x", "Placeholder"))
+    Path(files["n"]).write_bytes(clean.SerializeToString())
+    rules = str(rules_file({**GUIDED, "name": EVIL}))
+    _, text = ran(*(part.replace("{r}", rules).format(**files) for part in command))
+    assert not RAW.search(text)
+    if EVIL not in command:  # what was typed is not the model's
+        assert not [line for line in text.splitlines() if line.startswith("EVIL")]
+
+
+@pytest.mark.parametrize("broken", ["input", "twice"])
+def test_no_message_prints_a_name_raw(tmp_path: Path, broken: str, rules_file: Any) -> None:
+    graph = evil()
+    if broken == "input":
+        graph.library.function[0].node_def[0].input[0] = f"{EVIL} not there"
+    else:
+        graph.node.append(node(EVIL, "NoOp"))
+    (tmp_path / "m.pb").write_bytes(graph.SerializeToString())
+    for args in (["apply", rules_file(GUIDED), tmp_path / "m.pb"], ["doctor", tmp_path / "m.pb"]):
+        code, text = ran(*args)
+        assert code == 1
+        assert not RAW.search(text)
+        assert "\nEVIL" not in text
+
+
+def test_names_that_the_encoding_lacks_are_escaped(run_cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "m.pb").write_bytes(graphs.graphdef(node("Größe", "NoOp")).SerializeToString())
+    done = run_cli("ops", "m.pb", "--all", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
+    assert done.code == 0
+    assert "Gr\\xf6\\xdfe" in done.stdout
