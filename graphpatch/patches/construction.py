@@ -1,0 +1,127 @@
+"""The construction: a gradient that is linear in dy, carried by ops that any runtime honours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from graphpatch.errors import FormulaError, PatchError
+from graphpatch.gradients.construction import construction, leaves
+from graphpatch.gradients.fits import signature
+from graphpatch.gradients.nodedef_form import Nodes
+from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.spec import Computed
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches import flow
+from graphpatch.patches.beside import put_beside
+from graphpatch.patches.group import Group
+from graphpatch.patches.join import select
+from graphpatch.patches.place import place_of
+from graphpatch.patches.reach import in_control_flow
+
+SECOND = (
+    "second derivatives of a gradient that is stored as a construction take what multiplies dy as "
+    'constant; "emit": "function" differentiates it, once register_gradients was called'
+)
+
+
+def constructed(gradient: Computed, node: Node, editor: Editor, emit: str) -> bool:
+    """Let the gradient of an op be this one by a construction; whether that was done.
+
+    With `emit` "auto" it is done where it is right, and nothing is done elsewhere. Raises
+    PatchError with `emit` "construction" where it cannot be done.
+    """
+    found = _wanted(gradient, node, _signature(node), editor, emit)
+    if found is None:
+        return False
+    _put(found, node, node.data_inputs, editor)
+    return True
+
+
+def constructed_whole(
+    gradient: Computed, group: Group, op: Signature, editor: Editor, emit: str
+) -> bool:
+    """The same for a match as one op, which has this signature."""
+    found = _wanted(gradient, group.last, op, editor, emit)
+    if found is None:
+        return False
+    reads = group.reads
+    for node in group.nodes:
+        if node != group.last and node.data_inputs:
+            editor.shadow(node)
+    _put(found, group.last, reads, editor)
+    return True
+
+
+def suits_filter(gradient: Computed, node: Node, dtype: str, editor: Editor, emit: str) -> bool:
+    """Whether an op that gives on a tensor of this dtype can have this gradient by a construction.
+
+    `node` is the op beside which it is to stand. Raises what `constructed` raises.
+    """
+    op = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
+    return _wanted(gradient, node, op, editor, emit, "Identity") is not None
+
+
+def _wanted(
+    gradient: Computed, node: Node, op: Signature, editor: Editor, emit: str, op_type: str = ""
+) -> Nodes | None:
+    """The nodes of the construction, where it is wanted and right."""
+    if emit not in ("auto", "construction"):
+        return None
+    reason = _why_not(node, editor)
+    if not reason:
+        found = _nodes(gradient, op, op_type or node.op, not node.body.is_main, editor)
+        if found is not None:
+            return found
+        reason = "the formula is not known to be linear in dy and to keep the shapes of its inputs"
+    if emit == "construction":
+        raise PatchError(f"{node} cannot have this gradient by a construction: {reason}")
+    return None
+
+
+def _why_not(node: Node, editor: Editor) -> str:
+    """Why a construction would not be right in the place of an op; nothing where it is."""
+    if place_of(node, editor).ignoring is not None and not editor.graph.is_exported:
+        return f"function {node.body.label} is differentiated as a whole"
+    if node.op in flow.BOUNDARIES or in_control_flow(node, editor):
+        return "it is in a v1 loop or branch"
+    args = [*(node.arguments or ()), *(node.outputs or ())]
+    if node.outputs is None or any(arg.is_ref or arg.dtype is None for arg in args):
+        return "it reads or gives a reference, or a tensor of a dtype that is not known"
+    return ""
+
+
+def _signature(node: Node) -> Signature:
+    """The op as formulas see it, with what is known of how its inputs are broadcast."""
+    found, op = signature(node), node.opdef
+    if op is None or not op.broadcasts or len(op.keeps_shape) < len(found.inputs):
+        return found
+    return replace(found, broadcast=tuple(name for name, _ in found.inputs))
+
+
+def _nodes(
+    gradient: Computed, op: Signature, op_type: str, in_function: bool, editor: Editor
+) -> Nodes | None:
+    values = tuple(str(op.attrs.get(key)) for key in gradient.attrs)
+    shapes = (op.inputs, op.outputs, op.same_shape, op.broadcast)
+    question = ("construction", gradient.key, op_type, shapes, values, in_function)
+
+    def build() -> Nodes | None:
+        try:
+            return construction(gradient.formula, op, op_type, in_function)
+        except FormulaError as error:
+            raise PatchError(str(error)) from error
+
+    return editor.cached(question, build)
+
+
+def _put(found: Nodes, node: Node, reads: Sequence[str], editor: Editor) -> None:
+    name, reads = node.name, list(reads)
+
+    def backward(moved: Node, stop: str) -> str:
+        tensors = {leaf: stop if n is None else reads[n] for leaf, n in leaves(len(reads)).items()}
+        return put_beside(found, moved, tensors, editor, scope=f"{name}/backward/")
+
+    select(node, backward, editor)
+    editor.note(SECOND)
