@@ -21,8 +21,8 @@ from graphpatch.patches.place import place_of
 from graphpatch.patches.reach import in_control_flow
 
 SECOND = (
-    "second derivatives of a gradient that is stored as a construction take what multiplies dy as "
-    'constant; "emit": "function" differentiates it, once register_gradients was called'
+    "second derivatives take what multiplies dy in a construction as constant; "
+    '"emit": "function" differentiates it too, on a tape after register_gradients'
 )
 
 
