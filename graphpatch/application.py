@@ -17,7 +17,6 @@ from graphpatch.graph.heads import Progress
 from graphpatch.rules import Rule, rules_from
 from graphpatch.step import Step, take
 
-
 PATCH_LAST = (
     "functions in the file have the gradients of some ops: optimise or convert a model before you "
     "patch it, as such tools drop them, some silently; revert takes the patch out again"

@@ -33,7 +33,8 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
         return
     if not isinstance(gradient, Registered):
         gradient = gradient.for_op(node.op)
-    editor.cached(_question(gradient, node), lambda: check_fit(gradient, node))
+    question = _question(gradient, node)
+    editor.cached(question, lambda: check_fit(gradient, node))
     if isinstance(gradient, Registered):
         _set_key(gradient.key, node, editor, needed=not gradient.stock)
     elif emit == "attr":
@@ -42,7 +43,7 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
         key = exact_key(gradient, node, editor) if emit == "auto" else None
         if key is not None:
             _set_key(key, node, editor, needed=False)
-        elif not constructed(gradient, node, editor, emit):
+        elif not constructed(gradient, node, editor, emit, question):
             carry_by_function(gradient, node, editor)
 
 

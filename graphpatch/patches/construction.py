@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from graphpatch.errors import FormulaError, PatchError
@@ -20,19 +20,28 @@ from graphpatch.patches.join import select
 from graphpatch.patches.place import place_of
 from graphpatch.patches.reach import in_control_flow
 
+EMITS = ("auto", "construction")
+
 SECOND = (
     "second derivatives take what multiplies dy in a construction as constant; "
     '"emit": "function" differentiates it too, on a tape after register_gradients'
 )
 
 
-def constructed(gradient: Computed, node: Node, editor: Editor, emit: str) -> bool:
+def constructed(
+    gradient: Computed, node: Node, editor: Editor, emit: str, question: Hashable
+) -> bool:
     """Let the gradient of an op be this one by a construction; whether that was done.
 
-    With `emit` "auto" it is done where it is right, and nothing is done elsewhere. Raises
-    PatchError with `emit` "construction" where it cannot be done.
+    With `emit` "auto" it is done where it is right, and nothing is done elsewhere. `question` is
+    the same for ops of one signature. Raises PatchError with `emit` "construction" where it cannot
+    be done.
     """
-    found = _wanted(gradient, node, _signature(node), editor, emit)
+    if emit not in EMITS:
+        return False
+    key = ("construction", question, node.body.is_main)
+    found = editor.cached(key, lambda: _nodes(gradient, _signature(node), node.op, node))
+    found = _suited(found, node, editor, emit)
     if found is None:
         return False
     _put(found, node, node.data_inputs, editor)
@@ -43,7 +52,9 @@ def constructed_whole(
     gradient: Computed, group: Group, op: Signature, editor: Editor, emit: str
 ) -> bool:
     """The same for a match as one op, which has this signature."""
-    found = _wanted(gradient, group.last, op, editor, emit)
+    if emit not in EMITS:
+        return False
+    found = _suited(_nodes(gradient, op, "", group.last), group.last, editor, emit)
     if found is None:
         return False
     reads = group.reads
@@ -60,24 +71,20 @@ def suits_filter(gradient: Computed, node: Node, dtype: str, editor: Editor, emi
     `node` is the op beside which it is to stand. Raises what `constructed` raises.
     """
     op = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
-    return _wanted(gradient, node, op, editor, emit, "Identity") is not None
+    key = ("filter construction", gradient.key, dtype, node.body.is_main)
+    found = editor.cached(key, lambda: _nodes(gradient, op, "Identity", node))
+    return emit in EMITS and _suited(found, node, editor, emit) is not None
 
 
-def _wanted(
-    gradient: Computed, node: Node, op: Signature, editor: Editor, emit: str, op_type: str = ""
-) -> Nodes | None:
-    """The nodes of the construction, where it is wanted and right."""
-    if emit not in ("auto", "construction"):
-        return None
-    reason = _why_not(node, editor)
-    if not reason:
-        found = _nodes(gradient, op, op_type or node.op, not node.body.is_main, editor)
-        if found is not None:
-            return found
+def _suited(found: Nodes | None, node: Node, editor: Editor, emit: str) -> Nodes | None:
+    """The nodes of the construction, where there are any that are right in the place of an op."""
+    if found is None:
         reason = "the formula is not known to be linear in dy and to keep the shapes of its inputs"
-    if emit == "construction":
+    else:
+        reason = _why_not(node, editor)
+    if reason and emit == "construction":
         raise PatchError(f"{node} cannot have this gradient by a construction: {reason}")
-    return None
+    return None if reason else found
 
 
 def _why_not(node: Node, editor: Editor) -> str:
@@ -100,20 +107,11 @@ def _signature(node: Node) -> Signature:
     return replace(found, broadcast=tuple(name for name, _ in found.inputs))
 
 
-def _nodes(
-    gradient: Computed, op: Signature, op_type: str, in_function: bool, editor: Editor
-) -> Nodes | None:
-    values = tuple(str(op.attrs.get(key)) for key in gradient.attrs)
-    shapes = (op.inputs, op.outputs, op.same_shape, op.broadcast)
-    question = ("construction", gradient.key, op_type, shapes, values, in_function)
-
-    def build() -> Nodes | None:
-        try:
-            return construction(gradient.formula, op, op_type, in_function)
-        except FormulaError as error:
-            raise PatchError(str(error)) from error
-
-    return editor.cached(question, build)
+def _nodes(gradient: Computed, op: Signature, op_type: str, node: Node) -> Nodes | None:
+    try:
+        return construction(gradient.formula, op, op_type, not node.body.is_main)
+    except FormulaError as error:
+        raise PatchError(f"{node}: {error}") from error
 
 
 def _put(found: Nodes, node: Node, reads: Sequence[str], editor: Editor) -> None:
