@@ -17,6 +17,11 @@ from graphpatch.graph.heads import Progress
 from graphpatch.rules import Rule, rules_from
 from graphpatch.step import Step, take
 
+PATCH_LAST = (
+    "functions in the file have the gradients of some ops: optimise or convert a model before you "
+    "patch it, as such tools drop them, some silently; revert takes the patch out again"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -97,6 +102,9 @@ def _refuse_again(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
 
 
 def _report(before: Model, after: Model, notes: list[str], steps: list[Step]) -> dict[str, Any]:
+    told = [*notes, *(note for step in steps for note in step.notes)]
+    if any("function" in step.emit for step in steps):
+        told.append(PATCH_LAST)
     return {
         "rules": [
             {"name": step.rule, "matches": step.matches, "emit": "+".join(step.emit)}
@@ -107,5 +115,5 @@ def _report(before: Model, after: Model, notes: list[str], steps: list[Step]) ->
             "session": list(dict.fromkeys(key for step in steps for key in step.session)),
             "tape": list(dict.fromkeys(key for step in steps for key in step.tape)),
         },
-        "notes": list(dict.fromkeys([*notes, *(note for step in steps for note in step.notes)])),
+        "notes": list(dict.fromkeys(told)),
     }

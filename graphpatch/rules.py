@@ -22,7 +22,7 @@ from graphpatch.patches import KINDS, Patch, WholePatch
 
 DEEPEST = 120  # levels of JSON; each match in another one is at least one
 
-Emit = Literal["auto", "function", "attr"]
+Emit = Literal["auto", "construction", "function", "attr"]
 EMITS = get_args(Emit)
 
 
