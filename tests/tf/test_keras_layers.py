@@ -199,8 +199,10 @@ def test_a_trained_net_has_the_gradients_of_a_session(
     value, found = gradient(f, images, np.ones_like(logits))
     np.testing.assert_allclose(found, dx, atol=2e-6)
     assert np.abs(dx).max() > 0.1
-    if not jit:  # XLA fuses ops
-        assert same_bits(value.numpy(), logits)
+    np.testing.assert_allclose(value, logits, rtol=1e-5)
+    if jit is None:
+        plain = built.layers.PatchedGraph(MODELS / "digits.pb", "image", "logits")
+        assert same_bits(value.numpy(), plain(tf.constant(images)).numpy())
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "backward as"])
@@ -239,16 +241,11 @@ def test_the_second_derivative_of_a_patched_graph(built: Built, tmp_path: Path, 
 
 
 def test_patched_ops_in_bodies_of_functions(built: Built, tmp_path: Path) -> None:
-    """In a branch, a loop that runs twice, and a call; beside the same functions unpatched."""
-
-    @tf.function
-    def called(x: Any) -> Any:
-        return tf.nn.relu(x)
+    """In a branch and in a loop that runs twice; beside the same functions unpatched."""
 
     def build() -> None:
         x = tf.compat.v1.placeholder(tf.float32, [3], name="x")
-        a = called(x)
-        b = tf.cond(tf.reduce_sum(a) > -1, lambda: tf.nn.relu(a), lambda: a)
+        b = tf.cond(tf.reduce_sum(x) > -9, lambda: tf.nn.relu(x), lambda: x)
         _, c = tf.while_loop(lambda k, v: k < 2, lambda k, v: (k + 1, tf.nn.relu(v)), [0, b])
         tf.identity(c, name="y")
 
@@ -258,7 +255,7 @@ def test_patched_ops_in_bodies_of_functions(built: Built, tmp_path: Path) -> Non
     )
     for f in (layer, tf.function(layer)):
         _, dx = gradient(f, X[0], np.ones_like(X[0]))
-        assert dx.numpy().tolist() == [3.0**4] * 3
+        assert dx.numpy().tolist() == [3.0**3] * 3
 
 
 def test_files_of_keras_are_refused_by_their_content(built: Built, tmp_path: Path) -> None:
