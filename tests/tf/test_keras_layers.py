@@ -104,6 +104,7 @@ def test_the_documented_case_of_noise_between(built: Built) -> None:
     assert dx.numpy().tolist() == again.numpy().tolist() == [[-1.0, -1.0, 1.0]]
 
 
+@pytest.mark.slow
 def test_round_trips_in_a_fresh_process(built: Built, run_cli: Callable[..., Any]) -> None:
     np.save(built.folder / "x.npy", X)
     np.save(built.folder / "dy.npy", DY)
@@ -143,6 +144,7 @@ LEAKY_RELU = {"formula": "where(x > 0, dy, 0.1 * dy)"}
 LEAKY = [{"match": {"op": "Relu"}, "patch": {"override_gradient": LEAKY_RELU}}]
 
 
+@pytest.mark.slow
 def test_fit_trains_what_lies_before(built: Built) -> None:
     """A net that goes through a patched graph, binary units and a clipped gradient."""
     layers, keras = built.layers, built.keras
