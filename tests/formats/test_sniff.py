@@ -124,7 +124,7 @@ NO_MODEL = {
     "zeros": (bytes(100), NOTHING),
     "a picture": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", NOTHING),
     "gzip": (b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x4b", NOTHING),
-    "HDF5": (b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0", NOTHING),
+    "HDF5": (b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0", "an HDF5 file without a Keras model in it"),
     "a zip (Keras v3)": (b"PK\x03\x04\x14\0\0\0\0\0", NOTHING),
     "a flatbuffer": (b"\x1c\0\0\0TFL3\x14\0\x20\0", NOTHING),
     "ONNX": (ONNX, NOTHING),

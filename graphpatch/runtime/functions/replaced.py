@@ -14,6 +14,7 @@ from graphpatch.runtime.functions.values import as_tensor, carrying, on_values
 from graphpatch.runtime.functions.variables import watching
 
 
+@unconverted
 def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
     """Return a function that computes what `f` does, with another gradient.
 

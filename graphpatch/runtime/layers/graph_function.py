@@ -32,10 +32,11 @@ _NUMBERS = itertools.count()
 
 @dataclass(eq=False)
 class Carried:
-    """A patched op that is read as an IdentityN: of its outputs and inputs, or its inputs alone.
+    """A patched op that is read as an IdentityN of its outputs and inputs.
 
     `kind` is the op as it stands in the file: an op that has a key (LONE), a call that takes the
-    outputs of an op besides its inputs (ATTACHED), or one that gives its inputs on (INLINE).
+    outputs of an op besides its inputs (ATTACHED), or one that gives its inputs on (INLINE),
+    which has no outputs besides.
     """
 
     key: str

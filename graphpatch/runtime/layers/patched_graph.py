@@ -21,12 +21,13 @@ from graphpatch.runtime.layers.graph_function import graph_function
 class PatchedGraph(UnchangedLayer):
     """Compute a graph file; its gradients are those that the rules of the file give.
 
-    Forward: what the graph computes, bit for bit. Backward: its gradients, with the overrides that
-    the file carries and those of `rules`, wherever Keras and TensorFlow differentiate the layer:
-    nothing is to be registered. The graph must hold its weights as constants, which the layer does
-    not train. Input: a tensor of the dtype of the graph's input; for several inputs a list in the
-    order of `inputs`, or a dict by the names in `inputs`. Output: a tensor, or a list in the order
-    of `outputs`.
+    Forward: what the graph computes without the rules, op by op bit for bit. Backward: its
+    gradients, with the overrides that the file carries and those of `rules`, wherever Keras and
+    TensorFlow differentiate the layer; nothing is to be registered. In functions that the graph
+    calls (PartitionedCall) TensorFlow raises NotFoundError. The graph must hold its weights as
+    constants, which the layer does not train. Input: a tensor of the dtype of the graph's input;
+    for several inputs a list in the order of `inputs`, or a dict by the names in `inputs`. Output:
+    a tensor, or a list in the order of `outputs`.
 
     Args:
         model: The path of a .pb, .pbtxt or .meta, its bytes, or a graphpatch.Model. The config of
