@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from graphpatch.shown import LONG, one_line, shown
 
+CHANGED = "the file of the model was changed while it was read; nothing was written"
 COMPARED = 1_000  # characters of a word; to compare longer ones takes too long
 
 

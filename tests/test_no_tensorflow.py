@@ -137,3 +137,15 @@ def test_what_takes_no_file(run_cli: Run, args: list[str]) -> None:
 def test_the_package_is_imported_without(run_cli: Run) -> None:
     done = run_cli(command=[sys.executable, "-c", f"{REFUSE}import graphpatch, graphpatch.runtime"])
     assert (done.code, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "args", [("doctor", "model.pb", "--run"), ("verify", "model.pb", "model.pb")]
+)
+def test_what_needs_tensorflow_says_so(run_cli: Run, folder: Path, args: tuple[str, ...]) -> None:
+    missing = 'ModuleNotFoundError(f"No module named {name!r}", name=name)'
+    refuse = REFUSE.replace('AssertionError(f"imports {name}")', missing)
+    done = run_cli(*args, cwd=folder, command=[sys.executable, "-c", refuse + MAIN])
+    assert (done.code, done.stdout) == (1, "")
+    assert "TensorFlow, which is not installed here: pip install" in done.stderr
+    assert "Traceback" not in done.stderr

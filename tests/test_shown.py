@@ -105,3 +105,10 @@ def test_names_that_the_encoding_lacks_are_escaped(run_cli: Any, tmp_path: Path)
     done = run_cli("ops", "m.pb", "--all", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
     assert done.code == 0
     assert "Gr\\xf6\\xdfe" in done.stdout
+
+
+def test_commands_print_through_one_place() -> None:
+    """What prints by itself prints names raw."""
+    files = Path(cli.__file__).parent.glob("*.py")
+    printing = [path.name for path in files if "click.echo(" in path.read_text()]
+    assert printing == ["say.py"]

@@ -38,7 +38,7 @@ def handed_on(graph: Graph, node: Node, called: Collection[str], in_frame: bool)
     `called` are the functions that it calls. Raises CutError for what can neither be run again
     nor handed on.
     """
-    inside = _changing(graph, called, set())
+    inside = _changing(graph, called)
     if inside is not None:
         raise CutError(
             f"{node} calls a function with {inside}, which would not do the same in each of the "
@@ -64,18 +64,18 @@ def functions_called(body: Body) -> dict[int, list[str]]:
     return found
 
 
-def _changing(graph: Graph, functions: Iterable[str], seen: set[str]) -> Node | None:
+def _changing(graph: Graph, functions: Iterable[str]) -> Node | None:
     """An op of these functions, or of those that they call, that changes from run to run."""
-    for name in functions:
+    todo, seen = list(functions), set[str]()
+    while todo:
+        name = todo.pop()
         if name in seen or name not in graph.functions:
             continue
         seen.add(name)
         body = graph.functions[name]
         called = functions_called(body)
-        alone = (node for node in body if node.index not in called and changes(node))
-        found = next(alone, None)
-        deeper = [callee for callees in called.values() for callee in callees]
-        found = found or _changing(graph, deeper, seen)
+        found = next((one for one in body if one.index not in called and changes(one)), None)
         if found is not None:
             return found
+        todo += (callee for callees in called.values() for callee in callees)
     return None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import Any
 
-from graphpatch.formats.unfinished import MINE, remove
-from graphpatch.graph.wire import CHANGED
+from graphpatch.errors import CHANGED
 
 _KEPT: list[Any] = []  # the system calls it as long as the process lives
 
@@ -30,7 +30,9 @@ def report_cut_short() -> None:
 
 
 def _exit(_: int) -> None:
-    for path in list(MINE):
-        remove(path)
+    # Nothing is imported here: what is being written has been imported already.
+    unfinished = sys.modules.get("graphpatch.formats.unfinished")
+    if unfinished is not None:
+        unfinished.remove_mine()
     os.write(2, f"graphpatch: {CHANGED}\n".encode())
     os._exit(1)

@@ -25,6 +25,7 @@ PARTS = "parts.json"
 @click.option("--loss", metavar="L", required=True, help="The tensor that is differentiated.")
 @click.option("--wrt", metavar="W,...", multiple=True, required=True)
 @click.option("-o", "--output", "out", help="Folder to write; MODEL.parts where silent.")
+@click.option("--allow-unsafe-ops", is_flag=True, help="Import ops too that touch files or Python.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     model: str,
@@ -32,6 +33,7 @@ def command(
     loss: str,
     wrt: tuple[str, ...],
     out: str | None,
+    allow_unsafe_ops: bool,
     as_json: bool,
 ) -> None:
     """Split the gradient of L at W in parts, joined at the tensors T.
@@ -46,7 +48,8 @@ def command(
     _refuse(folder, model)
     with bar() as progress:
         loaded = load(model, progress)
-        found = split(loaded, loss, [_listed([cut]) for cut in cuts], _listed(wrt))
+        listed = [_listed([cut]) for cut in cuts]
+        found = split(loaded, loss, listed, _listed(wrt), allow_unsafe_ops)
         document = found.document()
         files = {name: b"".join(map(piece_bytes, some)) for name, some in found.files().items()}
         text = (json.dumps(document, indent=2) + "\n").encode()

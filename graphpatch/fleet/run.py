@@ -27,6 +27,7 @@ class Run:
         self.waiting, self.suspects = deque(tasks), deque[Task]()
         self.out: dict[Future[Done], Task] = {}
         self.deaths: Counter[int] = Counter()
+        self.suspected: list[Task] = []  # who was at them may have left something half-written
 
     def results(self) -> Iterator[Done]:
         """What became of each task, as each ends. An interrupt ends the workers at once."""
@@ -38,9 +39,10 @@ class Run:
                         yield done
         except BaseException:
             self.pool.close(at_once=True)
-            sweep(local_outputs(list(self.out.values())))
+            sweep(local_outputs([*self.suspected, *self.out.values()]))
             raise
         self.pool.close()
+        sweep(local_outputs(self.suspected))
 
     def _hand_out(self) -> bool:
         if self.suspects:
@@ -62,7 +64,7 @@ class Run:
             self.deaths[task.place] += 1
         except CancelledError as error:
             raise FleetError(f"{task.model}: the workers have gone away: {error}") from error
-        sweep(local_outputs([task]))
+        self.suspected.append(task)
         deaths = self.deaths[task.place]
         if deaths >= self.pool.lives:
             return Done(task, error=f"{task.model}: worker processes died over it, again and again")

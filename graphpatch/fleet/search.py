@@ -12,6 +12,7 @@ from graphpatch.errors import FleetError
 from graphpatch.fleet import patterns, remote
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import FILES
+from graphpatch.shown import one_line
 
 Descend = Callable[[tuple[str, ...]], bool]
 
@@ -148,7 +149,8 @@ def _listed(path: str, allow_chained: bool) -> list[Found]:
 def _refuse_line(path: str, line: str) -> None:
     """Raise FleetError for a line that is no path, or more than a list from elsewhere may name."""
     if line.startswith("@") or line == "-" or "\0" in line:
-        raise FleetError(f"the list {path} holds {line!r}; a list holds paths, folders and globs")
+        said = f"holds {one_line(line)}; a list holds paths, folders and globs"
+        raise FleetError(f"the list {path} {said}")
     if remote.is_remote(path) and not remote.is_remote(line):
         raise FleetError(
             f"the list {path} holds {line!r}, a path of this machine; a list that lies elsewhere "

@@ -146,12 +146,12 @@ def _write(job: Job, result: Result, output: str) -> str:
     if remote.is_remote(output):
         with tempfile.TemporaryDirectory(prefix="graphpatch-") as folder:
             local = Path(folder, output.rstrip("/").rpartition("/")[2])
-            result.model.save(local, swept=True)
+            result.model.write(local)
             remote.deliver(local, output)
             return content(local) if job.recorded else ""
     path = Path(job.root, output)
     with _named(str(path), output):
         if job.recorded:
             path.parent.mkdir(parents=True, exist_ok=True)
-        result.model.save(path, swept=True)
+        result.model.write(path)
     return content(path) if job.recorded else ""

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from graphpatch.errors import ModelError
-from graphpatch.graph.wire import CHANGED, Piece, Source, Span, piece_bytes, size
+from graphpatch.errors import CHANGED, ModelError
+from graphpatch.graph.wire import Piece, Source, Span, piece_bytes, size
 
 BLOCK = 1 << 25  # bytes that one CRC is of
 READ = 1 << 18

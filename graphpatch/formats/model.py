@@ -124,7 +124,7 @@ class Model:
             return [(graph, b"", "") for graph in self.graphs]
         return [_ready(graph) for graph in self.graphs]
 
-    def save(self, path: str | Path, progress: Progress | None = None, swept: bool = False) -> None:
+    def save(self, path: str | Path, progress: Progress | None = None) -> None:
         """Write the model to `path`, whole or not at all, over what was there.
 
         A name ending in .pbtxt is written as text, one ending in .meta as a MetaGraphDef, unless
@@ -132,14 +132,17 @@ class Model:
         its variables and assets. Raises OutputError where the file cannot be written, is the one
         that the model was read from, or has no room for what the model holds.
 
-        What a process that was killed left beside `path` is taken away, unless it was `swept`.
+        What a process that was killed left beside `path` is taken away.
         """
+        sweep([path])
+        self.write(path, progress)
+
+    def write(self, path: str | Path, progress: Progress | None = None) -> None:
+        """The same, where what others left is taken away for many models at once."""
         path = Path(path)
         with reported(path):
             self._refuse_input(path)
             refuse_changed([self.source])
-            if not swept:
-                sweep([path])
             if self.file:
                 self._save_folder(path)
             else:

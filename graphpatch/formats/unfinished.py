@@ -104,6 +104,12 @@ def _end(left: Path, path: Path, kind: str) -> None:
             os.close(descriptor)
 
 
+def remove_mine() -> None:
+    """Take away what this process has not finished."""
+    for path in list(MINE):
+        remove(path)
+
+
 def remove(path: Path) -> None:
     """Take a file or folder away, where there is one."""
     if path.is_dir() and not path.is_symlink():

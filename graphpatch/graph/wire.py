@@ -16,9 +16,8 @@ from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from graphpatch.errors import ModelError
+from graphpatch.errors import CHANGED, ModelError
 
-CHANGED = "the file of the model was changed while it was read; nothing was written"
 SMALL = 1 << 24  # bytes up to which a file is read: it may be cut short later, and nothing is lost
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5

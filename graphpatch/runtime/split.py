@@ -7,6 +7,7 @@ from typing import Any
 
 from graphpatch.analysis.cuts import ordered_cuts
 from graphpatch.analysis.split import Backward, Split
+from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.errors import CutError, ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.model import GRAPH, META
@@ -20,16 +21,24 @@ from graphpatch.runtime.register import register_gradients
 CONTEXTS = ("while_context", "cond_context")
 
 
-def split(model: Model, loss: str, cuts: Sequence[Sequence[str]], wrt: Sequence[str]) -> Split:
+def split(
+    model: Model,
+    loss: str,
+    cuts: Sequence[Sequence[str]],
+    wrt: Sequence[str],
+    allow_unsafe_ops: bool = False,
+) -> Split:
     """Split the gradient of `loss` at `wrt` into parts that are joined at each of the cuts.
 
     Forward and backward, the parts run one after the other give what the whole gives. What the
     cuts are is decided before TensorFlow is imported. Raises CutError where they are none, or
-    TensorFlow is missing; ModelError where TensorFlow does not take the model.
+    TensorFlow is missing; ModelError where TensorFlow does not take the model; UnsafeError where
+    TensorFlow would run ops as it imports the model that touch files, the network or Python.
     """
     if len(model.graphs) != 1:
         raise CutError(f"{model.path} holds {len(model.graphs)} graphs; one is split at a time")
     found, ordered = ordered_cuts(model.graphs[0], loss, cuts, wrt)
+    refuse_unsafe(model.graphs[0], allow_unsafe_ops, [])  # what an import may run
     _require_tensorflow()
     graph = _imported(model)
     register_gradients(model)

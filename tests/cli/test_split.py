@@ -102,3 +102,22 @@ def test_what_is_written(run_cli: Run, folder: Path) -> None:
     assert "  5. part1.pb: feed gradient/a:0, gradient/skip:0, x:0; fetch gradient/x:0" in (
         again.stdout
     )
+
+
+def test_what_an_import_would_run_is_refused(run_cli: Run, tmp_path: Path) -> None:
+    """Before TensorFlow is imported: it reads the file of a constant name to know its shape."""
+    name = node("name", "Const", dtype="string")
+    name.attr["value"].tensor.dtype = 7
+    name.attr["value"].tensor.string_val.append(b"/etc/passwd")
+    graph = graphdef(
+        name,
+        node("read", "ReadFile", "name"),
+        node("x", "Placeholder"),
+        node("y", "Relu", "x"),
+        node("z", "Relu", "y"),
+    )
+    (tmp_path / "m.pb").write_bytes(graph.SerializeToString())
+    asked = ("--cut", "y", "--loss", "z", "--wrt", "x")
+    done = run_cli("split", tmp_path / "m.pb", *asked, "-o", tmp_path / "out")
+    assert (done.code, (tmp_path / "out").exists()) == (1, False)
+    assert "ReadFile 'read' touches files" in done.stderr

@@ -141,7 +141,7 @@ def test_errors_call_a_model_what_the_user_did(
     for one, said in (
         ("memory://gone.pb", "cannot read memory://gone.pb: "),
         ("memory://gone/*.pb", "no model matches memory://gone/*.pb"),
-        ("nonsense://x.pb", "nonsense://x.pb: Protocol not known: nonsense"),
+        ("nonsense://x.pb", "cannot reach nonsense://x.pb: Protocol not known: nonsense"),
     ):
         code, _, error = run(capsys, "apply", "memory://rules.json", one, "-o", "memory://out/")
         assert code == 1
