@@ -18,7 +18,7 @@ SIGNATURES = {
     " cut: 'Named | Sequence[Named | Sequence[Named]]', wrt: 'Named | Sequence[Named]', *,"
     " jacobian: 'bool' = False, check: 'bool' = False) -> 'Parts'",
     "import_model": "(model: 'str | Path | Model', name: 'str' = '', tags: 'str' = '') -> 'Any'",
-    "load": "(path: 'str | Path', progress: 'Progress | None' = None) -> 'Model'",
+    "load": "(model: 'ModelLike', progress: 'Progress | None' = None) -> 'Model'",
     "load_rules": "(path: 'str | Path', emit: 'str | None' = None, allow_python: 'bool' = False)"
     " -> 'list[Rule]'",
     "pattern": "(text: 'str', closed: 'bool | Sequence[str]' = False,"

@@ -53,6 +53,7 @@ class Model:
     file: str = ""
     export: Export | None = None  # written as a new TF2 SavedModel, from and to these tensors
     files: Mapping[str, bytes] = field(default_factory=dict)  # written into a SavedModel's folder
+    in_memory: bool = False  # read from no file: `path` is what messages call it
 
     @property
     def format(self) -> str:
@@ -165,7 +166,7 @@ class Model:
     def encoded(self, suffix: str) -> Sequence[Piece]:
         """What a file with this ending holds; another ending leaves the encoding as it was."""
         container, pieces = self.container, self.pieces()
-        if suffix == Path(self.path).suffix:
+        if suffix == Path(self.path).suffix and not self.in_memory:
             suffix = ""
         if suffix == ".meta" and container is GRAPH:
             container, pieces = META, self.meta_graph(self.graphs[0])
@@ -182,7 +183,8 @@ class Model:
         return [text.unparse(pieces, container)]
 
     def _refuse_input(self, path: Path) -> None:
-        if self.path != "-" and path.exists() and path.samefile(self.path):
+        is_file = not self.in_memory and self.path != "-"
+        if is_file and path.exists() and path.samefile(self.path):
             raise OutputError(f"{path} is the model itself; a model is never written over")
 
 

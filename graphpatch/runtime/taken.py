@@ -1,0 +1,35 @@
+"""A model taken from TensorFlow: a live graph, as the message that TensorFlow exports of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphpatch.errors import ModelError
+from graphpatch.formats.model import Model
+from graphpatch.formats.opened import opened
+from graphpatch.formats.sizes import LARGE, is_too_large
+
+
+def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
+    """The model that a live `tf.Graph` or FuncGraph is: a copy, which later ops are not part of.
+
+    It is a MetaGraphDef with the graph's collections, the contexts of v1 loops and branches among
+    them; a GraphDef where the graph has none. Values of variables are not in a graph, so they are
+    not in the model. Raises ModelError where the graph is larger than protobuf's 2 GB.
+    """
+    meta = _exported(graph, label)
+    message = meta if meta.collection_def else meta.graph_def
+    return opened(message.SerializeToString(deterministic=True), label)
+
+
+def _exported(graph: Any, label: str) -> Any:
+    """The MetaGraphDef of a graph. Shapes are noted: they tell which constructions are right."""
+    import tensorflow as tf
+
+    try:
+        with graph.as_default():  # an eager program has no other way to export
+            return tf.compat.v1.train.export_meta_graph()
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+        if is_too_large(error):
+            raise ModelError(f"{label}: TensorFlow cannot export it: {LARGE}") from error
+        raise
