@@ -24,8 +24,9 @@ def _row(cells: Sequence[object], tag: str) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """`1 op`, `2 ops`."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
+    """`1 op`, `2 ops`, `2 matches`."""
+    ending = "" if count == 1 else "es" if word.endswith("ch") else "s"
+    return f"{count:,} {word}{ending}"
 
 
 def short(texts: Sequence[str], most: int = 3) -> str:

@@ -116,9 +116,7 @@ def _diff(one: Graph, other: Graph, found: Diff) -> None:
     found.gradients.extend(_gradients(one, other, told))
 
 
-def _diff_bodies(
-    one: Body, other: Body, found: Diff
-) -> dict[tuple[str, str], tuple[Node, Node]]:
+def _diff_bodies(one: Body, other: Body, found: Diff) -> dict[tuple[str, str], tuple[Node, Node]]:
     """Compare two bodies; returned are the pairs of which one has another key of its gradient."""
     pairs, told = paired(one, other), {}
     found.removed.extend([_op(Node(one, at)) for at in pairs.first])
