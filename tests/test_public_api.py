@@ -17,8 +17,8 @@ SIGNATURES = {
     "check": "(rules: 'RulesLike', model: 'ModelLike') -> 'Check'",
     "diagnose": "(model: 'ModelLike', sources: 'str | Sequence[str]' = (),"
     " targets: 'str | Sequence[str]' = (), *, run: 'bool' = False, fix: 'bool' = False,"
-    " every: 'bool' = True, allow_unsafe_ops: 'bool' = False, control_flow_v2: 'bool' = True,"
-    " progress: 'Progress | None' = None) -> 'Diagnosis'",
+    " every: 'bool' = True, allow_unsafe_ops: 'bool' = False, control_flow_v2: 'bool' = True)"
+    " -> 'Diagnosis'",
     "diff": "(a: 'ModelLike', b: 'ModelLike', progress: 'Progress | None' = None) -> 'Diff'",
     "gradient_in_parts": "(graph: 'tf.Graph', loss: 'Named',"
     " cut: 'Named | Sequence[Named | Sequence[Named]]', wrt: 'Named | Sequence[Named]', *,"

@@ -14,7 +14,6 @@ from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
-from graphpatch.graph.heads import Progress
 from graphpatch.runtime.parts import several
 from graphpatch.table import html_table, plural
 
@@ -115,7 +114,6 @@ def diagnose(
     every: bool = True,
     allow_unsafe_ops: bool = False,
     control_flow_v2: bool = True,
-    progress: Progress | None = None,
 ) -> Diagnosis:
     """Say why gradients of a model are None, zero or an error, and find rules that fix it.
 
@@ -128,7 +126,6 @@ def diagnose(
         every: False leaves out, of several default targets, those that cannot be a loss.
         allow_unsafe_ops: Run ops too that touch files, the network or Python.
         control_flow_v2: False answers as TensorFlow does after `disable_control_flow_v2()`.
-        progress: Called with what is done, how much of it, and of how much.
 
     Raises:
         ModelError: The model cannot be read or is broken, or has no tensor of such a name.
@@ -139,22 +136,21 @@ def diagnose(
         >>> found = graphpatch.diagnose("model.pb", "x", "loss", fix=True)  # doctest: +SKIP
         >>> graphpatch.apply(found.rules, "model.pb")  # doctest: +SKIP
     """
-    loaded = model_from("model", model, progress)
+    loaded = model_from("model", model)
     ends = several(sources), several(targets)
     seen = tuple(survey(loaded, *ends, control_flow_v2, every))
-    if run:
-        for graph in seen:
-            refuse_unsafe(graph.graph, allow_unsafe_ops, [one.target for one in graph.diagnoses])
-    ran = tuple(_run(loaded, seen, control_flow_v2)) if run else ()
+    ran = tuple(_run(loaded, seen, control_flow_v2, allow_unsafe_ops)) if run else ()
     fixed = fixed_by_rules(loaded, *ends, control_flow_v2, every) if fix else None
     return Diagnosis(loaded.path, seen, ran, fixed)
 
 
 def _run(
-    model: Model, seen: Sequence[Seen], control_flow_v2: bool
+    model: Model, seen: Sequence[Seen], control_flow_v2: bool, allow_unsafe_ops: bool
 ) -> Iterator[list[dict[str, Any]]]:
     from graphpatch.runtime.gradient_run import Asked, run_pairs
 
+    for graph in seen:
+        refuse_unsafe(graph.graph, allow_unsafe_ops, [one.target for one in graph.diagnoses])
     for place, graph in enumerate(seen):
         asked = [Asked(one.source, one.target, one.way) for one in graph.diagnoses]
         yield run_pairs(model, place, asked, control_flow_v2)
