@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 from graphpatch.errors import ModelError
-from graphpatch.formats.given import LiveGraph, ModelLike, is_graph
+from graphpatch.formats.given import ModelLike, is_graph
 from graphpatch.formats.load import model_from
-from graphpatch.formats.sizes import as_bytes
 from graphpatch.gradients import attach
 from graphpatch.gradients.spec import from_key
 from graphpatch.gradients.taped import PASS
@@ -18,6 +16,7 @@ from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.nodedef import mentions
 from graphpatch.graph.wire import Source, piece_bytes
+from graphpatch.runtime.taken import graph_def_of
 
 # TensorFlow refuses to register a key twice in a process, and has no public way to ask.
 _DONE: set[str] = set()
@@ -90,7 +89,7 @@ def _keyed(graph: Graph) -> Iterator[tuple[Node, str]]:
 
 def _graphs(model: ModelLike) -> list[Graph]:
     if is_graph(model):  # its library and keys alone are needed
-        return [_opened(as_bytes(cast(LiveGraph, model).as_graph_def()))]
+        return [_opened(graph_def_of(model))]
     loaded = model_from("model", model)
     if loaded is not model:
         return loaded.graphs

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from google.protobuf.message import DecodeError, EncodeError
 
 from graphpatch.errors import ModelError
 from graphpatch.formats.model import Model
 from graphpatch.formats.opened import opened
-from graphpatch.formats.sizes import LARGE, is_too_large
+from graphpatch.formats.sizes import LARGE, as_bytes, is_too_large
 
 
 def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
@@ -18,19 +22,33 @@ def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
     not in the model. Raises ModelError where the graph is larger than protobuf's 2 GB.
     """
     meta = _exported(graph, label)
-    message = meta if meta.collection_def else meta.graph_def
-    return opened(message.SerializeToString(deterministic=True), label)
+    return opened(as_bytes(meta if meta.collection_def else meta.graph_def), label)
+
+
+def graph_def_of(graph: Any, label: str = "<tf.Graph>") -> bytes:
+    """The serialized GraphDef of a live graph. Raises ModelError where it is larger than 2 GB."""
+    with _limited(label):
+        return bytes(graph.as_graph_def().SerializeToString())
 
 
 def _exported(graph: Any, label: str) -> Any:
     """The MetaGraphDef of a graph. Shapes are noted: they tell which constructions are right."""
     import tensorflow as tf
 
+    with _limited(label), graph.as_default():  # an eager program has no other way to export
+        return tf.compat.v1.train.export_meta_graph()
+
+
+@contextmanager
+def _limited(label: str) -> Iterator[None]:
+    """Tell protobuf's limit where it is met."""
+    import tensorflow as tf
+
     try:
-        with graph.as_default():  # an eager program has no other way to export
-            return tf.compat.v1.train.export_meta_graph()
-    except (ValueError, tf.errors.InvalidArgumentError) as error:
-        if is_too_large(error):
+        yield
+    except (ValueError, tf.errors.InvalidArgumentError, EncodeError, DecodeError) as error:
+        # TensorFlow 2.21 cannot parse the message that it made itself.
+        if is_too_large(error) or isinstance(error, DecodeError):
             raise ModelError(f"{label}: TensorFlow cannot export it: {LARGE}") from error
         raise
 
