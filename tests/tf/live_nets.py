@@ -70,8 +70,10 @@ def furnished() -> None:
     tf1.add_to_collection("numbers", "text")
     tf1.add_to_collection("sparse", tf.SparseTensor([[0, 0]], [1.0], [2, 2]))
     tf1.add_to_collection("markers", Marker(tf1.get_default_graph()))
-    with tf.device("/cpu:0"), tf1.colocate_with(reference):
+    with tf.device("/cpu:0"):
         tf.identity(x, name="placed")
+    with tf1.colocate_with(reference):
+        tf.identity(x, name="beside")
     queue = tf1.FIFOQueue(10, tf.float32, shapes=[], name="queue")
     runner = tf1.train.QueueRunner(queue, [queue.enqueue(tf.constant(2.5))])
     tf1.train.add_queue_runner(runner)

@@ -209,9 +209,8 @@ def test_a_live_graph(name: str, in_place: bool | None) -> None:
 @pytest.mark.parametrize("name", BY_KEY)
 def test_while_building(name: str) -> None:
     case = CASES[name]
-    with tf.Graph().as_default() as graph:
-        with graphpatch.building(case.rules) as building:
-            case.build()
+    with tf.Graph().as_default() as graph, graphpatch.building(case.rules) as building:
+        case.build()
     assert [len(rule["matches"]) for rule in building.report["rules"]] == [1] * len(case.rules)
     differs(graph, case, case.after)
 
@@ -233,9 +232,9 @@ def test_the_gradient_of_matmul_by_the_user() -> None:
         return [tf.ones_like(op.inputs[0]) * 7.0, tf.matmul(op.inputs[0], dy, transpose_a=True)]
 
     feeds = {"x:0": [[1.0, 2.0]], "w:0": np.full([2, 3], 0.5)}
-    with tf.Graph().as_default() as oracle:
-        with oracle.gradient_override_map({"MatMul": "LiveSwappedMatMul"}):
-            product()
+    oracle = tf.Graph()
+    with oracle.as_default(), oracle.gradient_override_map({"MatMul": "LiveSwappedMatMul"}):
+        product()
     wanted = live.gradients(oracle, "loss:0", ["x:0", "w:0"], feeds)
     rule = overridden({"op": "MatMul"}, {"registered": "LiveSwappedMatMul"})
     with tf.Graph().as_default() as graph:

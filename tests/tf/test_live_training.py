@@ -22,7 +22,7 @@ STEPS = 20
 RULES = [
     overridden({"op": "Relu", "name": "net/relu0"}, "guided_relu"),
     filtered({"op": "Relu", "name": "net/relu1"}, {"clip": {"min": -0.02, "max": 0.02}}),
-    filtered({"op": "Relu", "name": "net/relu0"}, {"scale": 0.5}),
+    filtered("net/relu0", {"scale": 0.5}),
 ]
 
 

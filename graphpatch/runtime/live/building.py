@@ -16,6 +16,7 @@ from graphpatch.runtime.live.hook import listening
 from graphpatch.runtime.live.in_place import register_all, write
 from graphpatch.runtime.live.made import node_of
 from graphpatch.runtime.live.on_leaving import Made, apply_on_leaving
+from graphpatch.runtime.live.unconverted import unconverted
 from graphpatch.runtime.taken import model_of
 from graphpatch.step import Step, expected, named
 
@@ -79,6 +80,7 @@ class Building:
         return f"<Building: {rules} rules, {count} ops matched as they were made>"
 
 
+@unconverted
 @contextlib.contextmanager
 def building(rules: Sequence[Rule | Mapping[str, Any]]) -> Iterator[Building]:
     """Give ops that are created in this context the gradients that the rules say.

@@ -14,12 +14,14 @@ from graphpatch.runtime.live.counterparts import Counterparts
 from graphpatch.runtime.live.in_place import patched_in_place
 from graphpatch.runtime.live.patched import PatchedGraph
 from graphpatch.runtime.live.refused import NoKeyError
+from graphpatch.runtime.live.unconverted import unconverted
 from graphpatch.runtime.taken import model_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 
+@unconverted
 def patch_graph(
     rules: Sequence[Rule | Mapping[str, Any]],
     graph: tf.Graph | None = None,
