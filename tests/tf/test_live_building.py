@@ -290,7 +290,7 @@ def test_a_rule_that_matched_too_few_or_too_many_is_told_on_leaving() -> None:
             pytest.raises(graphpatch.GraphpatchError, match="matched 2, expected 1"),
             graphpatch.building([{**TEN[0], "expect": 1}]),
         ):
-            tf.square(-(-x))
+            tf.add(-x, -x)
 
 
 def test_an_exception_is_not_replaced_by_what_a_rule_expects() -> None:
@@ -305,13 +305,13 @@ def test_a_rule_that_means_nothing_where_it_matched() -> None:
         pytest.raises(graphpatch.GraphpatchError, match="rule 'rule 1': Shape 'Shape'"),
         graphpatch.building([rule]),
     ):
-        tf.shape(tf1.placeholder(tf.float32, [], name="x"))
+        tf.shape(tf1.placeholder(tf.float32, None, name="x"))
 
 
 LATER: dict[str, dict[str, Any]] = {
     "consumers": {"op": "Neg", "consumers": {"any": {"op": "Square"}}},
     "inputs": {"op": "Neg", "inputs": {"0": {"op": "Tanh"}}},
-    "pattern": {"pattern": "Tanh -> neg:Neg -> Square"},
+    "pattern": {"pattern": "Tanh -> minus:Neg -> Square"},
     "path": {"op": "Neg", "upstream_of": "y"},
 }
 
@@ -320,18 +320,15 @@ LATER: dict[str, dict[str, Any]] = {
 def test_rules_that_wait_until_the_context_is_left(key: str) -> None:
     rule = overridden(LATER[key], {"formula": "10 * dy"})
     if key == "pattern":
-        rule["patch"]["on"] = "neg"
+        rule["patch"]["on"] = "minus"
     with tf.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, [], name="x")
         tf.square(tf.negative(tf.tanh(x)), name="before")
         with graphpatch.building([{**rule, "expect": 1}]) as built:
-            hidden = tf.negative(tf.tanh(x), name="neg")
-            tf.square(hidden, name="y")
+            tf.square(tf.negative(tf.tanh(x), name="minus"), name="y")
             tf.negative(x, name="other")
-        found = [tf.gradients(f"{name}:0", "neg:0") for name in ()]
         dx = tf.gradients(graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("Tanh_1:0"))
-    assert found == []
-    assert built.report["rules"][0]["matches"][0]["op"] == "neg"
+    assert built.report["rules"][0]["matches"][0]["op"] == "minus"
     assert live.run(graph, dx, {"Tanh_1:0": 3.0}) == [-60.0]
 
 
@@ -348,8 +345,11 @@ def test_a_waiting_rule_is_told_what_it_cannot_do() -> None:
         pytest.raises(graphpatch.GraphpatchError, match="was built inside of the context"),
         graphpatch.building([rule]),
     ):
-        x = tf1.placeholder(tf.float32, [], name="x")
-        tf.gradients(tf.square(-x), x)
+        _differentiated(tf1.placeholder(tf.float32, [], name="x"))
+
+
+def _differentiated(x: Any) -> Any:
+    return tf.gradients(tf.square(-x), x)
 
 
 def test_a_waiting_rule_inside_of_the_function() -> None:
@@ -358,8 +358,7 @@ def test_a_waiting_rule_inside_of_the_function() -> None:
     @tf.function
     def function(x: Any) -> Any:
         with graphpatch.building([rule]):
-            y = tf.square(-x)
-        return y
+            return tf.square(-x)
 
     x = tf.constant(2.0)
     with tf.GradientTape() as tape:
@@ -371,7 +370,7 @@ def test_a_waiting_rule_inside_of_the_function() -> None:
 REFUSED: dict[str, tuple[Rule, str]] = {
     "backward_as": (
         {"match": {"op": "Floor"}, "patch": {"backward_as": {"input": 0}}},
-        "BackwardAs",
+        "backward_as adds ops",
     ),
     "a match as one op": (
         {

@@ -93,7 +93,7 @@ def test_in_place_or_not_at_all() -> None:
 def test_the_graph_is_the_default_one_or_given() -> None:
     with pytest.raises(graphpatch.GraphpatchError, match="executes eagerly"):
         graphpatch.patch_graph(HALVE)
-    with pytest.raises(TypeError, match="expected a tf[.]Graph, found str"):
+    with pytest.raises(TypeError, match=r"expected a tf\.Graph, found str"):
         graphpatch.patch_graph(HALVE, "model.pb")  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.match.spec import WHOLE
-from graphpatch.patches import Patch
+from graphpatch.patches import KINDS, Patch
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.override import OverrideGradient
 from graphpatch.patches.stop import StopGradient
@@ -97,7 +97,8 @@ def _reason(rule: Rule) -> str:
     if rule.on == (WHOLE,):
         return f'"on": "{WHOLE}" makes several ops one, and a key is of one op'
     if type(rule.patch) not in COMPOSE:
-        return f"{type(rule.patch).__name__} adds ops to the graph, and a key adds none"
+        kind = next(key for key in KINDS if key in rule.told)
+        return f"{kind} adds ops to the graph, and a key adds none"
     if getattr(rule.patch, "emit", "auto") == "function":
         return "emit: function asks for functions in the library"
     return ""
