@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from graphpatch.rules import Rule, load_rules
     from graphpatch.runtime.diagnose import Diagnosis, diagnose
     from graphpatch.runtime.import_model import import_model
+    from graphpatch.runtime.live.building import Building, building
+    from graphpatch.runtime.live.patch_graph import patch_graph
+    from graphpatch.runtime.live.patched import PatchedGraph
     from graphpatch.runtime.parts import Parts, gradient_in_parts
     from graphpatch.runtime.register import register_gradients
     from graphpatch.runtime.split import split
@@ -44,6 +47,7 @@ __version__ = "0.1.0"
 
 # Where each name comes from. Imported when it is asked for: a command needs few of them.
 _HOMES = {
+    "Building": "runtime.live.building",
     "Check": "analysis.applied",
     "CutError": "errors",
     "Diagnosis": "runtime.diagnose",
@@ -59,6 +63,7 @@ _HOMES = {
     "OutputError": "errors",
     "Parts": "runtime.parts",
     "PatchError": "errors",
+    "PatchedGraph": "runtime.live.patched",
     "PatternError": "errors",
     "Place": "analysis.places",
     "Result": "application",
@@ -70,6 +75,7 @@ _HOMES = {
     "UnsafeError": "errors",
     "Verification": "runtime.verify.result",
     "apply": "application",
+    "building": "runtime.live.building",
     "check": "analysis.applied",
     "diagnose": "runtime.diagnose",
     "diff": "analysis.diff",
@@ -78,6 +84,7 @@ _HOMES = {
     "load": "formats",
     "load_rules": "rules",
     "matches": "analysis.matches",
+    "patch_graph": "runtime.live.patch_graph",
     "pattern": "match.pattern.build",
     "register_gradients": "runtime.register",
     "revert": "analysis.revert",
@@ -87,6 +94,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Building",
     "Check",
     "CutError",
     "Diagnosis",
@@ -102,6 +110,7 @@ __all__ = [
     "OutputError",
     "Parts",
     "PatchError",
+    "PatchedGraph",
     "PatternError",
     "Place",
     "Result",
@@ -113,6 +122,7 @@ __all__ = [
     "UnsafeError",
     "Verification",
     "apply",
+    "building",
     "check",
     "diagnose",
     "diff",
@@ -121,6 +131,7 @@ __all__ = [
     "load",
     "load_rules",
     "matches",
+    "patch_graph",
     "pattern",
     "register_gradients",
     "revert",

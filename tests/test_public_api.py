@@ -45,6 +45,10 @@ SIGNATURES = {
 }
 
 EXPORTED = {
+    "Building",
+    "PatchedGraph",
+    "building",
+    "patch_graph",
     "Check",
     "CutError",
     "Diagnosis",

@@ -21,7 +21,7 @@ OUTPUTS = "outputs"
 
 def idle(node: Node, at: str) -> str:
     """Why nothing flows back at that place, so that a patch there means nothing; else nothing."""
-    side, place = _parsed(at)
+    side, place = parsed(at)
     return nothing_flows(node, side == "output", place)
 
 
@@ -41,10 +41,11 @@ def put(node: Node, editor: Editor, inline: Inline, at: str) -> list[Node]:
         editor.left_alone(reason)
         return []
     check_reached(node, editor)
-    side, place = _parsed(at)
+    side, place = parsed(at)
     return (on_outputs if side == "output" else on_inputs)(node, editor, inline, place)
 
 
-def _parsed(at: str) -> tuple[str, int | None]:
+def parsed(at: str) -> tuple[str, int | None]:
+    """The side that `at` names, "output" or "input", and the one place on it."""
     side, _, place = at.partition(":")
     return side.removesuffix("s"), int(place) if place else None

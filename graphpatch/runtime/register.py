@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from graphpatch.errors import ModelError
 from graphpatch.formats.given import ModelLike, is_graph
 from graphpatch.formats.load import model_from
 from graphpatch.gradients import attach
-from graphpatch.gradients.spec import from_key
 from graphpatch.gradients.taped import PASS
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
@@ -46,24 +46,38 @@ def register_lone_keys(graph: Graph) -> list[str]:
     return [key for key in sorted(found) if _register(key, graph, found[key])]
 
 
+def register_key(key: str, allow_python: bool = False) -> bool:
+    """Register a key of ours that says itself what its gradient is; whether it is one.
+
+    `allow_python` lets a key name a function in Python, whose module is imported.
+    """
+    if key not in _DONE:
+        from graphpatch.runtime.keys import gradient_of
+
+        found = gradient_of(key, allow_python)
+        if found is None:
+            return False
+        _add(key, found)
+    return True
+
+
 def _register(key: str, graph: Graph, node: Node) -> bool:
     """Register a key if it is ours; whether it is."""
-    computed = from_key(key)
-    if computed is None and not key.startswith(attach.PREFIX):
+    if register_key(key):
+        return True
+    if not key.startswith(attach.PREFIX):
         return False
-    if key not in _DONE:
-        import tensorflow as tf
+    from graphpatch.runtime.function_gradient import function_gradient
 
-        from graphpatch.runtime.formula import tensorflow_gradient
-        from graphpatch.runtime.function_gradient import function_gradient
-
-        tf.RegisterGradient(key)(
-            function_gradient(graph, _function(graph, node))
-            if computed is None
-            else tensorflow_gradient(computed.formula)
-        )
-        _DONE.add(key)
+    _add(key, function_gradient(graph, _function(graph, node)))
     return True
+
+
+def _add(key: str, gradient: Callable[..., Any]) -> None:
+    import tensorflow as tf
+
+    tf.RegisterGradient(key)(gradient)
+    _DONE.add(key)
 
 
 def _function(graph: Graph, node: Node) -> Body:
