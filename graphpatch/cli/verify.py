@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,9 +13,6 @@ from graphpatch.formats import load
 
 SHOWN = 10
 
-# Before TensorFlow is imported: kernels that compute the same bits fused or not, and no chatter.
-SETTINGS = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-
 
 @click.command("verify")
 @click.argument("original")
@@ -24,7 +20,14 @@ SETTINGS = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VIS
 @click.option("--feed", metavar="FILE.npz", help="Arrays by tensor name; other inputs are seeded.")
 @click.option("--from", "sources", multiple=True, metavar="X", help="Gradients by this tensor.")
 @click.option("--to", "targets", multiple=True, metavar="Y", help="Gradients of this tensor.")
-@click.option("--no-run", is_flag=True, help="Look at the graph alone; this needs no TensorFlow.")
+@click.option("--no-run", is_flag=True, help="Compare the graphs alone; this needs no TensorFlow.")
+@click.option(
+    "--import",
+    "imports",
+    multiple=True,
+    metavar="MODULE",
+    help="A module or .py file that registers gradients or loads ops.",
+)
 @click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")
 @click.option("--all", "every", is_flag=True, help=f"List all, not {SHOWN} of each kind.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -35,18 +38,17 @@ def command(
     sources: tuple[str, ...],
     targets: tuple[str, ...],
     no_run: bool,
+    imports: tuple[str, ...],
     allow_unsafe_ops: bool,
     every: bool,
     as_json: bool,
 ) -> int:
     """Verify PATCHED against ORIGINAL: forward bit-equal, and which gradients changed.
 
-    Exit 1 where something differs that should not: a broken graph, a name or weight that is lost,
-    an output that is not bit-equal, a gradient that cannot be had any more, an override that
-    TensorFlow ignores, a formula that is not what its rule says; or where nothing could be run.
+    Each runs in a process of its own. Exit 0: verified; with --no-run: the same structure. Exit 1:
+    something differs that should not, or should have been compared and was not (an override that
+    never fired, a formula, an output), which is another verdict.
     """
-    if not no_run:
-        _start_tensorflow()
     from graphpatch.runtime.verify.verification import verify
 
     with bar() as progress:
@@ -57,20 +59,12 @@ def command(
             sources=sources,
             targets=targets,
             run=not no_run,
+            imports=imports,
             allow_unsafe_ops=allow_unsafe_ops,
         )
     document = found.document()
     click.echo(json.dumps(document) if as_json else "\n".join(_text(document, every)))
     return 0 if found.ok else 1
-
-
-def _start_tensorflow() -> None:
-    """Import TensorFlow, without what it says of devices that are not there."""
-    for key, value in SETTINGS.items():
-        os.environ.setdefault(key, value)
-    from graphpatch.runtime.verify.start import start
-
-    start(quietly=True)
 
 
 def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
@@ -83,20 +77,32 @@ def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
                 shown = [*shown, f"and {len(lines) - len(shown)} more; --all lists them"]
             for place, line in enumerate(shown):
                 yield f"{'' if place else title:<11} {line}"
-    if found["ok"]:
-        yield f"{found['patched']}: verified"
+    yield from _verdict(found)
+
+
+def _verdict(found: dict[str, Any]) -> Iterator[str]:
+    failures, gaps = found["failures"], found["not_compared"]
+    if failures:
+        yield f"{found['patched']}: differs: {_count(failures, 'failure')}"
+    elif gaps:
+        yield f"{found['patched']}: not compared: {_count(gaps, 'gap')}"
     else:
-        yield f"{found['patched']}: {_count(found['failures'], 'failure')}"
-        yield from (f"  {one}" for one in found["failures"])
+        run = "; nothing was run" if found["verdict"] == "same structure" else ""
+        yield f"{found['patched']}: {found['verdict']}{run}"
+    yield from (f"  {one}" for one in failures)
+    yield from (f"  not compared: {one}" if failures else f"  {one}" for one in gaps)
 
 
 def _sections(graph: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     yield "structure", list(_structure(graph["structure"]))
+    if graph.get("settings", {}).get("tensorflow"):
+        yield "settings", list(_settings(graph["settings"]))
     if "not_run" in graph:
         yield "not run", [graph["not_run"]]
     elif "forward" in graph:
         yield "fed", [", ".join(f"{n} {shape}" for n, shape in graph["fed"].items()) or "nothing"]
         yield "forward", list(_forward(graph["forward"]))
+        yield "branches", list(_branches(graph["branches"]))
         yield "gradients", list(_gradients(graph))
         yield "overrides", list(_overrides(graph["overrides"]))
         yield "formulas", list(_formulas(graph["formulas"]))
@@ -106,12 +112,37 @@ def _structure(found: dict[str, Any]) -> Iterator[str]:
     yield _count(found["faults"], "fault") if found["faults"] else "sound"
     yield from (fault["says"] for fault in found["faults"])
     yield from (f"as in the original: {fault['says']}" for fault in found["as_in_the_original"])
-    yield from (f"note: {text}" for text in found["changed_without_a_rule"])
+
+
+def _settings(found: dict[str, Any]) -> Iterator[str]:
+    devices = ", ".join(found["devices"])
+    one = "on" if found["onednn"] else "off"
+    xla = "on" if found["auto_clustering"] else "off"
+    yield f"TensorFlow {found['tensorflow']}, {devices}, oneDNN {one}, XLA clustering {xla}"
+    yield "op by op, and once as Grappler optimises graphs; random ops seeded by name"
+    sets = found["sets_of_values"]
+    yield f"{_count(sets, 'set')} of values: {', '.join(sets)}"
+
+
+def _branches(found: dict[str, Any]) -> Iterator[str]:
+    if found["watched"]:
+        rest = found["reached"] - found["reached_by_inputs"]
+        more = f", of {rest} more by values fed right there" if rest else ""
+        yield f"both sides of {found['reached_by_inputs']} of {found['watched']} ops{more}"
+    else:
+        yield "no op to watch"
+    yield from (f"not reached: {op} {why}" for op, why in found["not_reached"].items())
+    for place, count in found["not_watched"].items():
+        if count:
+            yield f"not watched: {count} in {place}"
 
 
 def _forward(found: dict[str, Any]) -> Iterator[str]:
     compared, differing = len(found["compared"]), found["differing"]
     yield f"{compared - len(differing)} of {compared} tensors are bit-equal"
+    for one in found["sets"]:
+        if not one["compared"] and one["not_compared"]:
+            yield f"{one['values']} values: the model does not take them: {one['not_compared'][0]}"
     yield from (f"differs: {name}: {how}" for name, how in differing.items())
     for name, how in found["optimised_differing"].items():
         yield f"note: where TensorFlow fuses ops {name} differs: {how}"

@@ -77,7 +77,7 @@ class Diagnosis:
     def __repr__(self) -> str:
         flow = sum(_flows(*one) for one in self._told())
         fixed = f", {plural(len(self.rules), 'rule')}" if self.fixed is not None else ""
-        return f"<Diagnosis: {self.model}, {flow} of {plural(len(self.pairs), 'pair')} flow{fixed}>"
+        return f"<Diagnosis: {self.model}, {flow} of {len(self.pairs)} pairs flow{fixed}>"
 
     def _repr_html_(self) -> str:
         rows = [

@@ -1,21 +1,12 @@
-"""What is asked of a model that runs: values, gradients, and which ops were asked for theirs."""
+"""What a model that runs answers: values, gradients, and which ops TensorFlow asked for theirs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-
-@dataclass
-class Asked:
-    """Ops by the name of their graph (`main`, or a function's) and their own."""
-
-    ops: set[tuple[str, str]] = field(default_factory=set)
-
-    def holds(self, body: str, name: str) -> bool:
-        """Whether the gradient of this op was asked for."""
-        return (body, name) in self.ops
+Place = tuple[str, str]  # the name of a graph (`main`, or a function's), and that of an op in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +33,5 @@ class Differentiable(Protocol):
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], Asked]:
+    ) -> tuple[dict[str, Gradient], set[Place]]:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""

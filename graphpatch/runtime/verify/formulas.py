@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from graphpatch.analysis.verify.carried import Carried, carried
+from graphpatch.analysis.soundness.carried import Carried, carried
 from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.graph.graph import Graph
@@ -17,8 +17,8 @@ from graphpatch.runtime.formula import tensorflow_gradient
 from graphpatch.runtime.function_gradient import function_gradient
 from graphpatch.runtime.running import Running, first_line
 from graphpatch.runtime.values import weights
+from graphpatch.runtime.verify.backward import finite
 from graphpatch.runtime.verify.forward import distance
-from graphpatch.runtime.verify.gradient import finite
 
 # By how much of its largest element a gradient may differ: what the dtype's precision leaves.
 TOLERANCE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-5, "float64": 1e-10}

@@ -1,4 +1,4 @@
-"""Forward: bit by bit the same, for every output that both have."""
+"""Forward: bit by bit the same, for every output that both have, on each set of values."""
 
 from __future__ import annotations
 
@@ -10,21 +10,68 @@ import numpy as np
 
 from graphpatch.runtime.values import Values
 from graphpatch.runtime.verify.answers import Runs
+from graphpatch.runtime.verify.value_sets import SEEDED
+
+
+@dataclass
+class OnValues:
+    """One set of values: what was compared on it, and the reason for each tensor that was not.
+
+    `differing` has how far each differs. `values` are those of the original.
+    """
+
+    name: str
+    compared: list[str] = field(default_factory=list)
+    differing: dict[str, str] = field(default_factory=dict)
+    uncompared: dict[str, str] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """The set as `verify --json` prints it."""
+        reasons = list(dict.fromkeys(self.uncompared.values()))
+        return {
+            "values": self.name,
+            "compared": len(self.compared),
+            "differing": self.differing,
+            "not_compared": reasons,
+        }
 
 
 @dataclass
 class Forward:
-    """What was compared. `differing` and `uncompared` have the reason for each tensor.
+    """What was compared: `first` on the seeded values, `others` on those made of them.
 
     `fused`: tensors that differ only where TensorFlow optimises the graphs, as by fusing ops.
-    `values` are those of the original.
     """
 
-    compared: list[str] = field(default_factory=list)
-    differing: dict[str, str] = field(default_factory=dict)
-    uncompared: dict[str, str] = field(default_factory=dict)
+    first: OnValues = field(default_factory=lambda: OnValues(SEEDED))
+    others: list[OnValues] = field(default_factory=list)
     fused: dict[str, str] = field(default_factory=dict)
-    values: Values = field(default_factory=dict)
+
+    @property
+    def sets(self) -> list[OnValues]:
+        """All sets of values."""
+        return [self.first, *self.others]
+
+    @property
+    def compared(self) -> list[str]:
+        """What was compared on any of the sets."""
+        return list(dict.fromkeys(name for one in self.sets for name in one.compared))
+
+    @property
+    def differing(self) -> dict[str, str]:
+        """What differs on any of the sets, and how far on the first where it does."""
+        found: dict[str, str] = {}
+        for one in self.sets:
+            for name, how in one.differing.items():
+                found.setdefault(name, how if one is self.first else f"{how} ({one.name} values)")
+        return found
+
+    @property
+    def uncompared(self) -> dict[str, str]:
+        """What was compared on none of the sets, and why not on the first."""
+        there = set(self.compared)
+        return {name: why for name, why in self.first.uncompared.items() if name not in there}
 
     def document(self) -> dict[str, Any]:
         """The comparison as `verify --json` prints it."""
@@ -33,17 +80,22 @@ class Forward:
             "differing": self.differing,
             "optimised_differing": self.fused,
             "not_compared": self.uncompared,
+            "sets": [one.document() for one in self.sets],
         }
 
 
-def forward(one: Runs, other: Runs, tensors: Sequence[str]) -> Forward:
-    """Run both, op by op and as TensorFlow optimises them, and compare these tensors."""
-    found = Forward()
-    before = _compare(one, other, tensors, False, found.differing, found.uncompared)
-    found.values = before
-    found.compared = [name for name in before if name not in found.uncompared]
-    sound = [name for name in found.compared if name not in found.differing]
-    _compare(one, other, sound, True, found.fused, {})
+def on_values(name: str, one: Runs, other: Runs, tensors: Sequence[str]) -> OnValues:
+    """Run both op by op on what they are fed now, and compare these tensors."""
+    found = OnValues(name)
+    found.values = _compare(one, other, tensors, False, found.differing, found.uncompared)
+    found.compared = [name for name in found.values if name not in found.uncompared]
+    return found
+
+
+def optimised(one: Runs, other: Runs, tensors: Sequence[str]) -> dict[str, str]:
+    """Those of these tensors that differ where TensorFlow optimises both, and how far."""
+    found: dict[str, str] = {}
+    _compare(one, other, tensors, True, found, {})
     return found
 
 

@@ -6,23 +6,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.analysis.verify.fault import Fault
-from graphpatch.analysis.verify.overrides import Override
-from graphpatch.analysis.verify.static import Sound
+from graphpatch.analysis.soundness.fault import Fault
+from graphpatch.analysis.soundness.overrides import Override
+from graphpatch.analysis.soundness.static import Sound
+from graphpatch.runtime.verify.backward import Backward, of
 from graphpatch.runtime.verify.formulas import Checked
 from graphpatch.runtime.verify.forward import Forward
-from graphpatch.runtime.verify.gradient import Backward, of
+from graphpatch.runtime.verify.reached import Reached
 from graphpatch.table import html_table, plural, short
 
 MOST = 3
 
+VERIFIED, DIFFERS, NOT_COMPARED = "verified", "differs", "not compared"
+SAME_STRUCTURE = "same structure"
+
 
 @dataclass(frozen=True, slots=True)
 class Unfired:
-    """An override whose op was not asked for its gradient; `is_wrong` where it should have been."""
+    """An override whose op was not asked for its gradient.
+
+    `is_new`: the original does not have it. `is_wrong`: TensorFlow ignores it, or cannot find it.
+    """
 
     override: Override
     why: str
+    is_new: bool
     is_wrong: bool
 
     def document(self) -> dict[str, Any]:
@@ -36,27 +44,25 @@ class Unfired:
 class Ran:
     """What running a graph and its original showed. `why` is set where they were not run."""
 
+    settings: Mapping[str, Any] = field(default_factory=dict)
     forward: Forward = field(default_factory=Forward)
+    reached: Reached = field(default_factory=Reached)
     backward: Backward = field(default_factory=Backward)
     fired: list[Override] = field(default_factory=list)
     unfired: list[Unfired] = field(default_factory=list)
     formulas: list[Checked] = field(default_factory=list)
     fed: Mapping[str, str] = field(default_factory=dict)
     untaken: list[str] = field(default_factory=list)  # why gradients were not taken
+    unseen: list[str] = field(default_factory=list)  # patched ops of which nothing was compared
     why: str = ""
     is_wrong: bool = False  # the original runs, and the patched one does not
 
     def failures(self) -> Iterator[str]:
         """What differs that should not."""
-        if self.why:
-            yield self.why if self.is_wrong else f"nothing could be compared: {self.why}"
-            return
+        if self.why and self.is_wrong:
+            yield self.why
         for tensor, how in self.forward.differing.items():
             yield f"forward: {tensor}: {how}"
-        if not self.forward.compared:
-            reasons = dict.fromkeys(self.forward.uncompared.values())
-            told = "; ".join(list(reasons)[:MOST]) or "there is no output to compare"
-            yield f"nothing could be compared: {told}"
         for pair in of(self.backward.pairs, "fails"):
             yield f"gradient of {pair.target} by {pair.source}: {pair.before} -> {pair.after}"
         for one in self.unfired:
@@ -69,12 +75,33 @@ class Ran:
                     f"by {formula.error:.3g} of the largest element"
                 )
 
+    def gaps(self) -> Iterator[str]:
+        """What should have been compared, and was not."""
+        if self.why:
+            if not self.is_wrong:
+                yield f"nothing could be compared: {self.why}"
+            return
+        if not self.forward.compared:
+            reasons = dict.fromkeys(self.forward.uncompared.values())
+            told = "; ".join(list(reasons)[:MOST]) or "there is no output to compare"
+            yield f"nothing could be compared: {told}"
+        for op in self.unseen:
+            yield f"forward: no tensor was compared that is computed of {op}"
+        for one in self.unfired:
+            if one.is_new and not one.is_wrong:
+                yield f"override of {one.override} did not fire: {one.why}"
+        for formula in self.formulas:
+            if formula.why:
+                yield f"formula {formula.label}, at {formula.example}: {formula.why}"
+
     def document(self) -> dict[str, Any]:
         """The run as `verify --json` prints it."""
         if self.why:
-            return {"not_run": self.why}
+            return {"settings": self._settings(), "not_run": self.why}
         return {
+            "settings": self._settings(),
             "fed": dict(self.fed),
+            "branches": self.reached.document(),
             "forward": self.forward.document(),
             "gradients": [pair.document() for pair in self.backward.pairs],
             "gradients_not_taken": self.untaken,
@@ -88,6 +115,16 @@ class Ran:
             "formulas": [one.document() for one in self.formulas],
         }
 
+    def _settings(self) -> dict[str, Any]:
+        sets = [one.name for one in self.forward.sets]
+        return {
+            **self.settings,
+            "graph_optimiser": ["off", "on"],
+            "sets_of_values": sets,
+            "seeds": "by name of the op or tensor",
+            "processes": "one for each model",
+        }
+
 
 @dataclass(frozen=True)
 class Part:
@@ -98,14 +135,18 @@ class Part:
     ran: Ran | None
 
     def failures(self) -> list[str]:
-        """What is wrong with it, in words."""
+        """What differs that should not, in words."""
         found = [fault.says for fault in self.sound.faults]
         return found + (list(self.ran.failures()) if self.ran is not None else [])
+
+    def gaps(self) -> list[str]:
+        """What should have been compared, and was not, in words."""
+        return list(self.ran.gaps()) if self.ran is not None else []
 
 
 @dataclass(frozen=True, repr=False)
 class Verification:
-    """What `verify` found. `ok` where nothing differs that should not."""
+    """What `verify` found. `ok` where nothing differs that should not, and nothing was left out."""
 
     original: str
     patched: str
@@ -115,25 +156,44 @@ class Verification:
     @property
     def failures(self) -> list[str]:
         """What differs that should not, in words."""
-        labelled = len(self.parts) > 1
         found = [fault.says for fault in self.around]
-        for part in self.parts:
-            found += [f"[{part.label}] {one}" if labelled else one for one in part.failures()]
-        return found
+        return found + [text for part in self.parts for text in self._told(part, part.failures())]
+
+    @property
+    def not_compared(self) -> list[str]:
+        """What should have been compared, and was not, in words."""
+        return [text for part in self.parts for text in self._told(part, part.gaps())]
+
+    @property
+    def verdict(self) -> str:
+        """`verified`, `differs`, `not compared`; or `same structure` where nothing was to be run.
+
+        `not compared`: nothing that was compared differs, and something was left out.
+        """
+        if self.failures:
+            return DIFFERS
+        if self.not_compared:
+            return NOT_COMPARED
+        ran = any(part.ran is not None for part in self.parts)
+        return VERIFIED if ran else SAME_STRUCTURE
 
     @property
     def ok(self) -> bool:
-        """Whether nothing differs that should not."""
-        return not self.failures
+        """Whether the verdict is `verified`, or `same structure`."""
+        return self.verdict in (VERIFIED, SAME_STRUCTURE)
+
+    def _told(self, part: Part, texts: Sequence[str]) -> list[str]:
+        return [f"[{part.label}] {one}" if len(self.parts) > 1 else one for one in texts]
 
     def __repr__(self) -> str:
-        said = f"{plural(len(self.failures), 'failure')}: {short(self.failures)}"
-        return f"<Verification: {self.patched}, {'verified' if self.ok else said}>"
+        why = short([*self.failures, *self.not_compared])
+        return f"<Verification: {self.patched}, {self.verdict}{f': {why}' if why else ''}>"
 
     def _repr_html_(self) -> str:
         rows = [row for part in self.parts for row in _rows(part)]
         rows += [("failure", one) for one in self.failures]
-        title = f"{self.patched} against {self.original}: {'' if self.ok else 'not '}verified"
+        rows += [("not compared", one) for one in self.not_compared]
+        title = f"{self.patched} against {self.original}: {self.verdict}"
         return html_table(title, ("", ""), rows)
 
     def document(self) -> dict[str, Any]:
@@ -141,8 +201,10 @@ class Verification:
         return {
             "original": self.original,
             "patched": self.patched,
+            "verdict": self.verdict,
             "ok": self.ok,
             "failures": self.failures,
+            "not_compared": self.not_compared,
             "graphs": [
                 {
                     "label": part.label,

@@ -15,8 +15,8 @@ from graphpatch.formats.model import MESSAGE
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.running import first_line
 from graphpatch.runtime.values import Values, seeded
-from graphpatch.runtime.verify.answers import Asked, Gradient
-from graphpatch.runtime.verify.fired import recorded
+from graphpatch.runtime.verify.answers import Gradient, Place
+from graphpatch.runtime.verify.lookups import recorded
 from graphpatch.runtime.verify.seeds import own_names, set_seeds
 
 
@@ -59,7 +59,7 @@ class Saved:
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], Asked]:
+    ) -> tuple[dict[str, Gradient], set[Place]]:
         """The gradient of a target, weighted by dy, by each source, as a tape gives it."""
         import tensorflow as tf
 
@@ -134,6 +134,20 @@ def outputs(saved: Saved) -> Iterator[str]:
     """The outputs of each signature."""
     for key, function in saved.signatures().items():
         yield from (f"{key}:{name}" for name in function.structured_outputs)
+
+
+def inputs(saved: Saved) -> Iterator[str]:
+    """The inputs of each signature."""
+    for key, function in saved.signatures().items():
+        yield from (f"{key}:{name}" for name in function.structured_input_signature[1])
+
+
+def floats(saved: Saved) -> Iterator[str]:
+    """The outputs of which gradients can be taken."""
+    for key, function in saved.signatures().items():
+        for name, spec in function.structured_outputs.items():
+            if spec.dtype.is_floating or spec.dtype.is_complex:
+                yield f"{key}:{name}"
 
 
 def sources(saved: Saved) -> Iterator[str]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from graphpatch.runtime.running import Running, first_line
-from graphpatch.runtime.verify.answers import Asked, Gradient
-from graphpatch.runtime.verify.fired import recorded
+from graphpatch.runtime.verify.answers import Gradient, Place
+from graphpatch.runtime.verify.lookups import recorded
 
 
 @dataclass(eq=False)
@@ -19,7 +19,7 @@ class Graphed(Running):
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], Asked]:
+    ) -> tuple[dict[str, Gradient], set[Place]]:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
         built, asked = _built(self, sources, target, dy)
         tensors = {name: one.value for name, one in built.items() if one.kind == "tensor"}
@@ -28,7 +28,7 @@ class Graphed(Running):
 
 def _built(
     running: Running, sources: Sequence[str], target: str, dy: Any
-) -> tuple[dict[str, Gradient], Asked]:
+) -> tuple[dict[str, Gradient], set[Place]]:
     import tensorflow as tf
 
     graph = running.graph

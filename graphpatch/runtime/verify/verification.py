@@ -7,19 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from graphpatch.analysis.verify.static import around, as_written, static
+from graphpatch.analysis.soundness.static import Sound, around, as_written, static
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
+from graphpatch.formats.container import META
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
-from graphpatch.graph.graph import Graph
 from graphpatch.runtime.parts import several
 from graphpatch.runtime.values import read_feed
-from graphpatch.runtime.verify.asked import Wanted
+from graphpatch.runtime.verify.compare import Subject, compare
+from graphpatch.runtime.verify.options import Options
 from graphpatch.runtime.verify.result import Part, Ran, Verification
-from graphpatch.runtime.verify.run_graphs import run_graphs
-from graphpatch.runtime.verify.run_saved import run_saved
-from graphpatch.runtime.verify.start import start
 
 
 def verify(
@@ -31,32 +29,46 @@ def verify(
     targets: str | Sequence[str] = (),
     run: bool = True,
     allow_unsafe_ops: bool = False,
+    imports: Sequence[str] = (),
 ) -> Verification:
     """Verify a patched model against its original.
 
-    Without TensorFlow: names, inputs, dtypes, cycles, functions, and weights that are kept. Then
-    both run: forward, all outputs that both have must be bit-equal on the same seeded inputs;
-    backward, the result tells which gradients changed, which overrides fired, and how far formulas
-    are from numpy. `README.md` tells all that fails.
+    Without TensorFlow: the patched graph is sound, and without what its rules tell it is the
+    original, node for node; each op computes what it did. Then each model runs in a process of its
+    own: forward, all outputs that both have must be bit-equal on the same sets of values; backward,
+    the result tells which gradients changed, which overrides fired, and how far formulas are from
+    numpy. The page `docs/verify.md` tells all that fails, and what cannot be seen.
 
     Args:
         original: The model before it was patched: what `load` takes.
         patched: The model after.
         feed: Arrays by tensor name, or a .npz file of them; other placeholders get seeded values.
-        sources: Take gradients by these tensors; where silent, by the floats that are fed.
-        targets: Take gradients of these tensors; where silent, of all outputs that are floats.
-        run: False looks at the graph alone, which needs no TensorFlow.
+        sources: Take gradients by these tensors. Default: by the floats that are fed.
+        targets: Take gradients of these tensors. Default: of all outputs that are floats.
+        run: False compares the graphs alone, which needs no TensorFlow.
         allow_unsafe_ops: Run ops too that touch files, the network or Python.
+        imports: Modules or .py files that both processes import first, as they register gradients
+            or load libraries of ops. What the calling process has registered does not count.
 
-    Raises ModelError where a model cannot be read, UnsafeError where it would do more than compute,
-    GraphpatchError where TensorFlow is missing. Set TF_ENABLE_ONEDNN_OPTS=0 before TensorFlow is
-    imported: oneDNN gives fused ops other bits. Not for a model that is not trusted.
+    Returns:
+        A Verification, whose `verdict` is `verified`, `differs`, `not compared`, or, where nothing
+        was to be run, `same structure`; `failures` and `not_compared` say why.
+
+    Raises:
+        ModelError: A model cannot be read, or there is no tensor of a name.
+        UnsafeError: Running a model would do more than compute.
+        GraphpatchError: TensorFlow is missing, or an import fails.
+
+    Not for a model that is not trusted: TensorFlow runs it.
+
+    Example:
+        >>> found = graphpatch.verify("model.pb", "model.patched.pb")
+        >>> assert found.ok, found.failures + found.not_compared
     """
     one, other = _taken("original", original), _taken("patched", patched)
-    wanted = (
-        Wanted(_feed(feed), several(sources), several(targets), allow_unsafe_ops) if run else None
-    )
-    return _verified(one, other, wanted)
+    ends = several(sources), several(targets)
+    options = Options(_feed(feed), *ends, allow_unsafe_ops, imports) if run else None
+    return _verified(one, other, options)
 
 
 def _taken(argument: str, given: ModelLike) -> Model:
@@ -69,30 +81,36 @@ def _feed(feed: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
     return {name if ":" in name else f"{name}:0": value for name, value in given.items()}
 
 
-def _verified(one: Model, other: Model, wanted: Wanted | None) -> Verification:
+def _verified(one: Model, other: Model, options: Options | None) -> Verification:
     counts = len(one.graphs), len(other.graphs)
     if counts[0] != counts[1]:
         raise ModelError(f"{one.path} has {counts[0]} graphs, and {other.path} {counts[1]}")
-    if wanted is not None:
-        start()
-    parts = [
-        _part(one, other, left, right, wanted)
-        for left, right in zip(one.graphs, other.graphs, strict=True)
-    ]
+    with tempfile.TemporaryDirectory() as folder:
+        files = [_file(model, Path(folder, name)) for model, name in ((one, "one"), (other, "two"))]
+        parts = []
+        for left, right in zip(one.graphs, other.graphs, strict=True):
+            pair = Subject(one, left, files[0]), Subject(other, right, files[1])
+            sound = static(left, right)
+            parts.append(Part(right.label, sound, _ran(sound, *pair, options)))
     return Verification(str(one.path), str(other.path), parts, around(one, other))
 
 
-def _part(one: Model, other: Model, left: Graph, right: Graph, wanted: Wanted | None) -> Part:
-    sound = static(left, right)
-    if wanted is None:
-        return Part(right.label, sound, None)
+def _ran(sound: Sound, one: Subject, other: Subject, options: Options | None) -> Ran | None:
+    if options is None:
+        return None
     if sound.broken:
-        ran = Ran(why="the patched graph is broken, so it was not run", is_wrong=True)
-    elif left.is_object_based != right.is_object_based:
-        ran = Ran(why="one of them is a TF2 SavedModel, with other names for inputs and outputs")
-    elif left.is_object_based:
-        with tempfile.TemporaryDirectory() as folder:
-            ran = run_saved(one, other, left, right, wanted, Path(folder))
-    else:
-        ran = run_graphs(one, other, left, right, wanted)
-    return Part(right.label, sound, ran)
+        return Ran(why="the patched graph is broken, so it was not run", is_wrong=True)
+    if one.graph.is_object_based != other.graph.is_object_based:
+        return Ran(why="one of them is a TF2 SavedModel, with other names for inputs and outputs")
+    return compare(one, other, options)
+
+
+def _file(model: Model, folder: Path) -> Path:
+    """Where a process can read the model: its own file, or a copy of what has none."""
+    if model.source.descriptor >= 0 and not model.is_text and model.export is None:
+        return Path(model.path)
+    folder.mkdir()
+    suffix = "" if model.file else ".meta" if model.container is META else ".pb"
+    file = folder / f"model{suffix}"
+    model.save(file)
+    return file

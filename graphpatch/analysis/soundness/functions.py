@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphpatch.analysis.verify.fault import Fault, at
+from graphpatch.analysis.soundness.fault import Fault, at
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called

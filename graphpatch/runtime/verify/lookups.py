@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from graphpatch.runtime.verify.answers import Asked
+from graphpatch.runtime.verify.answers import Place
 
 
 @contextmanager
-def recorded() -> Iterator[Asked]:
+def recorded() -> Iterator[set[Place]]:
     """Note each op whose gradient TensorFlow looks up meanwhile.
 
     `get_gradient_function` is asked of each op that an upstream gradient came to, whether its key
@@ -19,11 +19,11 @@ def recorded() -> Iterator[Asked]:
     """
     from tensorflow.python.framework import ops
 
-    found, original = Asked(), ops.get_gradient_function
+    found, original = set[Place](), ops.get_gradient_function
 
     def look_up(op: Any) -> Any:
         is_body = hasattr(op.graph, "outer_graph")
-        found.ops.add((op.graph.name if is_body else "main", op.name))
+        found.add((op.graph.name if is_body else "main", op.name))
         return original(op)
 
     ops.get_gradient_function = look_up

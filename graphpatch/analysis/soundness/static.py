@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphpatch.analysis.verify.fault import Fault, apart
-from graphpatch.analysis.verify.kept import by_hand, lost, signatures
-from graphpatch.analysis.verify.structure import structure
+from graphpatch.analysis.soundness.computed import computed
+from graphpatch.analysis.soundness.fault import Fault, apart
+from graphpatch.analysis.soundness.gone import gone
+from graphpatch.analysis.soundness.kept import lost, signatures
+from graphpatch.analysis.soundness.structure import structure
+from graphpatch.analysis.soundness.undone import untold
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.graph.graph import Graph
@@ -16,34 +19,39 @@ from graphpatch.graph.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """Of one graph: `broken` is what makes it no graph, `lost` what it must keep and does not.
+    """Of one graph: `broken` is what makes it no graph, `changed` what it must keep and does not.
 
-    `before` are faults that its original has too; `by_hand` what changed without a rule.
+    `before` are faults that its original has too.
     """
 
     broken: Sequence[Fault]
-    lost: Sequence[Fault]
+    changed: Sequence[Fault]
     before: Sequence[Fault]
-    by_hand: Sequence[str]
 
     @property
     def faults(self) -> list[Fault]:
         """All that is wrong, and was not before."""
-        return [*self.broken, *self.lost]
+        return [*self.broken, *self.changed]
 
     def document(self) -> dict[str, Any]:
         """The graph as `verify --json` prints it."""
         return {
             "faults": [fault.document() for fault in self.faults],
             "as_in_the_original": [fault.document() for fault in self.before],
-            "changed_without_a_rule": list(self.by_hand),
         }
 
 
 def static(one: Graph, other: Graph) -> Sound:
     """What is wrong with a patched graph that was right with its original."""
     found = apart(structure(one), structure(other))
-    return Sound(found["new"], list(lost(one, other)), found["too"], list(by_hand(one, other)))
+    changed = [*gone(one, other), *lost(one, other)]
+    if not found["new"]:
+        # Of one op once: what it computes says more than that its NodeDef is another.
+        computes = list(computed(one, other))
+        told = {(fault.body, fault.op) for fault in (*changed, *computes)}
+        rest = (fault for fault in untold(one, other) if (fault.body, fault.op) not in told)
+        changed += [*computes, *rest]
+    return Sound(found["new"], changed, found["too"])
 
 
 def around(one: Model, other: Model) -> list[Fault]:

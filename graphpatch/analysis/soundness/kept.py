@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import unlike
+from graphpatch.analysis.soundness.fault import Fault, at
 from graphpatch.analysis.surroundings import around
-from graphpatch.analysis.verify.fault import Fault, at
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 
@@ -62,22 +61,6 @@ def _weight(left: Node, right: Node) -> Iterator[Fault]:
     for change in differences(left, right):
         if change.startswith(("value", "attr value", "attr dtype")):
             yield at("weight", right, change)
-
-
-def by_hand(one: Graph, other: Graph) -> Iterator[str]:
-    """Ops that were changed, or came, without a rule that tells of it."""
-    bodies = {body.label: body for body in other.bodies}
-    for body in one.bodies:
-        there = bodies.get(body.label)
-        for first, second in unlike(body, there, _by_name(body, there)) if there else ():
-            left, right = Node(body, first), Node(there or body, second)
-            changes = differences(left, right)
-            if (
-                changes
-                and left.op != "Const"
-                and provenance.written(left) == provenance.written(right)
-            ):
-                yield f"{right} was changed, and no rule tells of it: {changes[0]}"
 
 
 def signatures(one: Model, other: Model) -> Iterator[Fault]:

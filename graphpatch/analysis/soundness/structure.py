@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from graphpatch import names
-from graphpatch.analysis.verify.fault import Fault, at
-from graphpatch.analysis.verify.functions import functions
+from graphpatch.analysis.soundness.fault import Fault, at
+from graphpatch.analysis.soundness.functions import functions
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.body import Body, Node

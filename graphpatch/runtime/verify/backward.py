@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphpatch.runtime.values import weights
-from graphpatch.runtime.verify.answers import Asked, Differentiable, Gradient
+from graphpatch.runtime.verify.answers import Differentiable, Gradient, Place
 from graphpatch.runtime.verify.forward import distance, same
 
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
@@ -53,7 +53,7 @@ class Backward:
     """All pairs, and the ops of the patched graph whose gradient was asked for."""
 
     pairs: list[Compared] = field(default_factory=list)
-    asked: Asked = field(default_factory=Asked)
+    asked: set[Place] = field(default_factory=set)
 
 
 def backward(
@@ -65,7 +65,7 @@ def backward(
         dy = weights(target, value)
         before, _ = one.gradients(sources, target, dy)
         after, asked = other.gradients(sources, target, dy)
-        found.asked.ops |= asked.ops
+        found.asked |= asked
         for source in sources:
             pair = before[source], after[source]
             found.pairs.append(_compared(one, source, target, dy, *pair))

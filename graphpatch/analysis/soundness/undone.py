@@ -1,0 +1,92 @@
+"""What differs between a graph and its patched copy once all that rules tell was taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphpatch.analysis.node_diff import differences
+from graphpatch.analysis.pairs import unlike
+from graphpatch.analysis.soundness.fault import Fault, at
+from graphpatch.errors import GraphpatchError
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.origin import origin
+from graphpatch.graph.undo import undo
+from graphpatch.graph.undo_library import drop_unused
+
+
+def untold(one: Graph, other: Graph) -> Iterator[Fault]:
+    """Each difference that no rule tells of. A rule that the first graph has too stays as it is."""
+    if origin(other).get("exported"):
+        return  # of its original it holds a part, which is compared by name
+    known = {entry["id"] for body in one.bodies for entry in _entries(body)}
+    before = other.copy()
+    try:
+        undo(before, lambda entry: entry["id"] not in known)
+        drop_unused(before)
+    except GraphpatchError as error:
+        yield Fault("provenance", "", "", f"what its rules tell cannot be taken back: {error}")
+        return
+    yield from _functions(one, before)
+    for body in one.bodies:
+        there = _body(before, body.label)
+        now = _body(other, body.label)
+        if there is not None and now is not None:
+            yield from _nodes(body, there, now)
+            if not body.is_main:
+                yield from _signature(body, there)
+
+
+def _entries(body: Body) -> Iterator[provenance.Entry]:
+    for node in provenance.touched(body):
+        yield from provenance.entries(node)
+
+
+def _body(graph: Graph, label: str) -> Body | None:
+    return graph.main if label == graph.main.label else graph.functions.get(label)
+
+
+def _nodes(one: Body, before: Body, now: Body) -> Iterator[Fault]:
+    """Nodes that came, went or changed; those whose bytes are the same now were not touched."""
+    pairs = [(n, now.by_name[name]) for name, n in one.by_name.items() if name in now.by_name]
+    changed = {first for first, _ in unlike(one, now, pairs)}
+    for name, index in one.by_name.items():
+        if name not in before.by_name:
+            if name in now.by_name:
+                says = f"{Node(one, index)} is another op, and no rule tells what became of it"
+                yield Fault("untold", one.label, name, says)
+        elif index in changed or name not in now.by_name:
+            found = before.node(name)
+            for change in differences(Node(one, index), found)[:1]:
+                yield at("untold", found, f"{change}, and no rule tells of it")
+    for name in before.by_name.keys() - one.by_name.keys():
+        yield at("untold", before.node(name), "it is not in the original, and no rule tells of it")
+
+
+def _functions(one: Graph, before: Graph) -> Iterator[Fault]:
+    for name in before.functions.keys() - one.functions.keys():
+        says = f"function {name!r} is not in the original, and no rule tells of it"
+        yield Fault("untold", name, "", says)
+    left, right = one.library.gradients, before.library.gradients
+    for name in left.keys() | right.keys():
+        if left.get(name) != right.get(name):
+            says = (
+                f"the gradient function of {name!r} was {left.get(name)} and is "
+                f"{right.get(name)}; no rule tells of it"
+            )
+            yield Fault("untold", name, "", says)
+
+
+def _signature(one: Body, before: Body) -> Iterator[Fault]:
+    """What a function takes and gives, and from where."""
+    if one.signature != before.signature:
+        says = f"the signature of function {one.label!r} changed, and no rule tells of it"
+        yield Fault("untold", one.label, "", says)
+    for output in one.ret.keys() | before.ret.keys():
+        if one.ret.get(output) != before.ret.get(output):
+            says = (
+                f"output {output!r} of function {one.label!r} is read from "
+                f"{before.ret.get(output)!r}, not from {one.ret.get(output)!r}; no rule tells of it"
+            )
+            yield Fault("untold", one.label, output, says)

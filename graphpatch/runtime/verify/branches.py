@@ -1,0 +1,100 @@
+"""Which branches the values take that a graph is fed: signs at activations, truth at conditions."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from graphpatch.graph.graph import Graph
+from graphpatch.runtime.running import ASSIGNED, Running
+from graphpatch.runtime.verify.outputs import in_control_flow, is_value
+
+# Ops that do one thing below zero, and another above.
+SIGNED = frozenset({"Abs", "Elu", "LeakyRelu", "Relu", "Relu6", "Selu", "Sign"})
+# Ops that choose by a condition, and which input that is.
+TRUTHS = {"If": 0, "Select": 0, "SelectV2": 0, "StatelessIf": 0, "Switch": 1, "RefSwitch": 1}
+
+
+class Branches:
+    """The ops of a graph that take branches; nothing changes in what others compute.
+
+    `hidden` counts those in v1 loops and branches, which cannot be looked at.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+        self.read: dict[str, str] = {}  # the tensor by which an op decides
+        inside = in_control_flow(graph)
+        decided = {op: _decides(op) for op in graph.get_operations()}
+        found = {op: tensor for op, tensor in decided.items() if tensor is not None}
+        seen = {op: t for op, t in found.items() if _is_there(t, inside) and _is_open(op, inside)}
+        for op, tensor in seen.items():
+            self.read[op.name] = tensor.name
+        self.hidden = len(found) - len(seen)
+        self._asked: dict[str, Any] = {}
+
+    def taken(self, running: Running) -> dict[str, tuple[bool, bool]]:
+        """For each op: whether something below 0 (or false) came to it, and above (or true)."""
+        if not self._asked:
+            self._asked = dict(_questions(self.graph, set(self.read.values())))
+        values: dict[str, Any] = running.evaluate(self._asked) if self._asked else {}
+        found = {name: tuple(map(bool, values[tensor])) for name, tensor in self.read.items()}
+        return {name: (below, above) for name, (below, above) in found.items()}
+
+    def steered(self, running: Running, names: Sequence[str], upwards: bool) -> dict[str, Any]:
+        """Values for what these ops read, of both signs or all true (`upwards`), or all false."""
+        tensors = [self.graph.get_tensor_by_name(self.read[name]) for name in names]
+        fed = {t.name for t in tensors if self.graph.is_feedable(t) and t.name not in running.feeds}
+        shapes, _ = running.run(sorted(fed), False)
+        return {name: _both(name, like, upwards) for name, like in shapes.items()}
+
+
+def _decides(op: Any) -> Any:
+    """The tensor by which an op decides what it does; None for other ops, and for ours."""
+    if op.name.startswith(ASSIGNED) or op.type not in SIGNED | TRUTHS.keys():
+        return None
+    tensor = op.inputs[TRUTHS.get(op.type, 0)]
+    wanted = tensor.dtype.is_bool if op.type in TRUTHS else tensor.dtype.is_floating
+    return tensor if wanted else None
+
+
+def _is_there(tensor: Any, inside: set[Any]) -> bool:
+    return is_value(tensor) and tensor.op not in inside
+
+
+def _is_open(op: Any, inside: set[Any]) -> bool:
+    """Whether an op runs by what it reads; a Switch is where a v1 branch begins."""
+    return op not in inside or op.type in TRUTHS
+
+
+def _questions(graph: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """For each tensor whether some of it is below 0, or false; and above, or true."""
+    import tensorflow as tf
+
+    with graph.as_default(), tf.control_dependencies(None), tf.name_scope(ASSIGNED):
+        for name in sorted(names):
+            value = graph.get_tensor_by_name(name)
+            if value.dtype.is_bool:
+                yield name, (tf.reduce_any(~value), tf.reduce_any(value))
+            else:
+                yield name, (tf.reduce_any(value < 0), tf.reduce_any(value > 0))
+
+
+def _both(name: str, like: Any, upwards: bool) -> Any:
+    if like.dtype == bool:
+        return np.full(like.shape, upwards)
+    random = np.random.default_rng(zlib.crc32(f"{name} {upwards}".encode()))
+    return np.asarray(random.standard_normal(like.shape, np.float32) * 4).astype(like.dtype)
+
+
+def in_functions(graph: Graph) -> int:
+    """How many ops that take branches stand in functions, where nobody can look."""
+    return sum(
+        len(body.by_type.get(op, ()))
+        for body in graph.functions.values()
+        for op in SIGNED | TRUTHS.keys()
+        if not body.is_ours
+    )

@@ -1,0 +1,200 @@
+"""Two models, each run in a process of its own, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from graphpatch.analysis.rule_words import rules_at
+from graphpatch.analysis.soundness.overrides import Reasons
+from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
+from graphpatch.errors import ModelError
+from graphpatch.formats import Model
+from graphpatch.graph.graph import Graph
+from graphpatch.runtime.running import VARIABLES
+from graphpatch.runtime.values import Values
+from graphpatch.runtime.verify.backward import backward
+from graphpatch.runtime.verify.firing import sort_out
+from graphpatch.runtime.verify.forward import Forward, OnValues, on_values, optimised
+from graphpatch.runtime.verify.options import Options
+from graphpatch.runtime.verify.process import Died
+from graphpatch.runtime.verify.reached import Reached
+from graphpatch.runtime.verify.result import Ran
+from graphpatch.runtime.verify.side import Side
+from graphpatch.runtime.verify.value_sets import SEEDED, value_sets
+
+T = TypeVar("T")
+
+TARGETS = 32  # outputs whose gradients are taken, where nobody names them
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One graph of a model, and the file from which its process reads it."""
+
+    model: Model
+    graph: Graph
+    file: Path
+
+    @property
+    def place(self) -> int:
+        """Which of the model's graphs it is."""
+        return next(n for n, graph in enumerate(self.model.graphs) if graph is self.graph)
+
+
+def compare(one: Subject, other: Subject, options: Options) -> Ran:
+    """Run a graph of a model and its patched copy, each in a process of its own, and compare.
+
+    Raises UnsafeError where running it would do more than compute, ModelError for names of tensors
+    that there are not, GraphpatchError where TensorFlow is missing.
+    """
+    _refuse_unsafe(one.graph, other.graph, options)
+    with ExitStack() as stack:
+        sides = Side(one.model.path), Side(other.model.path)
+        for side in sides:
+            stack.enter_context(closing(side.process))
+            side.process.start()
+        return _compared(one, other, *sides, options)
+
+
+def _refuse_unsafe(left: Graph, right: Graph, options: Options) -> None:
+    for graph in (left, right):
+        if graph.is_object_based:
+            refuse_unsafe_load(graph, options.allow_unsafe_ops)
+        else:
+            refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
+
+
+def _compared(one: Subject, other: Subject, left: Side, right: Side, options: Options) -> Ran:
+    settings, _ = _both(left, right, lambda side: side.process.keep("begin", options.imports))
+    for subject, side in ((one, left), (other, right)):
+        try:
+            side.process.keep("open", str(subject.file), subject.model.path, subject.place)
+        except (ModelError, Died) as error:
+            why = str(error) if isinstance(error, Died) else f"{subject.model.path}: {error}"
+            return Ran(settings=settings, why=why, is_wrong=side is right)
+    ran = Ran(settings=settings)
+    tensors, reasons = _tensors(one.graph, other.graph, left, right, options)
+    try:
+        ran.forward = _forward(ran, tensors, left, right, options)
+    except Died as error:
+        return Ran(settings=settings, why=str(error), is_wrong=error.name == right.name)
+    ran.forward.first.uncompared |= reasons
+    ran.formulas = right.formulas()
+    _backward(ran, left, right, options)
+    pairs = [(pair.source, pair.target) for pair in ran.backward.pairs]
+    found = Reasons(other.model, other.graph, pairs)
+    sort_out(one.graph, found, right.registered(), ran)
+    return ran
+
+
+def _tensors(
+    one: Graph, other: Graph, left: Side, right: Side, options: Options
+) -> tuple[list[str], dict[str, str]]:
+    """What is compared; and of other tensors why they are not."""
+    touched = [f"{op}:0" for body, op in rules_at(other) if body == "main"]
+    tensors = right.there(left.tensors(touched, options.targets))
+    if one.is_object_based:
+        return tensors, {}
+    saved: list[str] = []
+    if not options.allow_unsafe_ops:
+        tensors, saved = apart_from_savers(one, tensors)
+    written = left.writing(tensors)
+    tensors = [name for name in tensors if name not in written]
+    for graph in (one, other):
+        refuse_unsafe(graph, options.allow_unsafe_ops, [*tensors, *_initialisers(one)])
+    reasons = dict.fromkeys(written, "it comes after a write to a variable")
+    reasons |= dict.fromkeys(saved, "it saves variables to files, or restores them")
+    return tensors, reasons
+
+
+def _initialisers(graph: Graph) -> Iterator[str]:
+    """What variables may be assigned first."""
+    for op in VARIABLES:
+        for index in graph.main.by_type.get(op, ()):
+            name = f"{graph.main.heads.names[index]}/Assign"
+            if name in graph.main.by_name:
+                yield name
+
+
+def _forward(
+    ran: Ran, tensors: Sequence[str], left: Side, right: Side, options: Options
+) -> Forward:
+    """Compare the tensors on each set of values, and watch which branches those take."""
+    feeds, variables = left.choose(tensors, options.feed)
+    left.values(variables)
+    right.values(variables)
+    ran.fed = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
+    found, reached = Forward(), Reached(left.unwatched())
+    _feed(feeds, left, right)
+    found.first = on_values(SEEDED, left, right, tensors)
+    reached.add(left.branches())
+    found.fused = optimised(left, right, _sound(found.first))
+    for name, values in value_sets(feeds, left.names(list(options.feed))):
+        found.others.append(_on(name, values, left, right, tensors))
+        reached.add(left.branches())
+    for word, upwards in (("at activations", True), ("at conditions", False)):
+        names = reached.missing()
+        _feed(feeds, left, right)
+        values = left.steered(names, upwards) if names else {}
+        if values:
+            more = [*tensors, *(name for name in reached.outputs(names) if name not in tensors)]
+            there = right.there(left.there(more))
+            found.others.append(_on(word, {**feeds, **values}, left, right, there))
+            reached.steer(left.branches())
+    _feed(feeds, left, right)
+    ran.reached = reached
+    return found
+
+
+def _sound(found: OnValues) -> list[str]:
+    return [name for name in found.compared if name not in found.differing]
+
+
+def _on(name: str, feeds: Values, left: Side, right: Side, tensors: Sequence[str]) -> OnValues:
+    _feed(feeds, left, right)
+    try:
+        return on_values(name, left, right, tensors)
+    except Died as error:
+        ended = dict.fromkeys(tensors, str(error))
+        if error.name == right.name:
+            return OnValues(name, list(tensors), differing=ended)
+        return OnValues(name, uncompared=ended)
+
+
+def _feed(feeds: Values, left: Side, right: Side) -> None:
+    _both(left, right, lambda side: side.feed(feeds))
+
+
+def _both(left: Side, right: Side, ask: Callable[[Side], T]) -> list[T]:
+    """What both answer; one works while the other does."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(ask, (left, right)))
+
+
+def _backward(ran: Ran, left: Side, right: Side, options: Options) -> None:
+    sources = left.names(options.sources) or left.sources()
+    targets = _targets(ran, left, options)
+    if not sources:
+        ran.untaken.append(
+            "nothing is fed that is a float, and there are no float variables or constants"
+        )
+    if sources and targets:
+        values: Mapping[str, Any] = {name: ran.forward.first.values[name] for name in targets}
+        ran.backward = backward(left, right, sources, values)
+
+
+def _targets(ran: Ran, left: Side, options: Options) -> list[str]:
+    """The float outputs of which gradients are taken."""
+    first = ran.forward.first
+    named = left.names(options.targets)
+    if named:
+        return [name for name in named if name in first.values]
+    floats = left.targets(first.compared)
+    if len(floats) > TARGETS:
+        ran.untaken.append(f"of {len(floats) - TARGETS} more outputs; --to names those that matter")
+    return floats[:TARGETS]

@@ -1,0 +1,144 @@
+"""A process of its own in which TensorFlow runs one model.
+
+The original and the patched model never share one: TensorFlow keeps a table of functions for each
+process, and what it adds to that while it differentiates a loop of one would be met by the other. A
+TensorFlow that aborts ends that process alone.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from graphpatch.errors import GraphpatchError
+
+# Kernels that compute the same bits fused or not, no chatter, and the same device everywhere.
+ENVIRONMENT = {
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "CUDA_VISIBLE_DEVICES": "-1",
+}
+MAIN = "from graphpatch.runtime.verify.worker import main; main()"
+FATAL = re.compile(r"\bF\d{4} |\bF .*\.(cc|h):\d+\]|terminate called")
+SAID = 4096  # bytes of what a process that ended said last
+
+
+class Died(GraphpatchError):
+    """The process of a model ended without an answer: `name` says which, `why` how."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name}: {why}")
+        self.name = name
+        self.why = why
+
+
+@dataclass(eq=False)
+class Process:
+    """A process that runs one model; it is started when it is first asked.
+
+    `setup` is asked again of a process that takes the place of one that died.
+    """
+
+    name: str
+    setup: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    _popen: subprocess.Popen[bytes] | None = None
+    _stderr: IO[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; TensorFlow is imported while nobody waits."""
+        if self._popen is not None:
+            return
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        environment = {**ENVIRONMENT, **os.environ, "PYTHONPATH": paths}
+        self._popen = subprocess.Popen(
+            [sys.executable, "-c", MAIN],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=environment,
+        )
+
+    def keep(self, method: str, *arguments: Any) -> Any:
+        """Ask, and ask it again of each process that takes the place of this one."""
+        self.setup = [one for one in self.setup if one[0] != method]
+        found = self.ask(method, *arguments)
+        self.setup.append((method, arguments))
+        return found
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """What the model's process answers.
+
+        Raises Died where it ends instead; GraphpatchError as the process does; RuntimeError, which
+        is a fault of ours, for any other exception.
+        """
+        if self._popen is None:
+            self.start()
+            for one, given in self.setup:
+                self._asked(one, given)
+        return self._asked(method, arguments)
+
+    def restart(self) -> None:
+        """Let a new process take the place of this one at the next question."""
+        self.close()
+
+    def _asked(self, method: str, arguments: Sequence[Any]) -> Any:
+        assert self._popen is not None
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        try:
+            pickle.dump((method, arguments), self._popen.stdin, protocol=5)
+            self._popen.stdin.flush()
+            kind, found = pickle.load(self._popen.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            why = self._last_words()
+            self.close()
+            raise Died(self.name, why) from None
+        except BaseException:
+            self.close()
+            raise
+        if kind == "refused":
+            raise found
+        if kind == "failed":
+            raise RuntimeError(f"in the process that runs {self.name}:\n{found}")
+        return found
+
+    def _last_words(self) -> str:
+        """How the process ended, and the line in which TensorFlow says why."""
+        assert self._popen is not None
+        assert self._stderr is not None
+        code = self._popen.wait()
+        how = f"with exit status {code}" if code >= 0 else f"by {_signal(-code)}"
+        size = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, size - SAID))
+        lines = self._stderr.read().decode(errors="backslashreplace").splitlines()
+        fatal = [line for line in lines if FATAL.search(line)]
+        told = [line.strip() for line in fatal or lines if line.strip()]
+        says = f": {told[0] if fatal else told[-1]}" if told else ""
+        return f"TensorFlow ended the process that ran it, {how}{says}"
+
+    def close(self) -> None:
+        """End the process."""
+        if self._popen is not None:
+            self._popen.kill()
+            self._popen.communicate()
+            self._popen = None
+        if self._stderr is not None:
+            self._stderr.close()
+            self._stderr = None
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,24 @@
+"""Under which settings TensorFlow runs a model in this process."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+ON = frozenset({"1", "true"})
+
+
+def settings() -> dict[str, Any]:
+    """What decides which bits come out: the version, oneDNN, XLA, devices and threads."""
+    import tensorflow as tf
+
+    flags = os.environ.get("TF_XLA_FLAGS", "")
+    return {
+        "tensorflow": str(tf.__version__),
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() in ON,
+        "xla_flags": flags,
+        "auto_clustering": bool(tf.config.optimizer.get_jit()) or "auto_jit=" in flags,
+        "deterministic_ops": os.environ.get("TF_DETERMINISTIC_OPS", "0"),
+        "devices": [device.device_type for device in tf.config.list_physical_devices()],
+        "cores": os.cpu_count() or 1,
+    }

@@ -1,0 +1,148 @@
+"""A graph as its process runs it: in a Session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from graphpatch.analysis.surroundings import meta_around
+from graphpatch.errors import ModelError
+from graphpatch.formats import Model
+from graphpatch.graph.graph import Graph
+from graphpatch.match.nearest import nearest_names
+from graphpatch.names import op_of
+from graphpatch.runtime.running import placeholders
+from graphpatch.runtime.values import GUESSES, Values
+from graphpatch.runtime.verify import outputs
+from graphpatch.runtime.verify.answers import Gradient, Place
+from graphpatch.runtime.verify.branches import Branches, in_functions
+from graphpatch.runtime.verify.formulas import Checked, formulas
+from graphpatch.runtime.verify.imported import checkpoint, imported, initial, known, restored
+from graphpatch.runtime.verify.session_gradients import Graphed
+
+
+class GraphSide:
+    """A graph that was imported, with what it is fed. `named` is the model as the user names it."""
+
+    def __init__(self, model: Model, graph: Graph, named: Model) -> None:
+        self.graph = graph
+        self.prefix = checkpoint(named)
+        self.tf_graph = imported(model, graph)
+        self.running = Graphed(self.tf_graph)
+        self._branches: Branches | None = None
+
+    def names(self, given: Sequence[str]) -> list[str]:
+        """The names of tensors as TensorFlow spells them. Raises ModelError for what is none."""
+        return [self._named(name) for name in given]
+
+    def _named(self, name: str) -> str:
+        full = name if ":" in name else f"{name}:0"
+        try:
+            self.tf_graph.get_tensor_by_name(full)
+        except (KeyError, ValueError):
+            legal = [op.name for op in self.tf_graph.get_operations()]
+            near = ", ".join(nearest_names(name.partition(":")[0], legal))
+            raise ModelError(f"no tensor is named {name!r}; nearest: {near or 'none'}") from None
+        return full
+
+    def tensors(self, more: Sequence[str], targets: Sequence[str]) -> list[str]:
+        """What can be compared: outputs, those of signatures, `more`, and what is asked for."""
+        signed = self._signed()
+        asked = [*outputs.outputs(self.tf_graph), *signed, *more, *self.names(targets)]
+        # An import adds Exits that freezing pruned; what is compared is what the file has.
+        held = (name for name in dict.fromkeys(asked) if op_of(name) in self.graph.main.by_name)
+        return self.there(list(held))
+
+    def _signed(self) -> Iterator[str]:
+        """The outputs of the signatures around the graph."""
+        for signature in meta_around(self.graph).signature_def.values():
+            yield from (info.name for info in signature.outputs.values() if info.name)
+
+    def there(self, names: Sequence[str]) -> list[str]:
+        """Of these tensors those that there are, and that can be fetched."""
+        return list(outputs.fetchable(self.tf_graph, names))
+
+    def writing(self, names: Sequence[str]) -> list[str]:
+        """Of these tensors those that come after an op that writes to a variable."""
+        return outputs.writing(self.tf_graph, names)
+
+    def choose(self, tensors: Sequence[str], given: Values) -> tuple[Values, Values]:
+        """What it is fed, and what its variables hold: the guess with which most of it runs."""
+        fed = dict(zip(self.names(list(given)), given.values(), strict=True))
+        values = restored(self.tf_graph, self.prefix)
+        best, most, tried = Graphed(self.tf_graph), -1, list[list[str]]()
+        for size, whole in GUESSES:
+            feeds = placeholders(self.tf_graph, size, whole, fed)
+            variables = initial(self.tf_graph, values, size, whole)
+            shapes = [str(value.shape) for value in (*feeds.values(), *variables.values())]
+            if shapes in tried:
+                continue
+            tried.append(shapes)
+            running = Graphed(self.tf_graph, feeds, variables)
+            count = len(running.run(tensors, False)[0])
+            if count > most:
+                best, most = running, count
+            if count == len(tensors):
+                break
+        self.running = best
+        return best.feeds, best.variables
+
+    def values(self, variables: Values) -> None:
+        """Let the variables hold these values, where its own checkpoint has no others."""
+        own = restored(self.tf_graph, self.prefix)
+        self.running.variables = {**known(self.tf_graph, variables), **own}
+
+    def feed(self, feeds: Values) -> None:
+        """Feed these values from now on."""
+        self.running.feeds = feeds
+
+    def run(self, fetches: Sequence[str], optimise: bool) -> tuple[dict[str, Any], dict[str, str]]:
+        """The values of those tensors that can be computed, and why the others cannot."""
+        return self.running.run(fetches, optimise)
+
+    def gradients(
+        self, sources: Sequence[str], target: str, dy: Any
+    ) -> tuple[dict[str, Gradient], set[Place]]:
+        """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
+        return self.running.gradients(sources, target, dy)
+
+    def sources(self) -> list[str]:
+        """The tensors by which gradients are taken, where nobody names them."""
+        return outputs.sources(self.tf_graph, self.running.feeds)
+
+    def targets(self, compared: Sequence[str]) -> list[str]:
+        """Of these tensors those of which gradients are taken, where nobody names them."""
+        ends = [name for name in outputs.ends(self.tf_graph) if name in set(compared)]
+        tensors = map(self.tf_graph.get_tensor_by_name, ends)
+        return [tensor.name for tensor in tensors if outputs.is_differentiable(tensor)]
+
+    def formulas(self) -> list[Checked]:
+        """Each formula that the graph carries, against numpy."""
+        return formulas(self.graph, self.running)
+
+    def branches(self) -> dict[str, tuple[bool, bool]]:
+        """For each op that takes branches: whether the values that it is fed take each of them."""
+        self._branches = self._branches or Branches(self.tf_graph)
+        return self._branches.taken(self.running)
+
+    def unwatched(self) -> dict[str, int]:
+        """How many ops that take branches stand where nobody can look, by where that is."""
+        self._branches = self._branches or Branches(self.tf_graph)
+        inside = self._branches.hidden
+        return {"v1 loops or branches": inside, "functions": in_functions(self.graph)}
+
+    def steered(self, names: Sequence[str], upwards: bool) -> Mapping[str, Any]:
+        """What to feed right at these ops, so that they take the branches that they did not."""
+        self._branches = self._branches or Branches(self.tf_graph)
+        return self._branches.steered(self.running, names, upwards)
+
+    def registered(self) -> set[str]:
+        """The keys for which gradients are registered in this process."""
+        return registered()
+
+
+def registered() -> set[str]:
+    """The keys for which gradients are registered in this process."""
+    from tensorflow.python.framework import ops
+
+    return set(ops.gradient_registry.list())
