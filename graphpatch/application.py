@@ -119,7 +119,9 @@ def rules_of(rules: RulesLike, argument: str = "rules") -> list[Rule]:
         return rules_from({"version": 1, **rules})
     listed = [rules] if isinstance(rules, Rule | Mapping) else rules
     if not isinstance(listed, list | tuple):
-        more = "; are the rules and the model swapped?" if isinstance(rules, Model) else ""
+        more = (
+            "; are the rules and the model swapped?" if isinstance(rules, Model | HasModel) else ""
+        )
         raise TypeError(f"{argument}: expected {TAKEN}; found {type(rules).__name__}{more}")
     for place, rule in enumerate(listed):
         if not isinstance(rule, Rule | Mapping):

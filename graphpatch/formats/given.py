@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from google.protobuf.message import Message
 
+from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.model import Model
 from graphpatch.formats.opened import opened
 from graphpatch.formats.sizes import as_bytes
@@ -25,9 +26,7 @@ MESSAGES = ("GraphDef", "MetaGraphDef", "SavedModel")
 # What looks like a model and is none: what to give instead.
 INSTEAD = {
     "Function": "call its get_concrete_function(...) first",
-    "ConcreteFunctionGarbageCollector": "give the function",
-    "Result": "give its `model`",
-    "Reverted": "give its `model`",
+    "PatchedGraph": "give its `graph`",
     "Session": "give its `graph`",
     "InteractiveSession": "give its `graph`",
 }
@@ -59,6 +58,7 @@ ModelLike: TypeAlias = (
     | bytearray
     | memoryview
     | Model
+    | HasModel
     | Message
     | LiveGraph
     | ConcreteFunction
@@ -70,6 +70,8 @@ def in_memory(argument: str, given: object, progress: Progress | None = None) ->
 
     Raises TypeError, naming the argument, where it is nothing that a model can be taken from.
     """
+    if isinstance(given, HasModel):
+        return given.model
     if isinstance(given, Model):
         return given
     if isinstance(given, bytes | bytearray | memoryview):

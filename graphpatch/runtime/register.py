@@ -104,11 +104,14 @@ def _keyed(graph: Graph) -> Iterator[tuple[Node, str]]:
 def _graphs(model: ModelLike) -> list[Graph]:
     if is_graph(model):  # its library and keys alone are needed
         return [_opened(graph_def_of(model))]
-    loaded = model_from("model", model)
-    if loaded is not model:
-        return loaded.graphs
-    # What was patched in memory is read as its file would be, with the functions it adds.
-    return [_opened(b"".join(map(piece_bytes, graph_pieces(g)))) for g in loaded.graphs]
+    return [_as_written(graph) for graph in model_from("model", model).graphs]
+
+
+def _as_written(graph: Graph) -> Graph:
+    """What was patched in memory is read as its file would be, with the functions it adds."""
+    if not graph.is_changed:
+        return graph
+    return _opened(b"".join(map(piece_bytes, graph_pieces(graph))))
 
 
 def _opened(data: bytes) -> Graph:

@@ -110,9 +110,10 @@ def test_every_command_takes_a_live_graph(tmp_path: Path) -> None:
     assert graphpatch.diagnose(graph, "x", "loss", run=True).ok
     assert len(graphpatch.select(graph, op="Relu")) == 1
     assert [one.op for one in graphpatch.matches({"op": "Relu"}, graph)] == ["relu"]
-    assert graphpatch.verify(graph, result.model).ok
     assert graphpatch.register_gradients(patched) != []
-    reverted = graphpatch.revert(result.model).graph_def()
+    assert graphpatch.register_gradients(result) == graphpatch.register_gradients(patched)
+    assert graphpatch.verify(graph, result).ok
+    reverted = graphpatch.revert(result).graph_def()
     assert reverted == graphpatch.load(graph).graph_def()
     graphpatch.split(graph, "loss", "relu", "x").save(tmp_path / "parts")
     assert (tmp_path / "parts" / "parts.json").exists()

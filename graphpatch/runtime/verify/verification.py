@@ -72,8 +72,7 @@ def verify(
 
 
 def _taken(argument: str, given: ModelLike) -> Model:
-    model = model_from(argument, given)
-    return as_written(model) if model is given else model
+    return as_written(model_from(argument, given))  # one from memory has edits that no file tells
 
 
 def _feed(feed: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
