@@ -84,7 +84,8 @@ def live(graph: tf.Graph) -> graphpatch.PatchedGraph:
         tf.nn.relu(tf.constant(1.0))
     report: dict[str, Any] = building.report
     parts: graphpatch.Parts = graphpatch.gradient_in_parts(graph, "loss", "cut", "x")
-    assert report and parts.at_wrt
+    assert report
+    assert parts.at_wrt
     return graphpatch.patch_graph("rules.json", graph, in_place=True)
 
 
