@@ -20,6 +20,7 @@ ROOMS = (
     "names",
     "tokens",
     "dtypes",
+    "table",
     "opdefs",
     "graph",
     "formats",

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from graphpatch.application import apply
+from graphpatch.application import apply, counted
 from graphpatch.cli.many import apply_to_many, worker_options
 from graphpatch.cli.progress import bar
 from graphpatch.cli.writing import write
@@ -186,8 +186,7 @@ def _summary(report: dict[str, Any]) -> str:
     lines = [f"{report['model']} -> {report['output'] or '(dry run, nothing written)'}"]
     width = max(len(rule["name"]) for rule in report["rules"])
     for rule in report["rules"]:
-        types = Counter(match["type"] for match in rule["matches"])
-        listed = ", ".join(f"{count} {op}" for op, count in sorted(types.items()))
+        listed = counted(rule["matches"])
         lines.append(
             f"  {rule['name']:{width}}  {listed or 'no ops'}  ({rule['emit'] or 'nothing'})"
         )

@@ -54,7 +54,7 @@ def command(
             if save:
                 _save(save, as_rules_file(rules, model), paths)
     if as_json:
-        click.echo(json.dumps({"model": paths[-1], "rules": [_document(one) for one in found]}))
+        click.echo(json.dumps({"model": paths[-1], "rules": [one.document() for one in found]}))
     else:
         click.echo("\n".join(_text(one) for one in found))
     return 1 if any(one.error for one in found) else 0
@@ -72,12 +72,6 @@ def _save(path: str, document: dict[str, Any], inputs: tuple[str, ...]) -> None:
     if any(target.exists() and target.samefile(one) for one in inputs if Path(one).exists()):
         raise OutputError(f"{path} is what is read; it is never written over")
     write_file(target, [(json.dumps(document, indent=2) + "\n").encode()])
-
-
-def _document(matched: Matched) -> dict[str, Any]:
-    document = {"name": matched.rule, "matches": matched.matches, "left_out": matched.left_out}
-    document["near"] = matched.misses.split("\n") if matched.misses else []
-    return {**document, "error": matched.error or None}
 
 
 def _text(matched: Matched) -> str:

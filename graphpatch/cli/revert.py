@@ -34,7 +34,7 @@ def command(model: str, out: str | None, rule: str | None, dry_run: bool, as_jso
             raise click.UsageError("--json and the model would both go to standard output")
         if output is not None:
             write(found.model, output, progress)
-    document = {"model": model, "output": output, **found.report}
+    document = {**found.document(), "model": model, "output": output}
     click.echo(json.dumps(document) if as_json else _text(document), err=piped)
 
 

@@ -10,7 +10,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -27,7 +27,7 @@ M = TypeVar("M", bound=Message)
 class Source:
     """The bytes of a model: a mapped file, with its descriptor for copies in the kernel."""
 
-    data: bytes | mmap.mmap
+    data: bytes | mmap.mmap = field(repr=False)
     descriptor: int = -1
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from graphpatch.errors import ModelError
-from graphpatch.formats import Model, load
+from graphpatch.formats.given import LiveGraph, ModelLike, is_graph
+from graphpatch.formats.load import model_from
+from graphpatch.formats.sizes import as_bytes
 from graphpatch.gradients import attach
 from graphpatch.gradients.taped import PASS
 from graphpatch.graph.attrs import OVERRIDE
@@ -17,21 +18,19 @@ from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.nodedef import mentions
 from graphpatch.graph.wire import Source, piece_bytes
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 # TensorFlow refuses to register a key twice in a process, and has no public way to ask.
 _DONE: set[str] = set()
 
 
-def register_gradients(model: str | Path | Model | tf.Graph) -> list[str]:
+def register_gradients(model: ModelLike) -> list[str]:
     """Register every gradient of ours that a patched model, or a live graph, carries.
 
     A Session needs it for keys that travel alone (`emit: attr`), a tape and second derivatives
     for all. Call it in the process that loads the file, before gradients are built; calling it
-    again does nothing. Keys of somebody else's are left to whoever wrote them. Returns our keys,
-    sorted. Raises ModelError where the file cannot be read, or lacks a function that a key names,
-    RulesError where a key is not one that this version of graphpatch knows.
+    again does nothing. Keys of somebody else's are left to whoever wrote them. `model` is what
+    `load` takes. Returns our keys, sorted. Raises ModelError where the model cannot be read, or
+    lacks a function that a key names, RulesError where a key is not one that this version of
+    graphpatch knows.
     """
     found = {key: (graph, node) for graph in _graphs(model) for node, key in _keyed(graph)}
     return [key for key in sorted(found) if _register(key, *found[key])]
@@ -102,13 +101,14 @@ def _keyed(graph: Graph) -> Iterator[tuple[Node, str]]:
                 yield node, value.s.decode(errors="backslashreplace")
 
 
-def _graphs(model: str | Path | Model | tf.Graph) -> list[Graph]:
-    if isinstance(model, str | Path):
-        return load(model).graphs
-    if isinstance(model, Model):
-        # What was patched in memory is read as its file would be, with the functions it adds.
-        return [_opened(b"".join(map(piece_bytes, graph_pieces(g)))) for g in model.graphs]
-    return [_opened(model.as_graph_def().SerializeToString())]
+def _graphs(model: ModelLike) -> list[Graph]:
+    if is_graph(model):  # its library and keys alone are needed
+        return [_opened(as_bytes(cast(LiveGraph, model).as_graph_def()))]
+    loaded = model_from("model", model)
+    if loaded is not model:
+        return loaded.graphs
+    # What was patched in memory is read as its file would be, with the functions it adds.
+    return [_opened(b"".join(map(piece_bytes, graph_pieces(g)))) for g in loaded.graphs]
 
 
 def _opened(data: bytes) -> Graph:

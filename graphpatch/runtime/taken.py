@@ -33,3 +33,10 @@ def _exported(graph: Any, label: str) -> Any:
         if is_too_large(error):
             raise ModelError(f"{label}: TensorFlow cannot export it: {LARGE}") from error
         raise
+
+
+def tensorflow_class(name: str) -> Any:
+    """TensorFlow's class of this message, the only one that it takes."""
+    import tensorflow as tf
+
+    return getattr(tf.compat.v1, name)

@@ -12,6 +12,7 @@ from graphpatch.analysis.verify.static import Sound
 from graphpatch.runtime.verify.formulas import Checked
 from graphpatch.runtime.verify.forward import Forward
 from graphpatch.runtime.verify.gradient import Backward, of
+from graphpatch.table import html_table, plural, short
 
 MOST = 3
 
@@ -102,7 +103,7 @@ class Part:
         return found + (list(self.ran.failures()) if self.ran is not None else [])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verification:
     """What `verify` found. `ok` where nothing differs that should not."""
 
@@ -125,6 +126,16 @@ class Verification:
         """Whether nothing differs that should not."""
         return not self.failures
 
+    def __repr__(self) -> str:
+        said = f"{plural(len(self.failures), 'failure')}: {short(self.failures)}"
+        return f"<Verification: {self.patched}, {'verified' if self.ok else said}>"
+
+    def _repr_html_(self) -> str:
+        rows = [row for part in self.parts for row in _rows(part)]
+        rows += [("failure", one) for one in self.failures]
+        title = f"{self.patched} against {self.original}: {'' if self.ok else 'not '}verified"
+        return html_table(title, ("", ""), rows)
+
     def document(self) -> dict[str, Any]:
         """What `verify --json` prints."""
         return {
@@ -141,3 +152,16 @@ class Verification:
                 for part in self.parts
             ],
         }
+
+
+def _rows(part: Part) -> Iterator[tuple[str, str]]:
+    """What was compared of a graph, in short."""
+    ran = part.ran
+    if ran is None or ran.why:
+        yield "run", "not run" if ran is None else ran.why
+        return
+    compared, pairs = len(ran.forward.compared), ran.backward.pairs
+    equal = compared - len(ran.forward.differing)
+    yield "forward", f"{equal} of {plural(compared, 'tensor')} bit-equal"
+    yield "gradients", f"{len(pairs)} taken, {len(list(of(pairs, 'changed')))} changed"
+    yield "overrides", f"{len(ran.fired)} fired, {len(ran.unfired)} not"

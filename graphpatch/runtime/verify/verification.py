@@ -9,8 +9,11 @@ from typing import Any
 
 from graphpatch.analysis.verify.static import around, as_written, static
 from graphpatch.errors import ModelError
-from graphpatch.formats import Model, load
+from graphpatch.formats import Model
+from graphpatch.formats.given import ModelLike
+from graphpatch.formats.load import model_from
 from graphpatch.graph.graph import Graph
+from graphpatch.runtime.parts import several
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.asked import Wanted
 from graphpatch.runtime.verify.result import Part, Ran, Verification
@@ -20,12 +23,12 @@ from graphpatch.runtime.verify.start import start
 
 
 def verify(
-    original: str | Path | Model,
-    patched: str | Path | Model,
+    original: ModelLike,
+    patched: ModelLike,
     *,
     feed: str | Path | Mapping[str, Any] | None = None,
-    sources: Sequence[str] = (),
-    targets: Sequence[str] = (),
+    sources: str | Sequence[str] = (),
+    targets: str | Sequence[str] = (),
     run: bool = True,
     allow_unsafe_ops: bool = False,
 ) -> Verification:
@@ -37,7 +40,7 @@ def verify(
     are from numpy. `README.md` tells all that fails.
 
     Args:
-        original: The model before it was patched.
+        original: The model before it was patched: what `load` takes.
         patched: The model after.
         feed: Arrays by tensor name, or a .npz file of them; other placeholders get seeded values.
         sources: Take gradients by these tensors; where silent, by the floats that are fed.
@@ -49,9 +52,16 @@ def verify(
     GraphpatchError where TensorFlow is missing. Set TF_ENABLE_ONEDNN_OPTS=0 before TensorFlow is
     imported: oneDNN gives fused ops other bits. Not for a model that is not trusted.
     """
-    one, other = (as_written(m) if isinstance(m, Model) else load(m) for m in (original, patched))
-    wanted = Wanted(_feed(feed), sources, targets, allow_unsafe_ops) if run else None
+    one, other = _taken("original", original), _taken("patched", patched)
+    wanted = (
+        Wanted(_feed(feed), several(sources), several(targets), allow_unsafe_ops) if run else None
+    )
     return _verified(one, other, wanted)
+
+
+def _taken(argument: str, given: ModelLike) -> Model:
+    model = model_from(argument, given)
+    return as_written(model) if model is given else model
 
 
 def _feed(feed: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
