@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ tf = pytest.importorskip("tensorflow")
 from tests.tf import live, live_nets  # noqa: E402
 from tests.tf.consumer import same_bits  # noqa: E402
 from tests.tf.live import filtered, overridden  # noqa: E402
+from tests.tf.tensorflow1 import VARIABLE  # noqa: E402
 
 tf1 = tf.compat.v1
 Keys = tf1.GraphKeys
@@ -256,3 +259,47 @@ def test_a_custom_gradient_that_uses_tensors_of_the_old_graph_is_named() -> None
         gradient(patched.graph, "loss:0", "x:0", {"x:0": 5.0})
     assert graphpatch.patch_graph([rule], graph).in_place
     assert gradient(graph, "loss:0", "x:0", {"x:0": 5.0}) == 15.0
+
+
+CONSUMER = """
+import sys
+import tensorflow as tf
+
+with tf.Graph().as_default() as graph:
+    message = tf.compat.v1.GraphDef.FromString(open(sys.argv[1], "rb").read())
+    tf.import_graph_def(message, name="")
+    loss, x = (graph.get_tensor_by_name(name) for name in ("loss:0", "x:0"))
+    gradient = tf.gradients(loss, x)[0]
+    with tf.compat.v1.Session() as session:
+        print(tf.__version__, *session.run([loss, gradient], {x: 3.0}))
+"""
+
+
+def test_tensorflow_1_differentiates_what_is_exported(tmp_path: Path) -> None:
+    """With nothing registered: a patched graph has its gradients in functions of the library."""
+    python = os.environ.get(VARIABLE)
+    if not python:
+        pytest.skip(f"{VARIABLE} names no python3.7 that has tensorflow 1.15")
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [], name="x")
+        tf.square(tf.multiply(6.0, x, name="six"), name="loss")
+    patched = graphpatch.patch_graph([filtered("six", {"scale": 0.5})], graph, in_place=False)
+    (tmp_path / "patched.pb").write_bytes(patched.graph.as_graph_def().SerializeToString())
+    command = [python, "-c", CONSUMER, str(tmp_path / "patched.pb")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={})
+    assert done.stdout.split() == ["1.15.5", "324.0", "108.0"], done.stderr
+
+
+def test_a_call_beside_a_patched_one_keeps_the_gradient_that_python_holds() -> None:
+    """A v1 loop in a function has no gradient in SymbolicGradient, and has one in Python."""
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [], name="x")
+        looped = tf.function(
+            lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, 3.0 * x), [0, x])[1]
+        )(x)
+        called = tf.function(lambda x: -x)(x)
+        tf.add(looped, called, name="loss")
+    patched = graphpatch.patch_graph([overridden({"op": "Neg"}, "identity")], graph)
+    assert not patched.in_place
+    assert gradient(patched.graph, "loss:0", "x:0", {"x:0": 1.0}) == 9.0 + 1.0
+    assert gradient(graph, "loss:0", "x:0", {"x:0": 1.0}) == 9.0 - 1.0

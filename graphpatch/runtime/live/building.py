@@ -67,6 +67,8 @@ class Building:
         if self.on_leaving:
             steps += apply_on_leaving(self.on_leaving, self.made)
             register_all(self.keys)
+        self._graphs.clear()
+        self.made = Made()
         self.report = _report(sorted(steps, key=lambda step: self.order.index(step.rule)))
 
     def _check(self, one: AtOnce) -> None:
