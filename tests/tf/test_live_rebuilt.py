@@ -70,8 +70,11 @@ def test_variables_are_the_same_objects_in_all_collections(patched: Any) -> None
     assert new.get_collection("mine")[0] is next(v for v in every if v.name == "reference:0")
 
 
-def test_what_cannot_be_carried_over_is_named(patched: Any) -> None:
+def test_objects_that_hold_tensors_are_copied_and_named(patched: Any) -> None:
     assert any("'markers'" in note and "Marker" in note for note in patched.report["notes"])
+    [marker] = patched.graph.get_collection("markers")
+    assert marker.graph is patched.graph
+    assert marker.held["x"][0] is patched.tensor("x")
     assert any("placeholder" in note.lower() and "'x'" in note for note in patched.report["notes"])
 
 
@@ -137,6 +140,8 @@ def test_it_runs_with_its_queue_table_python_and_saver(
         coordinator.request_stop()
         session.run(patched.graph.get_collection(Keys.QUEUE_RUNNERS)[0].cancel_op)
         coordinator.join(threads, stop_grace_period_secs=20)
+        session.run("MakeIterator")
+        assert [session.run("next:0") for _ in range(3)] == [0, 1, 2]
         assert session.run("looked_up:0").tolist() == [2.0, -1.0]
         assert session.run("from_python:0") == 4.0
         assert session.run(tf1.summary.merge_all(), FEEDS)
@@ -181,6 +186,9 @@ def test_get_variable_finds_the_variables_and_scopes_go_on(old: Any, patched: An
         with tf1.variable_scope("net/layer0", reuse=True):
             found = tf1.get_variable("w", use_resource=True)
         assert any(found is one for one in tf1.trainable_variables())
+        with tf1.variable_scope("parts", reuse=True, partitioner=tf1.fixed_size_partitioner(2)):
+            parts = list(tf1.get_variable("split", [4], use_resource=False))
+        assert all(any(one is other for other in tf1.trainable_variables()) for one in parts)
         with tf1.variable_scope(None, "net") as scope:
             assert scope.name == "net_1"
     with old.as_default(), tf1.variable_scope(None, "net") as scope:
