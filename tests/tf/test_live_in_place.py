@@ -198,7 +198,8 @@ def test_inside_of_a_function_that_is_being_traced() -> None:
 def test_an_exported_graph_can_be_reverted() -> None:
     graph = square_of_six()
     graphpatch.patch_graph(HALVE, graph)
-    assert graphpatch.revert(graph).model.graph_def() == square_of_six().as_graph_def()
+    reverted = graphpatch.revert(graph.as_graph_def())
+    assert reverted.model.graph_def() == square_of_six().as_graph_def()
 
 
 def test_second_derivatives() -> None:

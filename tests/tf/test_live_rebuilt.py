@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 from pathlib import Path
@@ -152,6 +153,18 @@ def test_it_runs_with_its_queue_table_python_and_saver(
         one.load(value + 1.0, session)
         saver.restore(session, str(tmp_path / "values"))
         assert session.run(one) == value
+
+
+def test_functions_in_python_outlive_the_old_graph() -> None:
+    def patched() -> Any:
+        with tf.Graph().as_default() as graph:
+            tf.identity(tf.numpy_function(lambda: np.float32(4.0), [], tf.float32), name="x")
+            tf.square(tf1.placeholder(tf.float32, [], name="in"), name="y")
+        return graphpatch.patch_graph([filtered("in", {"scale": 2.0})], graph).graph
+
+    graph = patched()
+    gc.collect()
+    assert live.run(graph, ["x:0"]) == [4.0]
 
 
 FEEDS = {"x:0": np.ones([2, 4]), "target:0": np.ones([2, 1])}
