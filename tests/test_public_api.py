@@ -14,6 +14,7 @@ from graphpatch import errors
 SIGNATURES = {
     "apply": "(rules: 'RulesLike', model: 'ModelLike', progress: 'Progress | None' = None,"
     " export: 'Export | None' = None) -> 'Result'",
+    "building": "(rules: 'RulesLike') -> 'Iterator[Building]'",
     "check": "(rules: 'RulesLike', model: 'ModelLike') -> 'Check'",
     "diagnose": "(model: 'ModelLike', sources: 'str | Sequence[str]' = (),"
     " targets: 'str | Sequence[str]' = (), *, run: 'bool' = False, fix: 'bool' = False,"
@@ -29,6 +30,8 @@ SIGNATURES = {
     " allow_python: 'bool' = False) -> 'list[Rule]'",
     "matches": "(rules: 'RulesLike | Pattern | Mapping[str, Any]', model: 'ModelLike', *,"
     " explain: 'bool' = False, progress: 'Progress | None' = None) -> 'Matches'",
+    "patch_graph": "(rules: 'RulesLike', graph: 'tf.Graph | None' = None, *,"
+    " in_place: 'bool | None' = None) -> 'PatchedGraph'",
     "pattern": "(text: 'str', closed: 'bool | Sequence[str]' = False,"
     " **ops: 'Match | Mapping[str, Any]') -> 'Pattern'",
     "register_gradients": "(model: 'ModelLike') -> 'list[str]'",
@@ -46,9 +49,6 @@ SIGNATURES = {
 
 EXPORTED = {
     "Building",
-    "PatchedGraph",
-    "building",
-    "patch_graph",
     "Check",
     "CutError",
     "Diagnosis",
@@ -64,6 +64,7 @@ EXPORTED = {
     "OutputError",
     "Parts",
     "PatchError",
+    "PatchedGraph",
     "PatternError",
     "Place",
     "Result",
@@ -75,6 +76,7 @@ EXPORTED = {
     "UnsafeError",
     "Verification",
     "apply",
+    "building",
     "check",
     "diagnose",
     "diff",
@@ -83,6 +85,7 @@ EXPORTED = {
     "load",
     "load_rules",
     "matches",
+    "patch_graph",
     "pattern",
     "register_gradients",
     "revert",

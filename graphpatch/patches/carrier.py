@@ -32,7 +32,7 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
         return
     if not isinstance(gradient, Registered):
         gradient = gradient.for_op(node.op)
-    editor.cached(_question(gradient, node), lambda: check_fit(gradient, node))
+    check_once(gradient, node, editor)
     if isinstance(gradient, Registered):
         _set_key(gradient.key, node, editor, needed=not gradient.stock)
     elif emit == "attr":
@@ -43,6 +43,11 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
             _set_key(key, node, editor, needed=False)
         else:
             carry_by_function(gradient, node, editor)
+
+
+def check_once(gradient: Computed | Registered, node: Node, editor: Editor) -> None:
+    """Raise PatchError where the gradient does not fit the op; like ops are asked about once."""
+    editor.cached(_question(gradient, node), lambda: check_fit(gradient, node))
 
 
 def refuse_key(gradient: Gradient, emit: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from graphpatch.runtime.taken import graph_def_of
 
 # TensorFlow refuses to register a key twice in a process, and has no public way to ask.
 _DONE: set[str] = set()
+_LOCK = threading.Lock()
 
 
 def register_gradients(model: ModelLike) -> list[str]:
@@ -69,15 +71,18 @@ def _register(key: str, graph: Graph, node: Node) -> bool:
         return False
     from graphpatch.runtime.function_gradient import function_gradient
 
-    _add(key, function_gradient(graph, _function(graph, node)))
+    if key not in _DONE:
+        _add(key, function_gradient(graph, _function(graph, node)))
     return True
 
 
 def _add(key: str, gradient: Callable[..., Any]) -> None:
     import tensorflow as tf
 
-    tf.RegisterGradient(key)(gradient)
-    _DONE.add(key)
+    with _LOCK:
+        if key not in _DONE:
+            tf.RegisterGradient(key)(gradient)
+            _DONE.add(key)
 
 
 def _function(graph: Graph, node: Node) -> Body:

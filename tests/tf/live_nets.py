@@ -52,6 +52,7 @@ class Marker:
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
+        self.held = {"x": [graph.get_tensor_by_name("x:0")]}
 
 
 def furnished() -> None:
@@ -83,6 +84,10 @@ def furnished() -> None:
     )
     tf.identity(table.lookup(tf.constant(["b", "c"])), name="looked_up")
     tf.identity(tf.numpy_function(lambda: np.float32(4.0), [], tf.float32), name="from_python")
+    iterator = tf1.data.make_initializable_iterator(tf.data.Dataset.range(3))
+    tf.identity(iterator.get_next(), name="next")
+    with tf1.variable_scope("parts", partitioner=tf1.fixed_size_partitioner(2)):
+        tf1.get_variable("split", [4], use_resource=False)
     saver = tf1.train.Saver(name="keeper")
     tf1.add_to_collection(tf1.GraphKeys.SAVERS, saver)
     static = tf1.placeholder_with_default(np.zeros([2, 3], np.float32), None, name="shaped")

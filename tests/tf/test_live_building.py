@@ -428,3 +428,23 @@ def test_what_was_built_can_be_written_and_loaded(tmp_path: Path) -> None:
     with tf.Graph().as_default() as loaded:
         graphpatch.import_model(path)
     assert live.gradients(loaded, "y:0", ["x:0"], {"x:0": 2.0}) == [100.0]
+
+
+def test_the_borders_of_a_v1_loop() -> None:
+    """A key on an Exit would compute inside of the loop what flows back outside."""
+    rule = filtered({"op": "Exit", "attr": {"T": "float32"}}, {"scale": 0.5})
+    tf1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            tf.identity(loop(tf1.placeholder(tf.float32, [], name="x")), name="y")
+        patched = graphpatch.patch_graph([rule], graph)
+        with (
+            tf.Graph().as_default(),
+            pytest.raises(graphpatch.GraphpatchError, match="into or out of a loop"),
+            graphpatch.building([rule]),
+        ):
+            loop(tf1.placeholder(tf.float32, [], name="x"))
+    finally:
+        tf1.enable_control_flow_v2()
+    assert not patched.in_place
+    assert live.gradients(patched.graph, "y:0", ["x:0"], {"x:0": 1.0}) == [0.5]

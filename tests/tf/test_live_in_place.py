@@ -195,6 +195,13 @@ def test_inside_of_a_function_that_is_being_traced() -> None:
     assert (y.numpy(), tape.gradient(y, x).numpy()) == (324.0, 108.0)
 
 
+def test_an_exported_graph_can_be_reverted() -> None:
+    graph = square_of_six()
+    graphpatch.patch_graph(HALVE, graph)
+    reverted = graphpatch.revert(graph.as_graph_def())
+    assert reverted.model.graph_def() == square_of_six().as_graph_def()
+
+
 def test_second_derivatives() -> None:
     with tf.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, [], name="x")

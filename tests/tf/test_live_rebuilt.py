@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ tf = pytest.importorskip("tensorflow")
 from tests.tf import live, live_nets  # noqa: E402
 from tests.tf.consumer import same_bits  # noqa: E402
 from tests.tf.live import filtered, overridden  # noqa: E402
+from tests.tf.tensorflow1 import VARIABLE  # noqa: E402
 
 tf1 = tf.compat.v1
 Keys = tf1.GraphKeys
@@ -67,8 +71,11 @@ def test_variables_are_the_same_objects_in_all_collections(patched: Any) -> None
     assert new.get_collection("mine")[0] is next(v for v in every if v.name == "reference:0")
 
 
-def test_what_cannot_be_carried_over_is_named(patched: Any) -> None:
+def test_objects_that_hold_tensors_are_copied_and_named(patched: Any) -> None:
     assert any("'markers'" in note and "Marker" in note for note in patched.report["notes"])
+    [marker] = patched.graph.get_collection("markers")
+    assert marker.graph is patched.graph
+    assert marker.held["x"][0] is patched.tensor("x")
     assert any("placeholder" in note.lower() and "'x'" in note for note in patched.report["notes"])
 
 
@@ -134,6 +141,8 @@ def test_it_runs_with_its_queue_table_python_and_saver(
         coordinator.request_stop()
         session.run(patched.graph.get_collection(Keys.QUEUE_RUNNERS)[0].cancel_op)
         coordinator.join(threads, stop_grace_period_secs=20)
+        session.run("MakeIterator")
+        assert [session.run("next:0") for _ in range(3)] == [0, 1, 2]
         assert session.run("looked_up:0").tolist() == [2.0, -1.0]
         assert session.run("from_python:0") == 4.0
         assert session.run(tf1.summary.merge_all(), FEEDS)
@@ -144,6 +153,18 @@ def test_it_runs_with_its_queue_table_python_and_saver(
         one.load(value + 1.0, session)
         saver.restore(session, str(tmp_path / "values"))
         assert session.run(one) == value
+
+
+def test_functions_in_python_outlive_the_old_graph() -> None:
+    def patched() -> Any:
+        with tf.Graph().as_default() as graph:
+            tf.identity(tf.numpy_function(lambda: np.float32(4.0), [], tf.float32), name="x")
+            tf.square(tf1.placeholder(tf.float32, [], name="in"), name="y")
+        return graphpatch.patch_graph([filtered("in", {"scale": 2.0})], graph).graph
+
+    graph = patched()
+    gc.collect()
+    assert live.run(graph, ["x:0"]) == [4.0]
 
 
 FEEDS = {"x:0": np.ones([2, 4]), "target:0": np.ones([2, 1])}
@@ -178,6 +199,9 @@ def test_get_variable_finds_the_variables_and_scopes_go_on(old: Any, patched: An
         with tf1.variable_scope("net/layer0", reuse=True):
             found = tf1.get_variable("w", use_resource=True)
         assert any(found is one for one in tf1.trainable_variables())
+        with tf1.variable_scope("parts", reuse=True, partitioner=tf1.fixed_size_partitioner(2)):
+            parts = list(tf1.get_variable("split", [4], use_resource=False))
+        assert all(any(one is other for other in tf1.trainable_variables()) for one in parts)
         with tf1.variable_scope(None, "net") as scope:
             assert scope.name == "net_1"
     with old.as_default(), tf1.variable_scope(None, "net") as scope:
@@ -256,3 +280,47 @@ def test_a_custom_gradient_that_uses_tensors_of_the_old_graph_is_named() -> None
         gradient(patched.graph, "loss:0", "x:0", {"x:0": 5.0})
     assert graphpatch.patch_graph([rule], graph).in_place
     assert gradient(graph, "loss:0", "x:0", {"x:0": 5.0}) == 15.0
+
+
+CONSUMER = """
+import sys
+import tensorflow as tf
+
+with tf.Graph().as_default() as graph:
+    message = tf.compat.v1.GraphDef.FromString(open(sys.argv[1], "rb").read())
+    tf.import_graph_def(message, name="")
+    loss, x = (graph.get_tensor_by_name(name) for name in ("loss:0", "x:0"))
+    gradient = tf.gradients(loss, x)[0]
+    with tf.compat.v1.Session() as session:
+        print(tf.__version__, *session.run([loss, gradient], {x: 3.0}))
+"""
+
+
+def test_tensorflow_1_differentiates_what_is_exported(tmp_path: Path) -> None:
+    """With nothing registered: a patched graph has its gradients in functions of the library."""
+    python = os.environ.get(VARIABLE)
+    if not python:
+        pytest.skip(f"{VARIABLE} names no python3.7 that has tensorflow 1.15")
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [], name="x")
+        tf.square(tf.multiply(6.0, x, name="six"), name="loss")
+    patched = graphpatch.patch_graph([filtered("six", {"scale": 0.5})], graph, in_place=False)
+    (tmp_path / "patched.pb").write_bytes(patched.graph.as_graph_def().SerializeToString())
+    command = [python, "-c", CONSUMER, str(tmp_path / "patched.pb")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={})
+    assert done.stdout.split() == ["1.15.5", "324.0", "108.0"], done.stderr
+
+
+def test_a_call_beside_a_patched_one_keeps_the_gradient_that_python_holds() -> None:
+    """A v1 loop in a function has no gradient in SymbolicGradient, and has one in Python."""
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [], name="x")
+        looped = tf.function(
+            lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, 3.0 * x), [0, x])[1]
+        )(x)
+        called = tf.function(lambda x: -x)(x)
+        tf.add(looped, called, name="loss")
+    patched = graphpatch.patch_graph([overridden({"op": "Neg"}, "identity")], graph)
+    assert not patched.in_place
+    assert gradient(patched.graph, "loss:0", "x:0", {"x:0": 1.0}) == 9.0 + 1.0
+    assert gradient(graph, "loss:0", "x:0", {"x:0": 1.0}) == 9.0 - 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ class AtOnce:
     rule: Rule
     step: Step = field(init=False)
     idle: list[str] = field(default_factory=list)
+    known: dict[Hashable, Any] = field(default_factory=dict)  # of all ops: see Editor.cached
 
     def __post_init__(self) -> None:
         self.step = Step(self.rule.author.rule)
@@ -54,7 +55,7 @@ class AtOnce:
             return
         entry = {"body": node.body.label, "op": node.name, "type": node.op}
         self.step.matches.append(entry)
-        editor = Editor(graph, self.rule.author, node.name)
+        editor = Editor(graph, self.rule.author, node.name, known=self.known)
         with named(self.rule):
             patch_node(self.rule, node, editor, self.step)
         self.idle += editor.idle

@@ -23,10 +23,16 @@ from graphpatch.step import Step, expected, named
 
 @dataclass(eq=False, repr=False)
 class Building:
-    """What `building` does and did: `report` is filled when the context is left.
+    """What `building` does, and what it did: `report` is filled when the context is left.
 
-    It has `rules` with the ops that each matched, `consumer` with the keys that another process
-    must register where the graph is exported, and `notes`.
+    The report has `rules` with the ops that each matched, `consumer` with the keys that another
+    process must register where the graph is exported, and `notes`. Unlike `gradient_override_map`
+    it composes: `filter_gradient`, `stop_gradient`, `straight_through` and `surrogate_gradient` are
+    keys, too. Rules that ask for consumers, inputs, paths or patterns are applied when the context
+    is left, after all others. Contexts nest: rules of outer ones come first. Only ops that are
+    created by the thread that entered the context are meant. Ops that exist already are not: see
+    `patch_graph`. Functions that were traced before stay as they are, and so do eager ops, which
+    have no names. Ops of gradients that are built inside count as any op does.
     """
 
     at_once: list[AtOnce]
@@ -61,6 +67,8 @@ class Building:
         if self.on_leaving:
             steps += apply_on_leaving(self.on_leaving, self.made)
             register_all(self.keys)
+        self._graphs.clear()
+        self.made = Made()
         self.report = _report(sorted(steps, key=lambda step: self.order.index(step.rule)))
 
     def _check(self, one: AtOnce) -> None:
@@ -74,6 +82,15 @@ class Building:
             except MatchError as error:
                 raise MatchError(f"of the ops made in this context it {error}") from error
 
+    @property
+    def ok(self) -> bool:
+        """Whether the context was left, and each rule matched as often as it expects."""
+        return bool(self.report)
+
+    def document(self) -> dict[str, Any]:
+        """The report."""
+        return self.report
+
     def __repr__(self) -> str:
         rules = len(self.at_once) + len(self.on_leaving)
         count = sum(len(one.step.matches) for one in self.at_once)
@@ -86,28 +103,17 @@ def building(rules: RulesLike) -> Iterator[Building]:
     """Give ops that are created in this context the gradients that the rules say.
 
     Forward: nothing changes. Backward: an op that a rule means, by op type, name, attrs, dtype or
-    `body`, gets a key at once, as under `tf.Graph.gradient_override_map`, in any graph, and in
-    bodies of `tf.function`, `tf.while_loop` and `tf.cond` too, so that Sessions, `tf.gradients` and
-    GradientTape honour it. Unlike that map it composes: `filter_gradient`, `stop_gradient`,
-    `straight_through` and `surrogate_gradient` are keys, too. Rules that ask for consumers,
-    inputs, paths or patterns are applied when the context is left, after all others.
-
-    Contexts nest: rules of outer ones come first. Only ops that are created by the thread that
-    entered the context are meant. Ops that exist already are not: see `patch_graph`. Functions that
-    were traced before stay as they are, and eager ops, which have no names, are never meant.
+    `body`, gets a key at once, as under `tf.Graph.gradient_override_map`, in any graph and in
+    bodies of `tf.function`, `tf.while_loop` and `tf.cond`; `Building` says which rules and ops.
 
     Args:
-        rules: What `apply` takes.
-
-    Yields:
-        A `Building`, whose `report` says, once the context is left, what each rule matched.
+        rules: A rules file's path, a list of dicts, a dict with `rules`, or `Rule`s.
 
     Raises:
-        PatchError: On entering: a rule can be done by no key (`backward_as`, `"on": "match"`,
-            `emit: function`). Where an op is made: a key cannot do it on this op. On leaving: a
-            rule means ops in a function that was traced to its end.
-        MatchError: On leaving: a rule did not match as often as it expects. Not where an exception
-            leaves the context.
+        PatchError: On entering: no key can do a rule (`backward_as`, `"on": "match"`, `emit:
+            function`). Where an op is made: none can on this op. On leaving: a rule means ops in a
+            function that was traced to its end.
+        MatchError: On leaving: a rule did not match as often as it expects.
 
     Example:
         >>> rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}

@@ -99,6 +99,7 @@ def _reason(rule: Rule) -> str:
     if type(rule.patch) not in COMPOSE:
         kind = next(key for key in KINDS if key in rule.told)
         return f"{kind} adds ops to the graph, and a key adds none"
-    if getattr(rule.patch, "emit", "auto") == "function":
-        return "emit: function asks for functions in the library"
+    emit = getattr(rule.patch, "emit", "auto")
+    if emit not in ("auto", "attr"):
+        return f"emit: {emit} asks for more than a key"
     return ""

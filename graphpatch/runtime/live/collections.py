@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 from graphpatch.formats.context_collections import KINDS
+from graphpatch.runtime.live.copied import copied
 from graphpatch.runtime.live.counterparts import Counterparts, is_of_graph
 
 # Where tf.compat.v1.get_variable finds variables, and which scopes are open.
@@ -32,24 +33,23 @@ def carry_collections(counterparts: Counterparts) -> list[str]:
 
 def _item(old: Any, key: str, counterparts: Counterparts) -> tuple[Any, str]:
     """What stands for an item, and what there is to say of it."""
-    import tensorflow as tf
-
-    parts = tf.nest.flatten(old) if isinstance(old, list | tuple | dict) else [old]
-    if parts and all(map(is_of_graph, parts)):
+    if is_of_graph(old):
         return counterparts.of(old), ""
-    if getattr(old, "graph", None) is counterparts.old:
-        return old, (
-            f"collection {key!r}: a {type(old).__name__} of the old graph is in it, for which "
-            f"nothing can be made in the patched one"
-        )
-    return old, ""  # a number, a text, a function: of no graph
+    new = copied(old, counterparts.of_any)
+    if new is old or isinstance(old, list | tuple | dict):
+        return new, ""  # a number, a text, a function: of no graph
+    return new, (
+        f"collection {key!r}: a {type(old).__name__} was copied, with the tensors, operations and "
+        f"variables that its attributes hold"
+    )
 
 
 def _carry_variable_scopes(counterparts: Counterparts) -> None:
     """Let get_variable find the variables, and number scopes on from where the old graph was."""
     for store in counterparts.old.get_collection(STORE):
         new = type(store)()
-        new._vars = {name: counterparts.variable(one) for name, one in store._vars.items()}
+        for name in ("_vars", "_partitioned_vars"):
+            setattr(new, name, copied(getattr(store, name), counterparts.of_any))
         counterparts.new.get_collection_ref(STORE)[:] = [new]
     for scopes in counterparts.old.get_collection(SCOPES):
         new = type(scopes)()

@@ -54,6 +54,12 @@ class Counterparts:
 
         return tf.nest.map_structure(self._one, old)
 
+    def of_any(self, old: Any) -> Any:
+        """What stands for a value; the value itself where it is of no graph."""
+        if old is self.old:
+            return self.new
+        return self._one(old) if is_of_graph(old) else old
+
     def _one(self, old: Any) -> Any:
         import tensorflow as tf
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
 from graphpatch.gradients.composed import Composed, Layer
+from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient import check
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.gradients.signature import Signature
@@ -31,9 +34,9 @@ def filtered(patch: FilterGradient, node: Node, now: Composed, editor: Editor) -
     carrier.refuse_key(patch.gradient, patch.emit)
     if not _flows(node, patch.at, editor):
         return None
-    _check_filter(patch.gradient, node)
+    _check_filter(patch.gradient, node, editor)
     side, place = at.parsed(patch.at)
-    if side == "output" and _several(node) and not keeps_zeros(patch.gradient):
+    if side == "output" and _several(node) and not keeps_zeros(patch.gradient, editor):
         raise NoKeyError(
             f"{node} has several outputs: TensorFlow gives its gradient zeros for those that "
             f"nothing flows back to, and this filter makes something else of zeros"
@@ -74,7 +77,7 @@ def _several(node: Node) -> bool:
     return sum(map(flow.carries, flow.outputs(node))) > 1
 
 
-def _check_filter(gradient: Gradient, node: Node) -> None:
+def _check_filter(gradient: Gradient, node: Node, editor: Editor) -> None:
     """Raise FormulaError or PatchError where the gradient is no filter of one tensor."""
     if isinstance(gradient, Registered):
         if gradient.by_name:
@@ -82,12 +85,10 @@ def _check_filter(gradient: Gradient, node: Node) -> None:
         return
     if isinstance(gradient, Python | Stock):
         return
-    for arg in (*flow.inputs(node), *flow.outputs(node)):
-        if flow.carries(arg):
-            tensor = Signature.of(
-                [("x0", arg.dtype or "")], [("y0", arg.dtype or "")], same_shape=True
-            )
-            check(gradient.formula, tensor)
+    found = (*flow.inputs(node), *flow.outputs(node))
+    for dtype in {arg.dtype or "" for arg in found if flow.carries(arg)}:
+        tensor = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
+        editor.cached(("filters", gradient.key, dtype), partial(check, gradient.formula, tensor))
 
 
 def _check_unary(gradient: Registered) -> None:
@@ -99,13 +100,17 @@ def _check_unary(gradient: Registered) -> None:
         )
 
 
-def keeps_zeros(gradient: Gradient) -> bool:
+def keeps_zeros(gradient: Gradient, editor: Editor) -> bool:
     """Whether a filter lets zeros through as zeros, for numbers of every size in the tensor."""
     if isinstance(gradient, Registered):
         return gradient.key in LINEAR
     if isinstance(gradient, Python | Stock):
         return False
+    return editor.cached(("zeros", gradient.key), lambda: _gives_zeros(gradient.formula))
+
+
+def _gives_zeros(formula: Formula) -> bool:
     sizes = np.geomspace(1e-6, 1e6, 25, dtype="float32")
     tensor = np.concatenate([-sizes, [0.0], sizes]).astype("float32")
-    found = numpy_gradient(gradient.formula, None, [tensor], [tensor], [np.zeros_like(tensor)])
+    found = numpy_gradient(formula, None, [tensor], [tensor], [np.zeros_like(tensor)])
     return found[0] is not None and not np.any(found[0])

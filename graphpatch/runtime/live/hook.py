@@ -65,9 +65,9 @@ def _uninstall() -> None:
 
 
 def _wrapped(original: Callable[..., None]) -> Callable[..., None]:
-    def create_op_helper(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
+    def create(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
         original(graph, op, *args, **kwargs)
         for listener in _LISTENERS.get():
             listener(op)
 
-    return create_op_helper
+    return create

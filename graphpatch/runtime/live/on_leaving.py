@@ -60,7 +60,8 @@ def apply_on_leaving(rules: Sequence[Rule], made: Made) -> list[Step]:
         steps.append(patch(rule, [(graph, one) for _, graph, one in found]))
         changed += [(live, node) for live, _, one in found for node in one.nodes]
     for live, node in changed:
-        write(node, live.get_operation_by_name(node.name))
+        with live._mutation_lock():  # no Session runs meanwhile
+            write(node, live.get_operation_by_name(node.name))
     return steps
 
 

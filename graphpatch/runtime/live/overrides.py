@@ -5,7 +5,6 @@ from __future__ import annotations
 from graphpatch.errors import PatchError
 from graphpatch.gradients.composed import Composed, python_key, surrogate_key
 from graphpatch.gradients.exact import stock_key
-from graphpatch.gradients.fits import check_fit
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import Gradient, Python, Registered, Stock, Written
 from graphpatch.graph.body import Node
@@ -31,10 +30,10 @@ def override(patch: OverrideGradient, node: Node, now: Composed, editor: Editor)
         return None
     refuse_boundary(node)
     carrier.refuse_key(patch.gradient, patch.emit)
-    return _with(own_key(patch.gradient, node, patch.emit), now)
+    return _with(own_key(patch.gradient, node, patch.emit, editor), now)
 
 
-def own_key(gradient: Gradient, node: Node, emit: str) -> str:
+def own_key(gradient: Gradient, node: Node, emit: str, editor: Editor) -> str:
     """The key of a gradient for an op: one of TensorFlow's own where that is exactly it.
 
     Raises PatchError where the gradient does not fit the op.
@@ -42,11 +41,11 @@ def own_key(gradient: Gradient, node: Node, emit: str) -> str:
     if isinstance(gradient, Python):
         return python_key(gradient)
     if isinstance(gradient, Registered):
-        check_fit(gradient, node)
+        carrier.check_once(gradient, node, editor)
         return gradient.key
     assert not isinstance(gradient, Stock), "it takes off, and gives none"
     fitting = gradient.for_op(node.op)
-    check_fit(fitting, node)
+    carrier.check_once(fitting, node, editor)
     exact = stock_key(fitting, node.opdef) if emit == "auto" else None
     return exact or fitting.key
 
@@ -61,7 +60,7 @@ def straight_through(
     if count == 1:
         return _with("Identity", now)
     gradient = Written(Formula.parse(["dy" if n == patch.input else None for n in range(count)]))
-    check_fit(gradient, node)
+    carrier.check_once(gradient, node, editor)
     return _with(gradient.key, now)
 
 

@@ -31,29 +31,20 @@ def patch_graph(
     """Apply rules to a live `tf.compat.v1` graph, each on the result of the one before.
 
     Forward: every tensor keeps its value, bit for bit. Backward: gradients that are built from now
-    on are what the rules say. A rule that a key on an op can do is done in place, as
-    `gradient_override_map` does it for new ops: the graph stays the same object, and the keys are
-    registered in this process. Where any rule needs more (`backward_as`, filters behind
-    placeholders, ops in functions), a patched graph is made, with the variables, collections,
-    savers, queue runners, control-flow contexts, devices and colocations of the old one, which is
-    left as it was. Gradients that exist already stay as they are; `report["notes"]` names them.
+    on are what the rules say; those that exist already stay, and `report["notes"]` names them.
+    Where a key on an op is all that each rule takes, the graph is patched in place, as
+    `gradient_override_map` would have done; else a patched graph is made (see `PatchedGraph`).
 
     Args:
-        rules: What `apply` takes.
+        rules: A rules file's path, a list of dicts, a dict with `rules`, or `Rule`s.
         graph: The graph. Default: the default graph.
         in_place: True raises where keys are not enough; False makes a patched graph in any case.
-
-    Returns:
-        A `PatchedGraph`: the graph, the report, and the map from old tensors, operations and
-        variables to those of the patched graph.
 
     Raises:
         MatchError: A rule does not match as often as it expects.
         PatchError: A patch cannot be done, or the rules were applied to this graph before.
         GraphpatchError: There is no graph, since TensorFlow executes eagerly.
-
-    In either case nothing is changed. A function that `tf.function` has traced is not patched in
-    place: give the rules to `graphpatch.building` around the code that traces it.
+        TypeError: `graph` is not a `tf.Graph`. Nothing is changed where anything is raised.
 
     Example:
         >>> rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
@@ -62,15 +53,14 @@ def patch_graph(
     """
     found = _graph(graph)
     ready, model = rules_of(rules), model_of(found)
-    reason = "in_place is False"
-    if in_place is not False:
-        try:
-            return _in_place(ready, model, found)
-        except NoKeyError as error:
-            if in_place:
-                raise
-            reason = str(error)
-    return _rebuilt(ready, model, found, reason)
+    if in_place is False:
+        return _rebuilt(ready, model, found, "in_place is False")
+    try:
+        return _in_place(ready, model, found)
+    except NoKeyError as error:
+        if in_place:
+            raise
+        return _rebuilt(ready, model, found, str(error))
 
 
 def _graph(graph: Any) -> Any:

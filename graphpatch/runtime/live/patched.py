@@ -13,7 +13,9 @@ from graphpatch.runtime.live.counterparts import Counterparts
 class PatchedGraph:
     """A live graph to which rules were applied.
 
-    `in_place`: `graph` is the graph that was given; else it is a patched graph beside it. `report`
+    `in_place`: `graph` is the graph that was given, and keys are registered in this process. Else
+    `graph` is a new one beside it, with the variables, collections, savers, queue runners,
+    control-flow contexts, devices and colocations of the old one, which is left as it was. `report`
     is what `graphpatch apply --json` prints, with `in_place`. `counterparts` holds both graphs.
     """
 
@@ -21,6 +23,15 @@ class PatchedGraph:
     in_place: bool
     report: dict[str, Any]
     counterparts: Counterparts
+
+    @property
+    def ok(self) -> bool:
+        """True: `patch_graph` raises where a rule cannot be applied."""
+        return True
+
+    def document(self) -> dict[str, Any]:
+        """The report."""
+        return self.report
 
     def tensor(self, old: Any) -> Any:
         """The tensor that stands for a tensor of the old graph, or has this name.

@@ -6,6 +6,8 @@ from typing import Any
 
 from graphpatch.formats import Model
 from graphpatch.formats.context_collections import KINDS
+from graphpatch.graph.calls import calls
+from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.live.collections import carry_collections
 from graphpatch.runtime.live.counterparts import Counterparts
@@ -43,18 +45,31 @@ def _carry_python(found: Counterparts, patched: Model) -> list[str]:
     functions = getattr(found.old, "_py_funcs_used_in_graph", None)
     if functions is not None:  # tf.py_function's: they live as long as a graph names them
         found.new._py_funcs_used_in_graph = list(functions)
-    return [*_carry_call_gradients(found, patched), *_custom_gradients(found)]
+    _carry_call_gradients(found, patched.graphs[0])
+    return _custom_gradients(found)
 
 
-def _carry_call_gradients(found: Counterparts, patched: Model) -> list[str]:
-    """Let calls of tf.functions have the gradient that Python holds, where no rule was inside."""
-    edited = {body.label for body in patched.graphs[0].bodies if body.edited}
+def _carry_call_gradients(found: Counterparts, patched: Graph) -> None:
+    """Let calls of tf.functions have the gradient that Python holds, where no rule was inside.
+
+    That of a call with a rule inside is what the function in the library says.
+    """
+    edited = _edited(patched)
     for op in found.old.get_operations():
-        if op._gradient_function is not None and not edited:
-            new = found.new.get_operation_by_name(op.name)
-            if new.type == op.type:
-                new._gradient_function = op._gradient_function
-    return []
+        if op._gradient_function is None or op.get_attr("f").name in edited:
+            continue
+        new = found.new.get_operation_by_name(op.name)
+        if new.type == op.type:
+            new._gradient_function = op._gradient_function
+
+
+def _edited(graph: Graph) -> set[str]:
+    """The functions in which rules were, or in what they call."""
+    found = {name for name, body in graph.functions.items() if body.edited}
+    called = {name: {one for _, one in calls(body)} for name, body in graph.functions.items()}
+    while more := {name for name, those in called.items() if those & found} - found:
+        found |= more
+    return found
 
 
 def _custom_gradients(found: Counterparts) -> list[str]:
