@@ -63,9 +63,8 @@ def verified(name: str, kind: str) -> Verified:
         result.model.save(target)
         done = graphpatch.verify(path, target)
     _count(done.document(), found)
-    found.failures = [one for one in done.failures if "nothing could be compared" not in one]
-    left = [one for one in done.failures if one not in found.failures]
-    found.why = "; ".join(left)
+    found.failures = done.failures
+    found.why = "; ".join(done.not_compared)
     return found
 
 

@@ -77,7 +77,7 @@ class Reasons:
             says = f"function {node.body.label} is called by {caller}, where a Session ignores it"
             return "ignored", says
         if not node.body.is_main:
-            says = f"it is in function {node.body.label}, which TensorFlow differentiates in C++"
+            says = f"no gradient that was taken comes to it in function {node.body.label}"
             if caller is None:
                 says = f"no gradient that was taken comes to function {node.body.label}"
             return "unseen" if caller is not None else "idle", says

@@ -11,6 +11,7 @@ from graphpatch.analysis.soundness.fault import Fault, apart
 from graphpatch.analysis.soundness.gone import gone
 from graphpatch.analysis.soundness.kept import lost, signatures
 from graphpatch.analysis.soundness.structure import structure
+from graphpatch.analysis.soundness.swapped import swapped
 from graphpatch.analysis.soundness.undone import untold
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
@@ -56,7 +57,7 @@ def static(one: Graph, other: Graph) -> Sound:
 
 def around(one: Model, other: Model) -> list[Fault]:
     """What is wrong beside the graphs."""
-    return list(signatures(one, other))
+    return [*swapped(one, other), *signatures(one, other)]
 
 
 def as_written(model: Model) -> Model:

@@ -34,15 +34,22 @@ class Branches:
         for op, tensor in seen.items():
             self.read[op.name] = tensor.name
         self.hidden = len(found) - len(seen)
-        self._asked: dict[str, Any] = {}
+        self._asked: dict[str, tuple[str, str]] | None = None
 
     def taken(self, running: Running) -> dict[str, tuple[bool, bool]]:
         """For each op: whether something below 0 (or false) came to it, and above (or true)."""
-        if not self._asked:
-            self._asked = dict(_questions(self.graph, set(self.read.values())))
-        values: dict[str, Any] = running.evaluate(self._asked) if self._asked else {}
-        found = {name: tuple(map(bool, values[tensor])) for name, tensor in self.read.items()}
-        return {name: (below, above) for name, (below, above) in found.items()}
+        asked = self._asked
+        if asked is None:
+            asked = dict(_questions(self.graph, set(self.read.values())))
+        values, _ = running.run([name for pair in asked.values() for name in pair], False)
+        # What waits for a queue that nobody fills is asked once.
+        kept = {tensor: pair for tensor, pair in asked.items() if set(pair) <= values.keys()}
+        self._asked = kept if self._asked is None else asked
+        return {
+            name: (bool(values[kept[tensor][0]]), bool(values[kept[tensor][1]]))
+            for name, tensor in self.read.items()
+            if tensor in kept
+        }
 
     def steered(self, running: Running, names: Sequence[str], upwards: bool) -> dict[str, Any]:
         """Values for what these ops read, of both signs or all true (`upwards`), or all false."""
@@ -70,17 +77,16 @@ def _is_open(op: Any, inside: set[Any]) -> bool:
     return op not in inside or op.type in TRUTHS
 
 
-def _questions(graph: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+def _questions(graph: Any, names: Iterable[str]) -> Iterator[tuple[str, tuple[str, str]]]:
     """For each tensor whether some of it is below 0, or false; and above, or true."""
     import tensorflow as tf
 
     with graph.as_default(), tf.control_dependencies(None), tf.name_scope(ASSIGNED):
         for name in sorted(names):
             value = graph.get_tensor_by_name(name)
-            if value.dtype.is_bool:
-                yield name, (tf.reduce_any(~value), tf.reduce_any(value))
-            else:
-                yield name, (tf.reduce_any(value < 0), tf.reduce_any(value > 0))
+            sides = (~value, value) if value.dtype.is_bool else (value < 0, value > 0)
+            below, above = (tf.reduce_any(side) for side in sides)
+            yield name, (below.name, above.name)
 
 
 def _both(name: str, like: Any, upwards: bool) -> Any:

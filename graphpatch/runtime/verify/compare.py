@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 
 from graphpatch.analysis.rule_words import rules_at
 from graphpatch.analysis.soundness.overrides import Reasons
+from graphpatch.analysis.soundness.unseen import unseen
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.runtime.running import VARIABLES
-from graphpatch.runtime.values import Values
+from graphpatch.runtime.values import Values, weights
 from graphpatch.runtime.verify.backward import backward
 from graphpatch.runtime.verify.firing import sort_out
 from graphpatch.runtime.verify.forward import Forward, OnValues, on_values, optimised
@@ -82,13 +83,23 @@ def _compared(one: Subject, other: Subject, left: Side, right: Side, options: Op
     try:
         ran.forward = _forward(ran, tensors, left, right, options)
     except Died as error:
-        return Ran(settings=settings, why=str(error), is_wrong=error.name == right.name)
+        return Ran(settings=settings, why=str(error), is_wrong=error.process is right.process)
     ran.forward.first.uncompared |= reasons
+    if not other.graph.is_object_based:
+        ran.unseen = list(unseen(other.graph, ran.forward.compared))
     ran.formulas = right.formulas()
     _backward(ran, left, right, options)
     pairs = [(pair.source, pair.target) for pair in ran.backward.pairs]
-    found = Reasons(other.model, other.graph, pairs)
-    sort_out(one.graph, found, right.registered(), ran)
+    values = ran.forward.first.values
+    upstream = {target: weights(target, values[target]) for _, target in pairs}
+    sources = list(dict.fromkeys(source for source, _ in pairs))
+    sort_out(
+        one.graph,
+        Reasons(other.model, other.graph, pairs),
+        right.registered(),
+        lambda places: right.probed(places, sources, upstream),
+        ran,
+    )
     return ran
 
 
@@ -134,11 +145,12 @@ def _forward(
     found.first = on_values(SEEDED, left, right, tensors)
     reached.add(left.branches())
     found.fused = optimised(left, right, _sound(found.first))
-    for name, values in value_sets(feeds, left.names(list(options.feed))):
+    tensors = found.first.compared  # what waits for a queue that nobody fills is not run again
+    for name, values in value_sets(feeds, left.names(list(options.feed))) if tensors else ():
         found.others.append(_on(name, values, left, right, tensors))
         reached.add(left.branches())
     for word, upwards in (("at activations", True), ("at conditions", False)):
-        names = reached.missing()
+        names = reached.missing() if tensors else []
         _feed(feeds, left, right)
         values = left.steered(names, upwards) if names else {}
         if values:
@@ -161,7 +173,7 @@ def _on(name: str, feeds: Values, left: Side, right: Side, tensors: Sequence[str
         return on_values(name, left, right, tensors)
     except Died as error:
         ended = dict.fromkeys(tensors, str(error))
-        if error.name == right.name:
+        if error.process is right.process:
             return OnValues(name, list(tensors), differing=ended)
         return OnValues(name, uncompared=ended)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from graphpatch.analysis.soundness.overrides import Override, Reasons, overrides
+from graphpatch.analysis.soundness.shadows import shadowed
 from graphpatch.graph.graph import Graph
 from graphpatch.runtime.verify.answers import Place
 from graphpatch.runtime.verify.result import Ran, Unfired
@@ -12,28 +13,54 @@ from graphpatch.runtime.verify.result import Ran, Unfired
 CUSTOM = "CustomGradient-"
 
 
-def sort_out(before: Graph, reasons: Reasons, registered: Collection[str], ran: Ran) -> None:
+Probe = Callable[[Sequence[Place]], Collection[Place]]
+
+
+def sort_out(
+    before: Graph, reasons: Reasons, registered: Collection[str], probe: Probe, ran: Ran
+) -> None:
     """Fill in the overrides of a patched graph that fired, and those that did not.
 
     Wrong are, of those that its original does not have, the ones that TensorFlow ignores where they
-    stand, and those by a key that is not `registered` in the process that runs the graph.
+    stand, and those by a key that is not `registered` in the process that runs the graph. `probe`
+    says which of those fired that TensorFlow differentiates in C++.
     """
-    graph = reasons.graph
+    hidden: list[Unfired] = []
+    for one in _sorted(before, reasons, registered, ran):
+        (hidden if one.kind == "unseen" else ran.unfired).append(one)
+    places = [(one.override.node.body.label, one.override.node.name) for one in hidden]
+    fired = probe(places) if places else ()
+    for place, unseen in zip(places, hidden, strict=True):
+        if place in fired:
+            ran.fired.append(unseen.override)
+        else:
+            ran.unfired.append(unseen)
+
+
+def _sorted(
+    before: Graph, reasons: Reasons, registered: Collection[str], ran: Ran
+) -> Iterator[Unfired]:
+    """Those that did not fire; the others are filled in."""
+    graph, passed = reasons.graph, shadowed(reasons.graph)
     known = {(one.node.body.label, one.node.name, one.key) for one in overrides(before)}
     for one in overrides(graph):
-        is_new = (one.node.body.label, one.node.name, one.key) not in known
+        place = one.node.body.label, one.node.name
+        is_new = (*place, one.key) not in known
         lacks = not one.is_function and one.key not in registered and not graph.is_object_based
         if lacks and not one.key.startswith(CUSTOM):
             says = (
                 f"nobody registers the key {one.key!r}: name the module or .py file that does with "
                 f"--import (in Python: imports=[...])"
             )
-            ran.unfired.append(Unfired(one, says, is_new, is_new))
+            yield Unfired(one, says, is_new, "ignored")
+        elif is_new and place in passed:
+            says = "has a gradient of its own, which passes it by (tf.custom_gradient)"
+            yield Unfired(one, f"{passed[place]} {says}", is_new, "idle")
         elif _has_fired(one, ran.backward.asked, graph.is_object_based):
             ran.fired.append(one)
         else:
             kind, why = reasons.why(one)
-            ran.unfired.append(Unfired(one, why, is_new, is_new and kind == "ignored"))
+            yield Unfired(one, why, is_new, kind)
 
 
 def _has_fired(one: Override, asked: Collection[Place], is_loaded: bool) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,24 @@ from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.register import register_lone_keys
 from graphpatch.runtime.running import Running, first_line, seeded_variable, variables_of
 from graphpatch.runtime.values import Values
+from graphpatch.runtime.verify import probes
+from graphpatch.runtime.verify.answers import Place
 from graphpatch.runtime.verify.seeds import own_names, set_seeds
 
 CONTEXTS = ("while_context", "cond_context")
 
 
-def imported(model: Model, graph: Graph) -> Any:
+def imported(model: Model, graph: Graph, probed: Sequence[Place] = ()) -> Any:
     """The tf.Graph of a model's graph, with its control-flow contexts.
 
-    Raises ModelError where TensorFlow does not take it, in its words.
+    The gradient functions of the `probed` ops tell when they run. Raises ModelError where
+    TensorFlow does not take it, in its words.
     """
     import tensorflow as tf
 
     meta = _meta_graph(model, graph)
     set_seeds(meta.graph_def, own_names(graph))
+    probes.put(meta.graph_def, probed)
     register_lone_keys(graph)
     with tf.Graph().as_default() as found:
         try:

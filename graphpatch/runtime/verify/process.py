@@ -33,11 +33,11 @@ SAID = 4096  # bytes of what a process that ended said last
 
 
 class Died(GraphpatchError):
-    """The process of a model ended without an answer: `name` says which, `why` how."""
+    """The process of a model ended without an answer: `why` says how."""
 
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(f"{name}: {why}")
-        self.name = name
+    def __init__(self, process: Process, why: str) -> None:
+        super().__init__(f"{process.name}: {why}")
+        self.process = process
         self.why = why
 
 
@@ -102,7 +102,7 @@ class Process:
         except (EOFError, OSError, pickle.UnpicklingError):
             why = self._last_words()
             self.close()
-            raise Died(self.name, why) from None
+            raise Died(self, why) from None
         except BaseException:
             self.close()
             raise

@@ -25,13 +25,19 @@ SAME_STRUCTURE = "same structure"
 class Unfired:
     """An override whose op was not asked for its gradient.
 
-    `is_new`: the original does not have it. `is_wrong`: TensorFlow ignores it, or cannot find it.
+    `is_new`: the original does not have it. `kind`: TensorFlow ignores it (`ignored`), its op is in
+    a function that is differentiated in C++ (`unseen`), or no gradient came to it (`idle`).
     """
 
     override: Override
     why: str
     is_new: bool
-    is_wrong: bool
+    kind: str
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the patch added it in vain, wherever gradients are taken."""
+        return self.is_new and self.kind == "ignored"
 
     def document(self) -> dict[str, Any]:
         """The override as `verify --json` prints it."""

@@ -77,6 +77,16 @@ class Side:
     def _gradients(self, sources: Sequence[str], target: str, dy: Any) -> Found:
         return cast("Found", self.process.ask("gradients", sources, target, dy))
 
+    def probed(
+        self, places: Sequence[Place], sources: Sequence[str], targets: Mapping[str, Any]
+    ) -> set[Place]:
+        """Those of these ops whose gradient functions run, asked in a new process."""
+        self.process.restart()
+        try:
+            return cast("set[Place]", self.process.ask("probed", places, sources, targets))
+        except Died:
+            return set()
+
     def sources(self) -> list[str]:
         """The tensors by which gradients are taken, where nobody names them."""
         return cast("list[str]", self.process.ask("sources"))

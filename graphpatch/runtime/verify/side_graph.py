@@ -13,7 +13,7 @@ from graphpatch.match.nearest import nearest_names
 from graphpatch.names import op_of
 from graphpatch.runtime.running import placeholders
 from graphpatch.runtime.values import GUESSES, Values
-from graphpatch.runtime.verify import outputs
+from graphpatch.runtime.verify import outputs, probes
 from graphpatch.runtime.verify.answers import Gradient, Place
 from graphpatch.runtime.verify.branches import Branches, in_functions
 from graphpatch.runtime.verify.formulas import Checked, formulas
@@ -25,7 +25,7 @@ class GraphSide:
     """A graph that was imported, with what it is fed. `named` is the model as the user names it."""
 
     def __init__(self, model: Model, graph: Graph, named: Model) -> None:
-        self.graph = graph
+        self.model, self.graph = model, graph
         self.prefix = checkpoint(named)
         self.tf_graph = imported(model, graph)
         self.running = Graphed(self.tf_graph)
@@ -135,6 +135,20 @@ class GraphSide:
         """What to feed right at these ops, so that they take the branches that they did not."""
         self._branches = self._branches or Branches(self.tf_graph)
         return self._branches.steered(self.running, names, upwards)
+
+    def probed(
+        self, places: Sequence[Place], sources: Sequence[str], targets: Mapping[str, Any]
+    ) -> set[Place]:
+        """Those of these ops whose gradient functions run; `targets` with their upstream gradient.
+
+        They are in functions that TensorFlow differentiates in C++.
+        """
+        graph = imported(self.model, self.graph, places)
+        running = Graphed(graph, self.running.feeds, self.running.variables)
+        since = probes.said()
+        for target, dy in targets.items():
+            running.gradients(sources, target, dy)
+        return probes.fired(places, since)
 
     def registered(self) -> set[str]:
         """The keys for which gradients are registered in this process."""

@@ -31,39 +31,25 @@ def verify(
     allow_unsafe_ops: bool = False,
     imports: Sequence[str] = (),
 ) -> Verification:
-    """Verify a patched model against its original.
+    """Verify a patched model against its original, each run in a process of its own.
 
-    Without TensorFlow: the patched graph is sound, and without what its rules tell it is the
-    original, node for node; each op computes what it did. Then each model runs in a process of its
-    own: forward, all outputs that both have must be bit-equal on the same sets of values; backward,
-    the result tells which gradients changed, which overrides fired, and how far formulas are from
-    numpy. The page `docs/verify.md` tells all that fails, and what cannot be seen.
+    Forward, each op must compute what it did, and all outputs be bit-equal on several sets of
+    values. Backward, the result tells which gradients changed and which overrides fired. Its
+    `verdict` is `verified`, `differs`, `not compared`, or `same structure` (`run=False`);
+    `failures` and `not_compared` say why. See docs/verify.md.
 
     Args:
         original: The model before it was patched: what `load` takes.
         patched: The model after.
-        feed: Arrays by tensor name, or a .npz file of them; other placeholders get seeded values.
+        feed: Arrays by tensor name, or a .npz file; other placeholders get seeded values.
         sources: Take gradients by these tensors. Default: by the floats that are fed.
         targets: Take gradients of these tensors. Default: of all outputs that are floats.
         run: False compares the graphs alone, which needs no TensorFlow.
         allow_unsafe_ops: Run ops too that touch files, the network or Python.
-        imports: Modules or .py files that both processes import first, as they register gradients
-            or load libraries of ops. What the calling process has registered does not count.
+        imports: Modules or .py files that both processes import first.
 
-    Returns:
-        A Verification, whose `verdict` is `verified`, `differs`, `not compared`, or, where nothing
-        was to be run, `same structure`; `failures` and `not_compared` say why.
-
-    Raises:
-        ModelError: A model cannot be read, or there is no tensor of a name.
-        UnsafeError: Running a model would do more than compute.
-        GraphpatchError: TensorFlow is missing, or an import fails.
-
-    Not for a model that is not trusted: TensorFlow runs it.
-
-    Example:
-        >>> found = graphpatch.verify("model.pb", "model.patched.pb")
-        >>> assert found.ok, found.failures + found.not_compared
+    Raises ModelError (a file, a name), UnsafeError, GraphpatchError where TensorFlow is missing.
+    Not for a model that is not trusted. Example: `graphpatch.verify("a.pb", "a.patched.pb").ok`
     """
     one, other = _taken("original", original), _taken("patched", patched)
     ends = several(sources), several(targets)

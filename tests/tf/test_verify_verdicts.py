@@ -1,0 +1,245 @@
+"""`verify` says "verified" of what it compared alone: verdicts, values, branches, settings."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphpatch
+from graphpatch.runtime.verify.value_sets import value_sets
+from tests.tf.consumer import save
+
+pytest.importorskip("tensorflow")
+
+GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+
+
+def patched(path: Path, *rules: Any) -> Path:
+    target = path.with_name(f"patched_{path.name}")
+    graphpatch.apply(list(rules), graphpatch.load(path)).model.save(target)
+    return target
+
+
+def test_an_output_that_no_patch_reaches_is_not_a_verification(tmp_path: Path) -> None:
+    """An estimator's graph: what can be run is global_step alone, which no rule touches."""
+
+    def build() -> None:
+        import tensorflow as tf
+
+        tf1 = tf.compat.v1
+        queue = tf1.FIFOQueue(1, [tf.float32], [[4]], name="queue")
+        tf.sigmoid(tf.nn.relu(queue.dequeue(), "relu"), "y")
+        step = tf1.get_variable(
+            "global_step", [], tf.int64, tf1.zeros_initializer, use_resource=False
+        )
+        tf.identity(step, "global_step/read_value")
+        queue.close()
+
+    path = save(build, tmp_path / "model.pb")
+    found = graphpatch.verify(path, patched(path, GUIDED))
+    assert (found.verdict, found.ok, found.failures) == ("not compared", False, [])
+    assert "forward: no tensor was compared that is computed of 'relu'" in found.not_compared
+    assert any("override of" in one and "did not fire" in one for one in found.not_compared)
+
+
+def test_an_override_behind_another_is_not_verified(tmp_path: Path) -> None:
+    """tf.nn.swish: the IdentityN's own gradient carries past the Mul."""
+
+    def build() -> None:
+        import tensorflow as tf
+
+        x = tf.compat.v1.placeholder(tf.float32, [4], "x")
+        tf.identity(tf.nn.swish(x), "y")
+
+    gradient = {"override_gradient": {"formula": ["dy * 3", "dy * 3"]}}
+    path = save(build, tmp_path / "model.pb")
+    target = patched(path, {"match": {"op": "Mul"}, "patch": gradient})
+    found = graphpatch.verify(path, target)
+    assert found.verdict == "not compared"
+    [graph] = found.document()["graphs"]
+    assert {one["op"] for one in graph["overrides"]["not_fired"]} >= {"mul", "mul_1"}
+    assert any(
+        "IdentityN 'IdentityN' has a gradient of its own" in one for one in found.not_compared
+    )
+
+
+def test_a_formula_with_null_is_compared(tmp_path: Path) -> None:
+    def build() -> None:
+        import tensorflow as tf
+
+        x = tf.compat.v1.placeholder(tf.float32, [4], "x")
+        w = tf.compat.v1.placeholder(tf.float32, [4], "w")
+        tf.multiply(x, w, "y")
+
+    gradient = {"override_gradient": {"formula": ["dy * x1", None]}}
+    path = save(build, tmp_path / "model.pb")
+    rule = {"match": {"op": "Mul"}, "patch": gradient, "emit": "function"}
+    found = graphpatch.verify(path, patched(path, rule))
+    assert (found.verdict, found.not_compared) == ("verified", [])
+    [graph] = found.document()["graphs"]
+    [formula] = graph["formulas"]
+    assert formula["max_error"] == 0
+    assert graph["settings"]["onednn"] is False
+    assert graph["settings"]["tensorflow"]
+    assert {"negated", "zeros", "huge", "infinite", "NaN"} <= set(
+        graph["settings"]["sets_of_values"]
+    )
+
+
+def test_what_positive_values_hide_is_found(tmp_path: Path) -> None:
+    """Relu and a Relu of a branch that positive feeds do not show; `feed` keeps all inputs > 0."""
+
+    def build() -> None:
+        import tensorflow as tf
+
+        x = tf.compat.v1.placeholder(tf.float32, [3], "x")
+        tf.nn.relu(tf.abs(x) + 1.0, "relu")
+        tf.cond(tf.reduce_sum(x) > -1e30, lambda: x, lambda: -x)
+
+    path = save(build, tmp_path / "model.pb")
+    found = graphpatch.verify(path, path, feed={"x": np.array([1, 2, 3], np.float32)})
+    [graph] = found.document()["graphs"]
+    assert graph["branches"]["watched"] >= 2
+    assert graph["branches"]["reached_by_inputs"] < graph["branches"]["reached"]
+    assert "at activations" in [one["values"] for one in graph["forward"]["sets"]]
+
+    import tensorflow as tf
+
+    message = tf.compat.v1.GraphDef.FromString(path.read_bytes())
+    [relu] = [node for node in message.node if node.name == "relu"]
+    relu.op = "Elu"
+    other = tmp_path / "other.pb"
+    other.write_bytes(message.SerializeToString())
+    found = graphpatch.verify(path, other, feed={"x": np.array([1, 2, 3], np.float32)})
+    assert found.verdict == "differs"
+    assert any("Relu -> Elu" in one for one in found.failures)
+    assert any("forward: relu:0: " in one and "activations" in one for one in found.failures)
+
+
+def test_a_tensorflow_that_aborts_takes_its_process_alone(tmp_path: Path) -> None:
+    """`Abort` ends the process of whoever runs it."""
+
+    def build() -> None:
+        import tensorflow as tf
+
+        x = tf.compat.v1.placeholder(tf.float32, [2], "x")
+        with tf.control_dependencies([tf.raw_ops.Abort(error_msg="the end")]):
+            tf.identity(tf.nn.relu(x), "y")
+
+    path = save(build, tmp_path / "model.pb")
+    found = graphpatch.verify(path, path, allow_unsafe_ops=True)
+    assert (found.verdict, found.failures) == ("not compared", [])
+    assert "TensorFlow ended the process that ran it, by SIGABRT" in found.not_compared[0]
+    assert "the end" in found.not_compared[0]
+
+
+def test_loops_and_branches_of_tf2_are_run(tmp_path: Path) -> None:
+    """Each rewrites the same functions as it is differentiated."""
+
+    def build() -> None:
+        import tensorflow as tf
+
+        x = tf.compat.v1.placeholder(tf.float32, [3, 3], "x")
+        y = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.nn.relu(x), lambda: tf.tanh(x))
+        z = tf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, tf.nn.relu(a) * 0.5), [0, y])[1]
+        tf.identity(tf.matmul(y, z), "one")
+        tf.identity(tf.reduce_sum(z), "two")
+
+    path = save(build, tmp_path / "model.pb")
+    rules = [GUIDED, {"match": {"op": "MatMul"}, "patch": {"filter_gradient": "reverse"}}]
+    found = graphpatch.verify(path, patched(path, *rules))
+    assert found.failures == []
+    assert [one for one in found.not_compared if "did not fire" not in one] == []
+
+
+def test_what_the_caller_imported_does_not_count(tmp_path: Path) -> None:
+    """Settings are those of the processes that run the models, whoever imported TensorFlow."""
+
+    def build() -> None:
+        import tensorflow as tf
+
+        tf.nn.relu(tf.compat.v1.placeholder(tf.float32, [2], "x"), "y")
+
+    path = save(build, tmp_path / "model.pb")
+    program = (
+        "import os, sys, json; os.environ.pop('TF_ENABLE_ONEDNN_OPTS', None)\n"
+        "import graphpatch\n"
+        "found = graphpatch.verify(sys.argv[1], sys.argv[1])\n"
+        "assert 'tensorflow' not in sys.modules\n"
+        "[graph] = found.document()['graphs']\n"
+        "print(json.dumps([found.verdict, graph['settings']['onednn']]))\n"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == ["verified", False]
+
+
+def test_sets_of_values_are_made_of_what_is_seeded_alone() -> None:
+    seeded = {"x": np.array([1, -2, 3, 4], np.float32), "k": np.array([0, 1]), "s": np.array(["a"])}
+    found = dict(value_sets(seeded, {"k"}))
+    assert list(found) == ["negated", "zeros", "small", "large", "huge", "infinite", "NaN"]
+    assert found["negated"]["x"].tolist() == [-1, 2, -3, -4]
+    assert found["negated"]["k"] is seeded["k"]
+    assert np.isinf(found["infinite"]["x"]).tolist() == [True, True, False, True]
+    assert np.isnan(found["NaN"]["x"]).tolist() == [True, False, False, True]
+    assert found["huge"]["x"].dtype == np.float32
+    assert dict(value_sets(seeded, set(seeded))) == {}
+
+
+def test_an_override_that_fires_in_c_plus_plus_is_seen(tmp_path: Path) -> None:
+    """A Session differentiates the body of a PartitionedCall without asking Python."""
+
+    def build() -> None:
+        import tensorflow as tf
+
+        @tf.function
+        def inner(x: Any) -> Any:
+            return tf.nn.relu(x) * 2.0, tf.nn.relu(-x)
+
+        tf.identity(inner(tf.compat.v1.placeholder(tf.float32, [4], "x"))[0], "y")
+
+    path = save(build, tmp_path / "model.pb")
+    found = graphpatch.verify(path, patched(path, GUIDED))
+    [graph] = found.document()["graphs"]
+    fired = [one["op"] for one in graph["overrides"]["fired"]]
+    assert len(fired) == 2
+    assert found.verdict == "verified"
+
+
+def test_a_file_that_grappler_optimised_is_never_verified(tmp_path: Path) -> None:
+    """Grappler inlines the call: guided_relu is silently TensorFlow's own gradient again."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+    from tensorflow.python.grappler import tf_optimizer
+
+    def build() -> None:
+        x = tf.compat.v1.placeholder(tf.float32, [2, 3], "x")
+        tf.identity(tf.nn.relu(x, "relu") * 2.0, "y")
+
+    path = save(build, tmp_path / "model.pb")
+    whole = patched(path, {**GUIDED, "name": "guided"})
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(
+            tf.compat.v1.GraphDef.FromString(whole.read_bytes()), name=""
+        )
+        fetch = graph.get_tensor_by_name("y:0")
+        meta = tf.compat.v1.train.export_meta_graph(graph=graph)
+    ends = meta_graph_pb2.CollectionDef()
+    ends.node_list.value.append(fetch.name)
+    meta.collection_def["train_op"].CopyFrom(ends)
+    config = config_pb2.ConfigProto()
+    config.graph_options.rewrite_options.min_graph_nodes = -1
+    optimised = tmp_path / "optimised.pb"
+    optimised.write_bytes(tf_optimizer.OptimizeGraph(config, meta).SerializeToString())
+    for one in (whole, path):
+        found = graphpatch.verify(one, optimised, run=False)
+        assert found.verdict == "differs"
+    gone = "the gradients of rule 'guided' are gone at 1 of 1 ops (relu)"
+    told = graphpatch.verify(whole, optimised, run=False).failures
+    assert any(gone in one for one in told)
