@@ -15,8 +15,10 @@ from graphpatch.graph.graph import Graph
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import Found, find
 from graphpatch.match.spec import WHOLE
-from graphpatch.patches import JointPatch, WholePatch
+from graphpatch.patches import JointPatch, NotedPatch, WholePatch
 from graphpatch.patches.group import grouped
+from graphpatch.patches.hidden import refuse_hidden
+from graphpatch.patches.order import refuse_ambiguous
 from graphpatch.patches.reach import refuse_shadowed
 from graphpatch.rules import Rule
 
@@ -54,6 +56,8 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
         if not isinstance(rule.patch, JointPatch):
             for node in nodes:
                 refuse_shadowed(node)
+        for _, one in found:
+            refuse_hidden(one.nodes)
         rule.patch.check(nodes)
     return found
 
@@ -63,7 +67,8 @@ def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Step:
     step = Step(rule.author.rule)
     with named(rule):
         for graph, one in found:
-            step.matches.extend(entries(one, graph.label if len(found) > 1 else None))
+            tag = graph.label if len(found) > 1 else None
+            step.matches.extend(entries(one, tag, rule.on == (WHOLE,)))
             _patch(rule, graph, one, step)
     return step
 
@@ -80,6 +85,9 @@ def named(rule: Rule) -> Iterator[None]:
 def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
     editor = Editor(graph, rule.author)
     dropped = left_out(rule.author.rule, found)  # as the ops are called before they are patched
+    if rule.on != (WHOLE,):
+        for text in rule.patch.notes(found.nodes) if isinstance(rule.patch, NotedPatch) else ():
+            editor.note(text)
     if rule.on == (WHOLE,):
         _patch_whole(rule, found, editor)
     elif isinstance(rule.patch, JointPatch):
@@ -110,22 +118,31 @@ def _patch_whole(rule: Rule, found: Found, editor: Editor) -> None:
     if not isinstance(rule.patch, WholePatch):
         raise PatchError(f'"on": "{WHOLE}" goes with override_gradient and surrogate_gradient')
     # All before the first is patched: a match is of the graph as it was.
-    groups = [grouped(kept.binding.nodes, kept.binding.inputs) for kept in found.kept]
+    groups = []
+    for kept in found.kept:
+        binding = kept.binding
+        groups.append(grouped(binding.nodes, binding.inputs, binding.tensors))
+        refuse_ambiguous(rule.patch, groups[-1], kept.orders)
     for group in groups:
         editor.patched = group.last.name
         rule.patch.rewrite_whole(group, editor)
 
 
-def entries(found: Found, tags: str | None) -> list[dict[str, Any]]:
-    """What was matched, as the report lists it: the op, and where a pattern has it its captures."""
-    captures = found.captures()
-    return [_entry(node, tags, captures.get(node)) for node in found.nodes]
+def entries(found: Found, tags: str | None, with_reads: bool = True) -> list[dict[str, Any]]:
+    """What was matched, as the report lists it: the op, and where a pattern has it its captures.
+
+    `with_reads`: and what the match reads from outside, which a formula calls x0, x1, ...
+    """
+    captures, reads = found.captures(), found.reads() if with_reads else {}
+    return [_entry(node, tags, captures.get(node), reads.get(node, {})) for node in found.nodes]
 
 
-def _entry(node: Node, tags: str | None, captures: dict[str, str] | None) -> dict[str, Any]:
+def _entry(
+    node: Node, tags: str | None, captures: dict[str, str] | None, reads: dict[str, Any]
+) -> dict[str, Any]:
     entry: dict[str, Any] = {"body": node.body.label, "op": node.name, "type": node.op}
     if captures is not None:
-        entry["captures"] = captures
+        entry |= {"captures": captures, **reads}
     return entry if tags is None else {**entry, "graph": tags}
 
 

@@ -1,4 +1,7 @@
-"""Print how often `graphpatch doctor` foretells what TensorFlow does, over all real models.
+"""Print how often `graphpatch doctor` foretells what TensorFlow does, over a folder of models.
+
+Default: the real models. A rate says something of models that nobody looked at while doctor was
+made: `scripts/models/build_random.py` builds such ones, and --folder takes any.
 
 Every pair of a placeholder and an output of each model (of its first parameters, where it has no
 placeholder) is asked of both. They agree where doctor says that the gradient flows and
@@ -17,7 +20,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -88,21 +91,33 @@ def report(found: Mapping[str, Agreement]) -> Iterator[str]:
     yield f"not connected: {sum(one.apart for one in found.values())}"
     idle = sum(not one.pairs and not one.refused for one in found.values())
     yield f"{sum(bool(one.refused) for one in found.values())} models refused, {idle} without pairs"
-    with_pairs = sum(one.pairs > 0 for one in found.values())
-    agreeing = sum(one.agreeing for one in found.values())
-    pairs = sum(one.pairs for one in found.values())
-    yield f"{agreeing} of {pairs} pairs agree, in {with_pairs} of {len(found)} models"
+    sets: dict[str, list[Agreement]] = {}
+    for name, one in found.items():
+        sets.setdefault(str(Path(name).parent), []).append(one)
+    if len(sets) > 1:
+        yield from (f"{name}: {rate(some)}" for name, some in sorted(sets.items()))
+    yield rate(found.values())
+
+
+def rate(some: Collection[Agreement]) -> str:
+    """How many of the pairs of some models agree."""
+    with_pairs = sum(one.pairs > 0 for one in some)
+    agreeing, pairs = sum(one.agreeing for one in some), sum(one.pairs for one in some)
+    return f"{agreeing} of {pairs} pairs agree, in {with_pairs} of {len(some)} models"
 
 
 def main() -> int:
     """Ask, print, and say by the exit code whether they agree."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, help="of models; each folder in it is a set")
     parser.add_argument("--seconds", type=float, default=300.0, help="for each model")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--only", nargs="*", default=[], help="models whose name holds these")
     parser.add_argument("--no-control-flow-v2", action="store_true")
     parser.add_argument("--fix", action="store_true", help="ask what flows after doctor --fix")
     arguments = parser.parse_args()
+    if arguments.folder:
+        os.environ["GRAPHPATCH_MODELS"] = str(arguments.folder)  # of the processes that ask, too
     begun, found = time.monotonic(), {}
     for name, one in answers(arguments):
         reasons = [one] if isinstance(one, str) else []

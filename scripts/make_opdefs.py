@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from shape_trials import measure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     Row = dict[str, Any]
 
@@ -72,15 +72,15 @@ def gradient_state(name: str) -> str:
         return "missing"
 
 
-def measure_apart(ops: Sequence[Any]) -> dict[str, Row]:
-    """`measure` for each op, in child processes: some shape functions crash on odd shapes."""
+def measure_apart(ops: Sequence[Any], ask: Callable[[Any], Row]) -> dict[str, Row]:
+    """`ask` for each op, in child processes: some shape functions crash on odd shapes."""
     found: dict[str, Row] = {}
     while len(found) < len(ops):
         rest = ops[len(found) :]
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
-            measure_into(writer, rest)
+            measure_into(writer, rest, ask)
         os.close(writer)
         with os.fdopen(reader) as lines:
             found.update({op.name: json.loads(line) for op, line in zip(rest, lines)})
@@ -94,11 +94,11 @@ def measure_apart(ops: Sequence[Any]) -> dict[str, Row]:
     return found
 
 
-def measure_into(writer: int, ops: Sequence[Any]) -> NoReturn:
+def measure_into(writer: int, ops: Sequence[Any], ask: Callable[[Any], Row]) -> NoReturn:
     """The child's part: one line of JSON for each op."""
     try:
         for op in ops:
-            os.write(writer, json.dumps(measure(op)).encode() + b"\n")
+            os.write(writer, json.dumps(ask(op)).encode() + b"\n")
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -111,7 +111,7 @@ def describe_all() -> Row:
 
     import_everything()
     ops = registered_ops()
-    rows = measure_apart(ops)
+    rows = measure_apart(ops, measure)
     for op in ops:
         rows[op.name]["gradient"] = gradient_state(op.name)
         rows[op.name]["proto"] = base64.b64encode(op.SerializeToString()).decode()

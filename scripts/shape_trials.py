@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     Shape = tuple[int, ...]
+    AnyShape = Sequence[int | None] | None
     Attrs = dict[str, Any]
 
 SHAPES: Sequence[Shape] = ((), (3,), (3, 5), (2, 3, 5, 7))
@@ -69,7 +70,7 @@ class Input:
     def __init__(self, group: str, dtype: int, is_ref: bool, in_list: bool) -> None:
         self.group, self.dtype, self.is_ref, self.in_list = group, dtype, is_ref, in_list
 
-    def tensor(self, shape: Shape) -> Any:
+    def tensor(self, shape: AnyShape) -> Any:
         """A placeholder, or a variable where the op wants a reference."""
         import tensorflow as tf
 

@@ -24,6 +24,7 @@ ROOMS = (
     "opdefs",
     "graph",
     "formats",
+    "differentiation",
     "match",
     "gradients",
     "patches",

@@ -9,12 +9,12 @@ import networkx as nx
 
 from graphpatch import names
 from graphpatch.analysis.ways import START, Ways, find_tensor, ways
+from graphpatch.differentiation import flow, frames
 from graphpatch.errors import CutError, ModelError
 from graphpatch.graph.body import Body
 from graphpatch.graph.control_flow import inside_control_flow
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import downstream, upstream
-from graphpatch.patches import flow
 
 MOST = 6  # tensors of a way that are shown at either end
 FAR = 1 << 40  # what a tensor costs before its distance counts: fewer tensors come first
@@ -107,7 +107,7 @@ def _unfit(body: Body, tensor: str, inside: Collection[int]) -> str:
 
 def in_frames(body: Body) -> frozenset[int]:
     """The ops of a v1 loop or branch, from its Enters and Switches to before its end."""
-    switches = (body.by_type.get(op, ()) for op in flow.SWITCHES)
+    switches = (body.by_type.get(op, ()) for op in frames.SWITCHES)
     return inside_control_flow(body).union(*switches)
 
 

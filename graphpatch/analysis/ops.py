@@ -7,17 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphpatch import names, opdefs
+from graphpatch.differentiation import flow
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.nearest import MOST, nearest_names
-
-# Step functions: TensorFlow registers a gradient for them, and it is None, or zeros.
-GIVES = {
-    **dict.fromkeys(("Ceil", "Floor", "FloorDiv", "Rint", "Round", "TruncateDiv"), "none"),
-    "Sign": "zero",
-}
 
 
 def count_types(model: Model) -> dict[str, int]:
@@ -105,7 +100,8 @@ def gradient(node: Node) -> dict[str, str]:
         function = node.body.library.gradients.get(node.op)
         return {**found, "function": function} if function else found
     state = type_gradient(node.opdef)
-    return {"state": state, **({"gives": GIVES[node.op]} if node.op in GIVES else {})}
+    gives = flow.gives(node.op) if state == "stock" else ""
+    return {"state": state, **({"gives": gives} if gives else {})}
 
 
 def type_gradient(known: opdefs.OpDef | None) -> str:

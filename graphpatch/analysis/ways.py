@@ -7,26 +7,16 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from graphpatch import names, opdefs
-from graphpatch.analysis.ops import GIVES, type_gradient
+from graphpatch import names
+from graphpatch.differentiation import flow
 from graphpatch.errors import CutError, ModelError, did_you_mean
-from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import readers_of, tensor_named, upstream
 from graphpatch.names import TensorName
-from graphpatch.patches import flow
 
 START = "^"  # before all tensors that the gradient is asked at; no tensor is named so
 SHOWN = 3
-
-# Inputs of a float dtype for which the registered gradient is None all the same, by op type.
-MEAN_AND_VARIANCE = frozenset({3, 4})
-NO_GRADIENT = {
-    "FusedBatchNorm": MEAN_AND_VARIANCE,
-    "FusedBatchNormV2": MEAN_AND_VARIANCE,
-    "FusedBatchNormV3": MEAN_AND_VARIANCE,
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,24 +97,9 @@ def _given(body: Body, tensor: str, before: bytearray) -> Iterator[tuple[Node, s
     """The tensors to which a differentiable edge leads, with the op that it leads through."""
     for index, slot in readers_of(body, _name(tensor)):
         node = Node(body, index)
-        if before[index] and not stops(node, slot):
+        if before[index] and not flow.is_none(node, slot):
             for output in _differentiable_outputs(node):
                 yield node, f"{node.name}:{output}"
-
-
-def stops(node: Node, slot: int) -> bool:
-    """Whether the gradient that TensorFlow registers gives nothing for this input of an op."""
-    key = node.attr(OVERRIDE)
-    if key is not None:
-        named = key.s.decode(errors="backslashreplace")
-        return named != node.op and opdefs.lookup(named) is not None and _is_none(node, named)
-    return _is_none(node, node.op) or slot in NO_GRADIENT.get(node.op, ())
-
-
-def _is_none(node: Node, op_type: str) -> bool:
-    known = node.body.library.opdef(op_type)
-    none = op_type == "StopGradient" or GIVES.get(op_type) == "none"
-    return none or type_gradient(known) == "none"
 
 
 def _differentiable_outputs(node: Node) -> list[int]:
@@ -169,4 +144,4 @@ def _blocked(body: Body, tensor: str, loss: str, before: bytearray, edges: nx.Di
 
 
 def _outputs_after(node: Node, slot: int) -> list[int]:
-    return [] if stops(node, slot) else _differentiable_outputs(node)
+    return [] if flow.is_none(node, slot) else _differentiable_outputs(node)

@@ -16,6 +16,7 @@ from graphpatch.formats import load
 from graphpatch.formats.output import write_file
 from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import Match
+from graphpatch.patches.group import reading
 from graphpatch.rules import load_rules
 
 TYPED = ("op", "name", "pattern")
@@ -86,5 +87,8 @@ def _text(matched: Matched) -> str:
 
 def _match(one: dict[str, Any]) -> str:
     place = "" if one["body"] == "main" else f"  in function {one['body']}"
-    captures = [f"{name} is {op}" for name, op in one.get("captures", {}).items()]
-    return f"{one['type']} {one['op']}{place}" + (f"  ({', '.join(captures)})" if captures else "")
+    told = [f"{name} is {op}" for name, op in one.get("captures", {}).items()]
+    text = f"{one['type']} {one['op']}{place}" + (f"  ({', '.join(told)})" if told else "")
+    if one.get("inputs"):
+        text += f"\n    {reading(list(one['inputs'].values()), one['tensors'])}"
+    return text

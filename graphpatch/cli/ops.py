@@ -9,6 +9,7 @@ import click
 
 from graphpatch.analysis import ops
 from graphpatch.cli.progress import bar
+from graphpatch.differentiation import flow
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
 from graphpatch.graph.check import check, foreign
@@ -68,7 +69,7 @@ def _print_types(model: Model) -> None:
     click.echo(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
     width = max(map(len, counts), default=0)
     for op, count in counts.items():
-        words = _own(ops.type_gradient(model.graphs[0].library.opdef(op)), ops.GIVES.get(op, ""))
+        words = _own(ops.type_gradient(model.graphs[0].library.opdef(op)), flow.gives(op))
         click.echo(f"{count:8}  {op:{width}}  {words}")
 
 

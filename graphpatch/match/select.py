@@ -44,6 +44,21 @@ class Found:
             for node in one.nodes
         }
 
+    def reads(self) -> dict[Node, dict[str, dict[str, str]]]:
+        """Of each op that a pattern brought: the tensors that its match reads from outside.
+
+        `inputs` are x0, x1, ... of a formula for the match as one op, `tensors` those that the
+        pattern names.
+        """
+        return {
+            node: {
+                "inputs": {f"x{place}": one for place, one in enumerate(kept.binding.inputs)},
+                "tensors": kept.binding.tensors,
+            }
+            for kept in self.kept
+            for node in kept.nodes
+        }
+
 
 def select(graph: Graph, match: Match) -> list[Node]:
     """The ops that a match means: bodies in the file's order, ops in their body's order.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
@@ -39,6 +39,14 @@ class JointPatch(Protocol):
 
     def rewrite_all(self, nodes: Sequence[Node], editor: Editor) -> None:
         """Change them, or raise PatchError; ops that no gradient reaches any more are its own."""
+
+
+@runtime_checkable
+class NotedPatch(Protocol):
+    """A patch that has something to say of the ops that it goes to, as they are before it."""
+
+    def notes(self, nodes: Sequence[Node]) -> Iterable[str]:
+        """What the report is to say."""
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

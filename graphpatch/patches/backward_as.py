@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphpatch import names
+from graphpatch.differentiation.flow import lets_through
 from graphpatch.errors import PatchError, did_you_mean
 from graphpatch.graph import provenance, topology
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow
 from graphpatch.patches.clean import Way
-from graphpatch.patches.ends import Ends, all_ends, is_differentiable, left, notes
+from graphpatch.patches.ends import Ends, all_ends, left, notes
 from graphpatch.patches.function_carrier import refuse_boundary
 from graphpatch.patches.join import Counted, join, refuse_in_part
 from graphpatch.patches.reach import check_reached, refuse_shadowed
@@ -93,7 +94,7 @@ class BackwardAs:
             arg = flow.outputs(node)[output]
             if not flow.carries(arg):
                 raise PatchError(f'"until": {text} {flow.why_not(arg)}')
-            if not is_differentiable(node):
+            if not lets_through(node):
                 raise PatchError(f'"until": no gradient flows back through {node}')
             if output not in found.setdefault(node, []):
                 found[node].append(output)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphpatch import names
+from graphpatch.differentiation.flow import lets_through
 from graphpatch.graph import topology
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import uses
@@ -34,7 +35,7 @@ def all_ends(way: Way) -> Ends:
     """The outputs of the body: of the main graph, float tensors that no other is made of."""
     found: Ends = {}
     for node in way.body:
-        if way.holds(node) and is_differentiable(node):
+        if way.holds(node) and lets_through(node):
             outputs = [n for n, arg in enumerate(node.outputs or ()) if flow.carries(arg)]
             ending = [output for output in outputs if _is_end(node, output)]
             if ending:
@@ -46,18 +47,13 @@ def _is_end(node: Node, output: int) -> bool:
     body = node.body
     if not body.is_main:
         return names.parse(node.tensor(output)) in map(names.parse, body.ret.values())
-    return not any(_gives_on(reader) for reader, _ in uses(node, output))
+    return not any(gives_on(reader) for reader, _ in uses(node, output))
 
 
-def _gives_on(node: Node) -> bool:
+def gives_on(node: Node) -> bool:
     """Whether a float tensor is made of what the op reads, and gradients flow back through it."""
     flat = node.outputs
-    return is_differentiable(node) and (flat is None or any(map(flow.is_asked_for, flat)))
-
-
-def is_differentiable(node: Node) -> bool:
-    """Whether TensorFlow lets gradients flow through an op."""
-    return node.opdef is None or node.opdef.gradient != "none"
+    return lets_through(node) and (flat is None or any(map(flow.is_asked_for, flat)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +100,7 @@ def _outside(node: Node, region: Mapping[int, Node]) -> str | None:
     body = node.body
     for index, slot in body.readers.get(node.name, ()):
         reader, is_data = Node(body, index), not body.heads.inputs[index][slot].startswith("^")
-        if is_data and index not in region and _gives_on(reader):
+        if is_data and index not in region and gives_on(reader):
             return str(reader)
     return "" if any(names.op_of(text) == node.name for text in body.ret.values()) else None
 
@@ -116,12 +112,12 @@ def noisy_after(way: Way, ends: Ends, dead: Collection[Node]) -> Node | None:
     clean = {node.index for node in (*dead, *ends)}
     for index, mark in enumerate(marks):
         node = Node(way.body, index)
-        if mark and index not in clean and _gives_on(node) and not _is_linear(node, marks, ends):
+        if mark and index not in clean and gives_on(node) and not is_linear(node, marks, ends):
             return node
     return None
 
 
-def _is_linear(node: Node, marks: bytearray, ends: Ends) -> bool:
+def is_linear(node: Node, marks: bytearray, ends: Ends) -> bool:
     """Whether what flows back through an op does not hang on the noisy tensors that it reads."""
     if node.op in LINEAR:
         return True

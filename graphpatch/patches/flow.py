@@ -4,41 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphpatch.dtypes import DIFFERENTIABLE
+from graphpatch.differentiation.flow import carries as carries
+from graphpatch.differentiation.flow import is_asked_for as is_asked_for
+from graphpatch.differentiation.flow import why_not as why_not
+from graphpatch.differentiation.frames import BOUNDARIES as BOUNDARIES
+from graphpatch.differentiation.frames import ENDS as ENDS
+from graphpatch.differentiation.frames import ENTERS as ENTERS
+from graphpatch.differentiation.frames import EXITS as EXITS
+from graphpatch.differentiation.frames import FED as FED
+from graphpatch.differentiation.frames import FIXED as FIXED
+from graphpatch.differentiation.frames import JOINS as JOINS
+from graphpatch.differentiation.frames import MERGES as MERGES
+from graphpatch.differentiation.frames import SWITCHES as SWITCHES
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.opdefs import FlatArg
-
-# Ops whose value comes from outside the graph: whoever feeds them, or asks for the gradient at
-# them, goes by their name, so the name stays with them.
-FED = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
-
-# Ops that TensorFlow accepts only where they stand, next to the ops they belong to.
-FIXED = frozenset({"NextIteration", "RefNextIteration", "LoopCond"})
-MERGES = frozenset({"Merge", "RefMerge"})
-JOINS = MERGES | {"Switch", "RefSwitch"}
-ENTERS = frozenset({"Enter", "RefEnter"})
-EXITS = frozenset({"Exit", "RefExit"})
-
-# Ops that leave all outputs but one dead: what reads two of them is dead, too.
-SWITCHES = frozenset({"Switch", "RefSwitch", "_SwitchN"})
-
-# Where a loop or branch ends; ops that lead into or out of one.
-ENDS = EXITS | MERGES
-BOUNDARIES = ENTERS | ENDS | SWITCHES | FIXED
-
-
-def carries(arg: FlatArg) -> bool:
-    """Whether gradients flow through a tensor: a float or complex one that is no reference."""
-    return arg.dtype in DIFFERENTIABLE and not arg.is_ref
-
-
-def is_asked_for(arg: FlatArg) -> bool:
-    """Whether TensorFlow may ask an op that gives this tensor for its gradient.
-
-    A reference counts as what it refers to, the handle of a variable or list as what it holds.
-    """
-    return arg.dtype is None or arg.dtype in DIFFERENTIABLE | {"resource", "variant"}
 
 
 def outputs(node: Node) -> list[FlatArg]:
@@ -60,15 +40,6 @@ def numbered(args: Sequence[FlatArg]) -> str:
 def is_source(node: Node) -> bool:
     """Whether the op's value comes from outside: nothing lies before it that a gradient reaches."""
     return node.op in FED or not node.data_inputs
-
-
-def why_not(arg: FlatArg) -> str:
-    """Why nothing flows back through a tensor."""
-    if arg.is_ref:
-        return f"is a reference to a variable ({arg.dtype}_ref): patch the op that reads it"
-    if arg.dtype is None:
-        return "has a dtype that the NodeDef does not tell"
-    return f"is {arg.dtype}, which carries no gradient"
 
 
 def _known(node: Node, flat: list[FlatArg] | None, which: str) -> list[FlatArg]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from graphpatch import names
 from graphpatch.errors import PatchError
@@ -20,21 +20,40 @@ class Group:
 
     `last` is the op whose outputs are the group's. `slots` are the places where the group reads
     from outside, one for each tensor (an op of the group, and which of its inputs), `args` what
-    these tensors are.
+    these tensors are; `named` has them as they were called when the group was found, and
+    `captures` what the pattern calls some of them.
     """
 
     nodes: tuple[Node, ...]
     last: Node
     slots: tuple[tuple[Node, int], ...]
     args: tuple[FlatArg, ...]
+    named: tuple[str, ...] = ()
+    captures: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def reads(self) -> list[str]:
         """The tensors from outside as they are spelled now, whatever was patched before."""
         return [node.data_inputs[slot] for node, slot in self.slots]
 
+    def reading(self) -> str:
+        """What x0, x1, ... are, for a message."""
+        return f"the match {reading(self.named, self.captures)}"
 
-def grouped(nodes: Sequence[Node], reads: Sequence[str]) -> Group:
+
+def reading(reads: Sequence[str], captures: Mapping[str, str]) -> str:
+    """What the tensors that a match reads from outside are called: "reads 2: x0 = x, x1 = w".
+
+    `captures` has, by the name in the pattern, a tensor.
+    """
+    names = {tensor: name for name, tensor in captures.items()}
+    listed = [f"x{place} = {names.get(one, one)}" for place, one in enumerate(reads)]
+    return f"reads {len(reads)}" + (f": {', '.join(listed)}" if reads else "")
+
+
+def grouped(
+    nodes: Sequence[Node], reads: Sequence[str], captures: Mapping[str, str] | None = None
+) -> Group:
     """The ops as one op, which reads these tensors from outside.
 
     Raises PatchError where they have not one last op, where one is a source of gradients or a
@@ -52,7 +71,8 @@ def grouped(nodes: Sequence[Node], reads: Sequence[str]) -> Group:
         for slot, text in enumerate(node.data_inputs):
             places.setdefault(str(names.parse(text)), (node, slot))
     slots = tuple(places[str(names.parse(text))] for text in reads)
-    return Group(tuple(nodes), last, slots, tuple(flow.inputs(node)[slot] for node, slot in slots))
+    args = tuple(flow.inputs(node)[slot] for node, slot in slots)
+    return Group(tuple(nodes), last, slots, args, tuple(reads), captures or {})
 
 
 def _last(nodes: Sequence[Node], inside: set[str]) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphpatch.gradients.spec import Named
@@ -11,6 +11,7 @@ from graphpatch.graph.edit import Editor
 from graphpatch.patches import at
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.inline import typed
+from graphpatch.patches.noise import noise_notes
 from graphpatch.patches.place import place_of
 
 
@@ -30,6 +31,10 @@ class StopGradient:
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where nothing flows back there anyway."""
         at.check(nodes, self.at)
+
+    def notes(self, nodes: Sequence[Node]) -> Iterator[str]:
+        """That what follows takes its gradient at a noisy value, where it does."""
+        return noise_notes(nodes, at_inputs=self.at.startswith("input"))
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Stop what flows back through one op."""

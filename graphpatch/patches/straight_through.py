@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from graphpatch.errors import PatchError
@@ -12,6 +12,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
 from graphpatch.patches.join import Counted, join
+from graphpatch.patches.noise import noise_notes
 from graphpatch.patches.place import place_of
 
 
@@ -29,6 +30,10 @@ class StraightThrough:
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Every op can be asked; what is no identity in shape is refused by `rewrite`."""
+
+    def notes(self, nodes: Sequence[Node]) -> Iterator[str]:
+        """That what follows takes its gradient at a noisy value, where it does."""
+        return noise_notes(nodes)
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Let one op count as the identity of its input."""

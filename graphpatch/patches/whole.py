@@ -41,7 +41,8 @@ def _functions(gradient: Named | Written | Python, group: Group, editor: Editor)
     try:
         check(gradient.formula, signature)
     except (FormulaError, ValueError) as error:
-        raise PatchError(f"the match that ends in {group.last}: {error}") from error
+        text = f"the match that ends in {group.last}: {error}; {group.reading()}"
+        raise PatchError(text) from error
     return function_carrier.computed_functions(gradient, signature, kept, editor)
 
 

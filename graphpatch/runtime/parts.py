@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphpatch import names
+from graphpatch.differentiation.frames import BOUNDARIES
 from graphpatch.errors import CutError
 from graphpatch.graph.graph import open_graph
 from graphpatch.graph.wire import Source
-from graphpatch.patches import flow
 from graphpatch.runtime.jacobian import Jacobian, jacobians
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _explained(found: Ways) -> Iterator[None]:
             f"registered first, one of ours by graphpatch.register_gradients"
         ) from error
     except (AttributeError, AssertionError) as error:
-        loops = [op for op in flow.BOUNDARIES if op in found.body.by_type]
+        loops = [op for op in BOUNDARIES if op in found.body.by_type]
         if not loops:
             raise
         raise CutError(

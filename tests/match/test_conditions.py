@@ -11,7 +11,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.errors import RulesError
 from graphpatch.graph.graph import Graph
-from graphpatch.match.conditions import KEYS, conditions, holds
+from graphpatch.match.conditions import KEYS, ON_EDGES, conditions, holds
 from graphpatch.match.select import select
 from graphpatch.match.spec import FIELDS, Match
 from tests import graphs
@@ -207,3 +207,9 @@ def test_after_an_edit_it_is_the_new_graph_that_is_matched(graph: Graph) -> None
     assert spelled(copy, match({"name": "relu6"})) == ["relu6"]
     assert spelled(copy, match({"op": "Relu6"})) == ["relu6/forward"]
     assert spelled(graph, match({"op": "Relu6"})) == ["relu6"]
+
+
+def test_every_field_of_a_match_has_a_condition() -> None:
+    """One without would match everything."""
+    assert {field.encode_name for field in FIELDS} == set(KEYS)
+    assert set(ON_EDGES) <= set(KEYS)

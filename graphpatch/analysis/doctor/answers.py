@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from graphpatch import opdefs
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, differentiate
 from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
-from graphpatch.analysis.doctor.slots import takes
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
-from graphpatch.dtypes import DIFFERENTIABLE
+from graphpatch.differentiation import flow
+from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
+from graphpatch.differentiation.keys import CUSTOM, is_registered, override
+from graphpatch.differentiation.table import outputs_of
 from graphpatch.formats.held_contexts import Held
-from graphpatch.graph import attrs
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.patches.place import OP_BY_OP
-
-CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-LOOPS = frozenset({"While", "StatelessWhile"})
-BRANCHES = OP_BY_OP - LOOPS
 
 # With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
 TENSOR_ARRAYS = frozenset(
     f"TensorArray{what}V3" for what in ("Read", "Write", "Gather", "Scatter", "Concat", "Split")
 )
-CUSTOM = "CustomGradient-"
 
 
 @dataclass(eq=False)
@@ -42,14 +37,9 @@ class Answers:
     control_flow_v2: bool = True
     tape: bool = False
     restored: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    barred: frozenset[str] = frozenset()  # op types that count as letting nothing through
     _wirings: dict[str, Wiring] = field(default_factory=dict)
     _inside: dict[str, Backward | None] = field(default_factory=dict)
     _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
-
-    def without(self, ops: frozenset[str]) -> Answers:
-        """The same, where ops of these types let no gradient through."""
-        return replace(self, barred=ops, _wirings=self._wirings, _inside={}, _asked={})
 
     def wiring(self, body: Body) -> Wiring:
         """The wiring of a body, made once."""
@@ -76,8 +66,6 @@ class Answers:
     def _answer(self, wiring: Wiring, index: int) -> Answer:
         node = Node(wiring.body, index)
         key = override(node)
-        if gradient_type(node) in self.barred:
-            return Answer()
         if self.tape and key is not None and key in self.restored:
             return Answer(self.restored[key])
         if key is not None and is_registered(key):
@@ -95,16 +83,19 @@ class Answers:
         known = opdefs.lookup(op)
         if known is None or known.gradient == "missing":
             return _refused(node, "missing", _lookup_error(node))
-        if op == "PreventGradient":
-            says = "LookupError: Gradient explicitly disabled."
-            return _refused(node, "prevent", says)
+        raised = flow.raises(op)
+        if raised:
+            return _refused(node, "prevent" if op == "PreventGradient" else "missing", raised)
         if known.gradient == "none" or (op == "Cast" and not wiring.trainable((node.index, 0))):
             return Answer()
         if op in TENSOR_ARRAYS and self.control_flow_v2:
             return _refused(node, "tensor_array", "AssertionError")
         dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
-        slots = (slot for slot, dtype in enumerate(dtypes) if takes(op, slot, dtype))
-        return Answer(frozenset(slots))
+        given = [flow.into(op, slot, len(dtypes), dtype) for slot, dtype in enumerate(dtypes)]
+        slots = frozenset(slot for slot, one in enumerate(given) if one != "none")
+        if not flow.may_be_zero(op):
+            return Answer(slots)
+        return Answer(slots, reach=_reach(wiring, node, op, slots))
 
     def _call(self, wiring: Wiring, node: Node) -> Answer:
         """SymbolicGradient gives a tensor for each input, be it zeros; a tape looks inside."""
@@ -119,20 +110,24 @@ class Answers:
         if inside is None:
             return Answer(everywhere)
         slots = {-1 - index for index, _ in inside.got if index < 0}
-        return Answer(frozenset(slots), tuple(inside.refusals))
+        live = {-1 - index for index, _ in inside.live if index < 0}
+        zero = dict.fromkeys(slots - live, frozenset[int]())
+        return Answer(frozenset(slots), tuple(inside.refusals), zero)
 
     def _body_by_body(self, wiring: Wiring, node: Node) -> Answer:
         dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
         floats = {
-            slot for slot, dtype in enumerate(dtypes) if dtype in DIFFERENTIABLE | {"variant"}
+            slot for slot, dtype in enumerate(dtypes) if dtype in flow.TRAINABLE - {"resource"}
         }
         keys = ("body",) if node.op in LOOPS else ("then_branch", "else_branch", "branches")
         bodies = [self.inside(name) for key in keys for name in called(node, key)]
         refusals = tuple(refusal for one in bodies if one is not None for refusal in one.refusals)
         if node.op in LOOPS or not all(bodies):
             return Answer(frozenset(floats), refusals)
-        given = {-1 - index for one in bodies if one is not None for index, _ in one.got}
-        return Answer(frozenset(slot for slot in floats if slot - 1 in given), refusals)
+        given = {-index for one in bodies if one is not None for index, _ in one.got}
+        live = {-index for one in bodies if one is not None for index, _ in one.live}
+        zero = dict.fromkeys(floats & given - live, frozenset[int]())
+        return Answer(frozenset(floats & given), refusals, zero)
 
     def inside(self, name: str) -> Backward | None:
         """A function, from all that it gives to all that it takes; None for one that is not there.
@@ -151,21 +146,19 @@ class Answers:
         return self._inside[name]
 
 
-def override(node: Node) -> str | None:
-    """The key under which TensorFlow looks for the op's gradient, where it is not the op type."""
-    value = node.attr(attrs.OVERRIDE)
-    return None if value is None else value.s.decode(errors="backslashreplace")
-
-
-def gradient_type(node: Node) -> str:
-    """The op type whose gradient TensorFlow takes for the op: its own, or that of an override."""
-    return override(node) or node.op
-
-
-def is_registered(key: str) -> bool:
-    """Whether TensorFlow itself registers a gradient under this key."""
-    known = opdefs.lookup(key)
-    return known is not None and known.gradient != "missing"
+def _reach(
+    wiring: Wiring, node: Node, op: str, slots: frozenset[int]
+) -> Mapping[int, frozenset[int]]:
+    """For each slot, the outputs from which a gradient comes to it that is not always zero."""
+    count, outputs = len(wiring.inputs(node.index)), wiring.outputs(node.index)
+    everywhere = frozenset(range(max(len(outputs), 1)))
+    found = {slot: outputs_of(op, slot, count) or frozenset() for slot in slots}
+    if op != node.op:  # its outputs have other names
+        return {slot: everywhere if names else frozenset() for slot, names in found.items()}
+    return {
+        slot: frozenset(place for place, arg in enumerate(outputs) if arg.name in names)
+        for slot, names in found.items()
+    }
 
 
 def called(node: Node, key: str) -> list[str]:

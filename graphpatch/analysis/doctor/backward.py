@@ -7,14 +7,14 @@ it for the gradients of its inputs. So a cycle without its control-flow context 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.loops import Loops
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.differentiation.frames import EXITS
 from graphpatch.formats.held_contexts import Held
 from graphpatch.graph.body import Node
-from graphpatch.patches.flow import EXITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an op answers where a gradient comes to its outputs: the input slots it flows into."""
+    """What an op answers where a gradient comes to its outputs: the input slots it flows into.
+
+    `reach` has, by slot, the outputs from which what flows is not always zero; default: from any.
+    """
 
     slots: frozenset[int] = frozenset()
     refusals: tuple[Refusal, ...] = ()
+    reach: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
 
 Ask = Callable[[Wiring, int], Answer]
@@ -39,11 +43,15 @@ Ask = Callable[[Wiring, int], Answer]
 
 @dataclass(eq=False)
 class Backward:
-    """How far gradients come in one body, from its targets back to its sources."""
+    """How far gradients come in one body, from its targets back to its sources.
+
+    `got` are the tensors for which there is a gradient, `live` those of which it is not always 0.
+    """
 
     wiring: Wiring
     between: set[int]
     got: set[Tensor]
+    live: set[Tensor]
     visited: set[int] = field(default_factory=set)
     refusals: list[Refusal] = field(default_factory=list)
 
@@ -91,7 +99,7 @@ def differentiate(
     first, and what lies beyond is what would come after it is mended.
     """
     found = between(wiring, sources, targets)
-    done = Backward(wiring, set(found), set(targets))
+    done = Backward(wiring, set(found), set(targets), set(targets))
     exits = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
     names = wiring.body.heads.names
     bare = [i for i in exits if held is not None and names[i] not in held.in_loops]
@@ -163,8 +171,8 @@ def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) ->
 
 
 def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
-    outputs = max(len(done.wiring.outputs(index)), 1)
-    if index < 0 or not any((index, output) in done.got for output in range(outputs)):
+    count = max(len(done.wiring.outputs(index)), 1)
+    if index < 0 or not any((index, output) in done.got for output in range(count)):
         return
     if loops is not None and not loops.passes(index, done.got):
         return
@@ -175,4 +183,9 @@ def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
         if raised:
             done.refusals.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
     inputs = done.wiring.inputs(index)
-    done.got |= {inputs[slot] for slot in answer.slots if slot < len(inputs)}
+    live = {output for output in range(count) if (index, output) in done.live}
+    for slot in answer.slots:
+        if slot < len(inputs):
+            done.got.add(inputs[slot])
+            if not live.isdisjoint(answer.reach.get(slot, live)):
+                done.live.add(inputs[slot])

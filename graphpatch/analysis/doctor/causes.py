@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from graphpatch import opdefs
-from graphpatch.analysis.doctor.answers import CALLS, gradient_type, override
 from graphpatch.analysis.doctor.look import Finding, Look, Rule, rule_for
 from graphpatch.analysis.doctor.mends import mends
 from graphpatch.analysis.doctor.ours import CARRIED, is_added, rule_of
-from graphpatch.analysis.doctor.slots import ZERO
+from graphpatch.differentiation import flow
+from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
+from graphpatch.differentiation.keys import gradient_type, override
 from graphpatch.dtypes import DIFFERENTIABLE
-from graphpatch.patches.place import OP_BY_OP
 
-STEPS = frozenset({"Ceil", "Floor", "FloorDiv", "Rint", "Round", "TruncateDiv"})
 COMPARISONS = frozenset(
     "Equal NotEqual Less LessEqual Greater GreaterEqual ApproximateEqual LogicalAnd LogicalOr"
     " LogicalNot IsNan IsInf IsFinite".split()
@@ -55,6 +54,7 @@ class Cause:
         words = {
             "op": node.op,
             "slot": look.step.slot,
+            "output": f"output {look.step.output}",
             "read": look.read,
             "given": look.given,
             "key": override(node) or "",
@@ -123,11 +123,14 @@ CAUSES = (
           "{says}", "take a target behind the loop: what an Exit of it gives"),
     Cause("stop_gradient", _is(frozenset({"StopGradient"})),
           "StopGradient: somebody stopped the gradient here", NONE, STRAIGHT, mends),
-    Cause("step", _is(STEPS),
+    Cause("step", lambda look: flow.is_step(gradient_type(look.node)),
           "{op}, a step function: TensorFlow's gradient of it is None", NONE, STRAIGHT, mends),
-    Cause("zero", lambda look: gradient_type(look.node) in ZERO,
+    Cause("zero", lambda look: flow.gives(gradient_type(look.node)) == "zero",
           "{op}, a step function: TensorFlow's gradient of it is zero", ZEROS,
           "let it count as something smooth (fast_sigmoid_surrogate), or as the identity", mends),
+    Cause("zero_slot", lambda look: look.given_to_slot == "zero",
+          "{op}: TensorFlow's gradient of {output} by input {slot} is zero", ZEROS,
+          "give it one by a formula (override_gradient)", mends),
     Cause("argmax", _is(frozenset({"ArgMax", "ArgMin"})),
           "{op}: where the largest element is, as an {given}", NONE,
           "take the value itself (Max, or a softmax) as the loss"),
@@ -147,9 +150,9 @@ CAUSES = (
           "mend what blocks inside the function"),
     Cause("write", lambda look: look.op.startswith(("Assign", "Resource", "Scatter")),
           "{op}: what is written to a variable has no gradient", NONE, OUTSIDE),
-    Cause("dtype", lambda look: look.read not in DIFFERENTIABLE | {"resource", "variant"},
+    Cause("dtype", lambda look: look.read not in flow.TRAINABLE,
           "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE),
-    Cause("dtype", lambda look: look.given not in DIFFERENTIABLE | {"resource", "variant"},
+    Cause("dtype", lambda look: look.given not in flow.TRAINABLE,
           "{op} gives {given}, which carries no gradient", NONE, OUTSIDE),
     Cause("not_differentiable", _state("none"),
           "{op} is registered as not differentiable", NONE,

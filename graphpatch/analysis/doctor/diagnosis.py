@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.answers import CALLS, Answers, called, gradient_type
+from graphpatch.analysis.doctor.answers import Answers, called
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal
 from graphpatch.analysis.doctor.causes import explain
-from graphpatch.analysis.doctor.look import Finding, Look
+from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
 from graphpatch.analysis.doctor.mends import with_way_back
 from graphpatch.analysis.doctor.ours import CARRIED, is_hidden, rule_of
-from graphpatch.analysis.doctor.slots import ZERO
+from graphpatch.analysis.doctor.shapes import Shapes
 from graphpatch.analysis.doctor.way import (
     A_RULE,
     FREE,
@@ -23,10 +24,11 @@ from graphpatch.analysis.doctor.way import (
     dependent,
     spelled,
 )
-from graphpatch.analysis.doctor.wiring import TRAINABLE, Tensor, Wiring
+from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
+from graphpatch.differentiation.flow import TRAINABLE
+from graphpatch.differentiation.frames import EXITS, MERGES
 from graphpatch.graph.body import Node
-from graphpatch.patches.flow import EXITS, MERGES
-from graphpatch.patches.place import OP_BY_OP
 
 LOOP_REMEDY = (
     "write the model with its control-flow contexts: graphpatch apply RULES MODEL -o model.meta"
@@ -85,11 +87,11 @@ class Doctor:
         main = self.session.graph.main
         wiring = self.session.wiring(main)
         ends = wiring.spelled(source), wiring.spelled(target)
-        refused = target_refusal(wiring, target, self.session.held.in_loops)
+        refused = target_refusal(wiring, target, self.session.held.in_loops, self._shapes)
         there = self.session.backward(main, [source], [target])
         on_tape = self.tape.backward(main, [source], [target]) if self._calls else there
-        verdict = "error" if refused else self._verdict(self.session, there, source, target)
-        within = "error" if refused else self._verdict(self.tape, on_tape, source, target)
+        verdict = "error" if refused else _verdict(there, source)
+        within = "error" if refused else _verdict(on_tape, source)
         says = refused or (there.refusals[0].says if there.refusals else "")
         others = [one for one in on_tape.refusals if one.kind != CARRIED]
         drops = len(others) < len(on_tape.refusals)
@@ -109,21 +111,15 @@ class Doctor:
         way = spelled(wiring, source, steps)
         return Diagnosis(*ends, verdict, taped, True, says, way, findings)
 
+    @cached_property
+    def _shapes(self) -> Shapes:
+        """The shapes of the tensors of the main graph, as TensorFlow infers them."""
+        return Shapes(self.session.wiring(self.session.graph.main))
+
     @property
     def _calls(self) -> bool:
         """Whether a tape looks into functions that a Session does not look into."""
         return bool(self.session.graph.functions)
-
-    def _verdict(self, answers: Answers, done: Backward, source: Tensor, target: Tensor) -> str:
-        if any(refusal.kind != CARRIED for refusal in done.refusals):
-            return "error"
-        if source not in done.got:
-            return "none"
-        main = answers.graph.main
-        if not ZERO & main.by_type.keys() and not answers.graph.functions:
-            return "flows"
-        without = answers.without(ZERO).backward(main, [source], [target])
-        return "flows" if source in without.got else "zero"
 
     def _way(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[Step] | None:
         def cost(index: int, output: int, slot: int) -> int:
@@ -147,8 +143,7 @@ class Doctor:
         return A_RULE if explain(Look(wiring, step, answer)).rules else HOPELESS
 
     def _blocks(self, answer: Answer, wiring: Wiring, step: Step, is_target: bool) -> bool:
-        node = Node(wiring.body, step.index)
-        if gradient_type(node) in ZERO:
+        if given_to_slot(wiring, step.index, step.output, step.slot) == "zero":
             return True
         return any(one.kind != CARRIED for one in answer.refusals) or blocked(
             answer, wiring, step, is_target
@@ -203,6 +198,14 @@ class Doctor:
             yield from self._all(done, source, steps) if steps else map(_raised, done.refusals)
 
 
+def _verdict(done: Backward, source: Tensor) -> str:
+    if any(refusal.kind != CARRIED for refusal in done.refusals):
+        return "error"
+    if source not in done.got:
+        return "none"
+    return "flows" if source in done.live else "zero"
+
+
 def _is_led_into(look: Look) -> bool:
     return look.refusal is None and look.read not in TRAINABLE
 
@@ -233,7 +236,7 @@ def _stalled(node: Node) -> Finding:
     return Finding("loop", node, None, what, "None: the loop is never visited", LOOP_REMEDY)
 
 
-def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str]) -> str:
+def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str], shapes: Shapes) -> str:
     """What tf.gradients raises for a target that it makes no ones like; or nothing.
 
     A tensor in a loop cannot be read from outside the loop, not even its shape, where that is not
@@ -241,7 +244,7 @@ def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str]) -> 
     """
     dtype, node = wiring.dtype(target), Node(wiring.body, target[0])
     is_inside = node.name in in_loops and node.op not in EXITS
-    if is_inside and not _has_known_shape(node, target[1]):
+    if is_inside and not shapes.is_known(target):
         return "TypeError: 'NoneType' object is not iterable"
     if dtype == "string":
         return "TypeError: Expected string, but got 1 of type 'int'."
@@ -250,15 +253,6 @@ def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str]) -> 
     if dtype in {"complex64", "complex128"}:
         return f"TypeError: Gradients of complex tensors must set grad_ys (y.dtype = {dtype})"
     return ""
-
-
-def _has_known_shape(node: Node, output: int) -> bool:
-    """Whether the file tells the shape of a tensor, every size of it."""
-    value = node.attr("_output_shapes")
-    if value is None or output >= len(value.list.shape):
-        return node.op in MERGES and output == 1  # a number: which input it was
-    shape = value.list.shape[output]
-    return not shape.unknown_rank and all(dim.size >= 0 for dim in shape.dim)
 
 
 def _target_finding(wiring: Wiring, target: Tensor, says: str) -> Finding:

@@ -9,6 +9,8 @@ from typing import Any
 from graphpatch.analysis.doctor.backward import Answer, Refusal
 from graphpatch.analysis.doctor.way import Step
 from graphpatch.analysis.doctor.wiring import Wiring
+from graphpatch.differentiation import flow
+from graphpatch.differentiation.keys import gradient_type
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
 
@@ -49,6 +51,11 @@ class Look:
         return self.wiring.dtype((self.step.index, self.step.output)) or "unknown"
 
     @property
+    def given_to_slot(self) -> flow.Given:
+        """What comes to the slot from the output, by the op's own gradient or its override's."""
+        return given_to_slot(self.wiring, self.step.index, self.step.output, self.step.slot)
+
+    @property
     def is_identity_in_shape(self) -> bool:
         """Whether it can count as the identity of this input: one output, same dtype and shape."""
         known = self.node.opdef
@@ -59,6 +66,14 @@ class Look:
             and known is not None
             and self.step.slot in known.keeps_shape
         )
+
+
+def given_to_slot(wiring: Wiring, index: int, output: int, slot: int) -> flow.Given:
+    """What comes to a slot of an op when a gradient comes to this output alone."""
+    node, inputs, outputs = Node(wiring.body, index), wiring.inputs(index), wiring.outputs(index)
+    op = gradient_type(node)
+    name = outputs[output].name if op == node.op and output < len(outputs) else None
+    return flow.into(op, slot, len(inputs), wiring.dtype(inputs[slot]), name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.differentiation.frames import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.formats.held_contexts import Held, Loop
-from graphpatch.patches.flow import ENTERS, EXITS, MERGES, SWITCHES
 
 # What is raised where an op is differentiated outside its loop: at the ops where an iteration
 # begins, and where the gradient reads what the op read or gave, which cannot be read from outside.
@@ -51,7 +51,7 @@ class Loops:
 
     def take_in(self, found: list[int]) -> None:
         """Add all Exits of the loops that have one among the ops found."""
-        by_name = self.wiring.body.by_name
+        by_name, known = self.wiring.body.by_name, set(found)
         for index in found:
             loop = self._loop(index) if self._is(index, EXITS) else None
             if loop is None or index in self.states:
@@ -59,7 +59,8 @@ class Loops:
             exits = [by_name[name] for name in loop.exits if name in by_name]
             state = _State(loop, exits, len(exits))
             self.states.update(dict.fromkeys(exits, state))
-            found += [one for one in exits if one not in found]
+            found += [one for one in exits if one not in known]
+            known.update(exits)
 
     def begin(self, pending: dict[int, int], ready: Iterable[int]) -> list[int]:
         """The Exits that nobody reads, of loops of which nobody reads any; they get zeros."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
-from graphpatch.patches.flow import ENTERS, SWITCHES
-
-# What TensorFlow calls the scope of what tf.gradients adds: accumulators, clones, Exits.
-GRADIENTS = "gradients"
+from graphpatch.differentiation.frames import ENTERS, SWITCHES
+from graphpatch.differentiation.hidden import is_in_gradients
 
 # Ends of branches and stacks of loops, and what writes to variables.
 NO_LOSS = SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}
@@ -25,7 +23,7 @@ def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
     if node is None or arg.is_ref or arg.dtype in NO_NUMBERS:
         return False
     op = node.op
-    if op in NO_LOSS or op.startswith(UPDATES) or GRADIENTS in node.name.split("/")[:-1]:
+    if op in NO_LOSS or op.startswith(UPDATES) or is_in_gradients(node):
         return False
     before = wiring.node(wiring.inputs(index)[0][0])
     return op != "Identity" or before is None or before.op not in SWITCHES

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.answers import CALLS, CUSTOM, called, is_registered, override
+from graphpatch.analysis.doctor.answers import called
 from graphpatch.analysis.doctor.backward import between
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.analysis.doctor.ours import is_carrier
 from graphpatch.analysis.doctor.wiring import Tensor
+from graphpatch.differentiation.bodies import CALLS, Bodies
+from graphpatch.differentiation.frames import JOINS, MERGES
+from graphpatch.differentiation.keys import CUSTOM, is_registered, override
 from graphpatch.formats.held_contexts import Held
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
-from graphpatch.graph.provenance import Author
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.names import op_of
-from graphpatch.patches.flow import JOINS, MERGES
-from graphpatch.patches.place import place_of
 from graphpatch.rules import rules_from
 
 MOST = 3
@@ -54,7 +54,7 @@ class Note:
         return f"{self.says}: {', '.join(self.ops[:MOST])}{more}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Asked:
     """What a class of notes is told: the doctor, the ops on the way, those of functions too."""
 
@@ -62,7 +62,7 @@ class Asked:
     held: Held
     on_way: Sequence[Node]
 
-    @property
+    @cached_property
     def is_patched(self) -> bool:
         """Whether a rule, or anybody, has given some op on the way another gradient."""
         return any(_is_covered(node) for node in self.on_way)
@@ -160,10 +160,10 @@ def _ignored(asked: Asked) -> Iterator[Node]:
     that are there for a tape.
     """
     restored = asked.doctor.tape.restored
-    editor = Editor(asked.doctor.session.graph, Author("doctor", "doctor"))
+    bodies = Bodies(asked.doctor.session.graph)
     for node, key in asked.keyed:
         is_news = not is_carrier(node) and key not in restored
-        if is_news and not node.body.is_main and place_of(node, editor).ignoring is not None:
+        if is_news and not node.body.is_main and bodies.place_of(node).ignoring is not None:
             yield node
 
 

@@ -11,6 +11,7 @@ from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
 from graphpatch.analysis.doctor.losses import may_be_loss
 from graphpatch.analysis.doctor.notes import Note, notes
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.differentiation.frames import FED
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.held_contexts import Held, held_contexts
@@ -19,7 +20,6 @@ from graphpatch.graph.check import check
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import tensor_named
 from graphpatch.match.nearest import nearest_names
-from graphpatch.patches.flow import FED
 
 
 @dataclass(frozen=True, slots=True)

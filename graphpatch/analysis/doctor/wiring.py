@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from graphpatch import names
-from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES, is_ref
+from graphpatch.differentiation.flow import TRAINABLE
+from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
@@ -15,9 +16,6 @@ from graphpatch.opdefs import FlatArg
 
 # (index of the op, output); an argument of a function is an op with the index -1 - its place.
 Tensor = tuple[int, int]
-
-# What TensorFlow follows from a tensor to the ops that read it.
-TRAINABLE = DIFFERENTIABLE | {"resource", "variant"}
 
 
 @dataclass(eq=False)

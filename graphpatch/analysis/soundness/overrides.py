@@ -6,19 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from graphpatch.analysis.doctor.answers import override
 from graphpatch.analysis.doctor.diagnosis import Doctor
 from graphpatch.analysis.doctor.survey import doctors
+from graphpatch.differentiation.bodies import Bodies
+from graphpatch.differentiation.keys import override
 from graphpatch.formats import Model
 from graphpatch.gradients.taped import PASS
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import Author
 from graphpatch.graph.topology import downstream, upstream
 from graphpatch.names import TensorName
-from graphpatch.patches.place import place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +63,14 @@ class Reasons:
 
     def __post_init__(self) -> None:
         self._doctor: Doctor | None = None
-        self._editor = Editor(self.graph, Author("verify", "verify"))
+        self._bodies = Bodies(self.graph)
 
     def why(self, one: Override) -> tuple[str, str]:
         """Whether it is `idle`, `unseen` or `ignored`, and why it did not fire, in words."""
         node = one.node
         if self.graph.is_object_based:
             return "idle", f"no gradient that was taken comes to it in function {node.body.label}"
-        caller = None if node.body.is_main else place_of(node, self._editor).ignoring
+        caller = None if node.body.is_main else self._bodies.place_of(node).ignoring
         if caller is not None and not one.is_function:
             says = f"function {node.body.label} is called by {caller}, where a Session ignores it"
             return "ignored", says

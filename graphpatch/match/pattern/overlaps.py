@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from graphpatch.graph.body import Node
 from graphpatch.match.pattern.binding import Binding
+from graphpatch.match.pattern.orders import Order, Orders
 from graphpatch.match.spec import WHOLE
 
 
@@ -20,10 +21,14 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A match that counts, and the ops that it brings: those that no match before has."""
+    """A match that counts, and the ops that it brings: those that no match before has.
+
+    `orders` are, with `on` "match", the other orders in which it could read its tensors.
+    """
 
     binding: Binding
     nodes: tuple[Node, ...]
+    orders: tuple[Order, ...] = ()
 
 
 def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept], list[Dropped]]:
@@ -37,6 +42,8 @@ def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept],
     roles, is not reported as dropped.
     """
     whole = tuple(on) == (WHOLE,)
+    bindings = list(bindings)
+    orders = Orders(bindings) if whole else None
     kept: list[Kept] = []
     dropped: list[Dropped] = []
     owners: dict[int, Binding] = {}
@@ -50,7 +57,8 @@ def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept],
                 dropped.append(Dropped(binding, _reason(binding, on, taken, owners)))
         else:
             nodes = wanted if whole else new
-            kept.append(Kept(binding, tuple(Node(binding.body, index) for index in nodes)))
+            others = orders.besides(binding) if orders is not None else ()
+            kept.append(Kept(binding, tuple(Node(binding.body, one) for one in nodes), others))
             owners.update(dict.fromkeys(new, binding))
         seen.add(binding.indices)
     return kept, dropped

@@ -1,0 +1,137 @@
+"""Whether TensorFlow knows the shape of a tensor when it has imported the graph.
+
+It infers shapes as it imports; what the file tells (`_output_shapes`) was inferred by the version
+that wrote it, which may have known less, and many files tell nothing. Where the shape is known in
+full, tf.gradients does not read the tensor: it makes the ones of the right shape as a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+from graphpatch.analysis.doctor.shape_rules import RULES, SCALARS, Shape, broadcast
+from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.differentiation.frames import ENTERS, FIXED, MERGES, SWITCHES
+from graphpatch.graph.body import Node
+from graphpatch.graph.frames import is_constant
+
+HOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault", "VariableV2", "Variable"})
+ALIKE = frozenset({"Identity", "RefIdentity", *ENTERS, *SWITCHES})
+
+
+@dataclass(eq=False)
+class Shapes:
+    """The shapes of the tensors of a body, as far as TensorFlow infers them; each inferred once."""
+
+    wiring: Wiring
+    _found: dict[Tensor, Shape] = field(default_factory=dict)
+
+    def is_known(self, tensor: Tensor) -> bool:
+        """Whether every size of a tensor is known."""
+        found = self.of(tensor)
+        return found is not None and None not in found
+
+    def of(self, tensor: Tensor) -> Shape:
+        """The sizes of a tensor, None for one that is not known; None where the rank is not."""
+        todo, begun = [tensor], set[Tensor]()
+        while todo:
+            one = todo[-1]
+            missing = [other for other in self._read(one) if other not in self._found]
+            if one in self._found or one in begun or not missing:
+                todo.pop()
+                self._found.setdefault(one, self._inferred(one))
+            else:
+                begun.add(one)  # one that is asked again meanwhile is read round a loop
+                todo += [other for other in missing if other not in begun]
+        return self._found[tensor]
+
+    def _read(self, tensor: Tensor) -> Iterator[Tensor]:
+        """The tensors whose shapes tell that of this one."""
+        node = self.wiring.node(tensor[0])
+        told = None if node is None else _told(node, tensor[1])
+        if tensor not in self._found and (told is None or None in told):
+            for read in self.wiring.inputs(tensor[0]):
+                before = self.wiring.node(read[0])
+                if before is None or before.op not in FIXED:  # that is not there yet on import
+                    yield read
+
+    def _inferred(self, tensor: Tensor) -> Shape:
+        node = self.wiring.node(tensor[0])
+        if node is None:
+            return None
+        told = _told(node, tensor[1])
+        if told is not None and None not in told:
+            return told
+        inputs, read = self.wiring.inputs(tensor[0]), set(self._read(tensor))
+        shapes = [self._found.get(one) if one in read else None for one in inputs]
+        found = self._by_op(node, tensor[1], shapes)
+        return told if found is None else found
+
+    def _by_op(self, node: Node, output: int, shapes: Sequence[Shape]) -> Shape:
+        if node.op in MERGES:
+            return () if output else _merged(shapes)
+        if node.op in ENTERS:
+            return shapes[0] if is_constant(node) else None
+        if node.op in SWITCHES:
+            return shapes[0]
+        if node.op in HOLDERS:
+            value = node.attr("shape")
+            return None if value is None else _sizes(value.shape)
+        if node.op == "ReadVariableOp":
+            return self._of_variable(node)
+        if (node.op, output) in SCALARS:
+            return ()
+        if output:
+            return None
+        rule = RULES.get(node.op)
+        return rule(node, shapes) if rule is not None else _kept(node, shapes)
+
+    def _of_variable(self, node: Node) -> Shape:
+        """The shape that the handle of a variable tells, wherever it enters a loop or branch."""
+        seen: set[str] = set()
+        while node.data_inputs and node.name not in seen:
+            seen.add(node.name)
+            found = node.body.producer(node.data_inputs[0])
+            if found is None:
+                return None
+            node = found
+            if node.op == "VarHandleOp":
+                value = node.attr("shape")
+                return None if value is None else _sizes(value.shape)
+            if node.op not in ALIKE:
+                return None
+        return None
+
+
+def _kept(node: Node, shapes: Sequence[Shape]) -> Shape:
+    """The shape of output 0 of an op that keeps that of an input, or broadcasts its inputs."""
+    known = node.opdef
+    if known is None or not known.keeps_shape:
+        return None
+    if known.broadcasts:
+        return broadcast(shapes)
+    return shapes[known.keeps_shape[0]] if known.keeps_shape[0] < len(shapes) else None
+
+
+def _merged(shapes: Sequence[Shape]) -> Shape:
+    """What a Merge gives: of what comes round a loop nothing is known when it is imported."""
+    if not shapes or any(one is None or len(one) != len(shapes[0] or ()) for one in shapes):
+        return None
+    columns = zip(*[one for one in shapes if one is not None], strict=True)
+    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in columns)
+
+
+def _told(node: Node, output: int) -> Shape:
+    value = node.attr("_output_shapes")
+    if value is None or output >= len(value.list.shape):
+        return None
+    return _sizes(value.list.shape[output])
+
+
+def _sizes(shape: TensorShapeProto) -> Shape:
+    if shape.unknown_rank:
+        return None
+    return tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)

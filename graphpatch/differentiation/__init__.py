@@ -1,0 +1,1 @@
+"""What TensorFlow does on the way back: where gradients flow, and who differentiates what."""

@@ -1,0 +1,85 @@
+"""How TensorFlow differentiates each body of a graph: op by op, or as a whole.
+
+Measured on 1.15.5 and 2.21: the main graph, and the bodies of While, If and Case, are
+differentiated op by op in Python, which honours `_gradient_op_type`. A body that is called by
+PartitionedCall, or as an op of its own, is differentiated in C++ by SymbolicGradient, which
+ignores the attr without a word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+from graphpatch.graph.body import Node
+from graphpatch.graph.calls import calls
+from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.wire import Source, encoded
+
+CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+LOOPS = frozenset({"While", "StatelessWhile"})
+OP_BY_OP = LOOPS | {"If", "StatelessIf", "Case", "StatelessCase"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What calls a body.
+
+    `ignoring` is the op through which it is called where that makes a Session ignore the attr.
+    `op_by_op`: it is the body of a While, an If or a Case.
+    """
+
+    ignoring: Node | None = None
+    op_by_op: bool = False
+
+
+@dataclass(eq=False)
+class Bodies:
+    """The bodies of a graph, and what calls them; of the graph as it is when first asked."""
+
+    graph: Graph
+    _places: dict[str, Place] = field(default_factory=dict)
+
+    @cached_property
+    def callers(self) -> dict[str, list[Node]]:
+        """The ops that call each function."""
+        found: dict[str, list[Node]] = {}
+        for body in self.graph.bodies:
+            for node, name in calls(body):
+                found.setdefault(name, []).append(node)
+        return found
+
+    def place_of(self, node: Node) -> Place:
+        """The place of an op: how TensorFlow comes to the body that it is in."""
+        label = node.body.label
+        if node.body.is_main:
+            return Place(_signature()) if self.graph.is_exported else Place()
+        if label not in self._places:
+            self._places[label] = self._place(label)
+        return self._places[label]
+
+    def _place(self, label: str) -> Place:
+        op_by_op = any(node.op in OP_BY_OP for node in self.callers.get(label, ()))
+        ignoring = self._ignoring(label, set())
+        # In a TF2 SavedModel Python calls functions, too, and all that is in the file is in one.
+        return Place(ignoring or (_signature() if self.graph.is_object_based else None), op_by_op)
+
+    def _ignoring(self, label: str, seen: set[str]) -> Node | None:
+        todo = [label]
+        while todo:
+            one = todo.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            for node in self.callers.get(one, ()):
+                if node.op not in OP_BY_OP:
+                    return node
+                todo.append(node.body.label)
+        return None
+
+
+@cache
+def _signature() -> Node:
+    """The op that calls the function of a TF2 SavedModel's signature in a Session."""
+    call = encoded(1, encoded(1, b"serving_default") + encoded(2, b"StatefulPartitionedCall"))
+    return Node(open_graph(Source(call), 0, len(call)).main, 0)

@@ -1,0 +1,126 @@
+"""Where a gradient flows: through which tensors, and into which inputs of an op."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+from graphpatch import opdefs
+from graphpatch.differentiation import table
+from graphpatch.differentiation.frames import FRAMES
+from graphpatch.differentiation.keys import gradient_type, is_registered, override
+from graphpatch.dtypes import DIFFERENTIABLE
+from graphpatch.graph.body import Node
+from graphpatch.opdefs import FlatArg
+
+Given = Literal["flows", "zero", "none"]
+
+HANDLES = frozenset({"resource", "variant"})
+"""Handles of variables and lists of tensors: they stand for the floats that they hold."""
+
+TRAINABLE = DIFFERENTIABLE | HANDLES
+"""The dtypes of tensors behind which TensorFlow looks for ops to differentiate."""
+
+
+def carries(arg: FlatArg) -> bool:
+    """Whether gradients flow through a tensor: a float or complex one that is no reference."""
+    return arg.dtype in DIFFERENTIABLE and not arg.is_ref
+
+
+def is_asked_for(arg: FlatArg) -> bool:
+    """Whether TensorFlow may ask an op that gives this tensor for its gradient.
+
+    A reference counts as what it refers to, the handle of a variable or list as what it holds.
+    """
+    return arg.dtype is None or arg.dtype in TRAINABLE
+
+
+def why_not(arg: FlatArg) -> str:
+    """Why nothing flows back through a tensor."""
+    if arg.is_ref:
+        return f"is a reference to a variable ({arg.dtype}_ref): patch the op that reads it"
+    if arg.dtype is None:
+        return "has a dtype that the NodeDef does not tell"
+    return f"is {arg.dtype}, which carries no gradient"
+
+
+def into(
+    op_type: str, slot: int, count: int, dtype: str | None, output: str | None = None
+) -> Given:
+    """What comes to an input of this dtype of an op with `count` inputs, from its outputs.
+
+    `output` is the declared output at which alone a gradient comes to the op; default: any. Of an
+    op type without a registered gradient it is nothing.
+    """
+    known = opdefs.lookup(op_type)
+    if known is None or known.gradient != "registered" or dtype not in TRAINABLE:
+        return "none"
+    asked = table.lookup(op_type) is not None or op_type in FRAMES
+    if dtype in HANDLES and not asked:
+        return "none"
+    found = table.outputs_of(op_type, slot, count)
+    if found is None:
+        return "none"
+    return "flows" if (found if output is None else output in found) else "zero"
+
+
+def gives(op_type: str) -> Literal["", "zero", "none"]:
+    """What the registered gradient of an op type gives for all its inputs, where nothing flows.
+
+    A step function has a gradient that is registered, and None or zero.
+    """
+    found = table.lookup(op_type)
+    rows = found.inputs if found is not None else ()
+    if not rows or any(rows):
+        return ""
+    return "none" if all(row is None for row in rows) else "zero"
+
+
+def is_step(op_type: str) -> bool:
+    """Whether an op type gives what could carry a gradient, and its own is None for all inputs."""
+    known = opdefs.lookup(op_type)
+    if known is None or gives(op_type) != "none":
+        return False
+    return any(
+        arg.type_attr and arg.type_attr == known.inputs[0].type_attr for arg in known.outputs
+    )
+
+
+@cache
+def may_be_zero(op_type: str) -> bool:
+    """Whether some input of an op type gets zeros, at least where some outputs have no gradient."""
+    known, found = opdefs.lookup(op_type), table.lookup(op_type)
+    if known is None or found is None:
+        return False
+    return any(row is not None and len(row) < len(known.outputs) for row in found.inputs)
+
+
+def raises(op_type: str) -> str:
+    """What the registered gradient of an op type raises, whatever it is asked; or nothing."""
+    found = table.lookup(op_type)
+    return found.raises if found is not None else ""
+
+
+def is_none(node: Node, slot: int) -> bool:
+    """Whether TensorFlow gives None for an input of an op, by the op's type or by its override.
+
+    Not for one whose gradient is not known: that of a function, or of a key of somebody's own.
+    """
+    key = override(node)
+    known = node.opdef if key is None else opdefs.lookup(key)
+    if known is None or known.gradient == "missing":
+        return False
+    if known.gradient == "none":
+        return True
+    return table.outputs_of(gradient_type(node), slot, len(node.data_inputs)) is None
+
+
+def lets_through(node: Node) -> bool:
+    """Whether a gradient comes back through an op to one of its inputs, as far as is known."""
+    key = override(node)
+    if key is not None and not is_registered(key):
+        return True
+    known = node.opdef if key is None else opdefs.lookup(key)
+    if known is None or known.gradient == "missing":
+        return True
+    return known.gradient == "registered" and gives(gradient_type(node)) != "none"

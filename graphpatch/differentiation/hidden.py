@@ -1,0 +1,102 @@
+"""Ops that no gradient reaches, since tf.custom_gradient leads it past them.
+
+tf.custom_gradient leaves an IdentityN with a key of its own (`CustomGradient-2`). It reads first
+the results of the wrapped function, then what that function was given: arguments and variables. Its
+gradient is None for the results, and what the user's function says for the others (the same in 1.15
+and 2.21). So nothing flows back into the ops that compute the results, `tf.nn.swish` is one case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphpatch import names
+from graphpatch.differentiation import flow
+from graphpatch.differentiation.keys import CUSTOM, override
+from graphpatch.graph.body import Body, Node
+
+GRADIENTS = "gradients"
+"""What TensorFlow calls the scope of what tf.gradients adds: no loss is computed from it."""
+
+Use = tuple[int, int]
+"""An op that reads, and the slot by which it does."""
+
+
+def hidden_ops(body: Body) -> dict[int, int]:
+    """The ops that lie behind a tf.custom_gradient on all their ways, each with its IdentityN."""
+    customs = {index: _results(body, index) for index in _customs(body)}
+    open_uses: dict[int, int] = {}
+    found: dict[int, int] = {}
+    todo = [(index, slot, index) for index, count in customs.items() for slot in range(count)]
+    while todo:
+        reader, slot, by = todo.pop()
+        index = body.by_name.get(names.op_of(body.heads.inputs[reader][slot]))
+        if index is None:
+            continue
+        if index not in open_uses:
+            open_uses[index] = sum(1 for _ in _ways_on(body, index, customs))
+        open_uses[index] -= 1
+        if not open_uses[index]:
+            found[index] = by
+            node = Node(body, index)
+            slots = range(customs.get(index, 0), len(node.data_inputs))
+            todo += [(index, slot, by) for slot in slots if _leads_back(node, slot, customs)]
+    return found
+
+
+def is_in_gradients(node: Node) -> bool:
+    """Whether tf.gradients added an op."""
+    return GRADIENTS in node.name.split("/")[:-1]
+
+
+def _customs(body: Body) -> Iterator[int]:
+    for index in body.by_type.get("IdentityN", ()):
+        if (override(Node(body, index)) or "").startswith(CUSTOM):
+            yield index
+
+
+def _results(body: Body, index: int) -> int:
+    """How many of its inputs are results: nothing reads the outputs for the others.
+
+    A result that nothing reads either has the Identity beside it, unless the graph was pruned.
+    """
+    node = Node(body, index)
+    read = [body.heads.inputs[reader][slot] for reader, slot in body.readers.get(node.name, ())]
+    read += [text for text in body.ret.values() if names.op_of(text) == node.name]
+    places = [names.parse(text).index for text in read if not text.startswith("^")]
+    places += [slot for slot, text in enumerate(node.data_inputs) if _has_idle_identity(body, text)]
+    return 1 + max(places, default=0)
+
+
+def _has_idle_identity(body: Body, text: str) -> bool:
+    return any(_is_idle_identity(Node(body, one)) for one, _ in body.readers[names.op_of(text)])
+
+
+def _is_idle_identity(node: Node) -> bool:
+    """Whether nothing reads an Identity: tf.custom_gradient leaves one beside each result."""
+    is_returned = any(names.op_of(text) == node.name for text in node.body.ret.values())
+    return node.op == "Identity" and not is_returned and not node.body.readers.get(node.name)
+
+
+def _ways_on(body: Body, index: int, customs: dict[int, int]) -> Iterator[Use]:
+    """The uses of an op by which a gradient may come back to it, or would but for an IdentityN."""
+    node = Node(body, index)
+    for reader, slot in body.readers.get(node.name, ()):
+        is_data = not body.heads.inputs[reader][slot].startswith("^")
+        if is_data and _leads_back(Node(body, reader), slot, customs):
+            yield reader, slot
+    for text in body.ret.values():
+        if names.op_of(text) == node.name:
+            yield -1, 0
+
+
+def _leads_back(node: Node, slot: int, customs: dict[int, int]) -> bool:
+    """Whether a gradient can come back by an input of an op, as a loss may be computed from it."""
+    if node.index in customs:
+        return True
+    if is_in_gradients(node) or flow.is_none(node, slot):
+        return False
+    if _is_idle_identity(node):
+        return False
+    outputs = node.outputs
+    return outputs is None or any(flow.is_asked_for(arg) for arg in outputs)

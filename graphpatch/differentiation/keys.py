@@ -1,0 +1,27 @@
+"""Whose gradient TensorFlow takes for an op: that of its type, or of an override."""
+
+from __future__ import annotations
+
+from graphpatch import opdefs
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Node
+
+CUSTOM = "CustomGradient-"
+"""How the keys begin that tf.custom_gradient makes; no other process registers them."""
+
+
+def override(node: Node) -> str | None:
+    """The key under which TensorFlow looks for the op's gradient, where it is not the op type."""
+    value = node.attr(attrs.OVERRIDE)
+    return None if value is None else value.s.decode(errors="backslashreplace")
+
+
+def gradient_type(node: Node) -> str:
+    """The op type whose gradient TensorFlow takes for the op: its own, or that of an override."""
+    return override(node) or node.op
+
+
+def is_registered(key: str) -> bool:
+    """Whether TensorFlow itself registers a gradient under this key."""
+    known = opdefs.lookup(key)
+    return known is not None and known.gradient != "missing"

@@ -1,0 +1,83 @@
+"""Into which inputs of each op type TensorFlow's gradient flows, without TensorFlow.
+
+The table `data/gradients.json` is made by `scripts/make_gradients.py`, which calls the gradient
+function of every op type that TensorFlow 2.x, or 1.15 with tf.contrib, registers one for.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import cache
+
+import msgspec
+
+from graphpatch import opdefs
+
+Rows = tuple[tuple[int, ...] | None, ...]
+"""For each input that an op declares: the declared outputs whose upstream gradient reaches it.
+
+None where the gradient is None; nothing where it is a tensor that is always zero.
+"""
+
+
+class Gradient(msgspec.Struct, frozen=True, gc=False):
+    """What the gradient function of an op type gives.
+
+    `raises` is what it raises, whatever it is asked. `before` are the rows of TensorFlow 1.15,
+    where they differ. Without rows, no trial could be made.
+    """
+
+    name: str
+    inputs: Rows = ()
+    raises: str = ""
+    before: Rows = ()
+
+
+class Table(msgspec.Struct, frozen=True):
+    """The shipped file: the TensorFlow versions that were asked, and what they give."""
+
+    tensorflow: tuple[str, str]
+    ops: tuple[Gradient, ...]
+
+
+@cache
+def table() -> Table:
+    """The shipped table, read on first use."""
+    data = pkgutil.get_data("graphpatch.data", "gradients.json")
+    assert data is not None, "graphpatch is installed without its table of gradients"
+    return msgspec.json.decode(data, type=Table)
+
+
+@cache
+def _by_name() -> dict[str, Gradient]:
+    return {op.name: op for op in table().ops}
+
+
+def lookup(op_type: str) -> Gradient | None:
+    """What the gradient of this op type gives, or None where none was asked."""
+    return _by_name().get(op_type)
+
+
+def outputs_of(op_type: str, slot: int, count: int) -> frozenset[str] | None:
+    """The declared outputs whose upstream gradient reaches an input slot of an op with `count`.
+
+    None where the gradient of that input is None. All outputs where no trial could be made.
+    """
+    known, row = opdefs.lookup(op_type), lookup(op_type)
+    names = [arg.name for arg in known.outputs] if known is not None else []
+    place = None if known is None else _declared(known, slot, count)
+    if row is None or place is None or place >= len(row.inputs):
+        return frozenset(names)
+    found = row.inputs[place]
+    return None if found is None else frozenset(names[output] for output in found)
+
+
+def _declared(op: opdefs.OpDef, slot: int, count: int) -> int | None:
+    """Which of the inputs that an op declares a slot is; its lists of tensors are of one length."""
+    lists = [bool(arg.number_attr or arg.type_list_attr) for arg in op.inputs]
+    each = (count - len(lists) + sum(lists)) // sum(lists) if any(lists) else 1
+    for place, is_list in enumerate(lists):
+        slot -= each if is_list else 1
+        if slot < 0:
+            return place
+    return None

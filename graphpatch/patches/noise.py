@@ -1,0 +1,86 @@
+"""What the report says where a patch stops in the middle of noise: the gradient stays random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from graphpatch import names, opdefs
+from graphpatch.graph import topology
+from graphpatch.graph.body import Body, Node
+from graphpatch.patches.ends import gives_on, is_linear
+
+MOST = 3
+OPAQUE = frozenset({"resource", "variant", "string"})
+
+
+@cache
+def random_ops() -> frozenset[str]:
+    """The op types that give other numbers on each run: stateful, by a seed or a generator."""
+    return frozenset(op.name for op in opdefs.table().ops if op.stateful and _is_random(op))
+
+
+def _is_random(op: opdefs.OpDef) -> bool:
+    numbers = [arg for arg in op.outputs if arg.dtype not in OPAQUE and not arg.is_ref]
+    return bool(numbers) and (
+        any(attr.name == "seed" for attr in op.attrs)
+        or (op.name.startswith("Stateful") and any(arg.name == "resource" for arg in op.inputs))
+    )
+
+
+def noise_notes(nodes: Sequence[Node], at_inputs: bool = False) -> Iterator[str]:
+    """What to say of ops that let no gradient through to noise, or only as an identity.
+
+    `at_inputs`: what flows back is changed before the op, whose own gradient is taken.
+    """
+    by_body: dict[str, list[Node]] = {}
+    for node in nodes:
+        by_body.setdefault(node.body.label, []).append(node)
+    for found in by_body.values():
+        body = found[0].body
+        noise = _noise(body)
+        noisy = [node for node in found if noise and noise[node.index]]
+        behind = _behind(body, noisy, noise, at_inputs)
+        if behind is not None:
+            yield _note(noisy, behind, at_inputs)
+
+
+def _noise(body: Body) -> bytearray:
+    """Which ops of a body give other numbers on each run; nothing where none does."""
+    sources = [index for op in random_ops() for index in body.by_type.get(op, ())]
+    if not sources:
+        return bytearray()
+    tensors = [_tensor(Node(body, index)) for index in sources]
+    marks = topology.downstream(body, tensors)
+    for index in sources:
+        marks[index] = 1
+    return marks
+
+
+def _behind(body: Body, noisy: list[Node], noise: bytearray, at_inputs: bool) -> Node | None:
+    """The first op whose gradient is taken at a noisy value, and comes back to these ops."""
+    if not noisy:
+        return None
+    marks = topology.downstream(body, [_tensor(node) for node in noisy])
+    mine = {node.index for node in noisy}
+    for index, mark in enumerate(marks):
+        is_asked = at_inputs if index in mine else mark
+        node = Node(body, index)
+        if is_asked and noise[index] and gives_on(node) and not is_linear(node, noise, {}):
+            return node
+    return None
+
+
+def _tensor(node: Node) -> names.TensorName:
+    return names.parse(node.tensor(0))
+
+
+def _note(noisy: Sequence[Node], behind: Node, at_inputs: bool) -> str:
+    shown = ", ".join(str(node) for node in noisy[:MOST])
+    more = f" and {len(noisy) - MOST} more" if len(noisy) > MOST else ""
+    where = "at" if at_inputs else "behind"
+    return (
+        f"the gradient is still noisy {where} {shown}{more}: that of {behind} is taken at a value "
+        f"that differs from run to run, and so does the gradient; backward_as on the op that adds "
+        f'the noise, without "until", takes it at values without noise'
+    )

@@ -1,0 +1,78 @@
+"""Refuse a match as one op where it is not clear which tensor it reads is x0, which x1."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from graphpatch.errors import PatchError
+from graphpatch.gradients.spec import Named, Written
+from graphpatch.patches.group import Group
+
+NUMBERED = re.compile(r"\bx(\d*)\b")
+
+
+def refuse_ambiguous(patch: object, group: Group, others: Sequence[Sequence[str]]) -> None:
+    """Raise PatchError where the pattern allows other orders of what the group reads.
+
+    Not where the formula gives every tensor the same gradient in each order.
+    """
+    texts, alike = _texts(patch)
+    for other in others:
+        places = [group.named.index(text) for text in other]
+        if not _treats_alike(texts, alike, places):
+            raise PatchError(_message(group, other))
+
+
+def _texts(patch: object) -> tuple[Sequence[str | None], bool | None]:
+    """The formulas of a patch; `alike` as Formula has it, None where they are one expression."""
+    from graphpatch.patches.override import OverrideGradient
+    from graphpatch.patches.surrogate import SurrogateGradient
+
+    if isinstance(patch, SurrogateGradient):
+        return patch.formula.texts, None
+    if isinstance(patch, OverrideGradient) and isinstance(patch.gradient, Named | Written):
+        return patch.gradient.formula.texts, patch.gradient.formula.alike
+    return (), None
+
+
+def _treats_alike(texts: Sequence[str | None], alike: bool | None, places: Sequence[int]) -> bool:
+    """Whether each tensor gets the same gradient when `places` says which one is x0, x1, ..."""
+    if not texts:
+        return False  # Python, of which nothing is known
+    if alike is not False:
+        return all(_renamed(text, places) == _plain(text) for text in texts)
+    if len(texts) != len(places):
+        return True  # which is refused with a message of its own
+    return all(
+        _renamed(text, places) == _plain(texts[place])
+        for text, place in zip(texts, places, strict=True)
+    )
+
+
+def _renamed(text: str | None, places: Sequence[int]) -> str | None:
+    """The formula with the tensors as they are called in the first order."""
+    if text is None:
+        return None
+    return _plain(NUMBERED.sub(lambda one: f"x{_of(places, int(one[1] or 0))}", text))
+
+
+def _of(places: Sequence[int], number: int) -> int:
+    return places[number] if number < len(places) else number
+
+
+def _plain(text: str | None) -> str | None:
+    if text is None:
+        return None
+    return "".join(NUMBERED.sub(lambda one: f"x{int(one[1] or 0)}", text).split())
+
+
+def _message(group: Group, other: Sequence[str]) -> str:
+    place = next(k for k, text in enumerate(other) if text != group.named[k])
+    node, slot = group.slots[place]
+    one, two = sorted([group.named[place], other[place]])
+    return (
+        f"the match that ends in {group.last}: it is not clear which tensor is x{place}, "
+        f"{one} or {two}: the order of the file would decide; write "
+        f'the input slot into the pattern, as in "x:_ -> m:{node.op}:{slot}"; {group.reading()}'
+    )

@@ -1,0 +1,94 @@
+"""Where gradients flow, by the table alone: op types, inputs, outputs, overrides."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphpatch import opdefs
+from graphpatch.differentiation import flow, table
+
+NONE = {
+    ("PadV2", 2),
+    ("Betainc", 0),
+    ("Betainc", 1),
+    ("Polygamma", 0),
+    ("Zeta", 0),
+    ("FusedBatchNormV3", 3),
+    ("FusedBatchNormV3", 4),
+    ("Floor", 0),
+    ("StopGradient", 0),
+    ("ScaleAndTranslate", 2),
+}
+FLOWS = {
+    ("PadV2", 0),
+    ("Betainc", 2),
+    ("Polygamma", 1),
+    ("Zeta", 1),
+    ("FusedBatchNormV3", 0),
+    ("Mul", 1),
+    ("Switch", 0),
+    ("Conv2D", 1),
+    ("BatchToSpaceND", 0),  # no trial could be made of it
+}
+ZERO = {("Sign", 0), ("ReluGrad", 1), ("MaxPoolGrad", 0), ("MaxPoolGrad", 1)}
+EXPECTED = {pair: word for word in ("none", "flows", "zero") for pair in globals()[word.upper()]}
+
+
+@pytest.mark.parametrize(("op", "slot"), sorted(EXPECTED))
+def test_what_comes_to_an_input(op: str, slot: int) -> None:
+    known = opdefs.lookup(op)
+    assert known is not None
+    assert flow.into(op, slot, len(known.inputs), "float32") == EXPECTED[op, slot]
+
+
+def test_a_list_of_inputs_counts_as_one() -> None:
+    assert [flow.into("ConcatV2", slot, 4, "float32") for slot in range(3)] == ["flows"] * 3
+    assert flow.into("ConcatV2", 3, 4, "float32") == "none"
+    assert flow.into("Print", 0, 3, "float32") == "flows"
+    assert [flow.into("Print", slot, 3, "float32") for slot in (1, 2)] == ["none"] * 2
+    assert flow.into("AddN", 2, 3, "float32") == "flows"  # as the override of a Select
+
+
+def test_only_some_outputs_reach_an_input() -> None:
+    assert flow.into("FusedBatchNormV3", 0, 5, "float32", "y") == "flows"
+    assert flow.into("FusedBatchNormV3", 0, 5, "float32", "batch_mean") == "zero"
+
+
+def test_dtypes() -> None:
+    assert flow.into("Mul", 0, 2, "int32") == "none"
+    assert flow.into("ReadVariableOp", 0, 1, "resource") == "flows"
+    assert flow.into("TensorListPushBack", 0, 2, "variant") == "flows"
+    assert flow.into("Identity", 0, 1, "variant") == "flows"
+
+
+def test_what_is_raised() -> None:
+    assert flow.raises("PreventGradient").startswith("LookupError: Gradient explicitly disabled.")
+    assert flow.raises("SparseDenseCwiseAdd").startswith("NotImplementedError")
+    assert not flow.raises("Relu")
+
+
+def test_step_functions() -> None:
+    assert flow.gives("Floor") == "none"
+    assert flow.gives("Sign") == "zero"
+    assert flow.gives("Relu") == ""
+    assert flow.gives("ArgMax") == "none"
+    assert not flow.is_step("ArgMax")  # it gives an index
+
+
+def test_tensorflow_1_15_gives_more_to_a_fused_batch_norm() -> None:
+    """It hands on what the kernel returns for them; 2.x gives None."""
+    found = table.lookup("FusedBatchNorm")
+    assert found is not None
+    assert found.inputs[3:] == (None, None)
+    assert None not in found.before
+
+
+def test_every_row_is_of_an_op_with_a_registered_gradient() -> None:
+    for row in table.table().ops:
+        known = opdefs.lookup(row.name)
+        assert known is not None
+        assert known.gradient == "registered"
+        assert bool(row.inputs) != bool(row.raises)
+        assert not row.inputs or len(row.inputs) == len(known.inputs)
+        outputs = {one for inputs in (row.inputs, row.before) for one in inputs if one}
+        assert all(place < len(known.outputs) for some in outputs for place in some)

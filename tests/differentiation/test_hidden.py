@@ -1,0 +1,134 @@
+"""Ops behind a tf.custom_gradient, and rules that would patch them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.differentiation.hidden import hidden_ops
+from graphpatch.errors import PatchError
+from tests.graphs import const, graphdef, main, node
+
+KEY = b"CustomGradient-3"
+X = node("x", "Placeholder", dtype="float32")
+
+
+def floats(count: int) -> dict[str, Any]:
+    return {"T": ["float32"] * count}
+
+
+# As tf.nn.swish leaves it, with the Identity that nothing reads.
+SWISH = (
+    X,
+    node("s", "Sigmoid", "x", T="float32"),
+    node("m", "Mul", "x", "s", T="float32"),
+    node("dangling", "Identity", "m", T="float32"),
+    node("custom", "IdentityN", "m", "x", _gradient_op_type=KEY, **floats(2)),
+    node("loss", "Sum", "custom", "axis", T="float32"),
+    const("axis"),
+)
+
+
+def hidden(*nodes: Any) -> dict[str, str]:
+    body = main(*nodes)
+    names = body.heads.names
+    return {names[index]: names[by] for index, by in sorted(hidden_ops(body).items())}
+
+
+def test_what_computes_the_result_is_hidden_and_the_argument_is_not() -> None:
+    assert hidden(*SWISH) == {"s": "custom", "m": "custom"}
+
+
+def test_what_is_read_elsewhere_is_reached() -> None:
+    assert hidden(*SWISH, node("other", "Tanh", "s", T="float32")) == {"m": "custom"}
+    assert hidden(*SWISH, node("shape", "Shape", "m", T="float32")) == {
+        "s": "custom",
+        "m": "custom",
+    }
+    assert hidden(*SWISH, node("gradients/m", "Tanh", "s", T="float32")) == {
+        "s": "custom",
+        "m": "custom",
+    }
+
+
+def test_a_result_that_is_the_argument_is_reached() -> None:
+    custom = node("custom", "IdentityN", "y", "y", _gradient_op_type=KEY, **floats(2))
+    assert hidden(X, node("y", "Relu", "x", T="float32"), custom) == {}
+
+
+def test_two_results() -> None:
+    found = hidden(
+        X,
+        node("a", "Relu", "x", T="float32"),
+        node("b", "Tanh", "x", T="float32"),
+        node("custom", "IdentityN", "a", "b", "x", _gradient_op_type=KEY, **floats(3)),
+        node("loss", "Neg", "custom:1", T="float32"),
+    )
+    assert found == {"a": "custom", "b": "custom"}
+
+
+def test_one_inside_another() -> None:
+    found = hidden(
+        X,
+        node("a", "Relu", "x", T="float32"),
+        node("inner", "IdentityN", "a", "x", _gradient_op_type=KEY, **floats(2)),
+        node("b", "Tanh", "inner", T="float32"),
+        node("outer", "IdentityN", "b", "x", _gradient_op_type=b"CustomGradient-4", **floats(2)),
+        node("loss", "Neg", "outer", T="float32"),
+    )
+    assert found == {"a": "inner", "b": "outer", "inner": "outer"}
+
+
+def test_another_key_and_none_hide_nothing() -> None:
+    plain = [one for one in SWISH if one.name != "custom"]
+    assert hidden(*plain, node("custom", "IdentityN", "m", "x", **floats(2))) == {}
+    mine = node("custom", "IdentityN", "m", "x", _gradient_op_type=b"Mine", **floats(2))
+    assert hidden(*plain, mine) == {}
+
+
+def opened(folder: Path) -> graphpatch.Model:
+    path = folder / "model.pb"
+    path.write_bytes(graphdef(*SWISH).SerializeToString())
+    return graphpatch.load(path)
+
+
+PATCHES: list[dict[str, Any]] = [
+    {"override_gradient": "guided_relu"},
+    {"filter_gradient": {"scale": 0.5}},
+    {"stop_gradient": True},
+    {"straight_through": True},
+    {"surrogate_gradient": "tanh(x)"},
+    {"backward_as": {"input": 0}},
+]
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: next(iter(patch)))
+def test_a_patch_that_would_never_fire_is_refused(tmp_path: Path, patch: dict[str, Any]) -> None:
+    rule = {"match": {"op": "Sigmoid"}, "patch": patch}
+    with pytest.raises(PatchError, match="no gradient reaches Sigmoid 's': IdentityN 'custom'"):
+        graphpatch.apply([rule], opened(tmp_path))
+
+
+def test_a_whole_match_behind_it_is_refused(tmp_path: Path) -> None:
+    match = {"pattern": "x:_ -> s:Sigmoid -> m:Mul; x -> m"}
+    patch = {"override_gradient": {"formula": "dy"}, "on": "match"}
+    with pytest.raises(PatchError, match=r"key CustomGradient-3, from tf\.custom_gradient"):
+        graphpatch.apply([{"match": match, "patch": patch}], opened(tmp_path))
+
+
+def test_the_rule_that_the_message_names_takes_the_key_off(tmp_path: Path) -> None:
+    first = {
+        "match": {"op": "IdentityN", "name": "custom"},
+        "patch": {"override_gradient": "stock"},
+    }
+    second = {"match": {"op": "Sigmoid"}, "patch": {"filter_gradient": {"scale": 0.5}}}
+    result = graphpatch.apply([first, second], opened(tmp_path))
+    assert len(result.report["rules"]) == 2
+
+
+def test_the_op_itself_can_be_patched(tmp_path: Path) -> None:
+    rule = {"match": {"op": "IdentityN"}, "patch": {"filter_gradient": {"scale": 0.5}}}
+    assert graphpatch.apply([rule], opened(tmp_path)).report["rules"][0]["matches"]

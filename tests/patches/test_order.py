@@ -1,0 +1,107 @@
+"""`"on": "match"` where the pattern leaves open which tensor is x0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.analysis.matching import match_only
+from graphpatch.errors import PatchError
+from graphpatch.match.spec import Match
+from tests.graphs import graphdef, node
+
+T = {"T": "float32"}
+A = node("a", "Placeholder", dtype="float32")
+B = node("b", "Placeholder", dtype="float32")
+PRODUCT = node("m", "MatMul", "a", "b", **T)
+GATED = (
+    A,
+    B,
+    node("p", "Tanh", "a", **T),
+    node("q", "Tanh", "b", **T),
+    node("m", "Mul", "p", "q", **T),
+)
+
+
+def patched(
+    folder: Path, pattern: str, gradient: Any, *nodes: Any, kind: str = "override_gradient"
+) -> graphpatch.Result:
+    path = folder / "model.pb"
+    path.write_bytes(graphdef(*nodes).SerializeToString())
+    patch = {kind: gradient, "on": "match"}
+    return graphpatch.apply(
+        [{"match": {"pattern": pattern}, "patch": patch}], graphpatch.load(path)
+    )
+
+
+@pytest.mark.parametrize("nodes", [(A, B, PRODUCT), (B, A, PRODUCT)], ids=["a first", "b first"])
+def test_x_could_be_either_input_whatever_the_order_of_the_file(tmp_path: Path, nodes: Any) -> None:
+    with pytest.raises(PatchError) as raised:
+        patched(tmp_path, "x:_ -> m:MatMul", {"formula": ["dy * x0", "dy"]}, *nodes)
+    assert "it is not clear which tensor is x0, a or b" in str(raised.value)
+    assert 'write the input slot into the pattern, as in "x:_ -> m:MatMul:' in str(raised.value)
+    assert "the match reads 2: x0 = x, x1 = " in str(raised.value)
+
+
+@pytest.mark.parametrize("nodes", [(A, B, PRODUCT), (B, A, PRODUCT)], ids=["a first", "b first"])
+@pytest.mark.parametrize(("slot", "first"), [(0, "a"), (1, "b")])
+def test_with_the_slot_it_is_clear(tmp_path: Path, nodes: Any, slot: int, first: str) -> None:
+    found = patched(tmp_path, f"x:_ -> m:MatMul:{slot}", {"formula": ["dy * x", "dy"]}, *nodes)
+    [entry] = found.report["rules"][0]["matches"]
+    assert entry["inputs"]["x0"] == first
+    assert entry["tensors"] == {"x": first}
+
+
+ALIKE: list[Any] = [
+    "dy",
+    ["dy", "dy"],
+    ["dy * x1", "dy * x0"],
+    ["dy * x1 + x0", "dy*x + x1"],
+]
+DIFFERENT: list[Any] = ["dy * x", ["dy", None], ["dy * x0", "dy * x0"], ["dy * x1", "dy"]]
+
+
+@pytest.mark.parametrize("formula", ALIKE)
+def test_a_formula_that_treats_them_alike_needs_no_slot(tmp_path: Path, formula: Any) -> None:
+    product = node("m", "Mul", "a", "b", **T)
+    assert patched(tmp_path, "x:_ -> m:Mul; s:_ -> m", {"formula": formula}, A, B, product)
+
+
+@pytest.mark.parametrize("formula", DIFFERENT)
+@pytest.mark.parametrize("pattern", ["x:_ -> m:Mul", "x:_ -> m:Mul; s:_ -> m"])
+def test_one_that_does_not_needs_it(tmp_path: Path, formula: Any, pattern: str) -> None:
+    product = node("m", "Mul", "a", "b", **T)
+    with pytest.raises(PatchError, match="it is not clear"):
+        patched(tmp_path, pattern, {"formula": formula}, A, B, product)
+
+
+def test_ops_that_can_be_swapped_leave_it_open_too(tmp_path: Path) -> None:
+    """Which Tanh is first says the file alone."""
+    with pytest.raises(PatchError, match="which tensor is x0, a or b"):
+        patched(tmp_path, "p:Tanh -> m:Mul; q:Tanh -> m", {"formula": ["dy * x0", "dy"]}, *GATED)
+    pattern = "p:Tanh -> m:Mul:0; q:Tanh -> m:1"
+    assert patched(tmp_path, pattern, {"formula": ["dy * x0", "dy"]}, *GATED)
+
+
+def test_a_surrogate(tmp_path: Path) -> None:
+    product = node("m", "Mul", "a", "b", **T)
+    many = {"kind": "surrogate_gradient"}
+    with pytest.raises(PatchError, match="it is not clear"):
+        patched(tmp_path, "x:_ -> m:Mul", "x0 - x1", A, B, product, **many)
+    assert patched(tmp_path, "x:_ -> m:Mul:0", "x0 - x1", A, B, product, **many)
+
+
+def test_the_error_that_counts_the_inputs_says_which_they_are(tmp_path: Path) -> None:
+    with pytest.raises(PatchError, match=r"the match reads 2: x0 = s, x1 = a$"):
+        patched(tmp_path, "s:_ -> m:MatMul:1", {"formula": ["dy"]}, A, B, PRODUCT)
+
+
+def test_match_says_what_x0_is(tmp_path: Path) -> None:
+    path = tmp_path / "model.pb"
+    path.write_bytes(graphdef(A, B, PRODUCT).SerializeToString())
+    [entry] = match_only(Match(pattern="s:_ -> m:MatMul:1"), graphpatch.load(path)).matches
+    assert entry["tensors"] == {"s": "b"}
+    assert entry["inputs"] == {"x0": "b", "x1": "a"}
