@@ -28,6 +28,11 @@ RulesLike: TypeAlias = (
 )
 TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 
+PATCH_LAST = (
+    "functions in the file have the gradients of some ops: optimise or convert a model before you "
+    "patch it, as such tools drop them, some silently; revert takes the patch out again"
+)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(HasModel):
@@ -170,6 +175,9 @@ def _refuse_again(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
 
 
 def _report(before: Model, after: Model, notes: list[str], steps: list[Step]) -> dict[str, Any]:
+    told = [*notes, *(note for step in steps for note in step.notes)]
+    if any("function" in step.emit for step in steps):
+        told.append(PATCH_LAST)
     return {
         "rules": [
             {"name": step.rule, "matches": step.matches, "emit": "+".join(step.emit)}
@@ -180,7 +188,7 @@ def _report(before: Model, after: Model, notes: list[str], steps: list[Step]) ->
             "session": list(dict.fromkeys(key for step in steps for key in step.session)),
             "tape": list(dict.fromkeys(key for step in steps for key in step.tape)),
         },
-        "notes": list(dict.fromkeys([*notes, *(note for step in steps for note in step.notes)])),
+        "notes": list(dict.fromkeys(told)),
     }
 
 

@@ -21,7 +21,7 @@ from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import WHOLE, Between, Link, Match, Near, OneOf, Pattern, Texts, texts
 from graphpatch.patches import KINDS, Patch, WholePatch
 
-Emit = Literal["auto", "function", "attr"]
+Emit = Literal["auto", "construction", "function", "attr"]
 EMITS = get_args(Emit)
 
 

@@ -1,6 +1,8 @@
 """Time the forward pass of a patched ResNet50 beside the unpatched one, in TensorFlow Sessions.
 
-All Relu get guided_relu, which functions carry. Original and patched run in turn, A B A B, in one
+All Relu get guided_relu, which functions carry, and then a gradient that is linear in dy, which a
+construction carries: it has no target, as the Relu are not fused into the convolutions any more.
+Original and patched run in turn, A B A B, in one
 process, each in a Session of its own; the ratio is the median of the ratios of neighbours. So it is
 for the same net inside nested functions (PartitionedCall), where calls are not inlined, which has
 no target. Checks that forward passes are equal bit for bit, and the guided gradient to that of
@@ -29,6 +31,7 @@ import graphpatch
 SCRIPTS = Path(__file__).parent
 TARGET = 0.02
 RULE = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+LINEAR = {"match": {"op": "Relu"}, "patch": {"override_gradient": "lrp_epsilon"}}
 CLASSIC = "ClassicGuidedRelu"
 
 tf1 = tf.compat.v1
@@ -81,9 +84,9 @@ def nested(path: Path, target: Path) -> Path:
     return target
 
 
-def patched(path: Path) -> Path:
+def patched(path: Path, rule: dict[str, Any] = RULE) -> Path:
     target = path.with_suffix(".patched.pb")
-    result = graphpatch.apply([RULE], path)
+    result = graphpatch.apply([rule], path)
     result.model.save(target)
     (rule,) = result.report["rules"]
     print(f"{path.name}: {len(rule['matches'])} Relu carried by {rule['emit']}")
@@ -146,6 +149,9 @@ def measure(model: Path, images: Any, rounds: int) -> bool:
         same("guided gradient", classic_dx, ours.backward(images[:2])),
         report("forward time, patched / original", ratios(plain, ours, images, rounds), TARGET),
     ]
+    linear = opened(patched(model, LINEAR))
+    met.append(same("construction: forward", plain.forward(images), linear.forward(images)))
+    report("construction: forward time", ratios(plain, linear, images, rounds), None)
     path = nested(model, model.with_suffix(".nested.pb"))
     plain, ours = opened(path), opened(patched(path))
     # Its gradient is not to be had: TensorFlow has none of Pad in a function.

@@ -3,6 +3,8 @@
 `attach(x..., y...)` gives on y, the op's own outputs, bit for bit. A GradientDef names its
 gradient function, which TensorFlow calls in a Session with (x..., y..., dy...). Where a runtime
 drops GradientDefs (a tape), the body of `attach` raises instead of passing another gradient on.
+XLA does not compute what nobody needs, such as the gradient of y, which would raise. So each x
+with a gradient comes through a call of `guard`, whose body raises when dx passes it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
+from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functiondef_form import gradient_function
 from graphpatch.gradients.gradient import choose
 from graphpatch.gradients.signature import Signature
@@ -24,7 +27,10 @@ from graphpatch.names import op_of
 
 PREFIX = "graphpatch/"
 SCOPE = "formula"
+GUARD = "guard"
 NO_INLINE = "_noinline"
+
+_GUARD_KEY = re.compile(rf"_[0-9a-f]{{8}}_{GUARD}_[a-z]+\d+$", re.ASCII)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +84,31 @@ def filtering(gradient: Computed, dtype: str, kept: bool = False) -> Attached:
     )
     merge(function)
     return pair(_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), kept)
+
+
+def guarding(dtype: str) -> Attached:
+    """The functions of `guard(x0)`, which gives on x0 and, in a Session, its gradient as it comes.
+
+    Where a runtime drops GradientDefs, the gradient of its body raises. Nothing of it is left in
+    the forward pass of a Session, as the body of `attach` does not read x.
+    """
+    one = ([("x0", dtype)], [("y0", dtype)])
+    function = gradient_function("", Formula.parse("dy"), None, *one, same_shape=True)
+    merge(function)
+    return pair(f"{GUARD}_{dtype}", function, {"y0": "x0"}, (0,), frozenset(), False)
+
+
+def guard_key(found: Attached, dtype: str) -> str:
+    """The key of a call of `guard` that goes with a call of `attach`.
+
+    It tells the gradient: to register one gradient must not make the guards of others silent.
+    """
+    return f"{found.key}_{GUARD}_{dtype}"
+
+
+def is_guard(key: str) -> bool:
+    """Whether a key is that of a `guard`."""
+    return key.startswith(PREFIX) and _GUARD_KEY.search(key) is not None
 
 
 def _label(gradient: Computed) -> str:

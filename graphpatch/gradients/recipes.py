@@ -102,10 +102,14 @@ def sum_like(program: Program, value: Value, like: Value, sizes: Value | None = 
     `sizes` are those of the value, where they are at hand.
     """
     shape = program.shape_of(like)
-    sizes = sizes or program.shape_of(value)
+    return sum_to(program, value, shape, sizes or program.shape_of(value), like.shape)
+
+
+def sum_to(program: Program, value: Value, shape: Value, sizes: Value, known: Shape) -> Value:
+    """The value, which has these sizes, summed down to a shape of which this much is known."""
     axes = program.op("BroadcastGradientArgs", shape, sizes, shape=UNKNOWN)
     total = program.op("Sum", value, axes, shape=UNKNOWN, keep_dims=False)
-    return program.op("Reshape", total, shape, shape=like.shape)
+    return program.op("Reshape", total, shape, shape=known)
 
 
 def transpose(program: Program, x: Value, perm: Sequence[int] | None = None) -> Value:

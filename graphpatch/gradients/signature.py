@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients.constants import DTYPE_NUMBERS, FLOATS
 from graphpatch.gradients.expression import Scalar
-from graphpatch.gradients.shapes import Shape, of
+from graphpatch.gradients.shapes import Shape, joint, of
 
 _NUMBERED = {"x": re.compile(r"x\d+", re.ASCII), "y": re.compile(r"y\d+", re.ASCII)}
 
@@ -22,7 +22,8 @@ class Signature:
     """An op's inputs (`x0`, ...) and outputs (`y0`, ...) with their dtypes, and its attrs.
 
     An input that no gradient needs may be missing. `same_shape`: all these tensors have one
-    shape, in every run. `attrs` are those that are numbers or booleans, with the op type's
+    shape, in every run. `broadcast` names the inputs whose joint shape is that of the outputs,
+    where that is known. `attrs` are those that are numbers or booleans, with the op type's
     defaults where the NodeDef leaves them out; others may be there, and cannot be read.
     """
 
@@ -30,6 +31,7 @@ class Signature:
     outputs: tuple[tuple[str, str], ...]
     attrs: Mapping[str, object] = field(default_factory=dict, hash=False)
     same_shape: bool = False
+    broadcast: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -59,7 +61,10 @@ class Signature:
 
     def shape(self, name: str) -> Shape:
         """The shape of a variable: dy0 has that of y0, and all have one where they do."""
-        return of("x" if self.same_shape else name.removeprefix("d"))
+        plain = name.removeprefix("d")
+        if self.broadcast and plain.startswith("y"):
+            return joint(*map(of, self.broadcast))
+        return of("x" if self.same_shape else plain)
 
     def attr(self, name: str) -> Scalar:
         """The value of an attr. Raises FormulaError where there is none, or it is no number."""

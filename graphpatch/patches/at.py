@@ -10,6 +10,8 @@ import msgspec
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
+from graphpatch.opdefs import FlatArg
+from graphpatch.patches import flow
 from graphpatch.patches.inline import Inline, nothing_flows, on_inputs, on_outputs
 from graphpatch.patches.reach import check_reached
 
@@ -29,6 +31,13 @@ def check(nodes: Sequence[Node], at: str) -> None:
     """Raise PatchError where nothing flows back at that place of any of these ops."""
     if nodes and all(idle(node, at) for node in nodes):
         raise PatchError(f"nothing flows back there: {idle(nodes[0], at)}")
+
+
+def args(node: Node, at: str) -> list[FlatArg]:
+    """The tensors at that place of an op."""
+    side, place = parsed(at)
+    flat = flow.outputs(node) if side == "output" else flow.inputs(node)
+    return flat if place is None else flat[place : place + 1]
 
 
 def put(node: Node, editor: Editor, inline: Inline, at: str) -> list[Node]:

@@ -1,4 +1,4 @@
-"""How another gradient travels: as a key in an attr, or as functions in the library."""
+"""How another gradient travels: a key in an attr, a construction, or functions in the library."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from graphpatch.gradients.spec import Computed, Gradient, Python, Registered, St
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
+from graphpatch.patches.construction import constructed
 from graphpatch.patches.function_carrier import carry_by_function
 from graphpatch.patches.place import place_of
 from graphpatch.patches.reach import check_reached
@@ -32,16 +33,17 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
         return
     if not isinstance(gradient, Registered):
         gradient = gradient.for_op(node.op)
-    check_once(gradient, node, editor)
+    question = _question(gradient, node)
+    editor.cached(question, lambda: check_fit(gradient, node))
     if isinstance(gradient, Registered):
         _set_key(gradient.key, node, editor, needed=not gradient.stock)
     elif emit == "attr":
         _set_key(gradient.key, node, editor, needed=True)
     else:
-        key = None if emit == "function" else exact_key(gradient, node, editor)
+        key = exact_key(gradient, node, editor) if emit == "auto" else None
         if key is not None:
             _set_key(key, node, editor, needed=False)
-        else:
+        elif not constructed(gradient, node, editor, emit, question):
             carry_by_function(gradient, node, editor)
 
 
@@ -52,9 +54,9 @@ def check_once(gradient: Computed | Registered, node: Node, editor: Editor) -> N
 
 def refuse_key(gradient: Gradient, emit: str) -> None:
     """Raise PatchError for a gradient that cannot travel as a key: no consumer could read it."""
-    if isinstance(gradient, Python) and emit == "attr":
+    if isinstance(gradient, Python) and emit in ("attr", "construction"):
         raise PatchError(
-            f"{gradient.path} travels as a function, not as an attr (emit: auto); a key that the "
+            f"{gradient.path} travels as a function, not as an {emit} (emit: auto); a key that the "
             f'consumer registers is {{"registered": "..."}}'
         )
 

@@ -11,7 +11,8 @@ from graphpatch.gradients.exact import stock_key
 from graphpatch.gradients.spec import Computed, Gradient, Python, Registered, Stock
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import at, carrier
+from graphpatch.patches import at, carrier, flow
+from graphpatch.patches.construction import suits_filter
 from graphpatch.patches.function_carrier import filter_inline, keep_gradient
 from graphpatch.patches.inline import typed
 from graphpatch.patches.place import place_of
@@ -55,7 +56,10 @@ class FilterGradient:
             return is_restored(node, editor)
         if self.emit == "attr" or is_restored(node, editor):
             return True
-        if self.emit != "auto":
+        if self.emit == "function":
             return False
         exact = stock_key(gradient, opdefs.lookup("Identity"))
-        return exact is not None and place_of(node, editor).ignoring is None
+        if exact is not None and self.emit == "auto":
+            return place_of(node, editor).ignoring is None
+        dtypes = {arg.dtype or "" for arg in at.args(node, self.at) if flow.carries(arg)}
+        return all(suits_filter(gradient, node, one, editor, self.emit) for one in dtypes)

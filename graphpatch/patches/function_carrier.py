@@ -12,7 +12,7 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.attach import Attached, attached, filtering
+from graphpatch.gradients.attach import Attached, attached, filtering, guard_key, guarding
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, Named, Python
@@ -96,7 +96,7 @@ def attach_to(
     restored = is_restored(node, editor)
 
     def inputs(moved: Node) -> list[str]:
-        taken = [_read(moved, place, read[place], found, editor) for place in found.read]
+        taken = [_read(moved, n, read[n], found, name, editor) for n in found.read]
         if is_kept(node, editor):
             for one in behind:
                 _isolate(one, editor)
@@ -121,13 +121,25 @@ def refuse_boundary(node: Node) -> None:
         )
 
 
-def _read(moved: Node, place: int, text: str, found: Attached, editor: Editor) -> str:
-    """The tensor as `attach` is to read it: behind a StopGradient where it gets no gradient."""
-    if place not in found.stopped:
-        return text
+def _read(moved: Node, place: int, text: str, found: Attached, name: str, editor: Editor) -> str:
+    """The tensor as `attach` is to read it: behind a StopGradient where it gets no gradient.
+
+    One that gets a gradient comes through `guard` where the call of `attach` may be inlined.
+    """
     arg = found.attach.signature.input_arg[found.read.index(place)]
-    typed = {"T": attrs.dtype(DTYPE_NAMES[arg.type])}
-    return editor.add(f"{moved.name}/stop_{place}", "StopGradient", [text], typed, moved).tensor(0)
+    dtype = DTYPE_NAMES[arg.type]
+    if place in found.stopped:
+        typed = {"T": attrs.dtype(dtype)}
+        stop = editor.add(f"{moved.name}/stop_{place}", "StopGradient", [text], typed, moved)
+        return stop.tensor(0)
+    if place_of(moved, editor).ignoring is not None:
+        return text
+    guard = editor.cached(("guard", dtype), lambda: _added(lambda: guarding(dtype), editor))
+    suffix, op = f"_{place}" if place else "", guard.attach.signature.name
+    values = {attrs.OVERRIDE: attrs.text(guard_key(found, dtype))}
+    call = editor.add(f"{name}/guard{suffix}", op, [text], values, moved)
+    keep_gradient(call, guard, editor)
+    return call.tensor(0)
 
 
 def _stopped(moved: Node, output: int, dtype: str, name: str, editor: Editor) -> str:

@@ -9,7 +9,7 @@ construction apart, a call of a function carries the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphpatch.errors import PatchError
@@ -48,6 +48,11 @@ def by_function(node: Node, editor: Editor, emit: str) -> bool:
             f"{node} is in a function where TensorFlow ignores attrs: there the gradient travels "
             f"as a function (emit: auto)"
         )
+    if ignored and emit == "construction":
+        raise PatchError(
+            f"{node} is in a function that a Session differentiates as a whole, where a "
+            f"construction has another gradient: there a function carries it (emit: auto)"
+        )
     return ignored or emit == "function"
 
 
@@ -67,14 +72,29 @@ def join(
     if by_function(node, editor, emit):
         _attach(node, flat, counted, editor, behind)
     elif len(flat) == 1:
-        name, values = node.name, _values(flat[0])
-        editor.take_name(
-            node, "Select", lambda moved: _read(name, 0, counted[0], moved, editor), values, True
+        name = node.name
+        select(
+            node, lambda moved, stop: _backward(name, 0, counted[0], stop, moved, editor), editor
         )
-        editor.used("construction")
     else:
         _several(node, flat, counted, editor)
         editor.used("construction")
+
+
+def select(node: Node, backward: Callable[[Node, str], str], editor: Editor) -> None:
+    """Give the one output of an op on, and let what flows back go to another tensor.
+
+    `backward` gives that tensor, of the op under its new name, and of its output behind a
+    StopGradient.
+    """
+    name = node.name
+
+    def through(moved: Node) -> list[str]:
+        stop = _stopped(name, 0, moved, editor)
+        return [_true(name, 0, stop, moved, editor), stop, backward(moved, stop)]
+
+    editor.take_name(node, "Select", through, _values(flow.outputs(node)[0]), shadow=True)
+    editor.used("construction")
 
 
 def refuse_in_part(node: Node, outputs: Sequence[int], editor: Editor, emit: str) -> None:
@@ -115,23 +135,37 @@ def _several(
 
 
 def _read(name: str, output: int, one: Counted, moved: Node, editor: Editor) -> list[str]:
-    """What the Select reads: a condition that is true throughout, the forward tensor, the other.
+    """What the Select of one of several outputs reads."""
+    stop = _stopped(name, output, moved, editor)
+    backward = _backward(name, output, one, stop, moved, editor)
+    return [_true(name, output, stop, moved, editor), stop, backward]
+
+
+def _stopped(name: str, output: int, moved: Node, editor: Editor) -> str:
+    typed, suffix = {"T": attrs.dtype(flow.outputs(moved)[output].dtype or "")}, _suffix(output)
+    stop = editor.add(f"{name}/stop{suffix}", "StopGradient", [moved.tensor(output)], typed, moved)
+    return stop.tensor(0)
+
+
+def _backward(name: str, output: int, one: Counted, stop: str, moved: Node, editor: Editor) -> str:
+    if not one.repeated:
+        return one.tensor
+    return repeat(one.tensor, stop, f"{name}/repeat{_suffix(output)}", moved, editor)
+
+
+def _suffix(output: int) -> str:
+    return f"_{output}" if output else ""
+
+
+def _true(name: str, output: int, stop: str, moved: Node, editor: Editor) -> str:
+    """A condition that is true throughout, of the shape of the output, as the key asks.
 
     It is made of tensors, not of constants, and so stands in a v1 loop or branch as it is.
     """
-    flat, suffix = flow.outputs(moved), f"_{output}" if output else ""
-    typed = {"T": attrs.dtype(flat[output].dtype or "")}
-
-    def added(word: str, op: str, texts: Sequence[str], values: Attrs) -> str:
-        return editor.add(f"{name}/{word}{suffix}", op, texts, values, moved).tensor(0)
-
-    stop = added("stop", "StopGradient", [moved.tensor(output)], typed)
-    same = added("same", "Equal", [stop, stop], typed)
-    true = added("true", "OnesLike", [same], {"T": attrs.dtype("bool")})
-    backward = one.tensor
-    if one.repeated:
-        backward = repeat(backward, stop, f"{name}/repeat{suffix}", moved, editor)
-    return [true, stop, backward]
+    typed = {"T": attrs.dtype(flow.outputs(moved)[output].dtype or "")}
+    names = (f"{name}/same{_suffix(output)}", f"{name}/true{_suffix(output)}")
+    same = editor.add(names[0], "Equal", [stop, stop], typed, moved).tensor(0)
+    return editor.add(names[1], "OnesLike", [same], {"T": attrs.dtype("bool")}, moved).tensor(0)
 
 
 def repeat(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> str:

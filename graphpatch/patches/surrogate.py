@@ -14,9 +14,9 @@ from graphpatch.gradients.shapes import Shape
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.names import op_of
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
+from graphpatch.patches.beside import put_beside
 from graphpatch.patches.carrier import refuse_carried
 from graphpatch.patches.function_carrier import refuse_boundary
 from graphpatch.patches.group import Group
@@ -110,7 +110,7 @@ class SurrogateGradient:
             if one != node and one.data_inputs:
                 editor.shadow(one)
         known = len(behind) == 1 and _has_shape_of(node, found.shapes[0])
-        tensor = _added(found, node, editor)
+        tensor = put_beside(found, node, {}, editor, _anchor(node, editor))
         join(node, {0: Counted(tensor, not known)}, editor, self.emit, behind)
 
     def _nodes(
@@ -161,21 +161,6 @@ def _has_shape_of(node: Node, shape: Shape) -> bool:
         return False
     kept = {f"x{place}" for place in op.keeps_shape}
     return exact == kept if op.broadcasts else exact <= kept
-
-
-def _added(found: Nodes, node: Node, editor: Editor) -> str:
-    """The ops of the formula, put beside the op; the tensor that is their result."""
-    anchor, names = _anchor(node, editor), dict[str, str]()
-
-    def now(text: str) -> str:
-        op = op_of(text)
-        return names.get(op, op) + text[len(op) :]
-
-    for one in found.nodes:
-        inputs = [now(text) for text in one.input] or anchor
-        added = editor.add(one.name, one.op, inputs, one.attr, node)
-        names[one.name] = added.name
-    return now(found.results[0])
 
 
 def _anchor(node: Node, editor: Editor) -> list[str]:

@@ -12,6 +12,7 @@ from graphpatch.gradients.traced import Op
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow, function_carrier
 from graphpatch.patches.carrier import refuse_carried, refuse_key
+from graphpatch.patches.construction import constructed_whole
 from graphpatch.patches.group import Group
 from graphpatch.patches.reach import check_reached
 
@@ -26,7 +27,12 @@ def carry_whole(gradient: Gradient, group: Group, editor: Editor, emit: str) -> 
         refuse_carried(node)
     check_reached(group.last, editor)
     _refuse_last(group)
-    found = _functions(_fitting(gradient, group, emit), group, editor)
+    gradient = _fitting(gradient, group, emit)
+    if not isinstance(gradient, Python):
+        op = _checked(gradient, group)
+        if constructed_whole(gradient, group, op, editor, emit):
+            return
+    found = _functions(gradient, group, editor)
     for node in group.nodes:
         if node != group.last and node.data_inputs:
             editor.shadow(node)
@@ -37,13 +43,18 @@ def _functions(gradient: Named | Written | Python, group: Group, editor: Editor)
     kept = function_carrier.is_kept(group.last, editor)
     if isinstance(gradient, Python):
         return function_carrier.traced_functions(gradient, _seen(group), kept, editor)
+    return function_carrier.computed_functions(gradient, _checked(gradient, group), kept, editor)
+
+
+def _checked(gradient: Named | Written, group: Group) -> Signature:
+    """The group as formulas see it; PatchError where this formula does not suit it."""
     signature = _signature(group)
     try:
         check(gradient.formula, signature)
     except (FormulaError, ValueError) as error:
         text = f"the match that ends in {group.last}: {error}; {group.reading()}"
         raise PatchError(text) from error
-    return function_carrier.computed_functions(gradient, signature, kept, editor)
+    return signature
 
 
 def _fitting(gradient: Gradient, group: Group, emit: str) -> Named | Written | Python:

@@ -42,12 +42,13 @@ def reads(body: Body, name: str) -> tuple[str, ...]:
 
 
 def test_the_ops_stay_and_the_last_gets_out_of_the_way(tmp_path: Path) -> None:
-    result = patched(tmp_path, *ONE, node("y", "Identity", "m"))
+    result = patched(tmp_path, *ONE, node("y", "Identity", "m"), emit="function")
     graph = result.model.graphs[0]
     main = graph.main
-    assert [one.name for one in main] == ["x", "s", "m/forward", "y", "m/stop", "m"]
+    assert {one.name for one in main} == {"x", "s", "m/forward", "y", "m/guard", "m/stop", "m"}
     assert main.node("m/forward").op == "Mul"
-    assert reads(main, "m") == ("x", "m/stop")
+    assert reads(main, "m") == ("m/guard", "m/stop")
+    assert reads(main, "m/guard") == ("x",)
     assert reads(main, "y") == ("m",)
     assert main.node("m").op in graph.library.signatures
     (entry,) = result.report["rules"]
@@ -60,9 +61,10 @@ def test_what_gets_no_gradient_is_read_behind_a_stop(tmp_path: Path) -> None:
     pattern = "a:_ -> m:0; b:_ -> m:1; m:Sub -> t:Tanh"
     nodes = (X, node("w", "Placeholder"), node("m", "Sub", "w", "x"), node("t", "Tanh", "m"))
     gradient = {"formula": ["dy * x1", None]}
-    main = patched(tmp_path, *nodes, pattern=pattern, gradient=gradient).model.graphs[0].main
+    result = patched(tmp_path, *nodes, pattern=pattern, gradient=gradient, emit="function")
+    main = result.model.graphs[0].main
     first, second, output = reads(main, "t")
-    assert (first, output) == ("w", "t/stop")
+    assert (first, output) == ("t/guard", "t/stop")
     assert main.node(second).op == "StopGradient"
     assert reads(main, second) == ("x",)
 

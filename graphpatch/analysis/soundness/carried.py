@@ -8,6 +8,7 @@ from typing import Any
 
 from graphpatch.analysis.rule_words import words
 from graphpatch.errors import GraphpatchError
+from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.spec import Computed, Named, Written, from_key, parse
 from graphpatch.graph import provenance
@@ -41,7 +42,7 @@ def carried(graph: Graph) -> Iterator[Carried]:
     for body in graph.bodies:
         for node in () if body.is_ours else provenance.touched(body):
             function = graph.library.gradients.get(node.op, "")
-            if function and not _is(node, "enclosed"):
+            if function and not _is(node, "enclosed") and not is_guard(_key(node)):
                 yield _by_function(node, function, rules)
             elif not function and (computed := _by_key(node)) is not None:
                 yield Carried(node, computed.key, "", computed, _attrs(node))
@@ -52,8 +53,12 @@ def _is(node: Node, did: str) -> bool:
 
 
 def _by_key(node: Node) -> Computed | None:
+    return from_key(_key(node))
+
+
+def _key(node: Node) -> str:
     value = node.attr(OVERRIDE)
-    return None if value is None else from_key(value.s.decode(errors="backslashreplace"))
+    return "" if value is None else value.s.decode(errors="backslashreplace")
 
 
 def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried:

@@ -11,6 +11,7 @@ from graphpatch.analysis.doctor.survey import doctors
 from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.keys import override
 from graphpatch.formats import Model
+from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.taped import PASS
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
@@ -36,16 +37,18 @@ class Override:
 def overrides(graph: Graph) -> Iterator[Override]:
     """The ops that have one, in functions too, in the order of the file.
 
-    Left out are keys that are for tf.saved_model.load alone, and functions that rules only keep
-    from being differentiated.
+    Left out are keys that are for tf.saved_model.load alone, the guards that go with overrides, and
+    functions that rules only keep from being differentiated.
     """
     gradients = graph.library.gradients
     for body in graph.bodies:
         for node in () if body.is_ours else body:
             key = override(node)
-            if key is not None and not key.startswith(PASS):
+            if key is not None and (key.startswith(PASS) or is_guard(key)):
+                continue
+            if key is not None:
                 yield Override(node, key, node.op in gradients)
-            elif key is None and node.op in gradients and not _is_enclosed(node):
+            elif node.op in gradients and not _is_enclosed(node):
                 yield Override(node, gradients[node.op], True)
 
 

@@ -1,0 +1,125 @@
+"""The construction: a gradient that is linear in dy, carried by ops that any runtime honours."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from graphpatch.errors import FormulaError, PatchError
+from graphpatch.gradients.construction import construction, leaves
+from graphpatch.gradients.fits import signature
+from graphpatch.gradients.nodedef_form import Nodes
+from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.spec import Computed
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches import flow
+from graphpatch.patches.beside import put_beside
+from graphpatch.patches.group import Group
+from graphpatch.patches.join import select
+from graphpatch.patches.place import place_of
+from graphpatch.patches.reach import in_control_flow
+
+EMITS = ("auto", "construction")
+
+SECOND = (
+    "second derivatives take what multiplies dy in a construction as constant; "
+    '"emit": "function" differentiates it too, on a tape after register_gradients'
+)
+
+
+def constructed(
+    gradient: Computed, node: Node, editor: Editor, emit: str, question: Hashable
+) -> bool:
+    """Let the gradient of an op be this one by a construction; whether that was done.
+
+    With `emit` "auto" it is done where it is right, and nothing is done elsewhere. `question` is
+    the same for ops of one signature. Raises PatchError with `emit` "construction" where it cannot
+    be done.
+    """
+    if emit not in EMITS:
+        return False
+    key = ("construction", question, node.body.is_main)
+    found = editor.cached(key, lambda: _nodes(gradient, _signature(node), node.op, node))
+    found = _suited(found, node, editor, emit)
+    if found is None:
+        return False
+    _put(found, node, node.data_inputs, editor)
+    return True
+
+
+def constructed_whole(
+    gradient: Computed, group: Group, op: Signature, editor: Editor, emit: str
+) -> bool:
+    """The same for a match as one op, which has this signature."""
+    if emit not in EMITS:
+        return False
+    found = _suited(_nodes(gradient, op, "", group.last), group.last, editor, emit)
+    if found is None:
+        return False
+    reads = group.reads
+    for node in group.nodes:
+        if node != group.last and node.data_inputs:
+            editor.shadow(node)
+    _put(found, group.last, reads, editor)
+    return True
+
+
+def suits_filter(gradient: Computed, node: Node, dtype: str, editor: Editor, emit: str) -> bool:
+    """Whether an op that gives on a tensor of this dtype can have this gradient by a construction.
+
+    `node` is the op beside which it is to stand. Raises what `constructed` raises.
+    """
+    op = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
+    key = ("filter construction", gradient.key, dtype, node.body.is_main)
+    found = editor.cached(key, lambda: _nodes(gradient, op, "Identity", node))
+    return emit in EMITS and _suited(found, node, editor, emit) is not None
+
+
+def _suited(found: Nodes | None, node: Node, editor: Editor, emit: str) -> Nodes | None:
+    """The nodes of the construction, where there are any that are right in the place of an op."""
+    if found is None:
+        reason = "the formula is not known to be linear in dy and to keep the shapes of its inputs"
+    else:
+        reason = _why_not(node, editor)
+    if reason and emit == "construction":
+        raise PatchError(f"{node} cannot have this gradient by a construction: {reason}")
+    return None if reason else found
+
+
+def _why_not(node: Node, editor: Editor) -> str:
+    """Why a construction would not be right in the place of an op; nothing where it is."""
+    if place_of(node, editor).ignoring is not None and not editor.graph.is_exported:
+        return f"function {node.body.label} is differentiated as a whole"
+    if node.op in flow.BOUNDARIES or in_control_flow(node, editor):
+        return "it is in a v1 loop or branch"
+    args = [*(node.arguments or ()), *(node.outputs or ())]
+    if node.outputs is None or any(arg.is_ref or arg.dtype is None for arg in args):
+        return "it reads or gives a reference, or a tensor of a dtype that is not known"
+    return ""
+
+
+def _signature(node: Node) -> Signature:
+    """The op as formulas see it, with what is known of how its inputs are broadcast."""
+    found, op = signature(node), node.opdef
+    if op is None or not op.broadcasts or len(op.keeps_shape) < len(found.inputs):
+        return found
+    return replace(found, broadcast=tuple(name for name, _ in found.inputs))
+
+
+def _nodes(gradient: Computed, op: Signature, op_type: str, node: Node) -> Nodes | None:
+    try:
+        return construction(gradient.formula, op, op_type, not node.body.is_main)
+    except FormulaError as error:
+        raise PatchError(f"{node}: {error}") from error
+
+
+def _put(found: Nodes, node: Node, reads: Sequence[str], editor: Editor) -> None:
+    name, reads = node.name, list(reads)
+
+    def backward(moved: Node, stop: str) -> str:
+        tensors = {leaf: stop if n is None else reads[n] for leaf, n in leaves(len(reads)).items()}
+        return put_beside(found, moved, tensors, editor, scope=f"{name}/backward/")
+
+    select(node, backward, editor)
+    editor.note(SECOND)

@@ -1,0 +1,156 @@
+"""A gradient that is linear in dy: the construction gives what the function gives, in every place.
+
+Bit for bit forward; backward the same numbers, NaN and infinities where the formula has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import graphpatch
+from graphpatch.errors import PatchError
+from tests.tf.batch import RUNTIMES, Batch, graph
+from tests.tf.places import PLACES
+
+tf = pytest.importorskip("tensorflow")
+
+COLUMN = [[1.5], [np.inf], [0.0], [-2.0]]
+MATRIX = np.arange(15, dtype=np.float32).reshape(3, 5) / 7
+
+
+class Case(NamedTuple):
+    """What is built of x (3 numbers), the name or type of the op, and its new gradient."""
+
+    build: Callable[[Any], Any]
+    op: str
+    gradient: Any
+    kind: str = "override_gradient"
+    is_linear: bool = True
+
+
+def on(op: str, gradient: Any, **rest: Any) -> Case:
+    """A case on an op of one input: the type is that of the function, `tf.tanh` for Tanh."""
+    return Case(lambda x: getattr(tf, op.lower())(2.0 * x), op, gradient, **rest)
+
+
+def formula(*texts: str | None) -> dict[str, Any]:
+    return {"formula": texts[0] if len(texts) == 1 else list(texts)}
+
+
+def relu(x: Any) -> Any:
+    return tf.nn.relu(2.0 * x)
+
+
+def half(x: Any) -> Any:
+    return tf.cast(tf.tanh(tf.cast(2.0 * x, tf.float16)), tf.float32)
+
+
+def column(x: Any) -> Any:
+    return tf.multiply(2.0 * x, tf.constant(COLUMN) + tf.reduce_sum(0.0 * x))
+
+
+def product(x: Any) -> Any:
+    return tf.matmul((2.0 * x)[tf.newaxis], MATRIX)
+
+
+# fmt: off
+CASES: dict[str, Case] = {
+    "scale": on("Tanh", {"scale": 0.5}),
+    "reverse": on("Tanh", {"reverse": {"strength": 0.3}}),
+    "slope": on("Tanh", formula("dy * (1 - y * y) + dy * x")),
+    "difference": on("Tanh", formula("2 * dy - dy * x - -dy / 3")),
+    "infinite slope": on("Tanh", formula("dy / (0 * x)")),
+    "choice": on("Tanh", formula("where(x > 0, dy * y, where(x < -1, dy / 0, 0))")),
+    "choice by a parameter": on("Sign", "hard_tanh_ste"),
+    "sigmoid_surrogate": on("Sign", {"sigmoid_surrogate": {"slope": 4}}),
+    "triangle_surrogate": on("Sign", "triangle_surrogate"),
+    "lrp_epsilon": Case(relu, "Relu", "lrp_epsilon"),
+    "deeplift_rescale": Case(relu, "Relu", "deeplift_rescale"),
+    "float16": Case(half, "Tanh", formula("dy / (1 + x * x)")),
+    "sum over all": on("Tanh", formula("x * sum(dy * y)")),
+    "sum over an axis": on("Tanh", formula("x * sum(dy * y, axes=[0], keepdims=true)")),
+    "broadcast": Case(column, "Mul_2", "mul"),
+    "broadcast, one input": Case(column, "Mul_2", formula("dy * x1 + dy", None)),
+    "matrix product": Case(product, "MatMul", "matmul"),
+    "fixed matrix": Case(product, "MatMul", formula("2 * matmul(dy, x1, transpose_b=true)", None)),
+    "filter": on("Tanh", {"scale": 0.25}, kind="filter_gradient"),
+    "filter with a slope": on("Tanh", formula("dy * x"), kind="filter_gradient"),
+    "clip": on("Tanh", {"clip": {"min": -0.1, "max": 0.1}}, is_linear=False),
+    "guided": Case(relu, "Relu", "guided_relu", is_linear=False),
+    "norm": on("Tanh", {"clip_by_norm": {"norm": 0.1}}, is_linear=False),
+    "square of dy": on("Tanh", formula("dy * dy"), is_linear=False),
+    "affine": on("Tanh", formula("dy + x"), is_linear=False),
+    "of its sign": on("Tanh", formula("where(dy > 0, dy, 0)"), is_linear=False),
+    "constant": on("Tanh", formula("x * ones_like(dy)"), is_linear=False),
+    "clip as a filter": on("Tanh", {"clip": {"min": -1, "max": 1}}, kind="filter_gradient",
+                           is_linear=False),
+}
+# fmt: on
+IN_PLACES = ("slope", "infinite slope", "filter")
+CHOSEN = ("While", "If in While", "PartitionedCall", "v1 while", "v1 cond")
+EMITS = ("auto", "function")
+NAMES = [*CASES, *(f"{name}, {place}" for name in IN_PLACES for place in CHOSEN)]
+
+
+def case_of(name: str) -> Case:
+    return CASES[name if name in CASES else name.rpartition(", ")[0]]
+
+
+def place_of(name: str) -> Any:
+    return PLACES["main" if name in CASES else name.rpartition(", ")[2]]
+
+
+def rule(case: Case, emit: str) -> dict[str, Any]:
+    match = {"name": case.op} if "_" in case.op else {"op": case.op}
+    return {"match": match, "patch": {case.kind: case.gradient}, "emit": emit}
+
+
+def built(name: str) -> Any:
+    case, place = case_of(name), place_of(name)
+    return graph(lambda x: place.build(lambda x: tf.sin(case.build(x)), x), place.v1)
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory) -> Batch:
+    found = Batch(tmp_path_factory.mktemp("linear"))
+    for name in NAMES:
+        for emit in EMITS:
+            # Built anew each time: TensorFlow 2 wants functions of one name to be the same.
+            found.add(f"{name}, {emit}", built(name), [rule(case_of(name), emit)])
+    return found.run()
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_is_that_of_the_function(batch: Batch, name: str, runtime: str) -> None:
+    auto, function = (batch.gradient(f"{name}, {emit}", runtime) for emit in EMITS)
+    assert auto.shape == function.shape
+    np.testing.assert_allclose(auto, function, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_how_it_is_stored(batch: Batch, name: str) -> None:
+    place = place_of(name)
+    constructed = case_of(name).is_linear and not place.whole and not place.v1
+    assert batch.emitted[f"{name}, auto"] == ("construction" if constructed else "function")
+    assert batch.emitted[f"{name}, function"] == "function"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_construction_is_refused_where_it_would_be_wrong(name: str, tmp_path: Path) -> None:
+    case, place = case_of(name), place_of(name)
+    path = tmp_path / ("model.meta" if place.v1 else "model.pb")
+    path.write_bytes(built(name).SerializeToString())
+    if case.is_linear and not place.whole and not place.v1:
+        result = graphpatch.apply([rule(case, "construction")], path)
+        assert result.report["rules"][0]["emit"] == "construction"
+        assert result.report["consumer"] == {"session": [], "tape": []}
+        assert any("second derivatives" in note for note in result.report["notes"])
+        return
+    with pytest.raises(PatchError, match="cannot have this gradient by a construction"):
+        graphpatch.apply([rule(case, "construction")], path)
