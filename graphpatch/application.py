@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from graphpatch.errors import GraphpatchError, PatchError
-from graphpatch.formats import Export, Model, load
+from graphpatch.formats import Export, Model
 from graphpatch.formats.before import checksum_begun, write_down
+from graphpatch.formats.given import ModelLike
+from graphpatch.formats.has_model import HasModel
+from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
-from graphpatch.rules import Rule, rules_from
+from graphpatch.rules import Rule, load_rules, rules_from
 from graphpatch.step import Step, take
+from graphpatch.table import html_table, plural, short
+
+# What functions take as their argument `rules`.
+RulesLike: TypeAlias = (
+    str | os.PathLike[str] | Mapping[str, Any] | Rule | Sequence[Rule | Mapping[str, Any]]
+)
+TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 
 PATCH_LAST = (
     "functions in the file have the gradients of some ops: optimise or convert a model before you "
@@ -23,45 +34,109 @@ PATCH_LAST = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A patched model, not yet written, and what `apply --json` says of it."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(HasModel):
+    """A patched model, not yet written, and what `apply --json` says of it.
+
+    `save`, `graph_def`, `meta_graph_def` and `import_into` give the model out.
+    """
 
     model: Model
     report: dict[str, Any]
 
+    @property
+    def ok(self) -> bool:
+        """True: `apply` raises where a rule cannot be applied."""
+        return True
+
+    def document(self) -> dict[str, Any]:
+        """What `apply --dry-run --json` prints."""
+        return {"outputs": [{"model": self.model.path, "output": None, **self.report}]}
+
+    def __repr__(self) -> str:
+        rules = [f"{name}: {types or 'no ops'}" for name, types, _ in self._rules()]
+        return f"<Result: {self._title()}; {short(rules)}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), ("rule", "ops", "gradient stored as"), self._rules())
+
+    def _title(self) -> str:
+        nodes = self.report["nodes"]
+        rules = plural(len(self.report["rules"]), "rule")
+        return f"{self.model.path}, {rules}, {nodes['before']:,} -> {nodes['after']:,} nodes"
+
+    def _rules(self) -> list[tuple[str, str, str]]:
+        return [
+            (rule["name"], counted(rule["matches"]), rule["emit"]) for rule in self.report["rules"]
+        ]
+
 
 def apply(
-    rules: Sequence[Rule | Mapping[str, Any]],
-    model: Model | str | Path,
+    rules: RulesLike,
+    model: ModelLike,
     progress: Progress | None = None,
     export: Export | None = None,
 ) -> Result:
     """Apply rules, each on the result of the one before, and return the patched model.
 
-    The model that came in is left as it was. With `export`, the patched graph is to be saved as a
-    TF2 SavedModel from its inputs to its outputs, whose gradients hold on a tape. Raises
-    MatchError where a rule does not match as often as it expects, PatchError where a patch cannot
-    be done or the rules were applied before, ModelError where the graph is broken, OutputError
-    where it cannot be exported; nothing is changed then.
+    Forward, the patched model gives the same bits. Backward, what the rules say flows. The model
+    that came in is left as it was, a live graph too.
+
+    Args:
+        rules: A path, a list of dicts or of `Rule`s, a dict with `rules`, or a `Rule`.
+        model: What `load` takes.
+        progress: Called with what is done, how much of it, and of how much.
+        export: The patched graph is to be saved as a TF2 SavedModel from its inputs to its
+            outputs, whose gradients work with GradientTape.
+
+    Raises:
+        RulesError: A rule is not valid.
+        MatchError: A rule does not match as often as it expects.
+        PatchError: A patch cannot be done, or the rules were applied before.
+        ModelError: The model cannot be read, or its graph is broken.
+        OutputError: It cannot be exported.
+        TypeError: `rules` or `model` is of none of these kinds.
+
+    Example:
+        >>> rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+        >>> graphpatch.apply([rule], "model.pb").save("patched.pb")  # doctest: +SKIP
     """
-    loaded = model if isinstance(model, Model) else load(model, progress)
+    read, loaded = rules_of(rules), model_from("model", model, progress)
     try:
         digest = checksum_begun(loaded)
         patched = loaded.copy() if export is None else loaded.exported(export)
-        notes = check_all(as_rules(rules), patched.graphs)
-        steps = _take_all(as_rules(rules), patched.graphs, progress)
-        told = {rule.author.id: rule.told for rule in as_rules(rules)}
+        notes = check_all(read, patched.graphs)
+        steps = _take_all(read, patched.graphs, progress)
+        told = {rule.author.id: rule.told for rule in read}
         write_down(loaded, patched, told, digest)
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
     return Result(patched, _report(loaded, patched, [*notes, *patched.notes()], steps))
 
 
-def as_rules(rules: Sequence[Rule | Mapping[str, Any]]) -> list[Rule]:
-    """Rules as such: those that are still as a rules file writes them are read."""
-    ready = [rule for rule in rules if isinstance(rule, Rule)]
-    return ready if len(ready) == len(rules) else rules_from(list(rules))
+def rules_of(rules: RulesLike, argument: str = "rules") -> list[Rule]:
+    """The rules that an argument of this name holds, as Python programs have them.
+
+    A path, a dict with `rules`, one rule, or a list of them, each a dict or a `Rule`. Raises
+    RulesError where one is not valid, TypeError where it is none of these.
+    """
+    if isinstance(rules, str | os.PathLike):
+        return load_rules(rules)
+    if isinstance(rules, Mapping) and "rules" in rules:
+        return rules_from({"version": 1, **rules})
+    listed = [rules] if isinstance(rules, Rule | Mapping) else rules
+    if not isinstance(listed, list | tuple):
+        more = (
+            "; are the rules and the model swapped?" if isinstance(rules, Model | HasModel) else ""
+        )
+        raise TypeError(f"{argument}: expected {TAKEN}; found {type(rules).__name__}{more}")
+    for place, rule in enumerate(listed):
+        if not isinstance(rule, Rule | Mapping):
+            what = type(rule).__name__
+            raise TypeError(f"{argument}[{place}]: expected a dict or a Rule; found {what}")
+    written = [rule for rule in listed if not isinstance(rule, Rule)]
+    read = iter(rules_from(written) if written or not listed else ())
+    return [rule if isinstance(rule, Rule) else next(read) for rule in listed]
 
 
 def check_all(rules: Sequence[Rule], graphs: Sequence[Graph]) -> list[str]:
@@ -117,3 +192,9 @@ def _report(before: Model, after: Model, notes: list[str], steps: list[Step]) ->
         },
         "notes": list(dict.fromkeys(told)),
     }
+
+
+def counted(matches: Sequence[Mapping[str, Any]]) -> str:
+    """How many ops of each op type were matched, in words; nothing where there are none."""
+    types = Counter(match["type"] for match in matches)
+    return ", ".join(f"{count} {op}" for op, count in sorted(types.items()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,7 +76,7 @@ class RulesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     rules: Annotated[tuple[RuleSpec, ...], msgspec.Meta(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Rule:
     """Which ops, what is done to them, and how many there must be.
 
@@ -90,13 +91,18 @@ class Rule:
     expect: Expect
     on: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Rule {self.author.rule!r}: {'+'.join(self.told)}>"
+
     @property
     def told(self) -> Any:
         """The patch as a rules file writes it, to be written down in the model."""
         return msgspec.to_builtins(self.written.patch)
 
 
-def load_rules(path: str | Path, emit: str | None = None, allow_python: bool = False) -> list[Rule]:
+def load_rules(
+    path: str | os.PathLike[str], emit: str | None = None, allow_python: bool = False
+) -> list[Rule]:
     """The rules of a file; `-` reads standard input. `emit` stands where a rule names no carrier.
 
     `allow_python` lets {"python": "package.module:function"} import that module and call the

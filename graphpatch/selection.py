@@ -6,18 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from graphpatch.application import Result, apply
 from graphpatch.errors import MatchError
-from graphpatch.formats import Model, load
+from graphpatch.formats import Model
+from graphpatch.formats.given import ModelLike
+from graphpatch.formats.load import model_from
 from graphpatch.graph.body import Node
 from graphpatch.match.just import just
 from graphpatch.match.select import select as matching
 from graphpatch.rules import rules_from
+from graphpatch.table import html_table, plural
 
-SHOWN = 20
+SHOWN = 20  # ops
+TYPES = 8
 
 Key = tuple[int, str, int]  # the graph's place in the model, the body, the op's index
 
@@ -108,12 +111,18 @@ class Selection:
         return other.keys
 
     def __repr__(self) -> str:
-        types = ", ".join(f"{op}: {count}" for op, count in self.types.items())
-        return f"<Selection: {self._title}{f' ({types})' if types else ''}>"
+        types = list(self.types.items())
+        listed = ", ".join(f"{op}: {count}" for op, count in types[:TYPES])
+        more = ", ..." if len(types) > TYPES else ""
+        return f"<Selection: {self._title}{f' ({listed}{more})' if types else ''}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(node.op, node.name, node.body.label) for node in self.nodes]
+        return html_table(self._title, ("op type", "name", "body"), rows)
 
     @property
     def _title(self) -> str:
-        return f"{len(self)} op{'' if len(self) == 1 else 's'} of {self.model.path}"
+        return f"{plural(len(self), 'op')} of {self.model.path}"
 
     def __str__(self) -> str:
         lines = [self._title]
@@ -121,14 +130,19 @@ class Selection:
         return "\n".join(lines + ([f"  and {len(self) - SHOWN} more"] if len(self) > SHOWN else []))
 
 
-def select(model: Model | str | Path, **match: Any) -> Selection:
+def select(model: ModelLike, **match: Any) -> Selection:
     """The ops of a model that the match keys mean; all of them without a key.
 
     The keys are those of `match` in a rules file, `not_` for `not`. Of a pattern it is the last
-    op. Ops of functions that graphpatch added are never among them. Raises RulesError for a key
-    or value that is not legal, ModelError where the model cannot be read.
+    op; `matches` tells all of them. `model` is what `load` takes. Ops of functions that graphpatch
+    added are never among them. Raises RulesError for a key or value that is not legal, ModelError
+    where the model cannot be read, TypeError where it is no model.
+
+    Example:
+        >>> graphpatch.select("model.pb", op="Relu", name="block*/**").types  # doctest: +SKIP
+        {'Relu': 8}
     """
-    loaded = model if isinstance(model, Model) else load(model)
+    loaded = model_from("model", model)
     return Selection(loaded, _matched(loaded, match))
 
 

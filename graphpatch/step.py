@@ -50,9 +50,9 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
 
     Raises what `take` raises, as far as that can be known before anything is patched.
     """
-    with _named(rule):
+    with named(rule):
         found = [(graph, find(graph, rule.match, rule.on)) for graph in graphs]
-        _expected(rule, graphs, sum(one.count for _, one in found))
+        expected(rule, graphs, sum(one.count for _, one in found))
         nodes = [node for _, one in found for node in one.nodes]
         for node in nodes:
             refuse_malformed(node)
@@ -67,7 +67,7 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
 def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Step:
     """Patch what a rule has `matched`. Where that raises, the graphs may be changed in part."""
     step = Step(rule.author.rule)
-    with _named(rule):
+    with named(rule):
         for graph, one in found:
             tag = graph.label if len(found) > 1 else None
             step.matches.extend(entries(one, tag, rule.on == (WHOLE,)))
@@ -76,7 +76,8 @@ def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Step:
 
 
 @contextlib.contextmanager
-def _named(rule: Rule) -> Iterator[None]:
+def named(rule: Rule) -> Iterator[None]:
+    """Errors in here begin with the name of the rule."""
     try:
         yield
     except GraphpatchError as error:
@@ -95,11 +96,21 @@ def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
         rule.patch.rewrite_all(found.nodes, editor)
     else:
         for node in found.nodes:
-            editor.patched = node.name
-            rule.patch.rewrite(node, editor)
-    step.notes.update(editor.notes)
+            patch_node(rule, node, editor, step)
     step.notes.update(dict.fromkeys(dropped))
-    step.notes.update(dict.fromkeys(_idle(rule, editor.idle)))
+    step.notes.update(dict.fromkeys(idle_notes(rule, editor.idle)))
+    _note(step, editor)
+
+
+def patch_node(rule: Rule, node: Node, editor: Editor, step: Step) -> None:
+    """Patch one op, and put into the step what that needs and says."""
+    editor.patched = node.name
+    rule.patch.rewrite(node, editor)
+    _note(step, editor)
+
+
+def _note(step: Step, editor: Editor) -> None:
+    step.notes.update(editor.notes)
     step.session.update(editor.session)
     step.tape.update(editor.tape)
     step.emit.update(editor.carriers)
@@ -147,14 +158,16 @@ def left_out(rule: str, found: Found) -> list[str]:
     return [f"rule {rule!r}: a match was left out: {places}: {first.reason}{also}"]
 
 
-def _idle(rule: Rule, reasons: list[str]) -> list[str]:
+def idle_notes(rule: Rule, reasons: list[str]) -> list[str]:
+    """That a rule means nothing on some of its ops, and why on the first."""
     if not reasons:
         return []
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
     return [f"rule {rule.author.rule!r} means nothing on some of its ops: {reasons[0]}{more}"]
 
 
-def _expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
+def expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
+    """Raise MatchError where a rule matched another number of ops of these than it expects."""
     expect = rule.expect
     if count < expect.min or (expect.max is not None and count > expect.max):
         text = f"matched {count or 'nothing'}, expected {expect}"

@@ -12,19 +12,28 @@ import graphpatch
 from graphpatch import errors
 
 SIGNATURES = {
-    "apply": "(rules: 'Sequence[Rule | Mapping[str, Any]]', model: 'Model | str | Path',"
-    " progress: 'Progress | None' = None, export: 'Export | None' = None) -> 'Result'",
+    "apply": "(rules: 'RulesLike', model: 'ModelLike', progress: 'Progress | None' = None,"
+    " export: 'Export | None' = None) -> 'Result'",
+    "building": "(rules: 'RulesLike') -> 'Iterator[Building]'",
+    "check": "(rules: 'RulesLike', model: 'ModelLike') -> 'Check'",
+    "diagnose": "(model: 'ModelLike', sources: 'str | Sequence[str]' = (),"
+    " targets: 'str | Sequence[str]' = (), *, run: 'bool' = False, fix: 'bool' = False,"
+    " every: 'bool' = True, allow_unsafe_ops: 'bool' = False, control_flow_v2: 'bool' = True)"
+    " -> 'Diagnosis'",
+    "diff": "(a: 'ModelLike', b: 'ModelLike', progress: 'Progress | None' = None) -> 'Diff'",
     "gradient_in_parts": "(graph: 'tf.Graph', loss: 'Named',"
     " cut: 'Named | Sequence[Named | Sequence[Named]]', wrt: 'Named | Sequence[Named]', *,"
     " jacobian: 'bool' = False, check: 'bool' = False) -> 'Parts'",
-    "import_model": "(model: 'str | Path | Model', name: 'str' = '', tags: 'str' = '') -> 'Any'",
-    "load": "(path: 'str | Path', progress: 'Progress | None' = None) -> 'Model'",
-    "load_rules": "(path: 'str | Path', emit: 'str | None' = None, allow_python: 'bool' = False)"
-    " -> 'list[Rule]'",
+    "import_model": "(model: 'ModelLike', name: 'str' = '', tags: 'str' = '') -> 'Any'",
+    "load": "(model: 'ModelLike', progress: 'Progress | None' = None) -> 'Model'",
+    "load_rules": "(path: 'str | os.PathLike[str]', emit: 'str | None' = None,"
+    " allow_python: 'bool' = False) -> 'list[Rule]'",
+    "matches": "(rules: 'RulesLike | Pattern | Mapping[str, Any]', model: 'ModelLike', *,"
+    " explain: 'bool' = False, progress: 'Progress | None' = None) -> 'Matches'",
+    "patch_graph": "(rules: 'RulesLike', graph: 'tf.Graph | None' = None, *,"
+    " in_place: 'bool | None' = None) -> 'PatchedGraph'",
     "pattern": "(text: 'str', closed: 'bool | Sequence[str]' = False,"
     " **ops: 'Match | Mapping[str, Any]') -> 'Pattern'",
-    "select": "(model: 'Model | str | Path', **match: 'Any') -> 'Selection'",
-    "register_gradients": "(model: 'str | Path | Model | tf.Graph') -> 'list[str]'",
     "clip_gradient": "(x: 'Any', min: 'Any', max: 'Any') -> 'Any'",
     "scale_gradient": "(x: 'Any', factor: 'Any') -> 'Any'",
     "reverse_gradient": "(x: 'Any', strength: 'Any' = 1.0) -> 'Any'",
@@ -33,35 +42,80 @@ SIGNATURES = {
     "straight_through": "(f: 'Callable[[Any], Any]', x: 'Any') -> 'Any'",
     "surrogate": "(f: 'Callable[..., Any]', g: 'Callable[..., Any]', *x: 'Any') -> 'Any'",
     "backward_as": "(noisy: 'Any', clean: 'Any') -> 'Any'",
-    "Model.save": "(self, path: 'str | Path', progress: 'Progress | None' = None) -> 'None'",
+    "rebuild_gradients": "(model: 'ModelLike', loss: 'Sequence[str]' = ()) -> 'Model'",
+    "register_gradients": "(model: 'ModelLike') -> 'list[str]'",
+    "revert": "(model: 'ModelLike', rule: 'str | None' = None,"
+    " progress: 'Progress | None' = None, allow_changed: 'bool' = False) -> 'Reverted'",
+    "select": "(model: 'ModelLike', **match: 'Any') -> 'Selection'",
+    "split": "(model: 'ModelLike', loss: 'str', cut: 'str | Sequence[str | Sequence[str]]',"
+    " wrt: 'str | Sequence[str]', progress: 'Progress | None' = None,"
+    " allow_unsafe_ops: 'bool' = False) -> 'Split'",
+    "Model.save": "(self, path: 'str | os.PathLike[str]', progress: 'Progress | None' = None)"
+    " -> 'None'",
+    "Model.graph_def": "(self, tags: 'str' = '') -> 'Any'",
+    "Model.meta_graph_def": "(self, tags: 'str' = '') -> 'Any'",
+    "Model.import_into": "(self, graph: 'LiveGraph', name: 'str' = '', tags: 'str' = '') -> 'Any'",
 }
 
 EXPORTED = {
+    "Building",
+    "Check",
+    "CutError",
+    "Diagnosis",
+    "Diff",
+    "Export",
+    "FleetError",
+    "FormulaError",
     "GraphpatchError",
+    "MatchError",
+    "Matches",
     "Model",
+    "ModelError",
+    "OutputError",
     "Parts",
+    "PatchError",
+    "PatchedGraph",
+    "PatternError",
+    "Place",
     "Result",
+    "Reverted",
     "Rule",
+    "RulesError",
     "Selection",
+    "Split",
+    "UnsafeError",
     "Verification",
     "apply",
     "backward_as",
+    "building",
+    "check",
     "clip_gradient",
+    "diagnose",
+    "diff",
     "filter_gradient",
     "gradient_in_parts",
     "import_model",
     "load",
     "load_rules",
+    "matches",
     "override_gradient",
+    "patch_graph",
     "pattern",
+    "rebuild_gradients",
     "register_gradients",
     "reverse_gradient",
+    "revert",
     "scale_gradient",
     "select",
+    "split",
     "straight_through",
     "surrogate",
     "verify",
 }
+
+# What every value of a command has, and what of these holds a model.
+VALUES = ("Check", "Diagnosis", "Diff", "Matches", "Result", "Reverted", "Split", "Verification")
+WITH_A_MODEL = ("Model", "Result", "Reverted")
 
 
 def test_the_exported_names() -> None:
@@ -103,6 +157,21 @@ def test_every_error_of_a_user_is_one_class() -> None:
         assert issubclass(one, graphpatch.GraphpatchError)
         assert one.exit_code == 1
         assert one.__doc__
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_value_of_a_command_tells_the_same(name: str) -> None:
+    one = getattr(graphpatch, name)
+    assert isinstance(one.ok, property)
+    assert callable(one.document)
+    assert one.__repr__ is not object.__repr__
+    assert one.__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("name", WITH_A_MODEL)
+def test_what_holds_a_model_gives_it_out(name: str) -> None:
+    for way in ("graph_def", "meta_graph_def", "import_into", "save"):
+        assert inspect.getdoc(getattr(getattr(graphpatch, name), way))
 
 
 NEAREST = [

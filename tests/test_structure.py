@@ -21,6 +21,7 @@ ROOMS = (
     "names",
     "tokens",
     "dtypes",
+    "table",
     "opdefs",
     "graph",
     "formats",
@@ -39,8 +40,9 @@ ROOMS = (
     "tf_keras",
     "cli",
 )
-# Upward, and in functions only: gradients in Python are traced where TensorFlow may be imported.
-UPWARD = {("patches", "runtime")}
+# Upward, and in functions only, to where TensorFlow may be imported: gradients in Python are traced
+# there, and live graphs are taken from there and given to it.
+UPWARD = {("patches", "runtime"), ("formats", "runtime")}
 # Not rooms: the package itself exports what is in them, `python -m` starts it.
 DOORS = {"__init__", "__main__", "data"}
 

@@ -3,12 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from graphpatch.application import RulesLike, rules_of
 from graphpatch.formats import Model
+from graphpatch.formats.given import ModelLike
+from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
-from graphpatch.graph.check import check
+from graphpatch.graph.check import check as refuse_broken
 from graphpatch.match.select import find
 from graphpatch.rules import Rule
+from graphpatch.table import html_table
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Check:
+    """Whether a model has rules applied. `missing` are those that it has not, with the reason."""
+
+    model: str
+    rules: tuple[str, ...]
+    missing: dict[str, str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of the rules are applied."""
+        return not self.missing
+
+    @property
+    def error(self) -> str:
+        """Which rules are not applied and why, in a line; nothing where all are."""
+        reasons = "; ".join(f"rule {name!r} {why}" for name, why in self.missing.items())
+        return f"{self.model}: {reasons}" if reasons else ""
+
+    def document(self) -> dict[str, Any]:
+        """What `check --json` prints of a model, without the seconds that it took."""
+        listed = [{"name": name, "applied": name not in self.missing} for name in self.rules]
+        found = {"model": self.model, "applied": self.ok, "rules": listed}
+        return found if self.ok else {**found, "error": self.error}
+
+    def __repr__(self) -> str:
+        return f"<Check: {self.error or f'{self.model}: applied'}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, self.missing.get(name, "applied")) for name in self.rules]
+        return html_table(self.model, ("rule", ""), rows)
+
+
+def check(rules: RulesLike, model: ModelLike) -> Check:
+    """Check whether rules have been applied to a model, by what they wrote down in it.
+
+    `rules` are what `apply` takes, `model` what `load` takes. Raises RulesError where a rule is not
+    valid, ModelError where the model cannot be read or is broken, TypeError where `rules` or
+    `model` is neither.
+
+    Example:
+        >>> graphpatch.check("rules.json", "patched.pb").ok  # doctest: +SKIP
+        True
+    """
+    read, loaded = rules_of(rules), model_from("model", model)
+    names = tuple(rule.author.rule for rule in read)
+    return Check(loaded.path, names, missing(read, loaded))
 
 
 def missing(rules: Sequence[Rule], model: Model) -> dict[str, str]:
@@ -18,7 +73,7 @@ def missing(rules: Sequence[Rule], model: Model) -> dict[str, str]:
     that rules have left alone is one for it. Raises ModelError where the graph is broken.
     """
     for graph in model.graphs:
-        check(graph)
+        refuse_broken(graph)
     touched = [
         node for graph in model.graphs for b in graph.bodies for node in provenance.touched(b)
     ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -11,75 +12,128 @@ from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import paired, unlike
 from graphpatch.analysis.rule_words import own_name, rules_at
 from graphpatch.analysis.surroundings import around
-from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
+from graphpatch.formats.given import ModelLike
+from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.check import check
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.heads import Progress
+from graphpatch.table import html_table
 
 KINDS = ("gradients", "removed", "added", "renamed", "changed", "functions", "other")
 
 
-def diff(one: Model, other: Model) -> dict[str, Any]:
-    """What `diff --json` says: a list for each of KINDS, and whether all are empty.
+@dataclass(frozen=True, slots=True, repr=False)
+class Diff:
+    """In what the model `b` differs from the model `a`: a list for each of KINDS.
+
+    `gradients` are the ops through which something else flows back, with what flowed `before` and
+    `after`, in words; then ops that were removed, added, renamed or changed; functions; and what
+    is around the graph. Each entry is as `diff --json` lists it.
+    """
+
+    a: str
+    b: str
+    gradients: list[dict[str, Any]] = field(default_factory=list)
+    removed: list[dict[str, Any]] = field(default_factory=list)
+    added: list[dict[str, Any]] = field(default_factory=list)
+    renamed: list[dict[str, Any]] = field(default_factory=list)
+    changed: list[dict[str, Any]] = field(default_factory=list)
+    functions: list[dict[str, Any]] = field(default_factory=list)
+    other: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the models are equal."""
+        return not any(getattr(self, kind) for kind in KINDS)
+
+    def document(self) -> dict[str, Any]:
+        """What `diff --json` prints."""
+        kinds = {kind: list(getattr(self, kind)) for kind in KINDS}
+        return {"a": self.a, "b": self.b, "equal": self.ok, **kinds}
+
+    def __repr__(self) -> str:
+        counts = [f"{kind}: {count}" for kind in KINDS if (count := len(getattr(self, kind)))]
+        return f"<Diff: {self.a} -> {self.b}; {', '.join(counts) or 'no difference'}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (place(one), one["before"], one["after"], ", ".join(one["rules"]))
+            for one in self.gradients
+        ]
+        return html_table(repr(self)[1:-1], ("gradient of", "before", "after", "rules"), rows)
+
+
+def place(one: Mapping[str, Any]) -> str:
+    """An op as an entry tells of it: its op type, name, and function."""
+    function = "" if one["body"] == "main" else f" in function {one['body']}"
+    return f"{one['type']} {one['op']!r}{function}"
+
+
+def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
+    """Compare two models: gradients first, then ops, functions, weights and collections.
 
     Ops are paired by name, whatever rules renamed; weights are compared by content, and what rules
-    write down of themselves does not count. Raises ModelError for a broken graph.
+    write down of themselves does not count. `a` and `b` are what `load` takes. Raises ModelError
+    for a model that cannot be read or is broken, TypeError for what is no model.
+
+    Example:
+        >>> graphpatch.diff("model.pb", "patched.pb").gradients  # doctest: +SKIP
     """
-    found: dict[str, Any] = {kind: [] for kind in KINDS}
-    one, other = opened_again(one), opened_again(other)
+    loaded = model_from("a", a, progress), model_from("b", b, progress)
+    found = Diff(loaded[0].path, loaded[1].path)
+    one, other = (opened_again(model) for model in loaded)
     for model in (one, other):
         for graph in model.graphs:
             check(graph)
     for left, right in zip_longest(one.graphs, other.graphs):
         if left is None or right is None:
-            found["other"].append(f"graph {(left or right).label!r} is in one of them alone")
+            found.other.append(f"graph {(left or right).label!r} is in one of them alone")
         else:
             _diff(left, right, found)
-    found["other"] += around(one, other)
-    return {"equal": not any(found.values()), **found}
+    found.other.extend(around(one, other))
+    return found
 
 
-def _diff(one: Graph, other: Graph, found: dict[str, Any]) -> None:
+def _diff(one: Graph, other: Graph, found: Diff) -> None:
     bodies = [{body.label: body for body in graph.bodies} for graph in (one, other)]
     told: dict[tuple[str, str], tuple[Node, Node]] = {}
     for label, body in bodies[0].items():
         if label in bodies[1]:
             told |= _diff_bodies(body, bodies[1][label], found)
         else:
-            found["functions"].append({"name": label, "change": "removed"})
+            found.functions.append({"name": label, "change": "removed"})
     added = [label for label in bodies[1] if label not in bodies[0]]
-    found["functions"] += [{"name": label, "change": "added"} for label in added]
+    found.functions.extend([{"name": label, "change": "added"} for label in added])
     for name in sorted(one.library.gradients.keys() | other.library.gradients.keys()):
         left, right = one.library.gradients.get(name), other.library.gradients.get(name)
         if left != right and name in bodies[0] and name in bodies[1]:
             change = f"gradient: {left or 'its own'} -> {right or 'its own'}"
-            found["functions"].append({"name": name, "change": change})
-    found["gradients"] += _gradients(one, other, told)
+            found.functions.append({"name": name, "change": change})
+    found.gradients.extend(_gradients(one, other, told))
 
 
-def _diff_bodies(
-    one: Body, other: Body, found: dict[str, Any]
-) -> dict[tuple[str, str], tuple[Node, Node]]:
+def _diff_bodies(one: Body, other: Body, found: Diff) -> dict[tuple[str, str], tuple[Node, Node]]:
     """Compare two bodies; returned are the pairs of which one has another key of its gradient."""
     pairs, told = paired(one, other), {}
-    found["removed"] += [_op(Node(one, at)) for at in pairs.first]
-    found["added"] += [_op(Node(other, at)) for at in pairs.second]
+    found.removed.extend([_op(Node(one, at)) for at in pairs.first])
+    found.added.extend([_op(Node(other, at)) for at in pairs.second])
     for first, second in unlike(one, other, pairs.both):
         left, right = Node(one, first), Node(other, second)
         if left.name != right.name:
-            found["renamed"].append({**_op(left), "to": right.name})
+            found.renamed.append({**_op(left), "to": right.name})
         changes = differences(left, right)
         if changes:
-            found["changed"].append({**_op(right), "changes": changes})
+            found.changed.append({**_op(right), "changes": changes})
         if left.attr(OVERRIDE) != right.attr(OVERRIDE):
             told[one.label, own_name(left)] = left, right
     returned = [key for key in {**one.ret, **other.ret} if one.ret.get(key) != other.ret.get(key)]
     for key in returned if one.is_ours == other.is_ours else ():
         change = f"output {key}: {one.ret.get(key)} -> {other.ret.get(key)}"
-        found["functions"].append({"name": one.label, "change": change})
+        found.functions.append({"name": one.label, "change": change})
     return told
 
 

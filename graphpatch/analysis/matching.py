@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from graphpatch.analysis.places import Place, places
 from graphpatch.application import check_all
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
@@ -23,7 +24,8 @@ class Matched:
 
     `matches` are as `apply --json` lists them, `left_out` says which matches don't count, and
     `error` what `apply` would say. `misses` is why, and where it came near: where it was asked
-    for, or nothing matched.
+    for, or nothing matched. `places` has each match with what goes in and comes out, where that
+    was asked for.
     """
 
     rule: str
@@ -31,22 +33,32 @@ class Matched:
     left_out: list[str]
     error: str
     misses: str
+    places: tuple[Place, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """What `match --json` prints of a rule."""
+        near = self.misses.split("\n") if self.misses else []
+        found = {"name": self.rule, "matches": self.matches, "left_out": self.left_out}
+        return {**found, "near": near, "error": self.error or None}
 
 
-def match_rules(rules: Sequence[Rule], model: Model, why: bool = False) -> list[Matched]:
+def match_rules(
+    rules: Sequence[Rule], model: Model, why: bool = False, with_places: bool = False
+) -> list[Matched]:
     """What each rule matches, where those before it were applied as far as they can be.
 
-    With `why`, also how near it came where it matches. Raises ModelError where the graph is
+    With `why`, also how near it came where it matches; with `with_places`, what goes into each
+    match and comes out. Raises ModelError where the graph is
     broken, PatchError where the model carries the rules.
     """
     applied = _Applied(model)
     check_all(rules, applied.graphs)
-    return [_one(rule, applied, why) for rule in rules]
+    return [_one(rule, applied, why, with_places) for rule in rules]
 
 
-def match_only(match: Match, model: Model, why: bool = False) -> Matched:
+def match_only(match: Match, model: Model, why: bool = False, with_places: bool = False) -> Matched:
     """What a match means, without a rule around it."""
-    return _described("", match, (), model.graphs, "", why)
+    return _described("", match, (), model.graphs, why, with_places)
 
 
 class _Applied:
@@ -85,21 +97,31 @@ def _copies(graphs: Sequence[Graph]) -> list[Graph]:
     return [graph.copy() for graph in graphs]
 
 
-def _one(rule: Rule, applied: _Applied, why: bool) -> Matched:
-    found = _described(rule.author.rule, rule.match, rule.on, applied.graphs, "", why)
+def _one(rule: Rule, applied: _Applied, why: bool, with_places: bool) -> Matched:
+    graphs = applied.graphs
+    found = _described(rule.author.rule, rule.match, rule.on, graphs, why, with_places)
     return replace(found, error=applied.take(rule).partition("\n")[0])
 
 
 def _described(
-    rule: str, match: Match, on: Sequence[str], graphs: Sequence[Graph], error: str, why: bool
+    rule: str,
+    match: Match,
+    on: Sequence[str],
+    graphs: Sequence[Graph],
+    why: bool,
+    with_places: bool,
 ) -> Matched:
     found = [find(graph, match, on) for graph in graphs]
     tags = [graph.label if len(graphs) > 1 else None for graph in graphs]
-    listed = [one for some, tag in zip(found, tags, strict=True) for one in entries(some, tag)]
+    tagged = list(zip(found, tags, strict=True))
+    listed = [one for some, tag in tagged for one in entries(some, tag)]
     return Matched(
         rule,
         listed,
         [text for some in found for text in left_out(rule, some)],
-        error,
+        "",
         explain(graphs, match) if why or not listed else "",
+        tuple(one for some, tag in tagged for one in places(some, tag or ""))
+        if with_places
+        else (),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,38 +10,74 @@ from graphpatch.analysis.unsafe import unsafe
 from graphpatch.errors import GraphpatchError, ModelError, PatchError, did_you_mean
 from graphpatch.formats import Model
 from graphpatch.formats.before import as_before, checked, opened_again, refuse_exported
+from graphpatch.formats.given import ModelLike
+from graphpatch.formats.has_model import HasModel
+from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check
 from graphpatch.graph.graph import Graph, TakenBack
+from graphpatch.graph.heads import Progress
 from graphpatch.graph.origin import origin, origin_node, write_origin
 from graphpatch.graph.provenance import Entry
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.undo_library import drop_unused
 from graphpatch.graph.wire import size
+from graphpatch.table import html_table, short
 
 
-@dataclass(frozen=True, slots=True)
-class Reverted:
-    """A model of which edits were taken back, not yet written, and what `revert --json` says."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Reverted(HasModel):
+    """A model of which edits were taken back, not yet written, and what was taken off.
+
+    `save`, `graph_def`, `meta_graph_def` and `import_into` give the model out.
+    """
 
     model: Model
     report: dict[str, Any]
 
+    @property
+    def ok(self) -> bool:
+        """True: `revert` raises where the edits cannot be taken back."""
+        return True
 
-def revert(model: Model, rule: str | None = None, allow_changed: bool = False) -> Reverted:
+    def document(self) -> dict[str, Any]:
+        """What `revert --dry-run --json` prints."""
+        return {"model": self.model.path, "output": None, **self.report}
+
+    def __repr__(self) -> str:
+        off, left = (short(self.report[key]) or "none" for key in ("rules", "left"))
+        return f"<Reverted: {self.model.path}; taken off: {off}; left: {left}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, "taken off") for name in self.report["rules"]]
+        rows += [(name, "left") for name in self.report["left"]]
+        return html_table(f"{self.model.path}, reverted", ("rule", ""), rows)
+
+
+def revert(
+    model: ModelLike,
+    rule: str | None = None,
+    progress: Progress | None = None,
+    allow_changed: bool = False,
+) -> Reverted:
     """Take back all that rules did to a model, or what the rules of one name did.
 
-    The model that came in is left as it was. Without any rule left it is what it was before the
-    first, byte for byte; a text file is the same message. Raises PatchError where no rule was
-    applied, or another builds on what is to be taken off; ModelError where the model was changed
-    by others so that it would break, or so that its original cannot be had: where `allow_changed`,
-    a note says that instead.
+    The model that came in, which is what `load` takes, is left as it was. Without any rule left it
+    is what it was before the first, byte for byte; a text file is the same message. Raises
+    PatchError where no rule was applied, or another builds on what is to be taken off; ModelError
+    where the model cannot be read, or was changed by others so that it would break, or so that its
+    original cannot be given back (with `allow_changed`, a note says that instead); TypeError where
+    it is no model.
+
+    Example:
+        >>> graphpatch.revert("patched.pb").save("model.pb")  # doctest: +SKIP
     """
+    loaded = model_from("model", model, progress)
     try:
-        reverted = opened_again(model)
-        before = list(dict.fromkeys(name for graph in model.graphs for name in _rules(graph)))
+        reverted = opened_again(loaded)
+        before = list(dict.fromkeys(name for graph in loaded.graphs for name in _rules(graph)))
         _check(before, rule)
-        refuse_exported(model)
+        refuse_exported(loaded)
         undone = [one for graph in reverted.graphs for one in _revert(graph, rule)]
         left = {name for graph in reverted.graphs for name in _rules(graph)}
         for graph in reverted.graphs:
@@ -51,8 +87,19 @@ def revert(model: Model, rule: str | None = None, allow_changed: bool = False) -
             reverted = as_before(reverted)
             notes += _notes(reverted, allow_changed)
     except GraphpatchError as error:
-        raise type(error)(f"{model.path}: {error}") from error
-    report = {
+        raise type(error)(f"{loaded.path}: {error}") from error
+    return Reverted(reverted, _report(loaded, reverted, before, left, undone, notes))
+
+
+def _report(
+    model: Model,
+    reverted: Model,
+    before: Sequence[str],
+    left: Set[str],
+    undone: Sequence[UndoneBody],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    return {
         "rules": [name for name in before if name not in left],
         "left": [name for name in before if name in left],
         "ops": {
@@ -62,7 +109,6 @@ def revert(model: Model, rule: str | None = None, allow_changed: bool = False) -
         "nodes": {"before": model.node_count, "after": reverted.node_count},
         "notes": list(dict.fromkeys(notes)),
     }
-    return Reverted(reverted, report)
 
 
 def _entries(graph: Graph) -> Iterator[Entry]:

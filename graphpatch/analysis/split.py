@@ -7,23 +7,29 @@ the last to the first, and compute again what they need of their forward pass.
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from graphpatch import names
 from graphpatch.analysis.cuts import Cut, in_frames
 from graphpatch.analysis.repeats import functions_called, handed_on
+from graphpatch.errors import OutputError
+from graphpatch.formats.output import write_new_folder
 from graphpatch.graph.as_function import FED
 from graphpatch.graph.body import Node
 from graphpatch.graph.extract import Extract, Fed, Shape
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import readers_of
-from graphpatch.graph.wire import Piece
+from graphpatch.graph.wire import Piece, piece_bytes
 
 VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
 DEFAULTS = "PlaceholderWithDefault"
+PARTS = "parts.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +56,40 @@ class Run:
     indices: frozenset[int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split:
-    """The parts of a backward graph; CutError where one cannot be run again for its gradient."""
+    """The parts of a backward graph; CutError where one cannot be run again for its gradient.
+
+    `save` writes them; `document` is what parts.json tells of them.
+    """
 
     backward: Backward
     model: str
 
     def __post_init__(self) -> None:
         _ = self.handed
+
+    @property
+    def ok(self) -> bool:
+        """True: `split` raises where a gradient cannot be split."""
+        return True
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a graph for each part, and parts.json, into a new folder, whole or not at all.
+
+        A folder of parts that were written before is replaced. Raises OutputError where the folder
+        holds other things or the model, or cannot be written.
+        """
+        path = Path(folder)
+        refuse_folder(path, self.model)
+        text = (json.dumps(self.document(), indent=2) + "\n").encode()
+        files = {name: b"".join(map(piece_bytes, some)) for name, some in self.files().items()}
+        write_new_folder(path, PARTS, [text], files)
+
+    def __repr__(self) -> str:
+        cuts = " | ".join(", ".join(cut) for cut in self.backward.cuts)
+        parts = f"{len(self.extracts)} parts cut at {cuts}"
+        return f"<Split: {self.model}, gradient of {self.backward.loss} in {parts}>"
 
     def files(self) -> dict[str, list[Piece]]:
         """The GraphDef of each part, by the name of its file."""
@@ -189,3 +220,15 @@ def _file(part: int) -> str:
 
 def _values(step: Mapping[str, Any]) -> list[str]:
     return [*step["feed"].values(), *step["fetch"].values()]
+
+
+def refuse_folder(path: Path, model: str) -> None:
+    """Raise OutputError where a folder is not new, and holds no parts that were written before."""
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"{path} is not a folder, and the parts are several files")
+    if not path.parent.is_dir():
+        raise OutputError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.is_dir() and any(path.iterdir()) and not (path / PARTS).exists():
+        raise OutputError(f"{path} is a folder of other things; name one that is not there yet")
+    if Path(model).exists() and path.resolve() in Path(model).resolve().parents:
+        raise OutputError(f"{path} holds the model itself; a model is never written over")

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from graphpatch.application import Result, apply
+from graphpatch.application import Result, apply, counted
 from graphpatch.cli.many import apply_to_many, worker_options
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_error, say_json, say_lines
@@ -223,8 +223,7 @@ def _summary(report: dict[str, Any]) -> list[str]:
     lines = [f"{report['model']} -> {report['output'] or '(dry run, nothing written)'}"]
     width = max(len(rule["name"]) for rule in report["rules"])
     for rule in report["rules"]:
-        types = Counter(match["type"] for match in rule["matches"])
-        listed = ", ".join(f"{count} {op}" for op, count in sorted(types.items()))
+        listed = counted(rule["matches"])
         lines.append(
             f"  {rule['name']:{width}}  {listed or 'no ops'}  ({rule['emit'] or 'nothing'})"
         )

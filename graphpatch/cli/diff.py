@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from graphpatch.analysis.diff import diff
+from graphpatch.analysis.diff import diff, place
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
-from graphpatch.formats import load
 
 SHOWN = 20
 
@@ -23,12 +22,12 @@ SHOWN = 20
 def command(one: str, other: str, every: bool, as_json: bool) -> int:
     """Say in what the model B differs from A: gradients first. Exit 1 where they differ."""
     with bar() as progress:
-        found = diff(load(one, progress), load(other, progress))
+        found = diff(one, other, progress)
     if as_json:
-        say_json({"a": one, "b": other, **found})
+        say_json({**found.document(), "a": one, "b": other})
     else:
-        say_lines(_text(found, every))
-    return 0 if found["equal"] else 1
+        say_lines(_text(found.document(), every))
+    return 0 if found.ok else 1
 
 
 def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
@@ -61,14 +60,10 @@ def _how(kind: str, one: Any) -> list[str]:
 
 def _op(one: dict[str, Any]) -> str:
     rule = f", by rule {one['rule']!r}" if "rule" in one else ""
-    return f"{one['type']} {one['op']!r}{_place(one)}{rule}"
+    return f"{place(one)}{rule}"
 
 
 def _gradient(one: dict[str, Any]) -> str:
     by = ", ".join(repr(rule) for rule in one["rules"])
     rules = f", by rule {by}" if by else ""
-    return f"{one['type']} {one['op']!r}{_place(one)}: {one['before']} -> {one['after']}{rules}"
-
-
-def _place(one: dict[str, Any]) -> str:
-    return "" if one["body"] == "main" else f" in function {one['body']}"
+    return f"{place(one)}: {one['before']} -> {one['after']}{rules}"

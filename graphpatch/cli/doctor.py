@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,15 @@ from graphpatch.analysis.doctor.diagnosis import Diagnosis
 from graphpatch.analysis.doctor.fix import Fixed, fix
 from graphpatch.analysis.doctor.look import Finding
 from graphpatch.analysis.doctor.ours import CARRIED
-from graphpatch.analysis.doctor.survey import Seen, survey
-from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.cli.doctor_pairs import left_out, shown
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
-from graphpatch.formats import Model, load
+from graphpatch.formats import load
 from graphpatch.formats.output import write_file
+from graphpatch.runtime.diagnose import IN_WORDS, diagnose
+from graphpatch.runtime.diagnose import Diagnosis as Found
 
-IN_WORDS = {
-    "flows": "the gradient flows",
-    "zero": "the gradient is there, and is zero",
-    "none": "the gradient is None",
-    "error": "tf.gradients raises",
-}
 WAY = 8  # tensors of a way that are printed
 
 
@@ -59,29 +54,23 @@ def command(
     """
     with bar() as progress:
         loaded = load(model, progress)
-        seen = survey(loaded, sources, targets, not no_control_flow_v2, every or as_json)
-        if run:
-            _refuse_unsafe(seen, allow_unsafe_ops)
-        ran = _run(loaded, seen, not no_control_flow_v2) if run else []
-        fixed = fix(loaded, sources, targets, not no_control_flow_v2, every) if rules else None
-    if fixed is not None and rules is not None:
-        _write(rules, model, fixed)
+        found = diagnose(
+            loaded,
+            sources,
+            targets,
+            run=run,
+            every=every or as_json,
+            allow_unsafe_ops=allow_unsafe_ops,
+            control_flow_v2=not no_control_flow_v2,
+        )
+        if rules:  # the same ones, however they are printed
+            fixed = fix(loaded, sources, targets, not no_control_flow_v2, every)
+            found = replace(found, fixed=fixed)
+            _write(rules, model, fixed)
     if as_json:
-        say_json(_document(model, seen, ran, fixed, rules))
+        say_json({**found.document(rules), "model": model})
     else:
-        say_lines(_text(loaded, seen, ran, fixed, rules, every))
-
-
-def _refuse_unsafe(seen: Sequence[Seen], allow: bool) -> None:
-    for graph in seen:
-        refuse_unsafe(graph.graph, allow, [one.target for one in graph.diagnoses])
-
-
-def _run(model: Model, seen: Sequence[Seen], control_flow_v2: bool) -> list[list[dict[str, Any]]]:
-    from graphpatch.runtime.gradient_run import Asked, run_pairs
-
-    asked = [[Asked(one.source, one.target, one.way) for one in graph.diagnoses] for graph in seen]
-    return [run_pairs(model, place, some, control_flow_v2) for place, some in enumerate(asked)]
+        say_lines(_text(found, rules, every))
 
 
 def _write(path: str, model: str, fixed: Fixed) -> None:
@@ -93,47 +82,18 @@ def _write(path: str, model: str, fixed: Fixed) -> None:
         write_file(target, [(json.dumps(document, indent=2) + "\n").encode()])
 
 
-def _document(
-    model: str,
-    seen: Sequence[Seen],
-    ran: Sequence[Sequence[dict[str, Any]]],
-    fixed: Fixed | None,
-    rules: str | None,
-) -> dict[str, Any]:
-    graphs = [one.document() for one in seen]
-    for graph, results in zip(graphs, ran, strict=False):
-        for pair, result in zip(graph["pairs"], results, strict=True):
-            pair["run"] = result
-    document: dict[str, Any] = {"model": model, "graphs": graphs}
-    if fixed is not None:
-        document["fix"] = {
-            "rules": fixed.rules,
-            "file": rules if fixed.rules else None,
-            "mended": [[one.source, one.target] for one in fixed.mended],
-            "left": [one.document() for one in fixed.left],
-        }
-    return document
-
-
-def _text(
-    model: Model,
-    seen: Sequence[Seen],
-    ran: Sequence[Sequence[dict[str, Any]]],
-    fixed: Fixed | None,
-    rules: str | None,
-    every: bool,
-) -> Iterator[str]:
-    for place, graph in enumerate(seen):
-        if len(seen) > 1:
-            yield f"{model.path} [{graph.graph.label}]"
-        results = ran[place] if ran else [None] * len(graph.diagnoses)
+def _text(found: Found, rules: str | None, every: bool) -> Iterator[str]:
+    for place, graph in enumerate(found.seen):
+        if len(found.seen) > 1:
+            yield f"{found.model} [{graph.graph.label}]"
+        results = found.ran[place] if found.ran else [None] * len(graph.diagnoses)
         if not graph.diagnoses:
             yield "nothing to ask about: no placeholder, or nothing computed; name --from and --to"
         yield from _pairs(graph.diagnoses, results, every)
         yield from (f"note: {note.text()}" for note in graph.notes)
-    if fixed is not None:
-        blocked = any(one.verdict != "flows" for graph in seen for one in graph.diagnoses)
-        yield from _fixed(fixed, rules or "", blocked)
+    if found.fixed is not None:
+        blocked = any(one.verdict != "flows" for one in found.pairs)
+        yield from _fixed(found.fixed, rules or "", blocked)
 
 
 def _pairs(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphpatch.application import counted
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_error, say_json, say_lines
 from graphpatch.fleet.order import Order, Workers
@@ -125,8 +125,7 @@ def _summary(ended: list[Done], verb: str) -> None:
 
 def patched(report: dict[str, Any]) -> list[str]:
     """One line on a model that was patched."""
-    types = Counter(match["type"] for rule in report["rules"] for match in rule["matches"])
-    listed = ", ".join(f"{count} {op}" for op, count in sorted(types.items())) or "no ops"
+    listed = counted([match for rule in report["rules"] for match in rule["matches"]]) or "no ops"
     return [f"{report['model']} -> {report['output'] or '(dry run, nothing written)'}  {listed}"]
 
 

@@ -56,7 +56,7 @@ def command(
             if save:
                 _save(save, as_rules_file(rules, model), paths)
     if as_json:
-        say_json({"model": paths[-1], "rules": [_document(one) for one in found]})
+        say_json({"model": paths[-1], "rules": [one.document() for one in found]})
     else:
         say_lines(line for one in found for line in _text(one))
     return 1 if any(one.error for one in found) else 0
@@ -74,12 +74,6 @@ def _save(path: str, document: dict[str, Any], inputs: tuple[str, ...]) -> None:
     if any(target.exists() and target.samefile(one) for one in inputs if Path(one).exists()):
         raise OutputError(f"{path} is what is read; it is never written over")
     write_file(target, [(json.dumps(document, indent=2) + "\n").encode()])
-
-
-def _document(matched: Matched) -> dict[str, Any]:
-    document = {"name": matched.rule, "matches": matched.matches, "left_out": matched.left_out}
-    document["near"] = matched.misses.split("\n") if matched.misses else []
-    return {**document, "error": matched.error or None}
 
 
 def _text(matched: Matched) -> list[str]:

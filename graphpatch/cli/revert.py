@@ -35,14 +35,14 @@ def command(
     """
     with bar() as progress:
         patched = load(model, progress)
-        found = revert(patched, rule, allow_changed)
+        found = revert(patched, rule, allow_changed=allow_changed)
         output = None if dry_run else out or _beside(patched, found.model)
         piped = output == "-"
         if piped and as_json:
             raise click.UsageError("--json and the model would both go to standard output")
         if output is not None:
             write(found.model, output, progress)
-    document = {"model": model, "output": output, **found.report}
+    document = {**found.document(), "model": model, "output": output}
     if as_json:
         say_json(document)
     else:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import click
 
+from graphpatch.analysis.split import refuse_folder
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
-from graphpatch.formats import load
-from graphpatch.formats.output import write_new_folder
-from graphpatch.graph.wire import piece_bytes
-
-PARTS = "parts.json"
 
 
 @click.command("split")
@@ -45,15 +40,14 @@ def command(
     from graphpatch.runtime.split import split
 
     folder = out if out is not None else _beside(model)
-    _refuse(folder, model)
+    if folder == "-":
+        raise OutputError("- is not a folder, and the parts are several files")
+    refuse_folder(Path(folder), model)
     with bar() as progress:
-        loaded = load(model, progress)
         listed = [_listed([cut]) for cut in cuts]
-        found = split(loaded, loss, listed, _listed(wrt), allow_unsafe_ops)
+        found = split(model, loss, listed, _listed(wrt), progress, allow_unsafe_ops)
+        found.save(folder)
         document = found.document()
-        files = {name: b"".join(map(piece_bytes, some)) for name, some in found.files().items()}
-        text = (json.dumps(document, indent=2) + "\n").encode()
-        write_new_folder(Path(folder), PARTS, [text], files)
     if as_json:
         say_json({"output": folder, **document})
     else:
@@ -70,19 +64,6 @@ def _beside(model: str) -> str:
     path = Path(model)
     named = path if path.name not in {"", ".."} else path.resolve()
     return str(named.with_name(f"{named.stem}.parts"))
-
-
-def _refuse(folder: str, model: str) -> None:
-    """The folder is new, or holds parts that were written before."""
-    path = Path(folder)
-    if folder == "-" or (path.exists() and not path.is_dir()):
-        raise OutputError(f"{folder} is no folder, and the parts are several files")
-    if not path.parent.is_dir():
-        raise OutputError(f"cannot write {folder}: there is no folder {path.parent}")
-    if path.is_dir() and any(path.iterdir()) and not (path / PARTS).exists():
-        raise OutputError(f"{folder} is a folder of other things; name one that is not there yet")
-    if model != "-" and path.resolve() in Path(model).resolve().parents:
-        raise OutputError(f"{folder} holds the model itself; a model is never written over")
 
 
 def _summary(folder: str, document: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import graphpatch
-from graphpatch.analysis.applied import missing
+from graphpatch.analysis.applied import check as check_applied
 from graphpatch.application import Result, apply
 from graphpatch.errors import FleetError, ForeignError, GraphpatchError
 from graphpatch.fleet import remote
@@ -89,14 +89,8 @@ def _patch(job: Job, task: Task) -> Done:
 
 def _check(job: Job, task: Task) -> Done:
     with _at_hand(job, task.model) as path:
-        rules = job.rules()
-        lacking = missing(rules, load(path))
-    listed = [
-        {"name": rule.author.rule, "applied": rule.author.rule not in lacking} for rule in rules
-    ]
-    reasons = "; ".join(f"rule {name!r} {why}" for name, why in lacking.items())
-    report = {"model": task.model, "applied": not lacking, "rules": listed}
-    return Done(task, report, error=f"{task.model}: {reasons}" if lacking else "")
+        found = replace(check_applied(job.rules(), path), model=task.model)
+    return Done(task, found.document(), error=found.error)
 
 
 @contextmanager

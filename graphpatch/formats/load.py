@@ -1,56 +1,59 @@
-"""A model from its path: what it is, its bytes tell, not its name."""
+"""A model from its path, or from what Python has of it in memory."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from graphpatch.errors import ModelError
-from graphpatch.formats.container import is_text, open_graphs, recognise
-from graphpatch.formats.keras_file import refuse_keras
+from graphpatch.formats.given import ModelLike, in_memory
 from graphpatch.formats.model import FILES, Model
+from graphpatch.formats.opened import opened_at
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source, map_file
 
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
-HEAD = 4096
 MOST = 5  # models of a folder that are named
 
 
-def load(path: str | Path, progress: Progress | None = None) -> Model:
-    """Read a .pb, .pbtxt, .meta or SavedModel folder; `-` reads standard input.
+def load(model: ModelLike, progress: Progress | None = None) -> Model:
+    """Read a model: a .pb, .pbtxt, .meta or SavedModel folder, or what Python has in memory.
 
-    Weights are not read: they stay in the file, which must not change while the model is used.
-    Raises ModelError where there is no such file, or it is no model.
+    Args:
+        model: A path (`-` is standard input), serialized bytes, a GraphDef, MetaGraphDef or
+            SavedModel message of TensorFlow or tensorboard, a live `tf.Graph`, or a concrete
+            function. A `Model` is returned as it is, of a `Result` its model.
+        progress: Called with what is done, how much of it, and of how much.
+
+    Weights of a file are not read: they stay there, and the file must not change while the model
+    is used. A live graph is exported as it is now, with its collections; a concrete function
+    stands for its FuncGraph. Neither has values of variables.
+
+    Raises:
+        ModelError: There is no such file, it is no model, or it is larger than protobuf's 2 GB.
+        TypeError: `model` is none of these.
+
+    Example:
+        >>> graphpatch.load("model.pb").node_count  # doctest: +SKIP
+        142
     """
-    path = Path(path)
+    return model_from("model", model, progress)
+
+
+def model_from(argument: str, given: ModelLike, progress: Progress | None = None) -> Model:
+    """What `load` gives for an argument of this name, which a TypeError tells."""
+    if not isinstance(given, str | os.PathLike):
+        return in_memory(argument, given, progress)
+    path = Path(given)
     try:
         if str(path) == "-":
-            return _opened(Path("-"), Source(sys.stdin.buffer.read()), "", progress)
+            return opened_at(Path("-"), Source(sys.stdin.buffer.read()), "", progress)
         if path.is_dir():
             path = _message_in(path)
-        return _opened(path, map_file(path), _folder_file(path), progress)
+        return opened_at(path, map_file(path), _folder_file(path), progress)
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _opened(path: Path, source: Source, file: str, progress: Progress | None) -> Model:
-    if not source.data[:1]:
-        raise ModelError(f"{path} is empty")
-    try:
-        refuse_keras(path.name, source)
-        as_text = is_text(source.data[:HEAD])
-        if as_text:
-            from graphpatch.formats import text
-
-            data, container = text.parse(source.data[:])
-            source = Source(data)
-        else:
-            container = recognise(source)
-        graphs = open_graphs(source, container, progress)
-    except ModelError as error:
-        raise type(error)(f"{path}: {error}") from error
-    return Model(str(path.parent if file else path), source, container, graphs, as_text, file)
 
 
 def _message_in(folder: Path) -> Path:
@@ -67,8 +70,3 @@ def _message_in(folder: Path) -> Path:
 def _folder_file(path: Path) -> str:
     """The name of the message, where it stands for the SavedModel folder around it."""
     return path.name if path.name in SAVED_MODEL_FILES else ""
-
-
-def load_bytes(data: bytes, name: str = "bytes") -> Model:
-    """Read the bytes of a .pb, .pbtxt or .meta; messages call them `name`. Raises ModelError."""
-    return _opened(Path(name), Source(data), "", None)

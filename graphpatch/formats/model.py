@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from graphpatch.errors import ModelError, OutputError
 from graphpatch.formats.container import (
@@ -23,6 +24,9 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Piece, Source, refuse_changed
 
+if TYPE_CHECKING:
+    from graphpatch.formats.given import LiveGraph
+
 # TensorFlow's checksums of saved_model.pb; they would be those of another graph.
 FINGERPRINT = "fingerprint.pb"
 
@@ -38,7 +42,7 @@ NO_CONTEXTS = (
 FILES = frozenset({".pb", ".pbtxt", ".meta"})
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Model:
     """A model as `load` finds it. Its weights stay in its file, which must not change meanwhile.
 
@@ -54,6 +58,17 @@ class Model:
     file: str = ""
     export: Export | None = None  # written as a new TF2 SavedModel, from and to these tensors
     files: Mapping[str, bytes] = field(default_factory=dict)  # written into a SavedModel's folder
+    in_memory: bool = False  # read from no file: `path` is what messages call it
+
+    def __repr__(self) -> str:
+        return f"<Model: {self.path}, a {self.format} of {self.node_count:,} nodes>"
+
+    def save_in(self, folder: Path) -> Path:
+        """Write the model into a folder, for whoever needs it as a file; where it is then."""
+        suffix = {GRAPH: ".pb", META: ".meta"}.get(self.container, "")
+        path = folder / f"model{'.pbtxt' if self.is_text else suffix}"
+        self.save(path)
+        return path
 
     @property
     def format(self) -> str:
@@ -124,26 +139,64 @@ class Model:
             return [(graph, b"", "") for graph in self.graphs]
         return [_ready(graph) for graph in self.graphs]
 
-    def save(self, path: str | Path, progress: Progress | None = None) -> None:
+    def graph_def(self, tags: str = "") -> Any:
+        """The GraphDef as it is now: TensorFlow's message where TensorFlow is imported.
+
+        Else it is tensorboard's, which has the same fields; `tf.import_graph_def` takes only
+        TensorFlow's. Gradients are as in a file. A GraphDef has no place for the contexts of v1
+        loops and branches: `meta_graph_def` and `import_into` give them. `tags` choose one of
+        several MetaGraphDefs. Raises ModelError where they do not, or where the message would be
+        larger than protobuf's 2 GB.
+        """
+        from graphpatch.formats.messages import graph_def
+
+        return graph_def(self, tags)
+
+    def meta_graph_def(self, tags: str = "") -> Any:
+        """The MetaGraphDef as it is now, with collections and control-flow contexts.
+
+        Of a GraphDef it is a new one. The class of the message, `tags` and what is raised are as in
+        `graph_def`; ModelError too where contexts cannot be rebuilt.
+        """
+        from graphpatch.formats.messages import meta_graph_def
+
+        return meta_graph_def(self, tags)
+
+    def import_into(self, graph: LiveGraph, name: str = "", tags: str = "") -> Any:
+        """Import the model into a live `tf.Graph`, as `graphpatch.import_model` does.
+
+        Forward, its ops are there under their names, with `name` before them as a scope. Backward,
+        gradients hold, through v1 loops and branches too. Returns a Saver where the model has
+        variables, else None. Raises what `import_model` does, TypeError where `graph` is no graph.
+        """
+        from graphpatch.runtime.import_model import import_into
+
+        return import_into(self, graph, name, tags)
+
+    def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Write the model to `path`, whole or not at all, over what was there.
 
         A name ending in .pbtxt is written as text, one ending in .meta as a MetaGraphDef, unless
         the model's own name ends so: then it stays what it is. A SavedModel goes to a folder with
-        its variables and assets. Raises OutputError where the file cannot be written, is the one
+        its variables and assets; one from memory has neither, and a name that ends in .pb gives the
+        message alone. Raises OutputError where the file cannot be written, is the one
         that the model was read from, or has no room for what the model holds.
 
         What a process that was killed left beside `path` is taken away.
         """
-        sweep([path])
+        sweep([Path(path)])
         self.write(path, progress)
 
-    def write(self, path: str | Path, progress: Progress | None = None) -> None:
+    def write(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """The same, where what others left is taken away for many models at once."""
         path = Path(path)
         with reported(path):
             self._refuse_input(path)
             refuse_changed([self.source])
-            if self.file:
+            if self.in_memory and self.container is SAVED and path.suffix not in FILES:
+                self._refuse_foreign(path)
+                write_new_folder(path, MESSAGE, self.encoded(""), {})
+            elif self.file:
                 self._save_folder(path)
             else:
                 write_file(path, self.encoded(path.suffix), progress)
@@ -174,7 +227,7 @@ class Model:
     def encoded(self, suffix: str) -> Sequence[Piece]:
         """What a file with this ending holds; another ending leaves the encoding as it was."""
         container, pieces = self.container, self.pieces()
-        if suffix == Path(self.path).suffix:
+        if suffix == Path(self.path).suffix and not self.in_memory:
             suffix = ""
         if suffix == ".meta" and container is GRAPH:
             container, pieces = META, self.meta_graph(self.graphs[0])
@@ -191,7 +244,8 @@ class Model:
         return [text.unparse(pieces, container)]
 
     def _refuse_input(self, path: Path) -> None:
-        if self.path != "-" and path.exists() and path.samefile(self.path):
+        is_file = not self.in_memory and self.path != "-"
+        if is_file and path.exists() and path.samefile(self.path):
             raise OutputError(f"{path} is the model itself; a model is never written over")
 
 

@@ -22,6 +22,9 @@ from graphpatch.gradients.library import LIBRARY, named
 PREFIX = "graphpatch:"
 REGISTERED, FORMULA, PYTHON = "registered", "formula", "python"
 
+# What keys hold besides, which no rules file spells so: see `composed`.
+OWN, SURROGATE = "own", "surrogate"
+
 GradientSpec = str | dict[str, Any]
 
 
@@ -140,11 +143,14 @@ def refuse_python(spec: Any) -> None:
 
 
 def from_key(key: str) -> Computed | None:
-    """The gradient of ours that a key carries, or None for a key of somebody else's."""
+    """The formula of ours that a key carries, or None for a key of another kind."""
     if not key.startswith(PREFIX):
         return None
     text = key.removeprefix(PREFIX)
-    found = parse(msgspec.json.decode(text) if text.startswith("{") else text)
+    spec = msgspec.json.decode(text) if text.startswith("{") else text
+    if isinstance(spec, dict) and spec.keys() & {OWN, SURROGATE}:
+        return None
+    found = parse(spec)
     return found if isinstance(found, Named | Written) else None
 
 

@@ -10,7 +10,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -32,7 +32,7 @@ class Source:
     `stamp` is the size of the file and when it was changed last, as it was opened.
     """
 
-    data: bytes | mmap.mmap
+    data: bytes | mmap.mmap = field(repr=False)
     descriptor: int = -1
     stamp: tuple[int, int] = (0, 0)
 

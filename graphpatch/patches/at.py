@@ -23,7 +23,7 @@ OUTPUTS = "outputs"
 
 def idle(node: Node, at: str) -> str:
     """Why nothing flows back at that place, so that a patch there means nothing; else nothing."""
-    side, place = _parsed(at)
+    side, place = parsed(at)
     return nothing_flows(node, side == "output", place)
 
 
@@ -35,7 +35,7 @@ def check(nodes: Sequence[Node], at: str) -> None:
 
 def args(node: Node, at: str) -> list[FlatArg]:
     """The tensors at that place of an op."""
-    side, place = _parsed(at)
+    side, place = parsed(at)
     flat = flow.outputs(node) if side == "output" else flow.inputs(node)
     return flat if place is None else flat[place : place + 1]
 
@@ -50,10 +50,11 @@ def put(node: Node, editor: Editor, inline: Inline, at: str) -> list[Node]:
         editor.left_alone(reason)
         return []
     check_reached(node, editor)
-    side, place = _parsed(at)
+    side, place = parsed(at)
     return (on_outputs if side == "output" else on_inputs)(node, editor, inline, place)
 
 
-def _parsed(at: str) -> tuple[str, int | None]:
+def parsed(at: str) -> tuple[str, int | None]:
+    """The side that `at` names, "output" or "input", and the one place on it."""
     side, _, place = at.partition(":")
     return side.removesuffix("s"), int(place) if place else None

@@ -47,6 +47,11 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
             carry_by_function(gradient, node, editor)
 
 
+def check_once(gradient: Computed | Registered, node: Node, editor: Editor) -> None:
+    """Raise PatchError where the gradient does not fit the op; like ops are asked about once."""
+    editor.cached(_question(gradient, node), lambda: check_fit(gradient, node))
+
+
 def refuse_key(gradient: Gradient, emit: str) -> None:
     """Raise PatchError for a gradient that cannot travel as a key: no consumer could read it."""
     if isinstance(gradient, Python) and emit in ("attr", "construction"):

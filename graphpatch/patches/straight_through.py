@@ -38,7 +38,7 @@ class StraightThrough:
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Let one op count as the identity of its input."""
         flat = flow.inputs(node)
-        self._check(node)
+        self.check_op(node)
         if place_of(node, editor).ignoring is not None:
             texts = ["dy" if place == self.input else None for place in range(len(flat))]
             carrier.carry(Written(Formula.parse(texts)), node, editor, "function")
@@ -49,7 +49,8 @@ class StraightThrough:
             counted = Counted(node.data_inputs[self.input], repeated)
             join(node, {0: counted}, editor, "auto")
 
-    def _check(self, node: Node) -> None:
+    def check_op(self, node: Node) -> None:
+        """Raise PatchError where the op is not the identity of that input in shape and dtype."""
         inputs, outputs = flow.inputs(node), flow.outputs(node)
         if self.input >= len(inputs):
             raise PatchError(f"{node} has no input {self.input}; it has {flow.numbered(inputs)}")

@@ -80,6 +80,12 @@ class SurrogateGradient:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
         self._put(node, node.data_inputs, flow.inputs(node), [node], editor)
 
+    def check_op(self, node: Node) -> None:
+        """Raise PatchError where the op cannot count as the formula of its inputs."""
+        if node.op in flow.FED:
+            raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
+        self._nodes(node, node.data_inputs, flow.inputs(node), _output_of(node))
+
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Let a match count as the formula of what it reads."""
         self._put(group.last, group.reads, group.args, group.nodes, editor)

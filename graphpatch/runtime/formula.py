@@ -33,10 +33,23 @@ def tensorflow_gradient(
     bound = formula.bind(parameters)
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
-        attrs = {name: _attr(op, name) for name in sorted(bound.attrs)}
-        return formula_gradients(bound, op.inputs, op.outputs, upstream, attrs)
+        return formula_gradients(bound, op.inputs, op.outputs, upstream, op_attrs(bound, op))
 
     return gradient
+
+
+def op_attrs(formula: Formula, op: Any) -> dict[str, object]:
+    """The attrs of an op that a formula reads. Raises FormulaError where the op has none such."""
+    return {name: _attr(op, name) for name in sorted(formula.attrs)}
+
+
+def signature_of(
+    inputs: Sequence[Any], outputs: Sequence[Any], attrs: Mapping[str, object] | None = None
+) -> Signature:
+    """The signature of an op with these tensors."""
+    return Signature.of(
+        _dtypes("x", inputs), _dtypes("y", outputs), attrs, _same_shape([*inputs, *outputs])
+    )
 
 
 def formula_gradients(
@@ -65,9 +78,13 @@ def formula_gradients(
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
     arguments |= {f"y{place}": tensor for place, tensor in enumerate(outputs)}
     arguments |= _upstream(formula, outputs, upstream)
-    results = found.results[:count]
-    computed = _run(found, arguments)
-    return [None if value is None else _of(value, arguments, computed) for value in results]
+    return computed(found, arguments)[:count]
+
+
+def computed(found: Gradients, arguments: Mapping[str, Any]) -> list[Any]:
+    """The tensor of each result, None for None, from those that its variables stand for."""
+    steps = _run(found, arguments)
+    return [None if value is None else _of(value, arguments, steps) for value in found.results]
 
 
 def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -120,6 +137,8 @@ def _attr(op: Any, name: str) -> object:
 
 def _same_shape(tensors: Sequence[Any]) -> bool:
     """Whether all have one shape, as far as is known before they are computed."""
+    if all(tensor is tensors[0] for tensor in tensors):
+        return True
     first = tensors[0].shape
     return bool(first.is_fully_defined()) and all(tensor.shape == first for tensor in tensors)
 

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
-from graphpatch.errors import GraphpatchError, ModelError
-from graphpatch.formats import Model, load
+from graphpatch.errors import GraphpatchError
+from graphpatch.formats.given import ModelLike, is_graph
+from graphpatch.formats.load import model_from
+from graphpatch.formats.messages import chosen
+from graphpatch.formats.model import Model
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.register import register_lone_keys
 
 
-def import_model(model: str | Path | Model, name: str = "", tags: str = "") -> Any:
+def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:
     """Import a model into the current graph, as `tf.import_graph_def` does, contexts included.
 
-    Forward: the graph of the file; `name` goes before the names of its ops, as a scope. Backward:
+    Forward: the graph of the model; `name` goes before the names of its ops, as a scope. Backward:
     `tf.compat.v1.gradients` passes v1 loops and branches, of which a GraphDef holds no contexts:
     they are rebuilt, and Exits that freezing pruned are added again. Registered are only gradients
     of ours that travel as a key alone (`emit: attr`), without which a Session fails; none where
-    the file has none. `tags` choose one of several MetaGraphDefs of a SavedModel.
+    the file has none. `model` is what `load` takes; `tags` choose one of several MetaGraphDefs.
 
     Returns what `tf.compat.v1.train.import_meta_graph` does: a Saver where the model has variables,
-    else None. Raises ModelError where the file cannot be read or its contexts not be rebuilt,
-    GraphpatchError where TensorFlow executes eagerly. Not for a tape: TensorFlow has no gradient
-    of v1 loops there.
+    else None. Raises ModelError where the file cannot be read, its contexts cannot be rebuilt, or
+    it is larger than protobuf's 2 GB; GraphpatchError where TensorFlow executes eagerly. Not for a
+    tape: TensorFlow has no gradient of v1 loops there.
     """
     import tensorflow as tf
 
@@ -34,7 +35,7 @@ def import_model(model: str | Path | Model, name: str = "", tags: str = "") -> A
             "import_model fills a graph, and TensorFlow executes eagerly: call it in "
             "`with tf.Graph().as_default():`"
         )
-    meta = meta_graph(model if isinstance(model, Model) else load(model), tags)
+    meta = meta_graph(model_from("model", model), tags)
     return tf.compat.v1.train.import_meta_graph(meta, import_scope=name or None)
 
 
@@ -43,24 +44,19 @@ def meta_graph(model: Model, tags: str = "") -> Any:
 
     Raises what `import_model` does.
     """
-    import tensorflow as tf
-
-    graph = _chosen(model, tags)
-    try:
-        data = b"".join(map(piece_bytes, model.meta_graph(graph)))
-    except ModelError as error:
-        raise ModelError(f"{model.path}: {error}") from error
+    meta = model.meta_graph_def(tags)
+    graph = chosen(model, tags)
     register_lone_keys(graph)
     _warn_of_lists(graph)
-    return tf.compat.v1.MetaGraphDef.FromString(data)
+    return meta
 
 
-def _chosen(model: Model, tags: str) -> Graph:
-    found = [graph for graph in model.graphs if not tags or graph.label == tags]
-    if len(found) == 1:
-        return found[0]
-    there = ", ".join(repr(graph.label) for graph in model.graphs)
-    raise ModelError(f"{model.path}: `tags` must choose one of its MetaGraphDefs: {there}")
+def import_into(model: Model, graph: Any, name: str, tags: str) -> Any:
+    """`import_model` into a graph that need not be the current one."""
+    if not is_graph(graph):
+        raise TypeError(f"graph: expected a tf.Graph; found {type(graph).__name__}")
+    with graph.as_default():
+        return import_model(model, name, tags)
 
 
 def _warn_of_lists(graph: Graph) -> None:

@@ -78,8 +78,8 @@ def gradient_in_parts(
     """
     from graphpatch.analysis.cuts import ordered_cuts  # networkx, when it is needed
 
-    asked = _several(wrt)
-    listed = _nested(cut)
+    asked = several(wrt)
+    listed = nested(cut)
     data = graph.as_graph_def().SerializeToString()
     opened = open_graph(Source(data), 0, len(data))
     found, cuts = ordered_cuts(opened, _name(loss), listed, asked)
@@ -193,14 +193,15 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0]
 
 
-def _nested(cut: Any) -> list[list[str]]:
+def nested(cut: Any) -> list[list[str]]:
     """Several cuts in a row; one where no list holds another."""
     if isinstance(cut, list | tuple) and any(isinstance(one, list | tuple) for one in cut):
-        return [_several(one) for one in cut]
-    return [_several(cut)]
+        return [several(one) for one in cut]
+    return [several(cut)]
 
 
-def _several(named: Any) -> list[str]:
+def several(named: Any) -> list[str]:
+    """The names of one tensor or variable, or of a list of them."""
     return [_name(one) for one in (named if isinstance(named, list | tuple) else [named])]
 
 

@@ -11,6 +11,8 @@ from graphpatch import names
 from graphpatch.analysis.training import SCOPE, Built, Section, sections
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
+from graphpatch.formats.given import ModelLike
+from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
 from graphpatch.graph.edit import SHAPES
 from graphpatch.graph.wire import Source
@@ -18,7 +20,7 @@ from graphpatch.runtime.contexts import pruned_contexts
 from graphpatch.runtime.import_model import meta_graph
 
 
-def rebuild_gradients(model: Model, loss: Sequence[str] = ()) -> Model:
+def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
     """Build the gradients of a training graph anew, and let its optimizer read those.
 
     A training graph holds the gradients that `tf.gradients` built before a rule changed any op;
@@ -37,6 +39,7 @@ def rebuild_gradients(model: Model, loss: Sequence[str] = ()) -> Model:
         graphpatch.rebuild_gradients(model).save("patched.meta")
     """
     tf = _tensorflow()
+    model = model_from("model", model)
     if model.container not in {GRAPH, META} or model.export is not None:
         raise PatchError(f"expected a GraphDef or MetaGraphDef to train, found a {model.format}")
     body = model.graphs[0].main

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from graphpatch.errors import ModelError
-from graphpatch.formats import Model, load
+from graphpatch.formats.given import ModelLike, is_graph
+from graphpatch.formats.load import model_from
 from graphpatch.gradients import attach
-from graphpatch.gradients.spec import from_key
 from graphpatch.gradients.taped import PASS
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
@@ -17,24 +17,25 @@ from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.nodedef import mentions
 from graphpatch.graph.wire import Source, piece_bytes
+from graphpatch.runtime.taken import graph_def_of
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from graphpatch.runtime.formula import GradientFunction
+    from graphpatch.runtime.keys import GradientFunction
 
 # TensorFlow refuses to register a key twice in a process, and has no public way to ask.
 _DONE: set[str] = set()
+_LOCK = threading.Lock()
 
 
-def register_gradients(model: str | Path | Model | tf.Graph) -> list[str]:
+def register_gradients(model: ModelLike) -> list[str]:
     """Register every gradient of ours that a patched model, or a live graph, carries.
 
     A Session needs it for keys that travel alone (`emit: attr`), a tape and second derivatives
     for all. Call it in the process that loads the file, before gradients are built; calling it
-    again does nothing. Keys of somebody else's are left to whoever wrote them. Returns our keys,
-    sorted. Raises ModelError where the file cannot be read, or lacks a function that a key names,
-    RulesError where a key is not one that this version of graphpatch knows.
+    again does nothing. Keys of somebody else's are left to whoever wrote them. `model` is what
+    `load` takes. Returns our keys, sorted. Raises ModelError where the model cannot be read, or
+    lacks a function that a key names, RulesError where a key is not one that this version of
+    graphpatch knows.
     """
     found = {key: (graph, node) for graph in _graphs(model) for node, key in keyed(graph)}
     return [key for key in sorted(found) if _register(key, *found[key])]
@@ -50,31 +51,40 @@ def register_lone_keys(graph: Graph) -> list[str]:
     return [key for key in sorted(found) if _register(key, graph, found[key])]
 
 
+def register_key(key: str, allow_python: bool = False) -> bool:
+    """Register a key of ours that says itself what its gradient is; whether it is one.
+
+    `allow_python` lets a key name a function in Python, whose module is imported.
+    """
+    if key not in _DONE:
+        from graphpatch.runtime.keys import gradient_of
+
+        found = gradient_of(key, allow_python)
+        if found is None:
+            return False
+        _add(key, found)
+    return True
+
+
 def _register(key: str, graph: Graph, node: Node) -> bool:
     """Register a key if it is ours; whether it is."""
     if key in _DONE:
         return True
     gradient = gradient_of(key, graph, node)
-    if gradient is None:
-        return False
-    import tensorflow as tf
-
-    tf.RegisterGradient(key)(gradient)
-    _DONE.add(key)
-    return True
+    if gradient is not None:
+        _add(key, gradient)
+    return gradient is not None
 
 
 def gradient_of(key: str, graph: Graph, node: Node) -> GradientFunction | None:
     """The gradient function (op, *dy) of an op with a key of ours, None for another's key."""
-    computed = from_key(key)
-    if computed is None and not key.startswith(attach.PREFIX):
-        return None
-    from graphpatch.runtime.formula import tensorflow_gradient
+    from graphpatch.runtime import keys
     from graphpatch.runtime.function_gradient import function_gradient
 
-    if computed is None:
-        return function_gradient(graph, _function(graph, node))
-    return tensorflow_gradient(computed.formula)
+    found = keys.gradient_of(key)
+    if found is not None or not key.startswith(attach.PREFIX):
+        return found
+    return function_gradient(graph, _function(graph, node))
 
 
 def register_in_functions(graph: Graph) -> None:
@@ -85,6 +95,15 @@ def register_in_functions(graph: Graph) -> None:
     for node, key in keyed(graph):
         if not node.body.is_main:
             _register(key, graph, node)
+
+
+def _add(key: str, gradient: Callable[..., Any]) -> None:
+    import tensorflow as tf
+
+    with _LOCK:
+        if key not in _DONE:
+            tf.RegisterGradient(key)(gradient)
+            _DONE.add(key)
 
 
 def _function(graph: Graph, node: Node) -> Body:
@@ -108,13 +127,17 @@ def keyed(graph: Graph) -> Iterator[tuple[Node, str]]:
                 yield node, value.s.decode(errors="backslashreplace")
 
 
-def _graphs(model: str | Path | Model | tf.Graph) -> list[Graph]:
-    if isinstance(model, str | Path):
-        return load(model).graphs
-    if isinstance(model, Model):
-        # What was patched in memory is read as its file would be, with the functions it adds.
-        return [_opened(b"".join(map(piece_bytes, graph_pieces(g)))) for g in model.graphs]
-    return [_opened(model.as_graph_def().SerializeToString())]
+def _graphs(model: ModelLike) -> list[Graph]:
+    if is_graph(model):  # its library and keys alone are needed
+        return [_opened(graph_def_of(model))]
+    return [_as_written(graph) for graph in model_from("model", model).graphs]
+
+
+def _as_written(graph: Graph) -> Graph:
+    """What was patched in memory is read as its file would be, with the functions it adds."""
+    if not graph.is_changed:
+        return graph
+    return _opened(b"".join(map(piece_bytes, graph_pieces(graph))))
 
 
 def _opened(data: bytes) -> Graph:

@@ -9,41 +9,65 @@ from graphpatch.analysis.cuts import ordered_cuts
 from graphpatch.analysis.split import Backward, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.errors import CutError, ModelError
-from graphpatch.formats import Model
-from graphpatch.formats.model import GRAPH, META
-from graphpatch.graph.emit import graph_pieces
+from graphpatch.formats.given import ModelLike
+from graphpatch.formats.load import model_from
+from graphpatch.formats.model import GRAPH, META, Model
+from graphpatch.formats.sizes import as_bytes, as_message
 from graphpatch.graph.extract import Shape
 from graphpatch.graph.graph import Graph, open_graph
-from graphpatch.graph.wire import Source, piece_bytes
-from graphpatch.runtime.parts import Parts, add_parts
+from graphpatch.graph.heads import Progress
+from graphpatch.graph.wire import Source
+from graphpatch.runtime.parts import Parts, add_parts, nested, several
 from graphpatch.runtime.register import register_gradients
 
 CONTEXTS = ("while_context", "cond_context")
 
 
 def split(
-    model: Model,
+    model: ModelLike,
     loss: str,
-    cuts: Sequence[Sequence[str]],
-    wrt: Sequence[str],
+    cut: str | Sequence[str | Sequence[str]],
+    wrt: str | Sequence[str],
+    progress: Progress | None = None,
     allow_unsafe_ops: bool = False,
 ) -> Split:
-    """Split the gradient of `loss` at `wrt` into parts that are joined at each of the cuts.
+    """Split the gradient of a loss into graphs that separate processes can run.
 
     Forward and backward, the parts run one after the other give what the whole gives. What the
-    cuts are is decided before TensorFlow is imported. Raises CutError where they are none, or
-    TensorFlow is missing; ModelError where TensorFlow does not take the model; UnsafeError where
-    TensorFlow would run ops as it imports the model that touch files, the network or Python.
+    cuts are is decided before TensorFlow is imported.
+
+    Args:
+        model: What `load` takes, with one graph.
+        loss: The tensor that is differentiated.
+        cut: A tensor, a list of tensors that are a cut together, or a list of such lists: several
+            cuts in a row.
+        wrt: A tensor before all cuts, or a list of them.
+        progress: Called with what is done, how much of it, and of how much.
+        allow_unsafe_ops: Import models, too, whose ops touch files, the network or Python as
+            TensorFlow imports them.
+
+    `Split.save` writes the graphs and parts.json, which tells what to feed and to fetch.
+
+    Raises:
+        CutError: The tensors are no cut, no gradient flows, or TensorFlow is missing.
+        ModelError: The model cannot be read, TensorFlow does not import it, or it is larger than
+            protobuf's 2 GB.
+        UnsafeError: TensorFlow would run such ops as it imports the model.
+        TypeError: `model` is no model.
+
+    Example:
+        >>> graphpatch.split("model.pb", "loss", "features", "x").save("parts")  # doctest: +SKIP
     """
-    if len(model.graphs) != 1:
-        raise CutError(f"{model.path} holds {len(model.graphs)} graphs; one is split at a time")
-    found, ordered = ordered_cuts(model.graphs[0], loss, cuts, wrt)
-    refuse_unsafe(model.graphs[0], allow_unsafe_ops, [])  # what an import may run
+    loaded = model_from("model", model, progress)
+    if len(loaded.graphs) != 1:
+        raise CutError(f"{loaded.path} holds {len(loaded.graphs)} graphs; one is split at a time")
+    found, ordered = ordered_cuts(loaded.graphs[0], loss, nested(cut), several(wrt))
+    refuse_unsafe(loaded.graphs[0], allow_unsafe_ops, [])  # what an import may run
     _require_tensorflow()
-    graph = _imported(model)
-    register_gradients(model)
+    graph = _imported(loaded)
+    register_gradients(loaded)
     parts = add_parts(graph, found, ordered)
-    return Split(_backward(graph, parts), model.path)
+    return Split(_backward(graph, parts), loaded.path)
 
 
 def _require_tensorflow() -> None:
@@ -63,8 +87,7 @@ def _imported(model: Model) -> Any:
     with tf.Graph().as_default() as graph:
         try:
             if model.container is GRAPH:
-                raw = b"".join(map(piece_bytes, graph_pieces(model.graphs[0])))
-                tf.graph_util.import_graph_def(tf.compat.v1.GraphDef.FromString(raw), name="")
+                tf.graph_util.import_graph_def(model.graph_def(), name="")
             else:
                 tf.compat.v1.train.import_meta_graph(_meta_graph(model))
         except (ValueError, TypeError, LookupError) as error:
@@ -78,9 +101,10 @@ def _meta_graph(model: Model) -> Any:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    raw = b"".join(map(piece_bytes, model.pieces()))
-    is_meta = model.container is META
-    meta = MetaGraphDef.FromString(raw) if is_meta else SavedModel.FromString(raw).meta_graphs[0]
+    if model.container is META:
+        meta = as_message(MetaGraphDef, model.pieces())
+    else:
+        meta = as_message(SavedModel, model.pieces()).meta_graphs[0]
     for key in set(meta.collection_def) - set(CONTEXTS):
         del meta.collection_def[key]
     for name in ("saver_def", "signature_def", "object_graph_def", "asset_file_def"):
@@ -123,5 +147,5 @@ def _exported(graph: Any) -> Graph:
 
     with graph.as_default():
         meta = tf.compat.v1.train.export_meta_graph(strip_default_attrs=True)
-    data = meta.graph_def.SerializeToString(deterministic=True)
+    data = as_bytes(meta.graph_def)
     return open_graph(Source(data), 0, len(data))

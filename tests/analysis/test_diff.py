@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import Model, apply, load
-from graphpatch.analysis.diff import KINDS, diff
+from graphpatch.analysis.diff import KINDS, Diff, diff
 from graphpatch.formats.container import GRAPH
 from graphpatch.graph.heads import LARGE
 from graphpatch.graph.wire import Source
@@ -27,8 +27,8 @@ def model(graph: GraphDef) -> Model:
     return Model("in memory", Source(opened.source.data), GRAPH, [opened])
 
 
-def kinds(found: dict[str, Any]) -> set[str]:
-    return {kind for kind in KINDS if found[kind]}
+def kinds(found: Diff) -> set[str]:
+    return {kind for kind in KINDS if getattr(found, kind)}
 
 
 def test_a_model_is_equal_to_itself_and_to_its_text(model_file: Path, tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_model_is_equal_to_itself_and_to_its_text(model_file: Path, tmp_path: 
     text.write_text(text_format.MessageToString(graphs.sample()))
     for other in (model_file, text):
         found = diff(load(model_file), load(other))
-        assert (found["equal"], kinds(found)) == (True, set())
+        assert (found.ok, kinds(found)) == (True, set())
 
 
 def test_a_patched_model_tells_its_gradients_in_words(model_file: Path) -> None:
@@ -45,15 +45,15 @@ def test_a_patched_model_tells_its_gradients_in_words(model_file: Path) -> None:
     patched = apply([GUIDED, stop], original).model
     found = diff(original, patched)
     assert [(g["body"], g["op"], g["type"], g["before"], g["after"], g["rules"])
-            for g in found["gradients"]] == [
+            for g in found.gradients] == [
         ("main", "relu", "Relu", "stock", "guided_relu", ["guided"]),
         ("main", "round", "Round", "stock", "stop_gradient", ["stop"]),
         ("f", "relu", "Relu", "stock", "guided_relu", ["guided"]),
     ]  # fmt: skip
-    assert {(one["op"], one["to"]) for one in found["renamed"]} >= {("relu", "relu/forward")}
-    back = diff(patched, original)["gradients"][0]
+    assert {(one["op"], one["to"]) for one in found.renamed} >= {("relu", "relu/forward")}
+    back = diff(patched, original).gradients[0]
     assert (back["before"], back["after"], back["rules"]) == ("guided_relu", "stock", ["guided"])
-    assert diff(patched, patched)["equal"]
+    assert diff(patched, patched).ok
 
 
 def test_an_override_of_nobody_we_know() -> None:
@@ -61,7 +61,7 @@ def test_an_override_of_nobody_we_know() -> None:
         return graphs.graphdef(node("x", "Placeholder"), node("relu", "Relu", "x", **attrs))
 
     found = diff(model(relu()), model(relu(_gradient_op_type=b"Mine")))
-    [gradient] = found["gradients"]
+    [gradient] = found.gradients
     assert (gradient["before"], gradient["after"]) == ("stock", "key Mine")
 
 
@@ -72,13 +72,13 @@ def test_weights_are_compared_by_content(size: int) -> None:
     raw = bytearray(changed.node[0].attr["value"].tensor.tensor_content)
     raw[7] ^= 0x40
     changed.node[0].attr["value"].tensor.tensor_content = bytes(raw)
-    [found] = diff(model(one), model(changed))["changed"]
+    [found] = diff(model(one), model(changed)).changed
     assert found["changes"][0].startswith(f"value: 1 of {size // 4} elements, by up to ")
     spelled = graphs.graphdef(const("w", size))
     tensor = spelled.node[0].attr["value"].tensor
     tensor.float_val.append(2.3694278e-38)  # 0x01010101
     tensor.tensor_content = b""
-    assert diff(model(one), model(spelled))["equal"]
+    assert diff(model(one), model(spelled)).ok
 
 
 def test_ops_that_come_go_and_change() -> None:
@@ -88,9 +88,9 @@ def test_ops_that_come_go_and_change() -> None:
     )
     found = diff(model(one), model(other))
     assert kinds(found) == {"added", "renamed", "changed"}
-    assert [one["op"] for one in found["added"]] == ["d"]
-    assert [(one["op"], one["to"]) for one in found["renamed"]] == [("b", "c")]
-    assert found["changed"][0]["changes"] == ["op type: Relu -> Relu6"]
+    assert [one["op"] for one in found.added] == ["d"]
+    assert [(one["op"], one["to"]) for one in found.renamed] == [("b", "c")]
+    assert found.changed[0]["changes"] == ["op type: Relu -> Relu6"]
 
 
 def test_what_lies_around(tmp_path: Path, model_file: Path) -> None:
@@ -99,8 +99,8 @@ def test_what_lies_around(tmp_path: Path, model_file: Path) -> None:
     path.write_bytes(meta.SerializeToString())
     meta.signature_def["serve"].outputs["y"].name = "relu:0"
     other.write_bytes(meta.SerializeToString())
-    assert diff(load(path), load(other))["other"] == ["signature_def 'serve'"]
-    assert diff(load(model_file), load(path))["other"] == ["container: GraphDef -> MetaGraphDef"]
+    assert diff(load(path), load(other)).other == ["signature_def 'serve'"]
+    assert diff(load(model_file), load(path)).other == ["container: GraphDef -> MetaGraphDef"]
 
 
 def test_the_command(run_cli: Run, rules_file: Callable[..., Path], model_file: Path) -> None:

@@ -46,7 +46,7 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
         ["no gradient flows from y:0 back to x:0: none passes Round 'rounded'"],
     ),
     ((*SPLIT, "--cut", "add", "-o", "other"), ["other is a folder of other things"]),
-    ((*SPLIT, "--cut", "add", "-o", "model.pb"), ["model.pb is no folder"]),
+    ((*SPLIT, "--cut", "add", "-o", "model.pb"), ["model.pb is not a folder"]),
     ((*SPLIT, "--cut", "add", "-o", "."), [". is a folder of other things"]),
     (("split", "none.pb", "--loss", "l", "--wrt", "x", "--cut", "c"), ["cannot read none.pb"]),
 ]

@@ -14,6 +14,7 @@ import pytest
 import graphpatch
 from graphpatch.errors import OutputError, PatchError
 from graphpatch.formats import Export
+from graphpatch.patches.construction import SECOND
 from tests.tf import consumer, run_saved_models
 from tests.tf.batch import X
 from tests.tf.places import PLACES, UNREACHED
@@ -181,6 +182,7 @@ def test_each_name_is_the_tensor_that_it_names(several: Path, tmp_path: Path) ->
         "scope/b is 'scope_b' in the signature",
         "lambda is 't_lambda' in the signature",
         "split:1 is 'split_1' in the signature",
+        SECOND,
     ]
     loaded = tf.saved_model.load(str(tmp_path / "out"))
     a, b = tf.constant([1.0, 2.0]), tf.constant([0.5, 0.25])

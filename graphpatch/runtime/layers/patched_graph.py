@@ -11,7 +11,7 @@ from typing import Any
 from graphpatch.application import apply
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
-from graphpatch.formats.load import load_bytes
+from graphpatch.formats.opened import opened
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.rules import Rule
 from graphpatch.runtime.layers.base import UnchangedLayer
@@ -66,7 +66,7 @@ class PatchedGraph(UnchangedLayer):
         if rules:
             loaded = apply(rules, loaded).model
         self._data = b"".join(map(piece_bytes, loaded.pieces()))
-        reopened = load_bytes(self._data, loaded.path)
+        reopened = opened(self._data, loaded.path)
         self._function = graph_function(reopened, self.inputs, self.outputs)
 
     def call(self, inputs: Any) -> Any:
@@ -106,7 +106,7 @@ class PatchedGraph(UnchangedLayer):
 
 def _loaded(model: str | Path | bytes | Model) -> Model:
     if isinstance(model, bytes):
-        loaded = load_bytes(model)
+        loaded = opened(model, "bytes")
     else:
         loaded = model if isinstance(model, Model) else load(model)
     if len(loaded.graphs) != 1 or loaded.graphs[0].is_object_based:

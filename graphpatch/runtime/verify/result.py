@@ -13,6 +13,7 @@ from graphpatch.runtime.verify.backward import Backward, of
 from graphpatch.runtime.verify.formulas import Checked
 from graphpatch.runtime.verify.forward import Forward
 from graphpatch.runtime.verify.reached import Reached
+from graphpatch.table import html_table, plural, short
 
 MOST = 3
 
@@ -149,7 +150,7 @@ class Part:
         return list(self.ran.gaps()) if self.ran is not None else []
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verification:
     """What `verify` found. `ok` where nothing differs that should not, and nothing was left out."""
 
@@ -190,6 +191,17 @@ class Verification:
     def _told(self, part: Part, texts: Sequence[str]) -> list[str]:
         return [f"[{part.label}] {one}" if len(self.parts) > 1 else one for one in texts]
 
+    def __repr__(self) -> str:
+        why = short([*self.failures, *self.not_compared])
+        return f"<Verification: {self.patched}, {self.verdict}{f': {why}' if why else ''}>"
+
+    def _repr_html_(self) -> str:
+        rows = [row for part in self.parts for row in _rows(part)]
+        rows += [("failure", one) for one in self.failures]
+        rows += [("not compared", one) for one in self.not_compared]
+        title = f"{self.patched} against {self.original}: {self.verdict}"
+        return html_table(title, ("", ""), rows)
+
     def document(self) -> dict[str, Any]:
         """What `verify --json` prints."""
         return {
@@ -208,3 +220,16 @@ class Verification:
                 for part in self.parts
             ],
         }
+
+
+def _rows(part: Part) -> Iterator[tuple[str, str]]:
+    """What was compared of a graph, in short."""
+    ran = part.ran
+    if ran is None or ran.why:
+        yield "run", "not run" if ran is None else ran.why
+        return
+    compared, pairs = len(ran.forward.compared), ran.backward.pairs
+    equal = compared - len(ran.forward.differing)
+    yield "forward", f"{equal} of {plural(compared, 'tensor')} bit-equal"
+    yield "gradients", f"{len(pairs)} taken, {len(list(of(pairs, 'changed')))} changed"
+    yield "overrides", f"{len(ran.fired)} fired, {len(ran.unfired)} not"

@@ -111,7 +111,7 @@ def seeded_copy(model: Model, folder: Path) -> Saved:
             node.ClearField("slot_variables")
     folder.mkdir()
     (folder / MESSAGE).write_bytes(message.SerializeToString())
-    for path in Path(model.path).iterdir():
+    for path in () if model.in_memory else Path(model.path).iterdir():
         if path.name not in {MESSAGE, "saved_model.pbtxt", "fingerprint.pb"}:
             (folder / path.name).symlink_to(path.resolve())
     return Saved(folder, is_random=bool(found))

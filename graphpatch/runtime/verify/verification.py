@@ -9,8 +9,11 @@ from typing import Any
 
 from graphpatch.analysis.soundness.static import Sound, around, as_written, static
 from graphpatch.errors import ModelError
-from graphpatch.formats import Model, load
+from graphpatch.formats import Model
 from graphpatch.formats.container import META
+from graphpatch.formats.given import ModelLike
+from graphpatch.formats.load import model_from
+from graphpatch.runtime.parts import several
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.compare import Subject, compare
 from graphpatch.runtime.verify.options import Options
@@ -18,12 +21,12 @@ from graphpatch.runtime.verify.result import Part, Ran, Verification
 
 
 def verify(
-    original: str | Path | Model,
-    patched: str | Path | Model,
+    original: ModelLike,
+    patched: ModelLike,
     *,
     feed: str | Path | Mapping[str, Any] | None = None,
-    sources: Sequence[str] = (),
-    targets: Sequence[str] = (),
+    sources: str | Sequence[str] = (),
+    targets: str | Sequence[str] = (),
     run: bool = True,
     allow_unsafe_ops: bool = False,
     imports: Sequence[str] = (),
@@ -36,7 +39,7 @@ def verify(
     `failures` and `not_compared` say why. See docs/verify.md.
 
     Args:
-        original: The model before it was patched.
+        original: The model before it was patched: what `load` takes.
         patched: The model after.
         feed: Arrays by tensor name, or a .npz file; other placeholders get seeded values.
         sources: Take gradients by these tensors. Default: by the floats that are fed.
@@ -48,9 +51,14 @@ def verify(
     Raises ModelError (a file, a name), UnsafeError, GraphpatchError where TensorFlow is missing.
     Not for a model that is not trusted. Example: `graphpatch.verify("a.pb", "a.patched.pb").ok`
     """
-    one, other = (as_written(m) if isinstance(m, Model) else load(m) for m in (original, patched))
-    options = Options(_feed(feed), sources, targets, allow_unsafe_ops, imports) if run else None
+    one, other = _taken("original", original), _taken("patched", patched)
+    ends = several(sources), several(targets)
+    options = Options(_feed(feed), *ends, allow_unsafe_ops, imports) if run else None
     return _verified(one, other, options)
+
+
+def _taken(argument: str, given: ModelLike) -> Model:
+    return as_written(model_from(argument, given))  # one from memory has edits that no file tells
 
 
 def _feed(feed: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,0 +1,122 @@
+"""Matching from Python: what rules, or a match alone, mean in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphpatch.analysis.matching import Matched, match_only, match_rules
+from graphpatch.analysis.places import Place
+from graphpatch.analysis.saved import as_rules_file
+from graphpatch.application import RulesLike, rules_of
+from graphpatch.errors import MatchError
+from graphpatch.formats import Model
+from graphpatch.formats.given import ModelLike
+from graphpatch.formats.load import model_from
+from graphpatch.graph.heads import Progress
+from graphpatch.match.spec import Pattern
+from graphpatch.rules import Rule, rules_from
+from graphpatch.table import html_table, plural
+
+OF_A_RULE = {"match", "patch"}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Matches:
+    """What rules match in a model, each where those before it were applied; none is kept.
+
+    It iterates over the matches of all rules, each a `Place` with its captures and with the
+    tensors that go in (`x0`, `x1`, ...) and come out. `found` has them by rule.
+    """
+
+    model: Model
+    rules: tuple[Rule, ...]
+    found: tuple[Matched, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether `apply` would take every rule."""
+        return not any(one.error for one in self.found)
+
+    @property
+    def errors(self) -> list[str]:
+        """What `apply` would say of the rules that it would refuse."""
+        return [one.error for one in self.found if one.error]
+
+    def document(self) -> dict[str, Any]:
+        """What `match --json` prints."""
+        return {"model": self.model.path, "rules": [one.document() for one in self.found]}
+
+    def rules_file(self) -> dict[str, Any]:
+        """A rules file with one rule for each match, to be edited: what `match --save` writes.
+
+        Raises MatchError where there are no matches, or no rules that say what is done with them,
+        and what `apply` raises.
+        """
+        if not self.rules:
+            raise MatchError("matches without rules are no rules file; give rules with a patch")
+        return as_rules_file(self.rules, self.model)
+
+    def __iter__(self) -> Iterator[Place]:
+        return (place for one in self.found for place in one.places)
+
+    def __len__(self) -> int:
+        return sum(len(one.places) for one in self.found)
+
+    def __repr__(self) -> str:
+        wrong = f", {plural(len(self.errors), 'error')}" if self.errors else ""
+        return f"<Matches: {self.model.path}, {plural(len(self), 'match')}{wrong}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (one.rule, f"{place.type} {place.op}", _listed(place.captures), _listed(place.inputs))
+            for one in self.found
+            for place in one.places
+        ]
+        return html_table(repr(self)[1:-1], ("rule", "op", "captures", "inputs"), rows)
+
+
+def _listed(named: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} is {op}" for name, op in named.items())
+
+
+def matches(
+    rules: RulesLike | Pattern | Mapping[str, Any],
+    model: ModelLike,
+    *,
+    explain: bool = False,
+    progress: Progress | None = None,
+) -> Matches:
+    """Find what rules match in a model, each on the result of those before. Nothing is changed.
+
+    Args:
+        rules: What `apply` takes; or a match alone, without a patch: a dict with the keys of
+            `match` in a rules file, or a `pattern`.
+        model: What `load` takes.
+        explain: Tell how near each rule came, also where it matches.
+        progress: Called with what is done, how much of it, and of how much.
+
+    That a rule matches too little is no error here: it is told in `errors`. Raises RulesError for
+    a rule or match that is not valid, ModelError where the model cannot be read or is broken,
+    PatchError where it carries the rules already, TypeError where `rules` or `model` is neither.
+
+    Example:
+        >>> found = graphpatch.matches({"pattern": "c:Conv2D -> b:BiasAdd"}, "model.pb")
+        >>> [(one.captures["c"], one.inputs["x0"]) for one in found]  # doctest: +SKIP
+    """
+    alone = _alone(rules)
+    read: Sequence[Rule] = () if alone is not None else rules_of(rules)  # type: ignore[arg-type]
+    loaded = model_from("model", model, progress)
+    if alone is not None:
+        match = rules_from([{"match": alone, "patch": {"stop_gradient": True}}])[0].match
+        return Matches(loaded, (), (match_only(match, loaded, explain, with_places=True),))
+    return Matches(loaded, tuple(read), tuple(match_rules(read, loaded, explain, True)))
+
+
+def _alone(rules: object) -> Mapping[str, Any] | None:
+    """What is a match without a rule around it; None for rules."""
+    if isinstance(rules, Pattern):
+        return {"pattern": rules}
+    is_rule = isinstance(rules, Mapping) and bool({"rules", *OF_A_RULE} & rules.keys())
+    return rules if isinstance(rules, Mapping) and not is_rule else None

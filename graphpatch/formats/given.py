@@ -1,0 +1,121 @@
+"""A model as Python programs have it: a path, bytes, a message, a live graph, a function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from google.protobuf.message import Message
+
+from graphpatch.formats.has_model import HasModel
+from graphpatch.formats.model import Model
+from graphpatch.formats.opened import opened
+from graphpatch.formats.sizes import as_bytes
+from graphpatch.graph.heads import Progress
+
+TAKEN = (
+    "a path, bytes, a graphpatch.Model, a GraphDef, MetaGraphDef or SavedModel message, "
+    "a tf.Graph, or a concrete function"
+)
+
+# The same messages have other names in TensorFlow, in tensorboard, and here.
+PACKAGES = ("tensorflow", "tensorboard", "graphpatch")
+MESSAGES = ("GraphDef", "MetaGraphDef", "SavedModel")
+
+# What looks like a model and is none: what to give instead.
+INSTEAD = {
+    "Function": "call its get_concrete_function(...) first",
+    "PatchedGraph": "give its `graph`",
+    "Session": "give its `graph`",
+    "InteractiveSession": "give its `graph`",
+}
+
+
+@runtime_checkable
+class LiveGraph(Protocol):
+    """A `tf.Graph`, as far as it is asked."""
+
+    def as_graph_def(self) -> Any:
+        """Its GraphDef."""
+
+    def as_default(self) -> Any:
+        """A context in which ops go into it."""
+
+
+class ConcreteFunction(Protocol):
+    """A concrete function of TensorFlow, as far as it is asked."""
+
+    @property
+    def graph(self) -> Any:
+        """Its FuncGraph."""
+
+
+ModelLike: TypeAlias = (
+    str
+    | os.PathLike[str]
+    | bytes
+    | bytearray
+    | memoryview
+    | Model
+    | HasModel
+    | Message
+    | LiveGraph
+    | ConcreteFunction
+)
+
+
+def in_memory(argument: str, given: object, progress: Progress | None = None) -> Model:
+    """The model that an argument holds, which is no path.
+
+    Raises TypeError, naming the argument, where it is nothing that a model can be taken from.
+    """
+    if isinstance(given, HasModel):
+        return given.model
+    if isinstance(given, Model):
+        return given
+    if isinstance(given, bytes | bytearray | memoryview):
+        return opened(bytes(given), "<bytes>", progress)
+    if isinstance(given, Message) and _is_model(given):
+        return opened(as_bytes(given), f"<{given.DESCRIPTOR.name}>", progress)
+    return _live(argument, given)
+
+
+def is_graph(given: object) -> bool:
+    """Whether it is a live graph of TensorFlow, which need not be imported to know it."""
+    return "Graph" in _tensorflow_classes(given)
+
+
+def _live(argument: str, given: Any) -> Model:
+    from graphpatch.runtime.taken import model_of
+
+    if is_graph(given):
+        name = getattr(given, "name", "")  # a FuncGraph has one
+        return model_of(given, f"<FuncGraph {name}>" if name else "<tf.Graph>")
+    if "ConcreteFunction" in _tensorflow_classes(given):
+        return model_of(given.graph, f"<function {given.graph.name}>")
+    raise not_taken(argument, given)
+
+
+def not_taken(argument: str, given: object) -> TypeError:
+    """The error for an argument that no model can be taken from."""
+    what = type(given).__name__
+    instead = INSTEAD.get(what, "")
+    more = f"; {instead}" if instead else ""
+    if isinstance(given, Message):
+        what = f"a {given.DESCRIPTOR.full_name} message"
+    elif isinstance(given, list | dict | tuple):
+        more = "; are the rules and the model swapped?"
+    return TypeError(f"{argument}: expected {TAKEN}; found {what}{more}")
+
+
+def _is_model(given: Message) -> bool:
+    package, _, name = given.DESCRIPTOR.full_name.rpartition(".")
+    return package in PACKAGES and name in MESSAGES
+
+
+def _tensorflow_classes(given: object) -> Iterator[str]:
+    """The names of the classes of TensorFlow that it is one of."""
+    for one in type(given).__mro__:
+        if one.__module__.partition(".")[0] == "tensorflow":
+            yield one.__name__

@@ -1,0 +1,62 @@
+"""A model as a message of TensorFlow."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
+
+from graphpatch.errors import ModelError
+from graphpatch.formats.model import Model
+from graphpatch.formats.opened import opened
+from graphpatch.formats.sizes import as_message
+from graphpatch.graph.emit import graph_pieces
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.wire import piece_bytes
+
+
+def graph_def(model: Model, tags: str = "") -> Any:
+    """The GraphDef of a model's graph."""
+    try:
+        return as_message(_class("GraphDef"), graph_pieces(_chosen(model, tags)[1]))
+    except ModelError as error:
+        raise ModelError(f"{model.path}: {error}") from error
+
+
+def meta_graph_def(model: Model, tags: str = "") -> Any:
+    """The MetaGraphDef of a model's graph, with the contexts of v1 loops and branches."""
+    try:
+        whole, graph = _chosen(model, tags)
+        return as_message(_class("MetaGraphDef"), whole.meta_graph(graph))
+    except ModelError as error:
+        raise ModelError(f"{model.path}: {error}") from error
+
+
+def chosen(model: Model, tags: str) -> Graph:
+    """The graph of a model that has these tags, or the only one that it has."""
+    found = [graph for graph in model.graphs if not tags or graph.label == tags]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(repr(graph.label) for graph in model.graphs)
+    raise ModelError(f"`tags` must choose one of its MetaGraphDefs: {there}")
+
+
+def _chosen(model: Model, tags: str) -> tuple[Model, Graph]:
+    """The graph as it would be written: one that is exported becomes another when it is."""
+    if model.export is not None:
+        model = opened(b"".join(map(piece_bytes, model.pieces())), model.path)
+    return model, chosen(model, tags)
+
+
+def _class(name: str) -> Any:
+    """TensorFlow's class of a message where TensorFlow is imported, else tensorboard's.
+
+    TensorFlow takes its own class alone; without it nobody needs that.
+    """
+    if sys.modules.get("tensorflow") is not None:
+        from graphpatch.runtime.taken import tensorflow_class
+
+        return tensorflow_class(name)
+    return {"GraphDef": GraphDef, "MetaGraphDef": MetaGraphDef}[name]

@@ -1,0 +1,156 @@
+"""`doctor` in Python: every pair that was asked about, with what running it gave, and the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphpatch.analysis.doctor.diagnosis import Diagnosis as Pair
+from graphpatch.analysis.doctor.fix import Fixed
+from graphpatch.analysis.doctor.fix import fix as fixed_by_rules
+from graphpatch.analysis.doctor.survey import Seen, survey
+from graphpatch.analysis.unsafe import refuse_unsafe
+from graphpatch.formats.given import ModelLike
+from graphpatch.formats.load import model_from
+from graphpatch.formats.model import Model
+from graphpatch.runtime.parts import several
+from graphpatch.table import html_table, plural
+
+IN_WORDS = {
+    "flows": "the gradient flows",
+    "zero": "the gradient is there, and is zero",
+    "none": "the gradient is None",
+    "error": "tf.gradients raises",
+}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Diagnosis:
+    """What the gradients of a model are, pair by pair, and why.
+
+    `seen` has each graph of the model with its pairs and notes; `ran` for each graph what running
+    its pairs gave, where they were run; `fixed` the rules that fix what blocks, where these were
+    asked for. `rules` and `pairs` are short ways to them.
+    """
+
+    model: str
+    seen: tuple[Seen, ...]
+    ran: tuple[list[dict[str, Any]], ...] = ()
+    fixed: Fixed | None = None
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """The pairs of all graphs."""
+        return [pair for graph in self.seen for pair in graph.diagnoses]
+
+    @property
+    def rules(self) -> list[dict[str, Any]]:
+        """The rules that fix what blocks, for `apply` or for a rules file."""
+        return list(self.fixed.rules) if self.fixed is not None else []
+
+    @property
+    def ok(self) -> bool:
+        """Whether the gradient of every pair flows, and where pairs were run, ran and is not zero.
+
+        False too where there is no pair. Of several pairs those count that tensors connect.
+        """
+        pairs = [one for one in self._told() if one[0].connected] or list(self._told())
+        return bool(pairs) and all(_flows(*one) for one in pairs)
+
+    def document(self, rules: str | None = None) -> dict[str, Any]:
+        """What `doctor --json` prints; `rules` is the file that the rules were written to."""
+        graphs = [one.document() for one in self.seen]
+        for graph, results in zip(graphs, self.ran, strict=False):
+            for pair, result in zip(graph["pairs"], results, strict=True):
+                pair["run"] = result
+        document: dict[str, Any] = {"model": self.model, "graphs": graphs}
+        if self.fixed is not None:
+            document["fix"] = {
+                "rules": self.fixed.rules,
+                "file": rules if self.fixed.rules else None,
+                "mended": [[one.source, one.target] for one in self.fixed.mended],
+                "left": [one.document() for one in self.fixed.left],
+            }
+        return document
+
+    def __repr__(self) -> str:
+        flow = sum(_flows(*one) for one in self._told())
+        fixed = f", {plural(len(self.rules), 'rule')}" if self.fixed is not None else ""
+        return f"<Diagnosis: {self.model}, {flow} of {len(self.pairs)} pairs flow{fixed}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                pair.source,
+                pair.target,
+                IN_WORDS[pair.verdict],
+                result["says"] if result else "",
+                "; ".join(f"{one.node.op} {one.node.name}: {one.what}" for one in pair.findings),
+            )
+            for pair, result in self._told()
+        ]
+        return html_table(repr(self)[1:-1], ("by", "of", "verdict", "run", "blocked by"), rows)
+
+    def _told(self) -> Iterator[tuple[Pair, dict[str, Any] | None]]:
+        """Each pair with what running it gave."""
+        for place, graph in enumerate(self.seen):
+            results = self.ran[place] if self.ran else [None] * len(graph.diagnoses)
+            yield from zip(graph.diagnoses, results, strict=True)
+
+
+def _flows(pair: Pair, result: dict[str, Any] | None) -> bool:
+    ran = result is None or (result["gradient"] == "tensor" and result["ran"])
+    return pair.verdict == "flows" and ran and not (result or {}).get("zero")
+
+
+def diagnose(
+    model: ModelLike,
+    sources: str | Sequence[str] = (),
+    targets: str | Sequence[str] = (),
+    *,
+    run: bool = False,
+    fix: bool = False,
+    every: bool = True,
+    allow_unsafe_ops: bool = False,
+    control_flow_v2: bool = True,
+) -> Diagnosis:
+    """Say why gradients of a model are None, zero or an error, and find rules that fix it.
+
+    Args:
+        model: What `load` takes.
+        sources: Gradients by these tensors. Default: by all placeholders.
+        targets: Gradients of these tensors. Default: of what is computed and read by no op.
+        run: Run the gradients too, on seeded inputs; this needs TensorFlow.
+        fix: Find the rules that make more pairs flow.
+        every: False leaves out, of several default targets, those that cannot be a loss.
+        allow_unsafe_ops: Run ops too that touch files, the network or Python.
+        control_flow_v2: False answers as TensorFlow does after `disable_control_flow_v2()`.
+
+    Raises:
+        ModelError: The model cannot be read or is broken, or has no tensor of such a name.
+        UnsafeError: It would do more than compute when it runs.
+        TypeError: `model` is no model.
+
+    Example:
+        >>> found = graphpatch.diagnose("model.pb", "x", "loss", fix=True)  # doctest: +SKIP
+        >>> graphpatch.apply(found.rules, "model.pb")  # doctest: +SKIP
+    """
+    loaded = model_from("model", model)
+    ends = several(sources), several(targets)
+    seen = tuple(survey(loaded, *ends, control_flow_v2, every))
+    ran = tuple(_run(loaded, seen, control_flow_v2, allow_unsafe_ops)) if run else ()
+    fixed = fixed_by_rules(loaded, *ends, control_flow_v2, every) if fix else None
+    return Diagnosis(loaded.path, seen, ran, fixed)
+
+
+def _run(
+    model: Model, seen: Sequence[Seen], control_flow_v2: bool, allow_unsafe_ops: bool
+) -> Iterator[list[dict[str, Any]]]:
+    from graphpatch.runtime.gradient_run import Asked, run_pairs
+
+    for graph in seen:
+        refuse_unsafe(graph.graph, allow_unsafe_ops, [one.target for one in graph.diagnoses])
+    for place, graph in enumerate(seen):
+        asked = [Asked(one.source, one.target, one.way) for one in graph.diagnoses]
+        yield run_pairs(model, place, asked, control_flow_v2)

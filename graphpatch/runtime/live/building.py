@@ -1,0 +1,147 @@
+"""Rules on ops as they are made: `with graphpatch.building(rules):`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphpatch.application import RulesLike, rules_of
+from graphpatch.errors import MatchError
+from graphpatch.rules import Rule
+from graphpatch.runtime.live.at_once import AtOnce, is_alone
+from graphpatch.runtime.live.by_key import by_key
+from graphpatch.runtime.live.hook import listening
+from graphpatch.runtime.live.in_place import register_all, write
+from graphpatch.runtime.live.made import node_of
+from graphpatch.runtime.live.on_leaving import Made, apply_on_leaving
+from graphpatch.runtime.live.unconverted import unconverted
+from graphpatch.runtime.taken import model_of
+from graphpatch.step import Step, expected, named
+
+
+@dataclass(eq=False, repr=False)
+class Building:
+    """What `building` does, and what it did: `report` is filled when the context is left.
+
+    The report has `rules` with the ops that each matched, `consumer` with the keys that another
+    process must register where the graph is exported, and `notes`. Unlike `gradient_override_map`
+    it composes: `filter_gradient`, `stop_gradient`, `straight_through` and `surrogate_gradient` are
+    keys, too. Rules that ask for consumers, inputs, paths or patterns are applied when the context
+    is left, after all others. Contexts nest: rules of outer ones come first. Only ops that are
+    created by the thread that entered the context are meant. Ops that exist already are not: see
+    `patch_graph`. Functions that were traced before stay as they are, and so do eager ops, which
+    have no names. Ops of gradients that are built inside count as any op does.
+    """
+
+    at_once: list[AtOnce]
+    on_leaving: list[Rule]
+    order: list[str]
+    keys: dict[str, None]
+    report: dict[str, Any] = field(default_factory=dict)
+    made: Made = field(default_factory=Made)
+    _graphs: dict[int, Any] = field(default_factory=dict)
+
+    def hear(self, op: Any) -> None:
+        """Give an op that was just made the gradient that the rules say."""
+        self._graphs.setdefault(id(op.graph), op.graph)
+        if self.on_leaving:
+            self.made.add(op)
+        asking = [rule for rule in self.at_once if rule.may_mean(op)]
+        if not asking:
+            return
+        graph, node = node_of(op)
+        for rule in asking:
+            rule.take(graph, node)
+        if node.body.edited:
+            register_all(self.keys)
+            write(node, op)
+            op._gradient_function = None  # of a call; TensorFlow would look at no key
+
+    def finish(self) -> None:
+        """Check how often rules matched, and apply those that waited."""
+        for one in self.at_once:
+            self._check(one)
+        steps = [one.finish() for one in self.at_once]
+        if self.on_leaving:
+            steps += apply_on_leaving(self.on_leaving, self.made)
+            register_all(self.keys)
+        self._graphs.clear()
+        self.made = Made()
+        self.report = _report(sorted(steps, key=lambda step: self.order.index(step.rule)))
+
+    def _check(self, one: AtOnce) -> None:
+        count, expect = len(one.step.matches), one.rule.expect
+        if count and count >= expect.min and (expect.max is None or count <= expect.max):
+            return
+        graphs = [model_of(graph).graphs[0] for graph in self._graphs.values()]
+        with named(one.rule):
+            try:
+                expected(one.rule, graphs, count)
+            except MatchError as error:
+                raise MatchError(f"of the ops made in this context it {error}") from error
+
+    @property
+    def ok(self) -> bool:
+        """Whether the context was left, and each rule matched as often as it expects."""
+        return bool(self.report)
+
+    def document(self) -> dict[str, Any]:
+        """The report."""
+        return self.report
+
+    def __repr__(self) -> str:
+        rules = len(self.at_once) + len(self.on_leaving)
+        count = sum(len(one.step.matches) for one in self.at_once)
+        return f"<Building: {rules} rules, {count} ops matched as they were made>"
+
+
+@unconverted
+@contextlib.contextmanager
+def building(rules: RulesLike) -> Iterator[Building]:
+    """Give ops that are created in this context the gradients that the rules say.
+
+    Forward: nothing changes. Backward: an op that a rule means, by op type, name, attrs, dtype or
+    `body`, gets a key at once, as under `tf.Graph.gradient_override_map`, in any graph and in
+    bodies of `tf.function`, `tf.while_loop` and `tf.cond`; `Building` says which rules and ops.
+
+    Args:
+        rules: A rules file's path, a list of dicts, a dict with `rules`, or `Rule`s.
+
+    Raises:
+        PatchError: On entering: no key can do a rule (`backward_as`, `"on": "match"`, `emit:
+            function`). Where an op is made: none can on this op. On leaving: a rule means ops in a
+            function that was traced to its end.
+        MatchError: On leaving: a rule did not match as often as it expects.
+
+    Example:
+        >>> rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+        >>> with graphpatch.building([rule]):  # doctest: +SKIP
+        ...     y = tf.nn.relu(x)
+    """
+    keys: dict[str, None] = {}
+    ready = [by_key(rule, True, keys) for rule in rules_of(rules)]
+    found = Building(
+        [AtOnce(rule) for rule in ready if is_alone(rule.match)],
+        [rule for rule in ready if not is_alone(rule.match)],
+        [rule.author.rule for rule in ready],
+        keys,
+    )
+    with listening(found.hear):
+        yield found
+    found.finish()
+
+
+def _report(steps: Sequence[Step]) -> dict[str, Any]:
+    return {
+        "rules": [
+            {"name": step.rule, "matches": step.matches, "emit": "+".join(step.emit)}
+            for step in steps
+        ],
+        "consumer": {
+            "session": list(dict.fromkeys(key for step in steps for key in step.session)),
+            "tape": list(dict.fromkeys(key for step in steps for key in step.tape)),
+        },
+        "notes": list(dict.fromkeys(note for step in steps for note in step.notes)),
+    }

@@ -1,0 +1,105 @@
+"""A patch as one key of `_gradient_op_type`, set on an op that stays where it is.
+
+So `tf.Graph.gradient_override_map` sets keys. Here the key says what the op's gradient is composed
+of, and is registered with TensorFlow in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from graphpatch import opdefs
+from graphpatch.errors import FormulaError, PatchError
+from graphpatch.gradients.composed import Composed, composed
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.match.spec import WHOLE
+from graphpatch.patches import KINDS, Patch
+from graphpatch.patches.filter import FilterGradient
+from graphpatch.patches.override import OverrideGradient
+from graphpatch.patches.stop import StopGradient
+from graphpatch.patches.straight_through import StraightThrough
+from graphpatch.patches.surrogate import SurrogateGradient
+from graphpatch.rules import Rule
+from graphpatch.runtime.live import filters, overrides
+from graphpatch.runtime.live.refused import NoKeyError
+
+Compose = Callable[[Any, Node, Composed, Editor], Composed | None]
+
+# How a patch changes what an op's gradient is composed of; None where it means nothing there.
+COMPOSE: dict[type[Any], Compose] = {
+    OverrideGradient: overrides.override,
+    StraightThrough: overrides.straight_through,
+    SurrogateGradient: overrides.surrogate,
+    FilterGradient: filters.filtered,
+    StopGradient: filters.stopped,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ByKey:
+    """A patch that is done by a key alone.
+
+    `bodies`: ops in functions may have one, too. `keys` collects the keys that were set.
+    """
+
+    patch: Patch
+    bodies: bool
+    keys: dict[str, None]
+
+    def check(self, nodes: Sequence[Node]) -> None:
+        """Raise PatchError where it would do nothing for all of these ops together."""
+        self.patch.check(nodes)
+
+    def rewrite(self, node: Node, editor: Editor) -> None:
+        """Set the key of one op. Raises NoKeyError where a key cannot do it."""
+        if not (self.bodies or node.body.is_main):
+            raise NoKeyError(f"{node} is in a function, which TensorFlow has a copy of already")
+        now = current(node)
+        try:
+            new = COMPOSE[type(self.patch)](self.patch, node, now, editor)
+        except FormulaError as error:
+            raise PatchError(f"{node}: {error}") from error
+        if new is None or new == now:
+            return
+        key = None if new.key == node.op else new.key
+        editor.set_attr(node, attrs.OVERRIDE, None if key is None else attrs.text(key))
+        needed = "" if key is None or _is_stock(key) else key
+        editor.used("attr" if needed else "stock", session=needed, tape=needed)
+        if needed:
+            self.keys[needed] = None
+
+
+def current(node: Node) -> Composed:
+    """What the gradient of an op is composed of: as its key says, else that of its op type."""
+    value = node.attr(attrs.OVERRIDE)
+    return composed(node.op if value is None else value.s.decode(errors="backslashreplace"))
+
+
+def _is_stock(key: str) -> bool:
+    """Whether TensorFlow itself registers a key, as the gradient of an op type."""
+    known = opdefs.lookup(key)
+    return known is not None and known.gradient != "missing"
+
+
+def by_key(rule: Rule, bodies: bool, keys: dict[str, None]) -> Rule:
+    """The rule whose patch is done by keys. Raises NoKeyError where none can do it on any op."""
+    reason = _reason(rule)
+    if reason:
+        raise NoKeyError(f"rule {rule.author.rule!r}: {reason}")
+    return replace(rule, patch=ByKey(rule.patch, bodies, keys))
+
+
+def _reason(rule: Rule) -> str:
+    if rule.on == (WHOLE,):
+        return f'"on": "{WHOLE}" makes several ops one, and a key is of one op'
+    if type(rule.patch) not in COMPOSE:
+        kind = next(key for key in KINDS if key in rule.told)
+        return f"{kind} adds ops to the graph, and a key adds none"
+    emit = getattr(rule.patch, "emit", "auto")
+    if emit not in ("auto", "attr"):
+        return f"emit: {emit} asks for more than a key"
+    return ""

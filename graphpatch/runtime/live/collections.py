@@ -1,0 +1,57 @@
+"""The collections of a live graph, carried over to its patched copy."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from graphpatch.formats.context_collections import KINDS
+from graphpatch.runtime.live.copied import copied
+from graphpatch.runtime.live.counterparts import Counterparts, is_of_graph
+
+# Where tf.compat.v1.get_variable finds variables, and which scopes are open.
+STORE, SCOPES = ("__variable_store",), ("__varscope",)
+
+
+def carry_collections(counterparts: Counterparts) -> list[str]:
+    """Put into the new graph what stands for each item of the old one's collections.
+
+    Contexts of v1 loops and branches are there already: they came with the graph. Returns notes
+    on what cannot be carried over.
+    """
+    notes = []
+    for key in counterparts.old.get_all_collection_keys():
+        if key in KINDS:
+            continue
+        items = [_item(one, key, counterparts) for one in counterparts.old.get_collection(key)]
+        found = counterparts.new.get_collection_ref(key)
+        found[:] = [item for item, _ in items]
+        notes += [note for _, note in items if note]
+    _carry_variable_scopes(counterparts)
+    return list(dict.fromkeys(notes))
+
+
+def _item(old: Any, key: str, counterparts: Counterparts) -> tuple[Any, str]:
+    """What stands for an item, and what there is to say of it."""
+    if is_of_graph(old):
+        return counterparts.of(old), ""
+    new = copied(old, counterparts.of_any)
+    if new is old or isinstance(old, list | tuple | dict):
+        return new, ""  # a number, a text, a function: of no graph
+    return new, (
+        f"collection {key!r}: a {type(old).__name__} was copied, with the tensors, operations and "
+        f"variables that its attributes hold"
+    )
+
+
+def _carry_variable_scopes(counterparts: Counterparts) -> None:
+    """Let get_variable find the variables, and number scopes on from where the old graph was."""
+    for store in counterparts.old.get_collection(STORE):
+        new = type(store)()
+        for name in ("_vars", "_partitioned_vars"):
+            setattr(new, name, copied(getattr(store, name), counterparts.of_any))
+        counterparts.new.get_collection_ref(STORE)[:] = [new]
+    for scopes in counterparts.old.get_collection(SCOPES):
+        new = type(scopes)()
+        new.variable_scopes_count = copy.copy(scopes.variable_scopes_count)
+        counterparts.new.get_collection_ref(SCOPES)[:] = [new]

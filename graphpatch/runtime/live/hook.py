@@ -1,0 +1,73 @@
+"""Where TensorFlow says that an op was made: in any graph, that of a function too.
+
+`tf.Graph._create_op_helper` sets what `gradient_override_map` asks for, on every new op, since
+TensorFlow 1. It is wrapped as long as somebody listens, and hears of ops of its own thread alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from graphpatch.errors import GraphpatchError
+
+Listener = Callable[[Any], None]
+
+NAME = "_create_op_helper"
+
+_LISTENERS: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())
+_LOCK = threading.Lock()
+_INSTALLED: dict[str, Any] = {"count": 0}
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Call `listener` with each op that this thread makes, in the order of nested contexts.
+
+    Raises GraphpatchError where this TensorFlow has no such place.
+    """
+    _install()
+    token = _LISTENERS.set((*_LISTENERS.get(), listener))
+    try:
+        yield
+    finally:
+        _LISTENERS.reset(token)
+        _uninstall()
+
+
+def _install() -> None:
+    import tensorflow as tf
+
+    with _LOCK:
+        original = getattr(tf.Graph, NAME, None)
+        if original is None:
+            raise GraphpatchError(
+                f"TensorFlow {tf.__version__} has no Graph.{NAME}, so ops cannot be patched as "
+                f"they are made; graphpatch.patch_graph patches the graph once it is built"
+            )
+        if _INSTALLED["count"] == 0:
+            _INSTALLED["original"], _INSTALLED["ours"] = original, _wrapped(original)
+            setattr(tf.Graph, NAME, _INSTALLED["ours"])
+        _INSTALLED["count"] += 1
+
+
+def _uninstall() -> None:
+    import tensorflow as tf
+
+    with _LOCK:
+        _INSTALLED["count"] -= 1
+        # Where somebody wrapped it again meanwhile, ours stays, and calls nobody.
+        if _INSTALLED["count"] == 0 and getattr(tf.Graph, NAME) is _INSTALLED["ours"]:
+            setattr(tf.Graph, NAME, _INSTALLED["original"])
+
+
+def _wrapped(original: Callable[..., None]) -> Callable[..., None]:
+    def create(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
+        original(graph, op, *args, **kwargs)
+        for listener in _LISTENERS.get():
+            listener(op)
+
+    return create

@@ -1,0 +1,86 @@
+"""Patches that give an op another gradient of its own, as keys."""
+
+from __future__ import annotations
+
+from graphpatch.errors import PatchError
+from graphpatch.gradients.composed import Composed, python_key, surrogate_key
+from graphpatch.gradients.exact import stock_key
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.spec import Gradient, Python, Registered, Stock, Written
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches import carrier, flow
+from graphpatch.patches.override import OverrideGradient, never_fires
+from graphpatch.patches.straight_through import StraightThrough
+from graphpatch.patches.surrogate import SurrogateGradient
+from graphpatch.runtime.live.refused import NoKeyError
+
+
+def override(patch: OverrideGradient, node: Node, now: Composed, editor: Editor) -> Composed | None:
+    """The op's own gradient is another one; filters stay around it."""
+    if isinstance(patch.gradient, Stock):
+        if now.own == node.op:
+            raise PatchError(
+                f"{node} has no override to take off; its gradient is TensorFlow's default"
+            )
+        return Composed(node.op, now.outputs, now.inputs)
+    reason = never_fires(node)
+    if reason:
+        editor.left_alone(reason)
+        return None
+    refuse_boundary(node)
+    carrier.refuse_key(patch.gradient, patch.emit)
+    return _with(own_key(patch.gradient, node, patch.emit, editor), now)
+
+
+def own_key(gradient: Gradient, node: Node, emit: str, editor: Editor) -> str:
+    """The key of a gradient for an op: one of TensorFlow's own where that is exactly it.
+
+    Raises PatchError where the gradient does not fit the op.
+    """
+    if isinstance(gradient, Python):
+        return python_key(gradient)
+    if isinstance(gradient, Registered):
+        carrier.check_once(gradient, node, editor)
+        return gradient.key
+    assert not isinstance(gradient, Stock), "it takes off, and gives none"
+    fitting = gradient.for_op(node.op)
+    carrier.check_once(fitting, node, editor)
+    exact = stock_key(fitting, node.opdef) if emit == "auto" else None
+    return exact or fitting.key
+
+
+def straight_through(
+    patch: StraightThrough, node: Node, now: Composed, editor: Editor
+) -> Composed | None:
+    """The op counts as the identity of one of its inputs."""
+    refuse_boundary(node)
+    patch.check_op(node)
+    count = len(flow.inputs(node))
+    if count == 1:
+        return _with("Identity", now)
+    gradient = Written(Formula.parse(["dy" if n == patch.input else None for n in range(count)]))
+    carrier.check_once(gradient, node, editor)
+    return _with(gradient.key, now)
+
+
+def surrogate(
+    patch: SurrogateGradient, node: Node, now: Composed, editor: Editor
+) -> Composed | None:
+    """The op counts as a formula of its inputs, which TensorFlow differentiates."""
+    refuse_boundary(node)
+    patch.check_op(node)
+    return _with(surrogate_key(patch.formula), now)
+
+
+def refuse_boundary(node: Node) -> None:
+    """Raise NoKeyError for an op that leads into or out of a v1 loop or branch.
+
+    TensorFlow computes its gradient inside, and has what a filter reads outside, or the reverse.
+    """
+    if node.op in flow.BOUNDARIES:
+        raise NoKeyError(f"{node} leads into or out of a loop or branch")
+
+
+def _with(own: str, now: Composed) -> Composed:
+    return Composed(own, now.outputs, now.inputs)

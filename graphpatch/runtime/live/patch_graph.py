@@ -1,0 +1,103 @@
+"""Rules on a live graph: in place where keys are enough, else in a patched copy of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from graphpatch.application import Result, RulesLike, apply, rules_of
+from graphpatch.errors import GraphpatchError, PatchError
+from graphpatch.formats import Model
+from graphpatch.rules import Rule
+from graphpatch.runtime.live.built import built_before
+from graphpatch.runtime.live.counterparts import Counterparts
+from graphpatch.runtime.live.in_place import patched_in_place
+from graphpatch.runtime.live.patched import PatchedGraph
+from graphpatch.runtime.live.refused import NoKeyError
+from graphpatch.runtime.live.unconverted import unconverted
+from graphpatch.runtime.taken import model_of
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+@unconverted
+def patch_graph(
+    rules: RulesLike,
+    graph: tf.Graph | None = None,
+    *,
+    in_place: bool | None = None,
+) -> PatchedGraph:
+    """Apply rules to a live `tf.compat.v1` graph, each on the result of the one before.
+
+    Forward: every tensor keeps its value, bit for bit. Backward: gradients that are built from now
+    on are what the rules say; those that exist already stay, and `report["notes"]` names them.
+    Where a key on an op is all that each rule takes, the graph is patched in place, as
+    `gradient_override_map` would have done; else a patched graph is made (see `PatchedGraph`).
+
+    Args:
+        rules: A rules file's path, a list of dicts, a dict with `rules`, or `Rule`s.
+        graph: The graph. Default: the default graph.
+        in_place: True raises where keys are not enough; False makes a patched graph in any case.
+
+    Raises:
+        MatchError: A rule does not match as often as it expects.
+        PatchError: A patch cannot be done, or the rules were applied to this graph before.
+        GraphpatchError: There is no graph, since TensorFlow executes eagerly.
+        TypeError: `graph` is not a `tf.Graph`. Nothing is changed where anything is raised.
+
+    Example:
+        >>> rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+        >>> patched = graphpatch.patch_graph([rule])  # doctest: +SKIP
+        >>> tf.gradients(patched.tensor(loss), patched.tensor(x))  # doctest: +SKIP
+    """
+    found = _graph(graph)
+    ready, model = rules_of(rules), model_of(found)
+    if in_place is False:
+        return _rebuilt(ready, model, found, "in_place is False")
+    try:
+        return _in_place(ready, model, found)
+    except NoKeyError as error:
+        if in_place:
+            raise
+        return _rebuilt(ready, model, found, str(error))
+
+
+def _graph(graph: Any) -> Any:
+    import tensorflow as tf
+
+    if graph is None:
+        if tf.executing_eagerly():
+            raise GraphpatchError(
+                "TensorFlow executes eagerly, so there is no default graph: give `graph`, or call "
+                "patch_graph in `with graph.as_default():`"
+            )
+        return tf.compat.v1.get_default_graph()
+    if not isinstance(graph, tf.Graph):
+        raise TypeError(f"graph: expected a tf.Graph, found {type(graph).__name__}")
+    return graph
+
+
+def _in_place(rules: Sequence[Rule], model: Model, graph: Any) -> PatchedGraph:
+    result = patched_in_place(rules, model, graph)
+    return PatchedGraph(graph, True, _report(result, graph, []), Counterparts(graph, graph))
+
+
+def _rebuilt(rules: Sequence[Rule], model: Model, graph: Any, reason: str) -> PatchedGraph:
+    from graphpatch.runtime.live.rebuilt import rebuilt
+
+    if hasattr(graph, "outer_graph"):
+        raise PatchError(
+            f"a function that is being traced can be patched in place alone: {reason}; "
+            f"graphpatch.apply takes its concrete function"
+        )
+    result = apply(rules, model)
+    found, notes = rebuilt(result.model, graph)
+    report = _report(result, graph, [f"a patched graph was made: {reason}", *notes])
+    return PatchedGraph(found.new, False, {**report, "in_place": False}, found)
+
+
+def _report(result: Result, graph: Any, notes: Sequence[str]) -> dict[str, Any]:
+    names = {match["op"] for rule in result.report["rules"] for match in rule["matches"]}
+    every = [*notes, *result.report["notes"], *built_before(graph, names)]
+    return {**result.report, "in_place": True, "notes": every}

@@ -1,0 +1,78 @@
+"""What `patch_graph` returns: a patched graph, its report, and the map from the old one to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from graphpatch.runtime.live import values
+from graphpatch.runtime.live.counterparts import Counterparts
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PatchedGraph:
+    """A live graph to which rules were applied.
+
+    `in_place`: `graph` is the graph that was given, and keys are registered in this process. Else
+    `graph` is a new one beside it, with the variables, collections, savers, queue runners,
+    control-flow contexts, devices and colocations of the old one, which is left as it was. `report`
+    is what `graphpatch apply --json` prints, with `in_place`. `counterparts` holds both graphs.
+    """
+
+    graph: Any
+    in_place: bool
+    report: dict[str, Any]
+    counterparts: Counterparts
+
+    @property
+    def ok(self) -> bool:
+        """True: `patch_graph` raises where a rule cannot be applied."""
+        return True
+
+    def document(self) -> dict[str, Any]:
+        """The report."""
+        return self.report
+
+    def tensor(self, old: Any) -> Any:
+        """The tensor that stands for a tensor of the old graph, or has this name.
+
+        It carries the new gradient. Raises TypeError for what is no tensor, ValueError for one
+        of another graph, KeyError for a name that is not there.
+        """
+        return self.counterparts.tensor(old)
+
+    def operation(self, old: Any) -> Any:
+        """The operation that stands for one of the old graph, or has this name.
+
+        Where a construction took the name of an op, it is the op that consumers read; the op that
+        computes the value is called `NAME/forward`.
+        """
+        return self.counterparts.operation(old)
+
+    def variable(self, old: Any) -> Any:
+        """The variable that stands for one of the old graph. Values: see `restore`."""
+        return self.counterparts.variable(old)
+
+    def of(self, old: Any) -> Any:
+        """What stands for a tensor, operation, variable, saver or queue runner of the old graph.
+
+        Also for names (`x:0` is a tensor, `x` an operation), for sparse and ragged tensors, and
+        for all of these in a list, tuple or dict. Raises TypeError for anything else.
+        """
+        return self.counterparts.of(old)
+
+    def restore(self, old_session: Any, new_session: Any) -> list[str]:
+        """Copy the values of variables from a Session of the old graph to one of the patched.
+
+        All variables are copied that are in a collection and have a value, reference and resource
+        variables alike; no op is added. Returns their names. Not copied, as it is no variable:
+        what tables, queues, iterators and random ops hold. Raises ValueError where a Session is of
+        another graph.
+        """
+        return values.restore(self.counterparts, old_session, new_session)
+
+    def __repr__(self) -> str:
+        rules = self.report["rules"]
+        count = sum(len(rule["matches"]) for rule in rules)
+        how = "in place" if self.in_place else "as a new graph"
+        return f"<PatchedGraph: {len(rules)} rules on {count} ops, {how}>"

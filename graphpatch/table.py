@@ -1,0 +1,35 @@
+"""A small HTML table, as a notebook shows a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+SHOWN = 20  # rows
+
+
+def html_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A title and a table under it, every text escaped; of many rows the first, and how many."""
+    lines = [_row(header, "th"), *(_row(row, "td") for row in rows[:SHOWN])]
+    if len(rows) > SHOWN:
+        more = f"and {len(rows) - SHOWN:,} more"
+        lines.append(f'<tr><td colspan="{len(header)}">{more}</td></tr>')
+    body = f"<table>{''.join(lines)}</table>" if rows else ""
+    return f"<div><p>{escape(title)}</p>{body}</div>"
+
+
+def _row(cells: Sequence[object], tag: str) -> str:
+    found = (f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells)
+    return f"<tr>{''.join(found)}</tr>"
+
+
+def plural(count: int, word: str) -> str:
+    """`1 op`, `2 ops`, `2 matches`."""
+    ending = "" if count == 1 else "es" if word.endswith("ch") else "s"
+    return f"{count:,} {word}{ending}"
+
+
+def short(texts: Sequence[str], most: int = 3) -> str:
+    """The first of some texts, and how many more there are."""
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more

@@ -1,0 +1,176 @@
+"""What functions return: the document that the command prints, a short repr, a small table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.table import html_table
+
+Run = Callable[..., Any]
+
+ROOT = Path(__file__).parent.parent
+DIGITS, GUIDED = ROOT / "scripts/models/digits.pb", ROOT / "scripts/models/guided.json"
+HOSTILE = '<script>alert("&")</script>'
+RULE = {"name": HOSTILE, "match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+
+
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("values") / "patched.pb"
+    graphpatch.apply(GUIDED, DIGITS).save(path)
+    return path
+
+
+DOCUMENTS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
+    "apply": (lambda _: graphpatch.apply(GUIDED, DIGITS), ["apply", "GUIDED", "MODEL"]),
+    "match": (lambda _: graphpatch.matches(GUIDED, DIGITS), ["match", "GUIDED", "MODEL"]),
+    "match, typed": (
+        lambda _: graphpatch.matches({"op": ["Relu"]}, DIGITS),
+        ["match", "MODEL", "--op", "Relu"],
+    ),
+    "match, nothing": (
+        lambda _: graphpatch.matches({"pattern": "Relu -> Relu"}, DIGITS, explain=True),
+        ["match", "MODEL", "--pattern", "Relu -> Relu", "--explain"],
+    ),
+    "check": (lambda out: graphpatch.check(GUIDED, out), ["check", "GUIDED", "PATCHED"]),
+    "check, not applied": (
+        lambda _: graphpatch.check(GUIDED, DIGITS),
+        ["check", "GUIDED", "MODEL"],
+    ),
+    "diff": (lambda out: graphpatch.diff(DIGITS, out), ["diff", "MODEL", "PATCHED"]),
+    "diff, equal": (lambda _: graphpatch.diff(DIGITS, DIGITS), ["diff", "MODEL", "MODEL"]),
+    "revert": (lambda out: graphpatch.revert(out), ["revert", "PATCHED", "--dry-run"]),
+    "revert a rule": (
+        lambda out: graphpatch.revert(out, "guided backprop"),
+        ["revert", "PATCHED", "--dry-run", "--rule", "guided backprop"],
+    ),
+    "doctor": (
+        lambda _: graphpatch.diagnose(DIGITS, "image", "logits"),
+        ["doctor", "MODEL", "--from", "image", "--to", "logits"],
+    ),
+    "doctor, of all": (lambda _: graphpatch.diagnose(DIGITS), ["doctor", "MODEL"]),
+    "verify": (
+        lambda out: graphpatch.verify(DIGITS, out, run=False),
+        ["verify", "MODEL", "PATCHED", "--no-run"],
+    ),
+}
+NEEDS_DRY_RUN = {"apply"}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_document_is_what_the_command_prints(name: str, patched: Path, run_cli: Run) -> None:
+    value, words = DOCUMENTS[name]
+    named = {"GUIDED": str(GUIDED), "MODEL": str(DIGITS), "PATCHED": str(patched)}
+    more = ["--dry-run"] if name in NEEDS_DRY_RUN else []
+    done = run_cli(*(named.get(word, word) for word in words), *more, "--json")
+    printed = json.loads(done.stdout)
+    printed.pop("seconds", None)
+    found = value(patched)
+    assert json.loads(json.dumps(found.document())) == printed
+    has_code = name.partition(",")[0] not in {"doctor"}
+    assert (done.code == 0) == found.ok or not has_code
+
+
+def values(patched: Path) -> list[Any]:
+    hostile = graphpatch.apply(RULE, DIGITS)
+    return [
+        hostile,
+        hostile.model,
+        graphpatch.select(DIGITS),
+        graphpatch.matches(RULE, DIGITS),
+        next(iter(graphpatch.matches(RULE, DIGITS))),
+        graphpatch.check(RULE, DIGITS),
+        graphpatch.diff(DIGITS, hostile.model),
+        graphpatch.revert(hostile.model),
+        graphpatch.diagnose(DIGITS),
+        graphpatch.diagnose(DIGITS, "image", "logits", fix=True),
+        graphpatch.verify(DIGITS, patched, run=False),
+        graphpatch.load_rules(GUIDED)[0],
+        graphpatch.load(DIGITS).source,
+    ]
+
+
+def test_a_repr_is_short(patched: Path) -> None:
+    for value in values(patched):
+        assert len(repr(value)) < 400, repr(value)
+        assert repr(value).count("\n") < 3
+        assert " at 0x" not in repr(value)
+
+
+class Balanced(HTMLParser):
+    """Which tags there are, and that each is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open, self.seen = list[str](), set[str]()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_a_table_is_small_and_escapes_everything(patched: Path) -> None:
+    tables = [value._repr_html_() for value in values(patched) if hasattr(value, "_repr_html_")]
+    assert len(tables) >= 9
+    for table in tables:
+        parser = Balanced()
+        parser.feed(table)
+        assert parser.open == []
+        assert parser.seen <= {"div", "p", "table", "tr", "th", "td"}
+        assert len(table) < 20_000
+    assert any("&lt;script&gt;" in table for table in tables)
+
+
+def test_of_many_rows_the_first_are_shown() -> None:
+    table = html_table("many", ("n",), [(n,) for n in range(1000)])
+    assert table.count("<tr>") == 22
+    assert "and 980 more" in table
+    assert html_table("none", ("n",), []) == "<div><p>none</p></div>"
+
+
+def test_matches_have_captures_inputs_and_outputs() -> None:
+    found = graphpatch.matches({"pattern": "bn:FusedBatchNormV3 -> act:Relu"}, DIGITS)
+    one = next(iter(found))
+    assert one.captures == {"bn": "block1/batch_norm/normalize", "act": "block1/relu"}
+    assert (one.op, one.type, one.ops, one.body) == ("block1/relu", "Relu", one.ops, "main")
+    assert list(one.inputs) == [f"x{k}" for k in range(5)]
+    assert one.inputs["x0"].endswith(":0")
+    reads = {name for node in graphpatch.select(DIGITS, op="FusedBatchNormV3")
+             for name in node.data_inputs}  # fmt: skip
+    assert {name.removesuffix(":0") for name in one.inputs.values()} <= reads
+    assert "block1/relu:0" in one.outputs.values()
+    [alone] = graphpatch.matches({"op": "Round"}, DIGITS)
+    assert (alone.captures, list(alone.outputs.values())) == ({}, ["quantize/Round:0"])
+
+
+def test_matches_are_a_rules_file_too() -> None:
+    found = graphpatch.matches(GUIDED, DIGITS)
+    assert len(found) == len(found.rules_file()["rules"]) == 5
+    assert graphpatch.apply(found.rules_file(), DIGITS).ok
+    with pytest.raises(graphpatch.MatchError, match="without rules"):
+        graphpatch.matches({"op": "Relu"}, DIGITS).rules_file()
+
+
+def test_a_rule_that_matches_nothing_is_told() -> None:
+    found = graphpatch.matches([{**RULE, "match": {"op": "Elu"}}], DIGITS)
+    assert not found.ok
+    assert "matched nothing" in found.errors[0]
+
+
+def test_what_fixes_a_model_can_be_applied() -> None:
+    rounds = {"match": {"op": "Round"}, "patch": {"stop_gradient": True}}
+    blocked = graphpatch.apply(rounds, DIGITS).model
+    found = graphpatch.diagnose(DIGITS, "image", "logits", fix=True)
+    assert not graphpatch.diagnose(blocked, "image", "logits").ok
+    assert not found.ok
+    assert graphpatch.diagnose(graphpatch.apply(found.rules, DIGITS).model, "image", "logits").ok

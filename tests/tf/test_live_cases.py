@@ -1,0 +1,250 @@
+"""The documented cases, done live: in place, in a patched graph, and while building.
+
+Each case is a graph, rules, and the gradients that come of them; closed forms are the oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphpatch
+
+tf = pytest.importorskip("tensorflow")
+
+from tests.tf import live  # noqa: E402
+from tests.tf.consumer import same_bits  # noqa: E402
+from tests.tf.live import CLIP, Rule, filtered, overridden, stopped  # noqa: E402
+
+tf1 = tf.compat.v1
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is built, the rules, what is fed, and the gradient of `loss` by each input.
+
+    `by_key`: keys are enough, so it is done in place and while building.
+    """
+
+    build: Callable[[], object]
+    rules: list[Rule]
+    feeds: dict[str, Any]
+    before: dict[str, Any]
+    after: dict[str, Any]
+    by_key: bool = True
+
+
+def x_of(*shape: int) -> Any:
+    return tf1.placeholder(tf.float32, shape, name="x")
+
+
+def clipped() -> None:
+    tf.reduce_sum(tf.identity(x_of(2), name="features") * [1.0, -0.01], name="loss")
+
+
+def six() -> None:
+    tf.square(tf.multiply(6.0, x_of(), name="six"), name="loss")
+
+
+STRENGTHS = {"a": 0.1, "b": 1.0, "c": 2.5}
+
+
+def reversals() -> None:
+    x = x_of()
+    parts = [tf.square(tf.identity(x * s, name=f"{n}/reversed")) for n, s in STRENGTHS.items()]
+    tf.add_n(parts, name="loss")
+
+
+def product() -> None:
+    x = x_of(1, 2)
+    w = tf1.placeholder(tf.float32, [2, 3], name="w")
+    tf.reduce_sum(tf.matmul(x, w, name="product"), name="loss")
+
+
+def rounded() -> None:
+    tf.reduce_sum(tf.round(x_of(3), name="rounded") * [1.0, 2.0, 3.0], name="loss")
+
+
+def signs() -> None:
+    tf.reduce_sum(tf.sign(x_of(3), name="sign") * [1.0, 2.0, 3.0], name="loss")
+
+
+def halves() -> None:
+    a, b = tf.split(x_of(4), 2, name="op")
+    tf.add(tf.reduce_sum(a), 10.0 * tf.reduce_sum(b), name="loss")
+
+
+def placeholder() -> None:
+    x = x_of()
+    tf.add(tf.square(x), x, name="loss")
+
+
+def noisy() -> None:
+    x = x_of(2)
+    tf.reduce_sum(tf.square(tf.floor(x, name="noisy")), name="loss")
+
+
+def several(name: str) -> Any:
+    return {"name": f"{name}/reversed"}
+
+
+def tanh_slope(x: list[float]) -> Any:
+    return 4.0 * (1.0 - np.tanh(4.0 * np.array(x)) ** 2)
+
+
+X3 = [-0.3, 0.2, 1.5]
+SQUARES = sum(strength**2 for strength in STRENGTHS.values())
+CUBES = sum(strength**3 for strength in STRENGTHS.values())
+
+CASES = {
+    "clip, filtered": Case(
+        clipped, [filtered("features", CLIP)], {"x:0": [5.0, 6.0]},
+        {"x:0": [1.0, -0.01]}, {"x:0": [0.1, -0.01]},
+    ),
+    "clip, overridden": Case(
+        clipped, [overridden("features", CLIP)], {"x:0": [5.0, 6.0]},
+        {"x:0": [1.0, -0.01]}, {"x:0": [0.1, -0.01]},
+    ),
+    "halved": Case(
+        six, [filtered("six", {"scale": 0.5})], {"x:0": 3.0}, {"x:0": 216.0}, {"x:0": 108.0}
+    ),
+    "several reversals": Case(
+        reversals, [filtered(several(n), {"reverse": {"strength": s}})
+                    for n, s in STRENGTHS.items()], {"x:0": 2.0},
+        {"x:0": 4.0 * SQUARES}, {"x:0": -4.0 * CUBES},
+    ),
+    "MatMul by formulas": Case(
+        product, [overridden({"op": "MatMul"}, {"formula": ["7 * ones_like(x0)", None]})],
+        {"x:0": [[1.0, 2.0]], "w:0": np.full([2, 3], 0.5)},
+        {"x:0": [[1.5, 1.5]], "w:0": [[1.0] * 3, [2.0] * 3]}, {"x:0": [[7.0, 7.0]], "w:0": None},
+    ),
+    "MatMul stops at one input": Case(
+        product, [stopped({"op": "MatMul"}, at="input:1")],
+        {"x:0": [[1.0, 2.0]], "w:0": np.full([2, 3], 0.5)},
+        {"x:0": [[1.5, 1.5]], "w:0": [[1.0] * 3, [2.0] * 3]}, {"x:0": [[1.5, 1.5]], "w:0": None},
+    ),
+    "straight through": Case(
+        rounded, [{"match": {"op": "Round"}, "patch": {"straight_through": True}}], {"x:0": X3},
+        {"x:0": None}, {"x:0": [1.0, 2.0, 3.0]},
+    ),
+    "a surrogate": Case(
+        signs, [{"match": {"op": "Sign"}, "patch": {"surrogate_gradient": "tanh(4 * x)"}}],
+        {"x:0": X3}, {"x:0": [0.0] * 3}, {"x:0": tanh_slope(X3) * [1.0, 2.0, 3.0]},
+    ),
+    "one output of several": Case(
+        halves, [filtered("op", {"scale": 100.0}, at="output:0")], {"x:0": [3.0, 1.0, 2.0, 0.0]},
+        {"x:0": [1, 1, 10, 10]}, {"x:0": [100, 100, 10, 10]},
+    ),
+    "a clip before the inputs": Case(
+        six, [filtered("loss", {"clip": {"min": -1.0, "max": 1.0}}, at="inputs")], {"x:0": 3.0},
+        {"x:0": 216.0}, {"x:0": 6.0},
+    ),
+    "two rules on one op": Case(
+        six, [overridden("loss", {"formula": "5 * dy"}), filtered("loss", {"scale": 3.0})],
+        {"x:0": 3.0}, {"x:0": 216.0}, {"x:0": 90.0},
+    ),
+    "a placeholder": Case(
+        placeholder, [filtered("x", {"scale": 10.0})], {"x:0": 3.0}, {"x:0": 7.0}, {"x:0": 70.0},
+        by_key=False,
+    ),
+    "one output of several, from zeros": Case(
+        halves, [filtered("op", {"formula": "dy + 1"})], {"x:0": [3.0, 1.0, 2.0, 0.0]},
+        {"x:0": [1, 1, 10, 10]}, {"x:0": [2, 2, 11, 11]}, by_key=False,
+    ),
+    "backward_as": Case(
+        noisy, [{"match": {"op": "Floor"}, "patch": {"backward_as": {"input": 0}}}],
+        {"x:0": [1.5, -2.5]}, {"x:0": None}, {"x:0": [3.0, -5.0]}, by_key=False,
+    ),
+}  # fmt: skip
+
+BY_KEY = [name for name, case in CASES.items() if case.by_key]
+
+
+def differs(graph: Any, case: Case, expected: dict[str, Any]) -> None:
+    found = live.gradients(graph, "loss:0", list(expected), case.feeds)
+    for one, wanted in zip(found, expected.values(), strict=True):
+        if wanted is None:
+            assert one is None
+        else:
+            np.testing.assert_allclose(one, wanted, rtol=2e-6, atol=1e-6)
+
+
+def built(case: Case) -> Any:
+    with tf.Graph().as_default() as graph:
+        case.build()
+    return graph
+
+
+def tensors(graph: Any, of: Any) -> list[str]:
+    """The tensors of the graph `of`, which `graph` has too."""
+    return [output.name for op in of.get_operations() for output in op.outputs]
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("in_place", [None, False])
+def test_a_live_graph(name: str, in_place: bool | None) -> None:
+    case = CASES[name]
+    graph, reference = built(case), built(case)
+    patched = graphpatch.patch_graph(case.rules, graph, in_place=in_place)
+    assert patched.in_place == (case.by_key and in_place is None)
+    assert (patched.graph is graph) == patched.in_place
+    assert [len(rule["matches"]) for rule in patched.report["rules"]] == [1] * len(case.rules)
+    names = tensors(patched.graph, reference)
+    pairs = zip(
+        live.run(reference, names, case.feeds),
+        live.run(patched.graph, names, case.feeds),
+        strict=True,
+    )
+    assert all(same_bits(*pair) for pair in pairs)
+    differs(reference, case, case.before)
+    differs(patched.graph, case, case.after)
+    if not patched.in_place:
+        differs(graph, case, case.before)
+
+
+@pytest.mark.parametrize("name", BY_KEY)
+def test_while_building(name: str) -> None:
+    case = CASES[name]
+    with tf.Graph().as_default() as graph, graphpatch.building(case.rules) as building:
+        case.build()
+    assert [len(rule["matches"]) for rule in building.report["rules"]] == [1] * len(case.rules)
+    differs(graph, case, case.after)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.by_key])
+def test_what_no_key_can_do_is_refused_while_building(name: str) -> None:
+    case = CASES[name]
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(graphpatch.GraphpatchError, match="rule 'rule 1'"),
+        graphpatch.building(case.rules),
+    ):
+        case.build()
+
+
+def test_the_gradient_of_matmul_by_the_user() -> None:
+    @tf.RegisterGradient("LiveSwappedMatMul")
+    def _swapped(op: Any, dy: Any) -> list[Any]:
+        return [tf.ones_like(op.inputs[0]) * 7.0, tf.matmul(op.inputs[0], dy, transpose_a=True)]
+
+    feeds = {"x:0": [[1.0, 2.0]], "w:0": np.full([2, 3], 0.5)}
+    oracle = tf.Graph()
+    with oracle.as_default(), oracle.gradient_override_map({"MatMul": "LiveSwappedMatMul"}):
+        product()
+    wanted = live.gradients(oracle, "loss:0", ["x:0", "w:0"], feeds)
+    rule = overridden({"op": "MatMul"}, {"registered": "LiveSwappedMatMul"})
+    with tf.Graph().as_default() as graph:
+        product()
+    patched = graphpatch.patch_graph([rule], graph)
+    with tf.Graph().as_default() as made, graphpatch.building([rule]):
+        product()
+    assert patched.in_place
+    assert patched.report["consumer"]["session"] == ["LiveSwappedMatMul"]
+    for one in (graph, made):
+        assert all(map(same_bits, live.gradients(one, "loss:0", ["x:0", "w:0"], feeds), wanted))
+        op, other = (g.get_operation_by_name("product") for g in (one, oracle))
+        assert op.get_attr("_gradient_op_type") == other.get_attr("_gradient_op_type")

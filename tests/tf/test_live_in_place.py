@@ -1,0 +1,240 @@
+"""Keys on ops of a live graph: what is changed, what holds already, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+
+tf = pytest.importorskip("tensorflow")
+
+from tests.tf import live  # noqa: E402
+from tests.tf.live import CLIP, Rule, filtered, overridden, stopped  # noqa: E402
+
+tf1 = tf.compat.v1
+
+HALVE = [filtered("six", {"scale": 0.5})]
+
+
+def square_of_six() -> Any:
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [], name="x")
+        tf.square(tf.multiply(6.0, x, name="six"), name="y")
+    return graph
+
+
+def gradient(graph: Any) -> float:
+    found: float = live.gradients(graph, "y:0", ["x:0"], {"x:0": 3.0})[0]
+    return found
+
+
+def test_what_a_session_has_run_holds_and_the_report_says_so() -> None:
+    graph = square_of_six()
+    with graph.as_default(), tf1.Session() as session:
+        [before] = tf.gradients(graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("x:0"))
+        assert session.run(before, {"x:0": 3.0}) == 216.0
+        patched = graphpatch.patch_graph(HALVE)
+        assert patched.in_place
+        [after] = tf.gradients(graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("x:0"))
+        assert session.run([before, after, "y:0"], {"x:0": 3.0}) == [216.0, 108.0, 324.0]
+    notes = patched.report["notes"]
+    assert any("gradients of 'six' were built before" in note for note in notes)
+    assert any("gradients/**" in note for note in notes)
+    assert graphpatch.patch_graph(HALVE, square_of_six()).report["notes"] == []
+
+
+def test_the_same_graph_object_and_the_map_is_the_identity() -> None:
+    graph = square_of_six()
+    patched = graphpatch.patch_graph(HALVE, graph)
+    x = graph.get_tensor_by_name("x:0")
+    assert patched.graph is graph
+    assert patched.tensor(x) is x
+    assert patched.of([x.op]) == [x.op]
+    assert repr(patched) == "<PatchedGraph: 1 rules on 1 ops, in place>"
+
+
+def test_rules_are_not_applied_twice() -> None:
+    graph = square_of_six()
+    graphpatch.patch_graph(HALVE, graph)
+    with pytest.raises(graphpatch.GraphpatchError, match="has been applied to this model already"):
+        graphpatch.patch_graph(HALVE, graph)
+    assert gradient(graph) == 108.0
+
+
+def test_where_a_rule_fails_nothing_is_changed() -> None:
+    graph = square_of_six()
+    before = graph.as_graph_def()
+    with pytest.raises(graphpatch.GraphpatchError, match="matched nothing"):
+        graphpatch.patch_graph([*HALVE, filtered("seven", CLIP)], graph)
+    with pytest.raises(graphpatch.GraphpatchError, match="rule 'rule 2'"):
+        graphpatch.patch_graph([*HALVE, overridden("y", "guided_relu")], graph)
+    assert graph.as_graph_def() == before
+
+
+def test_a_finalized_graph_is_patched_beside_it() -> None:
+    graph = square_of_six()
+    graph.finalize()
+    patched = graphpatch.patch_graph(HALVE, graph)
+    assert not patched.in_place
+    assert "finalized" in patched.report["notes"][0]
+    assert gradient(patched.graph) == 108.0
+
+
+def test_in_place_or_not_at_all() -> None:
+    with pytest.raises(graphpatch.GraphpatchError, match="'x' is a source"):
+        graphpatch.patch_graph([filtered("x", CLIP)], square_of_six(), in_place=True)
+
+
+def test_the_graph_is_the_default_one_or_given() -> None:
+    with pytest.raises(graphpatch.GraphpatchError, match="executes eagerly"):
+        graphpatch.patch_graph(HALVE)
+    with pytest.raises(TypeError, match=r"expected a tf\.Graph, found str"):
+        graphpatch.patch_graph(HALVE, "model.pb")  # type: ignore[arg-type]
+
+
+def test_stock_takes_an_override_off() -> None:
+    with tf.Graph().as_default() as graph, graph.gradient_override_map({"Identity": "Neg"}):
+        x = tf1.placeholder(tf.float32, [], name="x")
+        tf.square(tf.identity(x, name="six"), name="y")
+    assert gradient(graph) == -6.0
+    graphpatch.patch_graph([filtered("six", {"scale": 0.5})], graph)  # around the override
+    assert gradient(graph) == -3.0
+    graphpatch.patch_graph([overridden("six", "stock")], graph)
+    assert gradient(graph) == 3.0  # the filter stays
+
+
+def test_stock_alone_leaves_no_attr() -> None:
+    with tf.Graph().as_default() as graph, graph.gradient_override_map({"Identity": "Neg"}):
+        tf.square(tf.identity(tf1.placeholder(tf.float32, [], name="x"), name="six"), name="y")
+    graphpatch.patch_graph([overridden("six", "stock")], graph)
+    assert gradient(graph) == 6.0
+    assert "_gradient_op_type" not in graph.get_operation_by_name("six").node_def.attr
+
+
+LAYERS: dict[str, tuple[list[Rule], float]] = {
+    # y = (6x)^2 at 3: dy at six is 36, the gradient by x 6 times what flows on.
+    "two filters, the later one first": (
+        [filtered("six", {"clip": {"min": -10, "max": 10}}), filtered("six", {"scale": 2.0})], 60.0
+    ),
+    "and the other way round": (
+        [filtered("six", {"scale": 2.0}), filtered("six", {"clip": {"min": -10, "max": 10}})], 120.0
+    ),
+    "another gradient, then a filter": (
+        [overridden("six", {"formula": [None, "dy"]}), filtered("six", {"scale": 2.0})], 72.0
+    ),
+    "outputs and inputs": (
+        [filtered("six", {"scale": 2.0}), filtered("six", {"reverse": 1.0}, at="inputs")], -432.0
+    ),
+    "a registered filter": ([filtered("six", {"registered": "Neg"})], -216.0),
+    "a stop at another input": ([stopped("six", at="input:0")], 216.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_filters_around_a_gradient(name: str) -> None:
+    rules, expected = LAYERS[name]
+    graph = square_of_six()
+    assert graphpatch.patch_graph(rules, graph).in_place
+    assert gradient(graph) == expected
+    other = graphpatch.patch_graph(rules, square_of_six(), in_place=False)
+    assert gradient(other.graph) == expected
+
+
+def test_another_gradient_under_a_filter() -> None:
+    """By keys alone: in a file the op is called another name then, and the rule is refused."""
+    graph = square_of_six()
+    rules = [filtered("six", {"scale": 2.0}), overridden("six", {"formula": [None, "dy"]})]
+    assert graphpatch.patch_graph(rules, graph).in_place
+    assert gradient(graph) == 72.0
+
+
+def test_what_stops_is_none() -> None:
+    graph = square_of_six()
+    assert graphpatch.patch_graph([stopped("six")], graph).in_place
+    assert gradient(graph) is None
+
+
+def test_a_gradient_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "live_python_gradients.py").write_text(
+        "def tripled(op, dy):\n    return [None, 3.0 * dy * op.inputs[0]]\n"
+        "def negated(op, dy):\n    return -dy\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rules = tmp_path / "rules.json"
+    rules.write_text(
+        """{"version": 1, "rules": [
+        {"match": {"name": "six"},
+         "patch": {"override_gradient": {"python": "live_python_gradients:tripled"}}},
+        {"match": {"name": "six"},
+         "patch": {"filter_gradient": {"python": "live_python_gradients:negated"}}}]}"""
+    )
+    graph = square_of_six()
+    patched = graphpatch.patch_graph(graphpatch.load_rules(rules, allow_python=True), graph)
+    assert patched.in_place
+    assert gradient(graph) == -3 * 216.0
+
+
+def test_inside_of_a_function_that_is_being_traced() -> None:
+    @tf.function
+    def function(x: Any) -> Any:
+        y = tf.square(tf.multiply(6.0, x, name="six"))
+        assert graphpatch.patch_graph(HALVE).in_place
+        with pytest.raises(graphpatch.GraphpatchError, match="being traced"):
+            graphpatch.patch_graph([filtered("x", CLIP)])
+        return y
+
+    x = tf.constant(3.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    assert (y.numpy(), tape.gradient(y, x).numpy()) == (324.0, 108.0)
+
+
+def test_an_exported_graph_can_be_reverted() -> None:
+    graph = square_of_six()
+    graphpatch.patch_graph(HALVE, graph)
+    reverted = graphpatch.revert(graph.as_graph_def())
+    assert reverted.model.graph_def() == square_of_six().as_graph_def()
+
+
+def test_second_derivatives() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [], name="x")
+        y = tf.pow(tf.identity(x, name="six"), 3.0)
+        graphpatch.patch_graph(HALVE)
+        [first] = tf.gradients(y, x)
+        [second] = tf.gradients(first, x)
+    # The filter is on the way of the second one, too.
+    assert live.run(graph, [first, second], {"x:0": 2.0}) == [6.0, 3.0]
+
+
+CONSUMER = """
+import sys
+import graphpatch
+import tensorflow as tf
+
+assert len(graphpatch.register_gradients(sys.argv[1])) == 2
+with tf.Graph().as_default() as graph:
+    graphpatch.import_model(sys.argv[1])
+    y, x = graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("x:0")
+    [dx] = tf.gradients(y, x)
+    with tf.compat.v1.Session() as session:
+        print(session.run(dx, {x: 3.0}))
+"""
+
+
+def test_another_process_registers_the_keys_of_an_exported_graph(tmp_path: Path) -> None:
+    graph = square_of_six()
+    surrogate = {"match": {"name": "y"}, "patch": {"surrogate_gradient": "10 * x"}}
+    patched = graphpatch.patch_graph([*HALVE, surrogate], graph)
+    assert gradient(graph) == 30.0
+    (tmp_path / "live.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    assert len(patched.report["consumer"]["session"]) == 2
+    command = [sys.executable, "-c", CONSUMER, str(tmp_path / "live.pb")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "30.0", done.stderr

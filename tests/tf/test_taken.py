@@ -1,0 +1,288 @@
+"""A model as TensorFlow has it, live or as a message: taken, patched, and given back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError, EncodeError, Message
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
+
+import graphpatch
+from graphpatch.formats import sizes
+from tests.tf import tensorflow1
+
+tf = pytest.importorskip("tensorflow")
+tf1 = tf.compat.v1
+
+X = [1.0, -2.0, 3.0]
+GUIDED = {"name": "guided", "match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+# TensorFlow's default gradient is -2 relu(x) = [-2, 0, -6]; guided_relu lets nothing of it through,
+# as all of it is negative.
+HALVED = {"match": {"name": "relu"}, "patch": {"filter_gradient": {"scale": 0.5}}}
+
+
+def built() -> Any:
+    """A graph whose loss is -sum(relu(x) ** 2)."""
+    with tf1.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [3], name="x")
+        tf.reduce_sum(-tf.square(tf.nn.relu(x, name="relu")), name="loss")
+    return graph
+
+
+def gradient(graph: Any, loss: str = "loss:0", x: str = "x:0") -> list[float]:
+    """The gradient of the loss in a Session."""
+    with graph.as_default(), tf1.Session(graph=graph) as session:
+        [dx] = tf1.gradients(graph.get_tensor_by_name(loss), [graph.get_tensor_by_name(x)])
+        return list(session.run(dx, {x: X}).tolist())
+
+
+def live() -> Any:
+    return built()
+
+
+def message() -> Any:
+    return built().as_graph_def()
+
+
+def tensorboards_message() -> Any:
+    return GraphDef.FromString(message().SerializeToString())
+
+
+def meta_message() -> Any:
+    with built().as_default():
+        return tf1.train.export_meta_graph()
+
+
+def tensorboards_meta_message() -> Any:
+    return MetaGraphDef.FromString(meta_message().SerializeToString())
+
+
+def saved_message() -> Any:
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    return SavedModel(saved_model_schema_version=1, meta_graphs=[meta_message()])
+
+
+def serialized() -> Any:
+    return message().SerializeToString()
+
+
+def as_text() -> Any:
+    return str(message()).encode()
+
+
+def model() -> Any:
+    return graphpatch.load(message())
+
+
+FORMS = [live, message, tensorboards_message, meta_message, tensorboards_meta_message]
+FORMS += [saved_message, serialized, as_text, model, lambda: bytearray(serialized())]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_every_form_of_a_model_is_patched_and_given_back(form: Callable[[], Any]) -> None:
+    result = graphpatch.apply([HALVED], form())
+    graphs = [tf1.Graph() for _ in range(3)]
+    with graphs[0].as_default():
+        tf1.import_graph_def(result.graph_def(), name="")
+    with graphs[1].as_default():
+        tf1.train.import_meta_graph(result.meta_graph_def())
+    result.import_into(graphs[2])
+    assert [gradient(graph) for graph in graphs] == [[-1.0, 0.0, -3.0]] * 3
+    assert gradient(built()) == [-2.0, 0.0, -6.0]
+
+
+def test_every_command_takes_a_live_graph(tmp_path: Path) -> None:
+    graph = built()
+    result = graphpatch.apply(GUIDED, graph)
+    patched = tf1.Graph()
+    result.import_into(patched)
+    assert gradient(patched) == [0.0, 0.0, 0.0]
+    assert graphpatch.check(GUIDED, patched).ok
+    assert not graphpatch.check(GUIDED, graph).ok
+    assert graphpatch.diff(graph, graph).ok
+    assert [one["op"] for one in graphpatch.diff(graph, patched).gradients] == ["relu"]
+    assert graphpatch.diagnose(graph, "x", "loss", run=True).ok
+    assert len(graphpatch.select(graph, op="Relu")) == 1
+    assert [one.op for one in graphpatch.matches({"op": "Relu"}, graph)] == ["relu"]
+    assert graphpatch.register_gradients(patched) != []
+    assert graphpatch.register_gradients(result) == graphpatch.register_gradients(patched)
+    assert graphpatch.verify(graph, result).ok
+    reverted = graphpatch.revert(result).graph_def()
+    assert reverted == graphpatch.load(graph).graph_def()
+    graphpatch.split(graph, "loss", "relu", "x").save(tmp_path / "parts")
+    assert (tmp_path / "parts" / "parts.json").exists()
+
+
+def test_a_live_graph_is_left_as_it_was() -> None:
+    graph = built()
+    before = graph.as_graph_def()
+    graph.finalize()
+    graphpatch.apply(GUIDED, graph)
+    assert graph.as_graph_def() == before
+
+
+def test_a_scope_goes_before_the_names() -> None:
+    graph = built()
+    graphpatch.apply([HALVED], graph).import_into(graph, name="patched")
+    assert gradient(graph, "patched/loss:0", "patched/x:0") == [-1.0, 0.0, -3.0]
+    assert gradient(graph) == [-2.0, 0.0, -6.0]
+
+
+@pytest.fixture
+def v1_loops() -> Iterator[None]:
+    tf1.disable_control_flow_v2()
+    yield
+    tf1.enable_control_flow_v2()
+
+
+@pytest.mark.usefixtures("v1_loops")
+def test_collections_and_contexts_of_a_live_graph_are_kept(tmp_path: Path) -> None:
+    with tf1.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [3], name="x")
+        w = tf1.get_variable("w", initializer=[3.0, 3.0, 3.0])
+        y = tf.while_loop(
+            lambda i, y: i < 2, lambda i, y: (i + 1, tf.nn.relu(y, name="r") * w), [0, x]
+        )[1]
+        tf.identity(y, name="y")
+        tf1.add_to_collection("mine", x)
+    rule = {"match": {"name": "while/r"}, "patch": {"filter_gradient": {"scale": 0.5}}}
+    result = graphpatch.apply([rule], graph)
+    assert result.model.format == "MetaGraphDef"
+    kept = result.meta_graph_def().collection_def.keys()
+    assert kept >= {"while_context", "variables", "trainable_variables", "mine"}
+    other = tf1.Graph()
+    saver = result.import_into(other)
+    assert isinstance(saver, tf1.train.Saver)
+    with other.as_default(), tf1.Session() as session:
+        assert [v.name for v in tf1.trainable_variables()] == ["w:0"]
+        assert tf1.get_collection("mine") == [other.get_tensor_by_name("x:0")]
+        session.run(tf1.global_variables_initializer())
+        [dx] = tf1.gradients(other.get_tensor_by_name("y:0"), [other.get_tensor_by_name("x:0")])
+        assert session.run(dx, {"x:0": X}).tolist() == [2.25, 0.0, 2.25]
+    result.save(tmp_path / "model.meta")
+    with pytest.raises(graphpatch.OutputError, match=r"ends in \.meta"):
+        result.save(tmp_path / "model.pb")
+
+
+def test_a_concrete_function_stands_for_its_graph() -> None:
+    function = tf.function(lambda x: tf.reduce_sum(-tf.square(tf.nn.relu(x))), autograph=False)
+    concrete = function.get_concrete_function(tf.TensorSpec([3], tf.float32, name="x"))
+    for one in (concrete, concrete.graph):
+        found = graphpatch.load(one)
+        assert [node.name for node in graphpatch.select(found, op="Relu")] == ["Relu"]
+        assert graphpatch.diagnose(one, "x", "Sum").ok
+    with pytest.raises(TypeError, match=r"model: .*found Function; call its get_concrete_function"):
+        graphpatch.load(function)
+
+
+def test_what_a_model_gives_out_is_of_tensorflow_where_that_is_imported() -> None:
+    found = graphpatch.load(serialized())
+    assert isinstance(found.graph_def(), tf1.GraphDef)
+    assert isinstance(found.meta_graph_def(), tf1.MetaGraphDef)
+
+
+def test_a_saved_model_from_memory_is_a_folder_or_a_message(tmp_path: Path) -> None:
+    result = graphpatch.apply([HALVED], saved_message())
+    result.save(tmp_path / "folder")
+    result.save(tmp_path / "message.pb")
+    assert (tmp_path / "folder" / "saved_model.pb").is_file()
+    for path in (tmp_path / "folder", tmp_path / "message.pb"):
+        assert graphpatch.check([HALVED], path).ok
+
+
+def test_tensorflow_1_15_differentiates_what_is_given_out(tmp_path: Path) -> None:
+    for rules, expected in ((HALVED, [-1.0, 0.0, -3.0]), (GUIDED, [0.0, 0.0, 0.0])):
+        data = graphpatch.apply(rules, built()).graph_def().SerializeToString()
+        asked = ["loss:0", "--gradients", "loss:0", "x:0"]
+        found = tensorflow1.fetch(data, {"x": np.float32(X)}, asked, tmp_path)
+        assert found["loss:0"] == np.float32(-10.0)
+        assert found["gradient:x:0"].tolist() == expected
+
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: graphpatch.load(3), "model: .*found int"),
+    (lambda: graphpatch.load(tf1.ConfigProto()), "model: .*found a tensorflow.ConfigProto message"),
+    (lambda: graphpatch.load(tf1.Session(graph=tf1.Graph())), "found Session; give its `graph`"),
+    (lambda: graphpatch.apply(3, built()), "rules: expected the path of a rules file.*found int"),
+    (lambda: graphpatch.apply([HALVED, 3], built()), r"rules\[1\]: expected a dict or a Rule"),
+    (lambda: graphpatch.apply(model(), [HALVED]), "rules: .*found Model; are the rules and the"),
+    (lambda: graphpatch.apply([HALVED], [HALVED]), "model: .*found list; are the rules and the"),
+    (lambda: graphpatch.verify(built(), 3), "patched: expected .*found int"),
+    (lambda: graphpatch.verify(3, built()), "original: expected .*found int"),
+    (lambda: graphpatch.diff(built(), None), "b: expected .*found NoneType"),
+    (lambda: graphpatch.select(GUIDED), "model: expected .*found dict"),
+    (lambda: graphpatch.load(built()).import_into(3), "graph: expected a tf.Graph; found int"),
+]
+
+
+@pytest.mark.parametrize(("call", "says"), WRONG, ids=[says for _, says in WRONG])
+def test_what_is_no_model_is_a_type_error(call: Callable[[], Any], says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        call()
+
+
+def test_rules_are_taken_in_every_form(tmp_path: Path) -> None:
+    path = tmp_path / "rules.json"
+    path.write_text('{"version": 1, "rules": [' + str(HALVED).replace("'", '"') + "]}")
+    read = graphpatch.load_rules(path)
+    forms: list[Any] = [path, str(path), read, read[0], HALVED, [HALVED], {"rules": [HALVED]}]
+    for rules in [*forms, (HALVED,), [read[0]]]:
+        assert graphpatch.apply(rules, message()).report["rules"][0]["matches"][0]["op"] == "relu"
+    both = graphpatch.apply([read[0], GUIDED], message()).report["rules"]
+    assert [rule["name"] for rule in both] == ["rule 1", "guided"]
+
+
+def test_the_limit_of_protobuf_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it were less than 2 GB, on the way out."""
+    found = graphpatch.load(message())
+    monkeypatch.setattr(sizes, "LIMIT", 100)
+    says = r"<GraphDef>: as a GraphDef it would have \d+ bytes, and protobuf messages are limited"
+    for give in (found.graph_def, lambda: found.import_into(tf1.Graph())):
+        with pytest.raises(graphpatch.ModelError, match=says.replace("a GraphDef", r"a \w+")):
+            give()
+
+
+# What a graph of two constants of 1.1 GB raised in TensorFlow 2.21; what other versions say.
+TOO_LARGE = [
+    DecodeError("Error parsing message with type 'tensorflow.GraphDef': Wire format was corrupt"),
+    ValueError("Message tensorflow.GraphDef exceeds maximum protobuf size of 2GB: 2160000166"),
+    EncodeError("Failed to serialize proto"),
+]
+
+
+@pytest.mark.parametrize("error", TOO_LARGE, ids=lambda error: type(error).__name__)
+def test_the_limit_of_protobuf_is_told_of_a_live_graph(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """On the way in."""
+
+    def too_large(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(tf1.train, "export_meta_graph", too_large)
+    with pytest.raises(graphpatch.ModelError, match=r"<tf.Graph>: .*limited to 2 GB"):
+        graphpatch.load(built())
+
+    monkeypatch.undo()
+    graph = built()
+    monkeypatch.setattr(type(graph), "as_graph_def", too_large)
+    with pytest.raises(graphpatch.ModelError, match=r"<tf.Graph>: .*limited to 2 GB"):
+        graphpatch.register_gradients(graph)
+
+
+def test_the_limit_of_protobuf_is_told_of_a_message() -> None:
+    def too_large(*_: Any, **__: Any) -> Any:
+        raise EncodeError("Failed to serialize proto")
+
+    class Large(Message):
+        DESCRIPTOR = tf1.GraphDef.DESCRIPTOR
+        SerializeToString = too_large
+
+    with pytest.raises(graphpatch.ModelError, match=r"<GraphDef>: .*limited to 2 GB"):
+        graphpatch.load(Large())

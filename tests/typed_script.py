@@ -1,0 +1,99 @@
+"""A program that uses all of the API, as a type checker sees it: `mypy --strict` reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+import graphpatch
+
+RULE: dict[str, Any] = {
+    "match": {"op": "Relu"},
+    "patch": {"override_gradient": "guided_relu"},
+}
+
+
+def in_any_form(graph: tf.Graph, graph_def: tf.compat.v1.GraphDef, function: Any) -> list[str]:
+    """The labels of models in every form."""
+    forms = [graph, graph_def, graph_def.SerializeToString(), function, Path("m.pb"), "m.pb"]
+    models: list[graphpatch.Model] = [graphpatch.load(form) for form in forms]
+    return [model.path for model in models]
+
+
+def commands(model: graphpatch.Model, graph: tf.Graph) -> bool:
+    """Every command, and what each value has."""
+    rules: list[graphpatch.Rule] = graphpatch.load_rules("rules.json", emit="attr")
+    results: list[graphpatch.Result] = [
+        graphpatch.apply("rules.json", model),
+        graphpatch.apply(Path("rules.json"), "model.pb"),
+        graphpatch.apply(rules, b"..."),
+        graphpatch.apply(rules[0], graph),
+        graphpatch.apply([RULE, *rules], bytearray()),
+        graphpatch.apply({"rules": [RULE]}, model, export=graphpatch.Export(("x",), ("y",))),
+    ]
+    result = results[0]
+    reverted: graphpatch.Reverted = graphpatch.revert(result, rule="rule 1")
+    found: graphpatch.Matches = graphpatch.matches(graphpatch.pattern("a:Relu -> b:Relu"), model)
+    places: list[graphpatch.Place] = list(found)
+    texts: list[str] = [place.captures["a"] + place.inputs["x0"] for place in places]
+    diagnosis: graphpatch.Diagnosis = graphpatch.diagnose(model, "x", ["loss"], run=True, fix=True)
+    fixed: graphpatch.Result = graphpatch.apply(diagnosis.rules, model)
+    split: graphpatch.Split = graphpatch.split(model, "loss", [["a", "b"], ["c"]], "x")
+    split.save(Path("parts"))
+    check: graphpatch.Check = graphpatch.check(rules, model)
+    diff: graphpatch.Diff = graphpatch.diff(model, result.model)
+    verification: graphpatch.Verification = graphpatch.verify(model, fixed, sources="x")
+    values = [result, reverted, found, diagnosis, split, check, diff, verification]
+    documents: list[dict[str, Any]] = [
+        result.document(), reverted.document(), found.document(), diagnosis.document(),
+        split.document(), check.document(), diff.document(), verification.document(),
+    ]  # fmt: skip
+    ready: list[bool] = [
+        result.ok, reverted.ok, found.ok, diagnosis.ok, split.ok, check.ok, diff.ok,
+        verification.ok,
+    ]  # fmt: skip
+    return all(ready) and len(values) == len(documents) == len(texts)
+
+
+def selected(model: graphpatch.Model) -> graphpatch.Result:
+    """Selections are refined, joined and patched."""
+    relus: graphpatch.Selection = graphpatch.select(model, op="Relu*").where(body="main")
+    others: graphpatch.Selection = ~relus | relus & relus - relus
+    counts: dict[str, int] = others.types
+    names: list[str] = [node.name for node in relus]
+    return relus.apply({"stop_gradient": True}, name=f"{len(names)} of {sum(counts.values())}")
+
+
+def given_out(result: graphpatch.Result, graph: tf.Graph) -> list[str]:
+    """A model leaves as a message, into a live graph, and as a file."""
+    tf.import_graph_def(result.graph_def(), name="")
+    tf.compat.v1.train.import_meta_graph(result.meta_graph_def("serve"))
+    result.import_into(graph, name="patched")
+    result.model.import_into(graph)
+    result.save("patched.pb")
+    result.model.save(Path("patched.pb"))
+    graphpatch.import_model(result, name="scope")
+    return graphpatch.register_gradients(graph)
+
+
+def live(graph: tf.Graph) -> graphpatch.PatchedGraph:
+    """Live graphs, patched and while they are built."""
+    with graphpatch.building([RULE]) as building:
+        tf.nn.relu(tf.constant(1.0))
+    report: dict[str, Any] = building.report
+    parts: graphpatch.Parts = graphpatch.gradient_in_parts(graph, "loss", "cut", "x")
+    assert report
+    assert parts.at_wrt
+    return graphpatch.patch_graph("rules.json", graph, in_place=True)
+
+
+def errors() -> tuple[type[graphpatch.GraphpatchError], ...]:
+    """What a program catches."""
+    return (
+        graphpatch.ModelError, graphpatch.RulesError, graphpatch.FormulaError,
+        graphpatch.PatternError, graphpatch.MatchError, graphpatch.PatchError,
+        graphpatch.CutError, graphpatch.OutputError, graphpatch.UnsafeError,
+        graphpatch.FleetError,
+    )  # fmt: skip
