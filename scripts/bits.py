@@ -30,7 +30,10 @@ SETTINGS: dict[str, tuple[dict[str, str], bool]] = {
     "oneDNN on, no Grappler": ({"TF_ENABLE_ONEDNN_OPTS": "1"}, False),
     "XLA auto-clustering": ({"TF_ENABLE_ONEDNN_OPTS": "0", "TF_XLA_FLAGS": XLA}, True),
 }
-GRADIENTS = {"function": {"clip": {"min": -0.1, "max": 0.1}}, "construction": {"scale": 0.5}}
+GRADIENTS: dict[str, dict[str, Any]] = {
+    "function": {"clip": {"min": -0.1, "max": 0.1}},
+    "construction": {"scale": 0.5},
+}
 SHAPE = (4, 32, 32, 3)
 
 
@@ -82,7 +85,7 @@ def write(folder: Path) -> dict[str, list[str]]:
 
     import graphpatch
 
-    jobs = {}
+    jobs: dict[str, list[str]] = {}
     for name, (build, match) in models().items():
         with tf.compat.v1.Graph().as_default() as graph:
             tf.identity(build(tf.compat.v1.placeholder(tf.float32, SHAPE, name="x")), name="y")
