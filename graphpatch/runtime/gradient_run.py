@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.errors import ModelError
 from graphpatch.formats.container import SAVED
 from graphpatch.formats.model import Model
+from graphpatch.formats.sizes import as_message
 from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.running import (
     Running,
     first_line,
@@ -64,17 +65,25 @@ def _switch(control_flow_v2: bool) -> None:
 
 
 def _imported(model: Model, place: int) -> Any:
-    """The tf.Graph of a model's graph, with the control-flow contexts that the file holds."""
+    """The tf.Graph of a model's graph, with the control-flow contexts that the file holds.
+
+    Raises ModelError where it is larger than protobuf's 2 GB.
+    """
     import tensorflow as tf
 
     graph = model.graphs[place]
-    raw = b"".join(map(piece_bytes, graph_pieces(graph)))
-    with tf.Graph().as_default() as imported:
+    try:
         if model.container.path and not graph.is_object_based:
-            meta = _meta_graph(model, place)
+            meta, whole = _meta_graph(model, place), None
+        else:
+            meta, whole = None, as_message(tf.compat.v1.GraphDef, graph_pieces(graph))
+    except ModelError as error:
+        raise ModelError(f"{model.path}: {error}") from error
+    with tf.Graph().as_default() as imported:
+        if meta is not None:
             tf.compat.v1.train.import_meta_graph(meta)
         else:
-            tf.compat.v1.import_graph_def(tf.compat.v1.GraphDef.FromString(raw), name="")
+            tf.compat.v1.import_graph_def(whole, name="")
     return imported
 
 
@@ -82,10 +91,9 @@ def _meta_graph(model: Model, place: int) -> Any:
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    raw = b"".join(map(piece_bytes, model.pieces()))
     if model.container == SAVED:
-        return SavedModel.FromString(raw).meta_graphs[place]
-    return MetaGraphDef.FromString(raw)
+        return as_message(SavedModel, model.pieces()).meta_graphs[place]
+    return as_message(MetaGraphDef, model.pieces())
 
 
 def _one(graph: Any, pair: Asked) -> dict[str, Any]:

@@ -243,7 +243,12 @@ def test_the_limit_of_protobuf_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     found = graphpatch.load(message())
     monkeypatch.setattr(sizes, "LIMIT", 100)
     says = r"<GraphDef>: as a GraphDef it would have \d+ bytes, and protobuf messages are limited"
-    for give in (found.graph_def, lambda: found.import_into(tf1.Graph())):
+    for give in (
+        found.graph_def,
+        lambda: found.import_into(tf1.Graph()),
+        lambda: graphpatch.diagnose(found, "x", "loss", run=True),
+        lambda: graphpatch.split(found, "loss", "relu", "x"),
+    ):
         with pytest.raises(graphpatch.ModelError, match=says.replace("a GraphDef", r"a \w+")):
             give()
 

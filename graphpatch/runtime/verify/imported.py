@@ -9,9 +9,9 @@ from typing import Any
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.container import META
+from graphpatch.formats.sizes import as_message
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.register import register_lone_keys
 from graphpatch.runtime.running import Running, first_line, seeded_variable, variables_of
 from graphpatch.runtime.values import Values
@@ -49,11 +49,11 @@ def _meta_graph(model: Model, graph: Graph) -> Any:
     """The graph with no collections but the contexts, rebuilt where they can be."""
     import tensorflow as tf
 
-    meta = tf.compat.v1.MetaGraphDef()
     try:
-        meta.ParseFromString(b"".join(map(piece_bytes, model.meta_graph(graph))))
+        meta = as_message(tf.compat.v1.MetaGraphDef, model.meta_graph(graph))
     except ModelError:  # what a Session runs all the same; its gradients tell
-        meta.graph_def.ParseFromString(b"".join(map(piece_bytes, graph_pieces(graph))))
+        whole = as_message(tf.compat.v1.GraphDef, graph_pieces(graph))
+        meta = tf.compat.v1.MetaGraphDef(graph_def=whole)
     for key in set(meta.collection_def) - set(CONTEXTS):
         del meta.collection_def[key]
     for name in ("saver_def", "signature_def", "object_graph_def", "asset_file_def"):
