@@ -144,7 +144,7 @@ def _judged(case: Case, command: Sequence[str], end: Ran) -> list[Find]:
     raw = RAW.search(end.out) or RAW.search(end.err)
     if raw and "schema" not in command:
         faults.append(("raw control characters", command[0]))
-    if end.code == 1 and len(end.err) > LONG:
+    if end.code == 1 and len(end.err.decode(errors="replace")) > LONG:
         faults.append(("long message", re.sub(r"\W.*", "", end.err[:40].decode(errors="replace"))))
     faults += _files(case, command, end)
     return [Find(fault, where, command, told) for fault, where in faults]
