@@ -24,6 +24,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import Author
 from graphpatch.rules import rules_from
 from tests.models import catalogue, sessions
+from tests.pinned import PINNED
 
 CLIP = {"clip": {"min": -0.1, "max": 0.1}}
 KEY = {"registered": "Key"}
@@ -81,7 +82,7 @@ class Worker:
 
 def _prepare() -> None:
     """Before TensorFlow is imported: kernels that compute in the same order every time."""
-    os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+    os.environ.update(PINNED)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 
