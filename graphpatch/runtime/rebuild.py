@@ -15,6 +15,7 @@ from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
 from graphpatch.graph.edit import SHAPES
+from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.contexts import pruned_contexts
 from graphpatch.runtime.import_model import meta_graph
@@ -177,6 +178,8 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
     nodes = [_node(node, before) for node in live.graph_def.node if node.name in there]
     for node in nodes:
         _colocate(node, there, instead)
+        if node.name not in before:
+            _without_hints(node)
     del meta.graph_def.node[:]
     meta.graph_def.node.extend(nodes)
     functions = {one.signature.name for one in meta.graph_def.library.function}
@@ -190,6 +193,13 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
 def _node(node: Any, before: Mapping[str, Any]) -> Any:
     old = before.get(node.name)
     return old if old is not None and list(old.input) == list(node.input) else node
+
+
+def _without_hints(node: Any) -> None:
+    """Leave out what TensorFlow 1.15 would refuse, and what computes nothing."""
+    if "MatMul" in node.op:
+        for key in HINTS:
+            node.attr.pop(key, None)
 
 
 COLOCATED = b"loc:@"
