@@ -1,28 +1,23 @@
-"""What a training graph differentiates: the loss, the variables, and who reads their gradients.
-
-`tf.gradients` puts its ops into a scope, `gradients` by default, and names those of the op L there
-`gradients/L_grad/...`. Nothing else in a file tells which loss they are the gradients of.
-"""
+"""What a training graph differentiates: the loss, the variables, and who reads their gradients."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphpatch import names
+from graphpatch.analysis.gradient_scope import VARIABLES, GradientScope, gradient_scopes
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import upstream
 
-SCOPE = re.compile(r"((?:.*/)?gradients(?:_\d+)?)/")
-SEED = re.compile(r"Fill(_\d+)?|grad_ys_\d+")
-OF_AN_OP = re.compile(r"_grad(?:_\d+)?/")
-VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 # What hands a variable's value, or its reference, to the op that computes with it.
 READS = frozenset(
     {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Cast", "Switch", "RefSwitch"}
 )
+# What hands the reference of a variable on to an op that changes it.
+REFERENCES = frozenset({"RefSwitch", "RefEnter", "Switch", "Enter"})
 MOST = 8  # names in a message
 
 
@@ -42,7 +37,7 @@ class Section:
     `upstream` has the tensors that were given as `grad_ys`, or nothing.
     """
 
-    scope: str
+    scope: GradientScope
     losses: tuple[str, ...]
     upstream: tuple[str, ...]
     gradients: tuple[Built, ...]
@@ -55,7 +50,7 @@ class Section:
 
     def holds(self, name: str) -> bool:
         """Whether an op is one of the section."""
-        return name.startswith(f"{self.scope}/")
+        return self.scope.holds(name)
 
 
 def sections(body: Body, losses: Sequence[str] = ()) -> list[Section]:
@@ -68,16 +63,15 @@ def sections(body: Body, losses: Sequence[str] = ()) -> list[Section]:
     for text in losses:
         if names.op_of(text) not in body.by_name:
             raise PatchError(f"--loss: there is no tensor {text}")
-    scopes = dict.fromkeys(
-        match[1] for name in body.heads.names if (match := SCOPE.match(name)) is not None
-    )
-    found = [_section(body, scope, losses) for scope in scopes]
+    scopes = gradient_scopes(body)
+    given = {scope: _given_out(body, scope) for scope in scopes}
+    found = [_section(body, scope, given, losses) for scope in scopes]
     kept = [section for section in found if section is not None]
     if losses and len(kept) > 1:
-        listed = ", ".join(section.scope for section in kept)
+        listed = ", ".join(section.scope.name for section in kept)
         raise PatchError(f"--loss names one loss, and the gradients of several are there: {listed}")
     if not kept:
-        where = ", ".join(map(repr, list(scopes)[:MOST])) or "none"
+        where = ", ".join(repr(scope.name) for scope in scopes[:MOST]) or "none"
         raise PatchError(
             f"found no gradients that update a variable (scopes of tf.gradients: {where}); there "
             f"is nothing to build anew"
@@ -85,23 +79,23 @@ def sections(body: Body, losses: Sequence[str] = ()) -> list[Section]:
     return kept
 
 
-def _section(body: Body, scope: str, asked: Sequence[str]) -> Section | None:
+def _section(
+    body: Body,
+    scope: GradientScope,
+    given: Mapping[GradientScope, set[str]],
+    asked: Sequence[str],
+) -> Section | None:
     """One scope; None where no update of a variable reads its gradients."""
-    inside = f"{scope}/"
-    given = _given_out(body, inside)
-    updates = [
-        (node, variable, reached)
-        for node, variable in _updates(body, inside)
-        if (reached := _reached(node, given, inside))
-    ]
-    if not updates:
+    updates = _Updates(body, scope, given)
+    if not any(updates.reached(node) for node, _ in updates.all):
         return None
     losses, upstreams = (tuple(asked), ()) if asked else _losses(body, scope)
-    marks = upstream(body, map(names.parse, losses))
+    updates.marks = upstream(body, map(names.parse, losses))
+    _refuse_gradients_in(body, updates.marks, given, scope)
     gradients: dict[str, Built] = {}
-    for node, variable, reached in updates:
-        if marks[variable.index]:
-            gradients[variable.name] = _built(node, variable, reached, inside)
+    for node, variable in updates.all:
+        if updates.marks[variable.index] and (reached := updates.reached(node)):
+            gradients[variable.name] = _built(node, variable, reached, scope)
     if not gradients:
         raise PatchError(
             f"{scope}: none of the variables that its gradients update is read by the loss "
@@ -110,25 +104,88 @@ def _section(body: Body, scope: str, asked: Sequence[str]) -> Section | None:
     return Section(scope, losses, upstreams, tuple(gradients.values()))
 
 
-def _given_out(body: Body, inside: str) -> set[str]:
-    """The tensors of a section that ops outside of it read."""
+def _refuse_gradients_in(
+    body: Body, marks: Sequence[int], scopes: Iterable[GradientScope], of: GradientScope
+) -> None:
+    """Raise PatchError for a loss that is computed from gradients, as of a gradient penalty."""
+    for name, index in body.by_name.items():
+        if marks[index] and (held := [scope for scope in scopes if scope.holds(name)]):
+            raise PatchError(
+                f"{of}: its loss is computed from gradients that were built before ({held[0]}, "
+                f"{name!r}), and the file does not tell by which tensors these were taken, so "
+                f"they cannot be built anew; patch where the graph is built, with "
+                f"graphpatch.building"
+            )
+
+
+def _given_out(body: Body, scope: GradientScope) -> set[str]:
+    """The tensors of a scope that ops outside of it read."""
+    inside = f"{scope}/"
     return {
         str(names.parse(text))
         for name, inputs in zip(body.heads.names, body.heads.inputs, strict=True)
-        if not name.startswith(inside)
+        if not scope.holds(name)
         for text in inputs
-        if text.startswith(inside)
+        if text.startswith(inside) and scope.holds(names.op_of(text))
     }
 
 
-def _updates(body: Body, inside: str) -> Iterator[tuple[Node, Node]]:
+class _Updates:
+    """The ops that change variables, and which gradients of a scope they are computed from.
+
+    `marks` are the ops that the loss is computed from, where it is known.
+    """
+
+    def __init__(
+        self, body: Body, scope: GradientScope, given: Mapping[GradientScope, set[str]]
+    ) -> None:
+        self.body, self.given = body, given[scope]
+        self.others = set[str]().union(*(one for key, one in given.items() if key != scope))
+        self.all = [pair for pair in _updates(body) if not scope.holds(pair[0].name)]
+        self.marks: Sequence[int] | None = None
+
+    def reached(self, node: Node) -> list[str]:
+        """The gradients that an update is computed from, in the order in which they are met.
+
+        Through whatever lies between: clipping, schedules, averages and sums that other variables
+        hold. Not through the variables of the loss, nor by conditions.
+        """
+        found, seen, waiting = dict[str, None](), {node.index}, [*node.data_inputs[1:]]
+        while waiting:
+            text = str(names.parse(waiting.pop(0)))
+            producer = self.body.producer(text)
+            if text in self.given:
+                found[text] = None
+            elif text not in self.others and producer is not None and producer.index not in seen:
+                seen.add(producer.index)
+                waiting += self._before(producer, text)
+        return list(found)
+
+    def _before(self, producer: Node, text: str) -> list[str]:
+        if producer.op not in VARIABLES:
+            return [] if _dtype(self.body, text) == "bool" else list(producer.data_inputs)
+        if self.marks is None or self.marks[producer.index]:
+            return []
+        updates = [node for node, variable in self.all if variable.index == producer.index]
+        return [text for node in updates for text in node.data_inputs[1:]]
+
+
+def _updates(body: Body) -> Iterator[tuple[Node, Node]]:
     """The ops that change a variable: input 0 is the variable itself, not a value of it."""
     for node in body:
         data = node.data_inputs
-        if len(data) > 1 and not node.name.startswith(inside) and node.op not in READS:
-            variable = body.producer(data[0])
-            if variable is not None and variable.op in VARIABLES and _changes(node):
+        if len(data) > 1 and node.op not in READS and _changes(node):
+            variable = _variable(body, data[0])
+            if variable is not None:
                 yield node, variable
+
+
+def _variable(body: Body, text: str) -> Node | None:
+    """The variable whose reference a tensor is, also where it came through a branch."""
+    producer = body.producer(text)
+    while producer is not None and producer.op in REFERENCES:
+        producer = body.producer(producer.data_inputs[0])
+    return producer if producer is not None and producer.op in VARIABLES else None
 
 
 def _changes(node: Node) -> bool:
@@ -136,67 +193,48 @@ def _changes(node: Node) -> bool:
     return bool(re.search(r"Apply|Assign|Scatter", node.op))
 
 
-def _reached(node: Node, given: set[str], inside: str) -> list[str]:
-    """The gradients that an update is computed from, in the order in which they are met.
-
-    Through whatever lies between: clipping, averaging, schedules. Not through variables.
-    """
-    body, found = node.body, dict[str, None]()
-    seen = {node.index}
-    waiting = list(node.data_inputs[1:])
-    while waiting:
-        text = str(names.parse(waiting.pop(0)))
-        if text in given:
-            found[text] = None
-            continue
-        producer = body.producer(text)
-        if producer is None or producer.index in seen or producer.op in VARIABLES:
-            continue
-        seen.add(producer.index)
-        if not producer.name.startswith(inside):
-            waiting += producer.data_inputs
-    return list(found)
-
-
-def _built(node: Node, variable: Node, reached: list[str], inside: str) -> Built:
+def _built(node: Node, variable: Node, reached: list[str], scope: GradientScope) -> Built:
     """Which of the gradients that an update reads is that of its variable."""
     floats = [text for text in reached if not _is_index(node.body, text)]
     if len(floats) > 1:
-        floats = [text for text in floats if _is_of(node.body, text, variable, inside)]
+        floats = [text for text in floats if _is_of(node.body, text, variable, scope)]
     if len(floats) != 1:
         raise PatchError(
             f"{node} reads {len(reached)} gradients, and the file does not tell which of them is "
             f"that of {variable.name!r}: {', '.join(reached[:MOST])}"
         )
     values = floats[0]
-    of = _forward_of(node.body, names.op_of(values), inside)
+    of = scope.forward_of(node.body, names.op_of(values))
     indices = [text for text in reached if _is_index(node.body, text)]
     if len(indices) > 1:
-        indices = [t for t in indices if _forward_of(node.body, names.op_of(t), inside) == of]
+        indices = [t for t in indices if scope.forward_of(node.body, names.op_of(t)) == of]
     return Built(variable.tensor(0), values, indices[0] if indices else "")
 
 
 def _is_index(body: Body, text: str) -> bool:
     """Whether a tensor holds integers: the indices of a sparse gradient."""
+    return _dtype(body, text) in {"int32", "int64"}
+
+
+def _dtype(body: Body, text: str) -> str | None:
     tensor = names.parse(text)
     flat = body.node(tensor.op).outputs
-    dtype = flat[tensor.index].dtype if flat and tensor.index < len(flat) else None
-    return dtype in {"int32", "int64"}
+    return flat[tensor.index].dtype if flat and tensor.index < len(flat) else None
 
 
-def _is_of(body: Body, text: str, variable: Node, inside: str) -> bool:
+def _is_of(body: Body, text: str, variable: Node, scope: GradientScope) -> bool:
     """Whether a gradient belongs to ops that read this variable: their names tell them."""
     name = names.op_of(text)
-    forward = _forward_of(body, name, inside)
+    forward = scope.forward_of(body, name)
     if forward:
         return variable.name in _variables(body, forward)
     node = body.node(name)  # the sum of several gradients, some of which may have been sparse
     terms = [
         one
         for one in node.data_inputs
-        if names.op_of(one).startswith(inside) and not _is_index(body, one)
+        if scope.holds(names.op_of(one)) and not _is_index(body, one)
     ]
-    return bool(terms) and all(_is_of(body, one, variable, inside) for one in terms)
+    return bool(terms) and all(_is_of(body, one, variable, scope) for one in terms)
 
 
 def _variables(body: Body, name: str) -> set[str]:
@@ -214,21 +252,12 @@ def _variables(body: Body, name: str) -> set[str]:
     return found
 
 
-def _forward_of(body: Body, name: str, inside: str) -> str:
-    """The op whose gradient an op of a section computes: L of `gradients/L_grad/...`."""
-    rest = name.removeprefix(inside)
-    found = [rest[: match.start()] for match in OF_AN_OP.finditer(rest)]
-    there = [one for one in found if one in body.by_name]
-    return there[-1] if there else ""
-
-
-def _losses(body: Body, scope: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _losses(body: Body, scope: GradientScope) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The tensors that are differentiated, and what was given as their upstream gradients."""
-    inside = f"{scope}/"
     losses, given = dict[str, str](), []
-    for node in _seeds(body, scope):
+    for node in scope.seeds(body):
         read = {names.op_of(text) for text in _readers(body, node)}
-        first = {_forward_of(body, name, inside) for name in read}
+        first = {scope.forward_of(body, name) for name in read}
         upstreams = [] if node.op == "Fill" else list(node.data_inputs[:1])
         losses |= dict.fromkeys(filter(None, sorted(first)), "")
         given += upstreams
@@ -239,14 +268,6 @@ def _losses(body: Body, scope: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             f"{listed}); give it: --loss TENSOR"
         )
     return tuple(losses), tuple(given)
-
-
-def _seeds(body: Body, scope: str) -> Iterable[Node]:
-    """What the gradients of a section start from: ones, or what was given as `grad_ys`."""
-    for node in body:
-        head, _, last = node.name.rpartition("/")
-        if head == scope and SEED.fullmatch(last) and node.op in {"Fill", "Identity"}:
-            yield node
 
 
 def _readers(body: Body, node: Node) -> Iterator[str]:

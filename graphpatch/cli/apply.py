@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -156,10 +157,13 @@ def _rebuilt(result: Result, losses: list[str]) -> Result:
     from graphpatch.runtime.rebuild import rebuild_gradients
 
     found = [one for graph in result.model.graphs for one in sections(graph.main, losses)]
-    model = rebuild_gradients(result.model, losses)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        model = rebuild_gradients(result.model, losses)
     stale = tuple(f"{section.scope}/** (" for section in found)
     notes = [text for text in result.report["notes"] if not text.startswith(stale)]
     notes += [str(section) for section in found]
+    notes += [str(one.message) for one in told if one.category is UserWarning]
     nodes = {**result.report["nodes"], "after": model.node_count}
     return Result(model, {**result.report, "nodes": nodes, "notes": notes})
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from graphpatch import names
-from graphpatch.analysis.training import SCOPE, Built, Section, sections
+from graphpatch.analysis.gradient_scope import SCOPE
+from graphpatch.analysis.training import MOST, Built, Section, sections
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
 from graphpatch.graph.edit import SHAPES
+from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.contexts import pruned_contexts
 from graphpatch.runtime.import_model import meta_graph
@@ -33,7 +36,8 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
     tell them. Returns a model of the same kind. Raises PatchError where
     losses, variables or updates cannot be told, ModelError where the graph cannot be imported.
     Not for a model without an optimizer: there is nothing to build anew. The old gradients are
-    gone: `revert` cannot give the original of the result.
+    gone: `revert` cannot give the original of the result. A warning names old gradients that
+    something besides the updates reads: those stay as they were.
 
         model = graphpatch.apply("rules.json", "training.meta").model
         graphpatch.rebuild_gradients(model).save("patched.meta")
@@ -57,6 +61,7 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
             f"TensorFlow cannot build these gradients anew: {type(error).__name__}: {error}"
         ) from error
     _merge(file, live, asked, instead)
+    _warn_of_old(file.graph_def.node, asked)
     message: Any = file.graph_def if model.container is GRAPH else file
     source = Source(message.SerializeToString(deterministic=True))
     return replace(model, source=source, graphs=open_graphs(source, model.container, None))
@@ -115,7 +120,7 @@ def _rebuild(graph: Any, section: Section) -> dict[str, str]:
     given = [tensor(_full(text)) for text in section.upstream] or None
     held = [tensor(_full(one.variable)) for one in section.gradients]
     ops = (op.name for op in graph.get_operations())
-    scope = names.fresh(section.scope, {match[1] for match in map(SCOPE.match, ops) if match})
+    scope = names.fresh(section.scope.name, {match[1] for match in map(SCOPE.match, ops) if match})
     found = tf.compat.v1.gradients(losses, held, given, name=scope, gate_gradients=True)
     instead = {}
     for built, gradient in zip(section.gradients, found, strict=True):
@@ -177,6 +182,8 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
     nodes = [_node(node, before) for node in live.graph_def.node if node.name in there]
     for node in nodes:
         _colocate(node, there, instead)
+        if node.name not in before:
+            _without_hints(node)
     del meta.graph_def.node[:]
     meta.graph_def.node.extend(nodes)
     functions = {one.signature.name for one in meta.graph_def.library.function}
@@ -187,9 +194,36 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
     pruned_contexts(meta, live, there)
 
 
+def _warn_of_old(nodes: Iterable[Any], asked: Sequence[Section]) -> None:
+    """Say which old gradients are still there, since something else reads them."""
+    for section in asked:
+        read = {
+            names.op_of(text): node.name
+            for node in nodes
+            if not section.holds(node.name)
+            for text in node.input
+            if section.holds(names.op_of(text))
+        }
+        if read:
+            pairs = [f"{reader} reads {name}" for name, reader in list(read.items())[:MOST]]
+            more = f", and {len(read) - MOST} more" if len(read) > MOST else ""
+            warnings.warn(
+                f"{section.scope}: gradients that were built before stay for what reads them "
+                f"besides updates of variables: {', '.join(pairs)}{more}",
+                stacklevel=3,
+            )
+
+
 def _node(node: Any, before: Mapping[str, Any]) -> Any:
     old = before.get(node.name)
     return old if old is not None and list(old.input) == list(node.input) else node
+
+
+def _without_hints(node: Any) -> None:
+    """Leave out what TensorFlow 1.15 would refuse, and what computes nothing."""
+    if "MatMul" in node.op:
+        for key in HINTS:
+            node.attr.pop(key, None)
 
 
 COLOCATED = b"loc:@"

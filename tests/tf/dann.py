@@ -46,8 +46,9 @@ def losses(digits: Any, domains: Any, labels: Any) -> tuple[Any, Any]:
     import tensorflow as tf
 
     cross = tf.nn.sparse_softmax_cross_entropy_with_logits
-    digit = tf.reduce_mean(cross(labels, digits[: tf.shape(labels)[0]]), name="digits/loss")
-    return digit, tf.reduce_mean(cross(WHICH, domains), name="domain/loss")
+    known = cross(labels=labels, logits=digits[: tf.shape(labels)[0]])
+    digit = tf.reduce_mean(known, name="digits/loss")
+    return digit, tf.reduce_mean(cross(labels=WHICH, logits=domains), name="domain/loss")
 
 
 def net(read: Callable[[str], Any], image: Any, reverse: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -55,7 +56,8 @@ def net(read: Callable[[str], Any], image: Any, reverse: Callable[[Any], Any]) -
     import tensorflow as tf
 
     def dense(name: str, x: Any) -> Any:
-        return tf.nn.bias_add(tf.matmul(x, read(f"{name}/w")), read(f"{name}/b"))
+        product = tf.matmul(x, read(f"{name}/w"), name=f"{name}/product")
+        return tf.nn.bias_add(product, read(f"{name}/b"))
 
     features = tf.nn.relu(dense("features", image))
     told = reverse(features)

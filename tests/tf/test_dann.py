@@ -1,14 +1,20 @@
-"""DANN on digits, reversed by hand, by a function and by a Keras layer: the same losses."""
+"""DANN on digits: reversed by hand, a function, a Keras layer and a rules file: the same losses."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import graphpatch
-from tests.tf import dann
+from tests.examples import ROOT
+from tests.tf import dann, dann_session
+from tests.tf.tensorflow1 import VARIABLE
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
@@ -45,3 +51,57 @@ def test_the_layer(by_hand: list[tuple[float, float]], name: str) -> None:
     else:
         from graphpatch.tf_keras import GradientFilter
     same(dann.trained_by_keras(keras, GradientFilter({"reverse": dann.STRENGTH})), by_hand)
+
+
+Run = Callable[..., Any]
+Rules = Callable[..., Path]
+
+
+def patched(run_cli: Run, rules_file: Rules, training: Path) -> bytes:
+    """The training graph as the command leaves it, its gradients built anew."""
+    out = training.with_name("patched.meta")
+    rules = rules_file(*dann_session.RULES)
+    ran = run_cli("apply", rules, training, "-o", out, "--rebuild-gradients")
+    assert ran.code == 0, ran.stderr
+    assert "the gradients of loss by features/w" in ran.stdout
+    return out.read_bytes()
+
+
+def test_a_rules_file_on_a_training_graph(
+    by_hand: list[tuple[float, float]], run_cli: Run, rules_file: Rules, tmp_path: Path
+) -> None:
+    """The optimizer inside trains with the reversal; without --rebuild-gradients it does not."""
+    training = tmp_path / "training.meta"
+    training.write_bytes(dann_session.built())
+    batches = list(dann.batches())
+    new = patched(run_cli, rules_file, training)
+    found = dann_session.trained(new, batches)
+    same(found, by_hand)
+    same(dann_session.trained(dann_session.by_hand(), batches), by_hand)
+    plain = dann_session.trained(dann_session.built(), batches)
+    same(plain, dann.trained_on_a_tape(lambda x: x))
+    assert np.abs(np.subtract(plain, found)).max() > 0.01
+
+
+def test_a_training_graph_of_tensorflow_1(
+    by_hand: list[tuple[float, float]], run_cli: Run, rules_file: Rules, tmp_path: Path
+) -> None:
+    """Built by TensorFlow 1.15, patched here, and trained by TensorFlow 1.15 again."""
+    python = os.environ.get(VARIABLE)
+    if not python:
+        pytest.skip(f"{VARIABLE} names no python3.7 that has tensorflow 1.15")
+
+    def run(*words: object) -> None:
+        command = [python, "-m", "tests.tf.dann_session", *map(str, words)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=ROOT, env={}, timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+
+    training, new, feeds = (tmp_path / name for name in ("old.meta", "new.meta", "feeds.npz"))
+    run("build", training)
+    new.write_bytes(patched(run_cli, rules_file, training))
+    images, labels = map(np.stack, zip(*dann.batches(), strict=True))
+    np.savez(feeds, images=images, labels=labels)
+    run("train", new, feeds, tmp_path / "losses.npy")
+    same(np.load(tmp_path / "losses.npy").tolist(), by_hand)

@@ -14,6 +14,8 @@ from tests.tf import training_graphs as training
 
 tf = pytest.importorskip("tensorflow")
 
+from tests.tf import between  # noqa: E402
+
 KEY = "ReversedInTrainingGraphs"
 FORWARD = {"net": training.net, "loop": training.looped, "sparse": training.embedded}
 OPTIMIZE = {
@@ -30,6 +32,16 @@ def _registered() -> Iterator[None]:
     tf.compat.v1.disable_control_flow_v2()
     yield
     tf.compat.v1.enable_control_flow_v2()
+
+
+BETWEEN = (
+    between.of_weights,
+    between.of_gradients,
+    between.accumulated,
+    between.towers,
+    between.loss_scale,
+    between.two_losses,
+)
 
 
 @pytest.fixture
@@ -67,6 +79,36 @@ def test_training_is_that_of_a_graph_built_so(
     assert training.losses(saved(model, tmp_path / "old.meta")) == training.losses(plain)
     new = saved(graphpatch.rebuild_gradients(model), tmp_path / "new.meta")
     assert training.losses(new) == wanted
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+@pytest.mark.parametrize("optimize", BETWEEN, ids=lambda one: one.__name__)
+def test_what_lies_between_gradient_and_update_stays(
+    patched: Any, tmp_path: Path, optimize: Any, use_resource: bool
+) -> None:
+    parts = training.net, optimize, use_resource
+    plain, wanted = training.built(*parts), training.losses(training.built(*parts, KEY))
+    new = saved(graphpatch.rebuild_gradients(patched(plain)), tmp_path / "new.meta")
+    assert training.losses(new) == wanted != training.losses(plain)
+
+
+def test_a_loss_that_is_computed_from_gradients_is_refused(patched: Any) -> None:
+    plain = training.built(training.net, between.penalty, True)
+    with pytest.raises(PatchError, match="gradients_1: its loss is computed from gradients that"):
+        graphpatch.rebuild_gradients(patched(plain))
+
+
+def test_old_gradients_that_stay_are_named(
+    patched: Any, run_cli: Any, rules_file: Any, tmp_path: Path
+) -> None:
+    model = patched(training.built(training.net, between.logged, True))
+    with pytest.warns(UserWarning, match="besides updates of variables: .* reads gradients/"):
+        graphpatch.rebuild_gradients(model)
+    words = ("-o", tmp_path / "new.meta", "--rebuild-gradients")
+    ran = run_cli("apply", rules_file(*training.RULES), tmp_path / "training.meta", *words)
+    assert ran.code == 0, ran.stderr
+    assert "note: gradients: gradients that were built before stay" in ran.stdout
+    assert "UserWarning" not in ran.stderr
 
 
 def test_old_gradients_are_left_out(patched: Any) -> None:
