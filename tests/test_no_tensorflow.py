@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from graphpatch import cli
 from graphpatch.formats import load
 from tests import graphs
+from tests.conftest import CHECKOUT
 
 Run = Callable[..., Any]
 
@@ -143,9 +145,12 @@ def test_the_package_is_imported_without(run_cli: Run) -> None:
     "args", [("doctor", "model.pb", "--run"), ("verify", "model.pb", "model.pb")]
 )
 def test_what_needs_tensorflow_says_so(run_cli: Run, folder: Path, args: tuple[str, ...]) -> None:
-    missing = 'ModuleNotFoundError(f"No module named {name!r}", name=name)'
-    refuse = REFUSE.replace('AssertionError(f"imports {name}")', missing)
-    done = run_cli(*args, cwd=folder, command=[sys.executable, "-c", refuse + MAIN])
+    """In the processes that a command starts, too."""
+    (folder / "hidden").mkdir(exist_ok=True)
+    missing = "raise ModuleNotFoundError('No module named tensorflow', name='tensorflow')"
+    (folder / "hidden" / "tensorflow.py").write_text(missing)
+    paths = os.pathsep.join([str(folder / "hidden"), str(CHECKOUT)])
+    done = run_cli(*args, cwd=folder, env={"PYTHONPATH": paths})
     assert (done.code, done.stdout) == (1, "")
     assert "TensorFlow, which is not installed here: pip install" in done.stderr
     assert "Traceback" not in done.stderr

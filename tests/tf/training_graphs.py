@@ -105,6 +105,9 @@ def by_hand(loss: Any, held: list[Any]) -> Any:
 
     tf1 = tf.compat.v1
     found = tf1.gradients(loss, held)
+    # A reference variable may be changed while another gradient still reads it.
+    with tf.control_dependencies(found):
+        found = [tf.identity(dw) for dw in found]
     return tf.group(*(tf1.assign_sub(w, 0.05 * dw) for w, dw in zip(held, found, strict=True)))
 
 
