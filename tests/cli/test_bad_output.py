@@ -112,7 +112,7 @@ LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 100
 NOBODY = (
     "import difflib, importlib, os, pkgutil, traceback, graphpatch;"
     "every = pkgutil.walk_packages(graphpatch.__path__, 'graphpatch.');"
-    "[importlib.import_module(one.name) for one in every];"
+    "[importlib.import_module(one.name) for one in every if 'keras' not in one.name[-8:]];"
     "from graphpatch.opdefs import table; table();"
     "os.setgroups([]); os.setgid(65534); os.setuid(65534); "
 )
