@@ -111,7 +111,7 @@ def test_what_runtimes_and_offline_tools_lose_is_told_apart() -> None:
     def document(way: str, said: str) -> dict[str, Any]:
         return {"2.21": {"rows": {"function": {way: said}}}}
 
-    for said in ("zeros", "wrong", "forward differs"):
+    for said in ("zeros", "wrong", "default", "none", "forward differs"):
         assert list(matrix.silent(document("jit", said))) == [
             f"TensorFlow 2.21, jit, function: {said}"
         ]
