@@ -141,8 +141,8 @@ def saved_on_tape(path: str) -> Tuple[Any, Any]:
     return taped(lambda x: function(x=x)["y"])
 
 
-def grappler(path: str) -> Tuple[Any, Any]:
-    """An offline optimiser, before the gradients are built."""
+def grappler_graph(path: str) -> Any:
+    """The GraphDef as an offline optimiser leaves it."""
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.grappler import tf_optimizer
 
@@ -154,7 +154,12 @@ def grappler(path: str) -> Tuple[Any, Any]:
         meta = tf1.train.export_meta_graph(graph=graph)
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.min_graph_nodes = -1
-    return in_session(tf_optimizer.OptimizeGraph(config, meta))
+    return tf_optimizer.OptimizeGraph(config, meta)
+
+
+def grappler(path: str) -> Tuple[Any, Any]:
+    """An offline optimiser, before the gradients are built."""
+    return in_session(grappler_graph(path))
 
 
 def optimize_for_inference(path: str) -> Tuple[Any, Any]:
@@ -175,8 +180,12 @@ def strip_unused(path: str) -> Tuple[Any, Any]:
     return in_session(strip_unused_lib.strip_unused(graph_def(path), ["x"], ["y"], kind))
 
 
+def without_training_nodes(path: str) -> Any:
+    return v1().graph_util.remove_training_nodes(graph_def(path), ["x", "y"])
+
+
 def remove_training_nodes(path: str) -> Tuple[Any, Any]:
-    return in_session(v1().graph_util.remove_training_nodes(graph_def(path), ["x", "y"]))
+    return in_session(without_training_nodes(path))
 
 
 def extract_sub_graph(path: str) -> Tuple[Any, Any]:
@@ -210,6 +219,8 @@ WAYS = {
     "pbtxt": {"Session": session},
     "meta": {"Session": meta_graph},
     "saved_model": {"Session": saved_in_session, "tape": saved_on_tape},
+    # A Session has no gradient through a While in a function, of the unpatched model neither.
+    "saved_model of loops": {"tape": saved_on_tape},
 }  # type: Dict[str, Dict[str, Callable[[str], Tuple[Any, Any]]]]
 
 # Of TensorFlow 2 alone; jit_compile came with 2.5.

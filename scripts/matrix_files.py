@@ -106,7 +106,8 @@ CASES = (
     Case("TF1 SavedModel", "saved_model", relu, GUIDED, RELU * W, GUIDES, W * POSITIVE),
     Case("TF2 SavedModel, exported", "saved_model", relu, GUIDED, RELU * W, GUIDES, W * POSITIVE),
     Case("TF2 SavedModel, patched", "saved_model", relu, GUIDED, RELU * W, GUIDES, W * POSITIVE),
-    Case("TF2 SavedModel, While body", "saved_model", looped, GUIDED, RELU * W, GUIDES, W * POSITIVE),
+    Case("TF2 SavedModel, While body", "saved_model of loops", looped, GUIDED, RELU * W, GUIDES,
+         W * POSITIVE),
 )
 # fmt: on
 
@@ -170,7 +171,7 @@ def build(folder: Path) -> None:
     folder.mkdir(parents=True)
     listed = []
     for number, case in enumerate(CASES):
-        suffix = "" if case.kind == "saved_model" else f".{case.kind}"
+        suffix = "" if "saved_model" in case.kind else f".{case.kind}"
         model, options = built(case, folder / f"{number}-before")
         rules = [{**case.rule, "emit": case.emit}]
         graphpatch.apply(rules, model, **options).model.save(folder / f"{number}{suffix}")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from scripts import matrix, matrix_files
+import graphpatch
+from scripts import matrix, matrix_consumer, matrix_files
 
 PAGE = matrix.PAGE.read_text()
 
@@ -35,11 +36,17 @@ def told() -> dict[tuple[str, str, str], str]:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the TensorFlows that are here do with the files."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files."""
     pytest.importorskip("tensorflow")
-    folder = tmp_path_factory.mktemp("matrix")
-    matrix_files.build(folder / "files")
+    found = tmp_path_factory.mktemp("matrix")
+    matrix_files.build(found / "files")
+    return found
+
+
+@pytest.fixture(scope="module")
+def measured(folder: Path) -> dict[str, Any]:
+    """What the TensorFlows that are here do with the files."""
     found = {}
     for runtime in matrix.RUNTIMES:
         python = matrix.present(runtime, Path("no such folder"))
@@ -69,3 +76,49 @@ def test_nothing_is_silently_wrong(measured: dict[str, Any]) -> None:
 def test_the_page_tells_of_every_file() -> None:
     names = {name for _, _, name in told()}
     assert names == {case.name for case in matrix_files.CASES}
+
+
+# Offline tools, of the TensorFlow of the tests.
+
+REWRITTEN = {
+    "Grappler offline": matrix_consumer.grappler_graph,
+    "remove_training_nodes": matrix_consumer.without_training_nodes,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [
+        ("Grappler offline", "linear gradient"),
+        ("Grappler offline", "function"),
+        ("Grappler offline", "function in a called body"),
+        ("remove_training_nodes", "linear gradient"),
+    ],
+)
+def test_verify_sees_what_an_offline_tool_loses(folder: Path, way: str, name: str) -> None:
+    names = [case.name for case in matrix_files.CASES]
+    patched = folder / "files" / f"{names.index(name)}.pb"
+    optimised = folder / "optimised.pb"
+    optimised.write_bytes(REWRITTEN[way](str(patched)).SerializeToString())
+    assert graphpatch.verify(patched, patched).verdict == "verified"
+    found = graphpatch.verify(patched, optimised)
+    assert found.verdict == "differs"
+    assert any("patch last, after optimisers" in one for one in found.failures), found.failures
+
+
+def test_what_runtimes_and_offline_tools_lose_is_told_apart() -> None:
+    def document(way: str, said: str) -> dict[str, Any]:
+        return {"2.21": {"rows": {"function": {way: said}}}}
+
+    for said in ("zeros", "wrong", "default", "none", "forward differs"):
+        assert list(matrix.silent(document("jit", said))) == [
+            f"TensorFlow 2.21, jit, function: {said}"
+        ]
+    assert list(matrix.silent(document("Grappler offline", "forward differs")))
+    for said in ("zeros", "wrong", "default", "none"):
+        after = document("Grappler offline", said)
+        assert list(matrix.silent(after)) == []
+        line = f"| Grappler offline | function | 2.21 ({said}) |"
+        assert line in matrix.patch_last(after)
+    assert matrix.lost(document("jit", "default")) == {}

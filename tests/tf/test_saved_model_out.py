@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,16 @@ PAIRS = [
 class Ran:
     """What a fresh process made of SavedModels in a folder."""
 
-    def __init__(self, folder: Path, names: list[str], twice: bool = False) -> None:
-        (folder / "jobs.json").write_text(json.dumps(dict.fromkeys(names, (X, twice))))
-        command = [sys.executable, str(Path(run_saved_models.__file__)), str(folder)]
+    def __init__(
+        self,
+        folder: Path,
+        names: list[str],
+        twice: Container[str] = (),
+        python: str = sys.executable,
+    ) -> None:
+        jobs = {name: (X, name in twice) for name in names}
+        (folder / "jobs.json").write_text(json.dumps(jobs))
+        command = [python, str(Path(run_saved_models.__file__)), str(folder)]
         done = subprocess.run(
             command, capture_output=True, text=True, env={}, check=False, timeout=400
         )
@@ -147,7 +155,7 @@ def test_the_second_derivative(tmp_path: Path) -> None:
     model = consumer.save(build, tmp_path / "model.pb")
     patch = {"override_gradient": {"formula": "dy * dy * x"}}
     exported(model, [{"match": {"op": "Relu"}, "patch": patch}], tmp_path / "out")
-    found = Ran(tmp_path, ["out"], twice=True)
+    found = Ran(tmp_path, ["out"], twice=["out"])
     # With r the Relu's output, y = r * r: dx = (2 r) ** 2 * x. By x that gives (2 r) ** 2, and by r
     # 8 * r * x, which the Relu turns into (8 * r * x) ** 2 * x.
     x = np.array(X, np.float32)
