@@ -22,7 +22,8 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
     """The gradient function (op, *dy) -> [dx...] that a FunctionDef (x..., y..., dy...) defines.
 
     Its ops are put into the graph that asks for the gradient, so that they can be differentiated
-    in their turn. It gives None for an input without a gradient.
+    in their turn: y are the outputs of the op, as its inputs y are behind StopGradients. It gives
+    None for an input without a gradient.
     """
     arguments = list(body.arguments)
     message = as_graph_def(body)
@@ -34,7 +35,10 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
         import tensorflow as tf
 
         # An op that reads a tensor of another graph captures it; input_map does not.
-        given = [tf.identity(tensor) for tensor in (*op.inputs, *_dense(op, upstream))]
+        read = [
+            _read(op, n, name) for n, name in zip(range(len(op.inputs)), arguments, strict=False)
+        ]
+        given = [tf.identity(tensor) for tensor in (*read, *_dense(op, upstream))]
         found = tf.graph_util.import_graph_def(
             tf.compat.v1.GraphDef.FromString(graph_def),
             input_map={f"{name}:0": t for name, t in zip(arguments, given, strict=True)},
@@ -95,6 +99,11 @@ def flat_index(body: Body, tensor: names.TensorName) -> int:
         return tensor.index
     flat = body.node(tensor.op).outputs or []
     return next(k for k, a in enumerate(flat) if (a.name, a.index) == (tensor.arg, tensor.index))
+
+
+def _read(op: Any, place: int, name: str) -> Any:
+    """What the gradient function reads as its argument of this name: y are the op's outputs."""
+    return op.outputs[int(name[1:])] if name.startswith("y") else op.inputs[place]
 
 
 def _results(body: Body) -> list[Any]:
