@@ -58,7 +58,7 @@ GELU = (
     " -> one:AddV2; c2:Const -> one -> mul:Mul; half -> mul"
 )
 SWISH = "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"
-NORM = "x:_ -> scaled:Mul -> shifted:AddV2; scale:_ -> scaled; offset:_ -> shifted"
+NORM = "x:_ -> scaled:Mul:0 -> shifted:AddV2:0; scale:_ -> scaled:1; offset:_ -> shifted:1"
 
 UNITS = {
     "swish, its own gradient": Unit(swish, SWISH, "dy * (y + sigmoid(x) * (1 - y))", swish_forward),
