@@ -63,6 +63,10 @@ def models() -> dict[str, tuple[Callable[[Any], Any], dict[str, Any]]]:
         "conv, swish (Sigmoid)": (lambda x: layers(swish, x), {"op": "Sigmoid"}),
         "conv, swish (as a whole)": (lambda x: layers(swish, x), whole),
         "the same in a function": (lambda x: tf.function(lambda x: layers(swish, x))(x), whole),
+        "its Mul alone, in a function": (
+            lambda x: tf.function(lambda x: layers(swish, x))(x),
+            {"op": "Mul"},
+        ),
         "softmax of a product": (
             lambda x: tf.nn.softmax(tf.matmul(tf.reshape(x, [4, -1]), tf.ones([3072, 7]) / 99)),
             {"op": "MatMul"},

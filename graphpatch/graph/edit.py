@@ -102,8 +102,12 @@ class Editor:
         attrs: Attrs,
         beside: Node,
         before: bool = False,
+        reads: Sequence[str] = (),
     ) -> Node:
-        """Add an op, written next to the node `beside`, on its device and in its colocation."""
+        """Add an op, written next to the node `beside`, on its device and in its colocation.
+
+        `reads`, what x0, x1, ... are in a formula, is written down where it is given.
+        """
         body = beside.body
         name = names.fresh(name, Taken(body))
         raw = {key: value.SerializeToString(deterministic=True) for key, value in attrs.items()}
@@ -111,7 +115,8 @@ class Editor:
         node = append(body, name, op, tuple(inputs))
         place(node, beside.index, before)
         payload = nodedef.encode(name, op, list(inputs), beside.device, raw)
-        self._write(node, payload, self.author.entry("added", **self._told()))
+        more = {"reads": list(reads)} if reads else {}
+        self._write(node, payload, self.author.entry("added", **self._told(), **more))
         return node
 
     def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
@@ -161,19 +166,20 @@ class Editor:
         inputs: Callable[[Node], Sequence[str]],
         attrs: Attrs,
         shadow: bool = False,
+        reads: Sequence[str] = (),
     ) -> Node:
         """Move an op aside to `NAME/forward`, and add an op that takes its name and outputs.
 
         `inputs` gives the new op's inputs, from the op under its new name. The new op must have
         as many outputs as the old one: whoever read those reads the new ones. `shadow` says that
-        no gradient reaches the moved op any more.
+        no gradient reaches the moved op any more, `reads` is written down on the new one.
         """
         name, spelled = node.name, _spelled(node)
         shapes = nodedef.attr_span(node.body.payload(node.index), SHAPES)
         self._rename(node, names.fresh(f"{name}/forward", Taken(node.body)), shadow)
         if shapes is not None:
             attrs = {**attrs, SHAPES: nodedef.attr_value(shapes)}
-        new = self.add(name, op, inputs(node), attrs, beside=node)
+        new = self.add(name, op, inputs(node), attrs, beside=node, reads=reads)
         self._respell(new, spelled)
         return new
 

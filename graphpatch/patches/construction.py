@@ -61,7 +61,7 @@ def constructed_whole(
     for node in group.nodes:
         if node != group.last and node.data_inputs:
             editor.shadow(node)
-    _put(found, group.last, reads, editor)
+    _put(found, group.last, reads, editor, told=reads)
     return True
 
 
@@ -114,12 +114,14 @@ def _nodes(gradient: Computed, op: Signature, op_type: str, node: Node) -> Nodes
         raise PatchError(f"{node}: {error}") from error
 
 
-def _put(found: Nodes, node: Node, reads: Sequence[str], editor: Editor) -> None:
+def _put(
+    found: Nodes, node: Node, reads: Sequence[str], editor: Editor, told: Sequence[str] = ()
+) -> None:
     name, reads = node.name, list(reads)
 
     def backward(moved: Node, stop: str) -> str:
         tensors = {leaf: stop if n is None else reads[n] for leaf, n in leaves(len(reads)).items()}
         return put_beside(found, moved, tensors, editor, scope=f"{name}/backward/")
 
-    select(node, backward, editor)
+    select(node, backward, editor, told)
     editor.note(SECOND)

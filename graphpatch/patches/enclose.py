@@ -41,6 +41,10 @@ IMMOVABLE = frozenset(
     " MaxPool3D".split()
 )
 
+# Ops that TensorFlow computes together with others, as oneDNN does with Mul(x, Sigmoid(x)), to
+# other bits than one by one. They have a gradient in functions.
+FUSED = frozenset({"Add", "AddV2", "Maximum", "Mul", "Sub"})
+
 # Dtypes of which there are no zeros.
 OPAQUE = frozenset({"resource", "variant"})
 

@@ -21,8 +21,8 @@ from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow
-from graphpatch.patches.enclose import IN_PLACE, enclose, needs_none
-from graphpatch.patches.inline import Inline, on_inputs
+from graphpatch.patches.inline import Inline
+from graphpatch.patches.isolate import isolate
 from graphpatch.patches.keep import keep
 from graphpatch.patches.place import place_of
 from graphpatch.patches.tape import is_restored, through_tape
@@ -98,8 +98,7 @@ def attach_to(
     def inputs(moved: Node) -> list[str]:
         taken = [_read(moved, n, read[n], found, name, editor) for n in found.read]
         if is_kept(node, editor):
-            for one in behind:
-                _isolate(one, editor)
+            isolate(behind, lambda one: _zeros(one, editor), editor)
         given = [_stopped(moved, place, dtype, name, editor) for place, dtype in enumerate(dtypes)]
         if restored:
             given = through_tape(found, name, [*taken, *given], moved, editor)
@@ -154,28 +153,10 @@ def keep_gradient(call: Node, found: Attached, editor: Editor) -> None:
     keep(call, found.gradient.signature.name, call.inputs[-outputs:], editor)
 
 
-def _isolate(moved: Node, editor: Editor) -> None:
-    """Let nothing flow back into the op, not even the zeros that a StopGradient passes on.
-
-    On a tape, for which a TF2 SavedModel is meant, a StopGradient stops.
-    """
-    if needs_none(moved):
-        return
-    if editor.graph.is_object_based:
-        editor.note(
-            f"{moved.op} in function {moved.body.label}: a Session, unlike a tape, asks for the "
-            f"op's own gradient too, of zeros; that fails where TensorFlow has none in functions, "
-            f"and spoils the new one where it is infinite"
-        )
-        return
-    if moved.op in IN_PLACE:
-        inline, functions = filter_inline(Named("zero"), moved, editor)
-        for call in on_inputs(moved, editor, inline, None):
-            keep_gradient(call, functions[call.op], editor)
-        return
-    gradient = enclose(moved, editor)
-    outputs = [moved.tensor(output) for output in range(len(moved.outputs or ()))]
-    keep(moved, gradient, outputs, editor)
+def _zeros(node: Node, editor: Editor) -> tuple[Inline, Callable[[Node], None]]:
+    """A call that gives a tensor on, and zeros back; what keeps its gradient function."""
+    inline, functions = filter_inline(Named("zero"), node, editor)
+    return inline, lambda call: keep_gradient(call, functions[call.op], editor)
 
 
 def filter_inline(

@@ -81,11 +81,16 @@ def join(
         editor.used("construction")
 
 
-def select(node: Node, backward: Callable[[Node, str], str], editor: Editor) -> None:
+def select(
+    node: Node,
+    backward: Callable[[Node, str], str],
+    editor: Editor,
+    reads: Sequence[str] = (),
+) -> None:
     """Give the one output of an op on, and let what flows back go to another tensor.
 
     `backward` gives that tensor, of the op under its new name, and of its output behind a
-    StopGradient.
+    StopGradient. `reads`: what a formula calls x0, x1, ..., where the op itself does not tell.
     """
     name = node.name
 
@@ -93,7 +98,8 @@ def select(node: Node, backward: Callable[[Node, str], str], editor: Editor) -> 
         stop = _stopped(name, 0, moved, editor)
         return [_true(name, 0, stop, moved, editor), stop, backward(moved, stop)]
 
-    editor.take_name(node, "Select", through, _values(flow.outputs(node)[0]), shadow=True)
+    values = _values(flow.outputs(node)[0])
+    editor.take_name(node, "Select", through, values, shadow=True, reads=reads)
     editor.used("construction")
 
 

@@ -22,7 +22,8 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
     """The gradient function (op, *dy) -> [dx...] that a FunctionDef (x..., y..., dy...) defines.
 
     Its ops are put into the graph that asks for the gradient, so that they can be differentiated
-    in their turn. It gives None for an input without a gradient.
+    in their turn: y are the outputs of the op, as its inputs y are behind StopGradients. It gives
+    None for an input without a gradient.
     """
     arguments = list(body.arguments)
     message = as_graph_def(body)
@@ -34,11 +35,14 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
         import tensorflow as tf
 
         # An op that reads a tensor of another graph captures it; input_map does not.
-        given = [tf.identity(tensor) for tensor in (*op.inputs, *_dense(op, upstream))]
+        read = [
+            _read(op, n, name) for n, name in zip(range(len(op.inputs)), arguments, strict=False)
+        ]
+        given = [tf.identity(tensor) for tensor in (*read, *_dense(op, upstream))]
         found = tf.graph_util.import_graph_def(
             tf.compat.v1.GraphDef.FromString(graph_def),
             input_map={f"{name}:0": t for name, t in zip(arguments, given, strict=True)},
-            return_elements=[f"{tensor.op}:{_flat(body, tensor)}" for tensor in results],
+            return_elements=[f"{tensor.op}:{flat_index(body, tensor)}" for tensor in results],
             name="graphpatch",
         )
         flowing = [arg.name.startswith("d") for arg in _results(body)]
@@ -56,7 +60,7 @@ def as_graph_def(body: Body) -> GraphDef:
         node = graph_def.node.add(name=name, op="Placeholder")
         node.attr["dtype"].type = dtype
     for found in body:
-        graph_def.node.append(_as_main(found))
+        graph_def.node.append(as_main(found))
     return graph_def
 
 
@@ -74,8 +78,8 @@ def called(graph: Graph, body: Body, among: Container[int] | None = None) -> dic
     return found
 
 
-def _as_main(node: Node) -> NodeDef:
-    """A NodeDef of a function with its inputs spelled as the main graph spells them."""
+def as_main(node: Node) -> NodeDef:
+    """A NodeDef with its inputs spelled as the main graph spells them."""
     body = node.body
     copy = NodeDef.FromString(b"".join(piece_bytes(p) for p in body.payload(node.index)))
     copy.input[:] = [_as_main_input(body, text) for text in copy.input]
@@ -86,13 +90,20 @@ def _as_main_input(body: Body, text: str) -> str:
     tensor = names.parse(text)
     if tensor.control or tensor.op in body.arguments:
         return text
-    return str(names.TensorName(tensor.op, _flat(body, tensor)))
+    return str(names.TensorName(tensor.op, flat_index(body, tensor)))
 
 
-def _flat(body: Body, tensor: names.TensorName) -> int:
+def flat_index(body: Body, tensor: names.TensorName) -> int:
     """Which of all outputs of its op a tensor is."""
+    if body.is_main:
+        return tensor.index
     flat = body.node(tensor.op).outputs or []
     return next(k for k, a in enumerate(flat) if (a.name, a.index) == (tensor.arg, tensor.index))
+
+
+def _read(op: Any, place: int, name: str) -> Any:
+    """What the gradient function reads as its argument of this name: y are the op's outputs."""
+    return op.outputs[int(name[1:])] if name.startswith("y") else op.inputs[place]
 
 
 def _results(body: Body) -> list[Any]:

@@ -28,10 +28,12 @@ X = [-0.7, 0.2, 0.5]
 class Batch:
     """Models in a folder, each as it was built and as it was patched.
 
-    `refused` has the message where `apply` refused, `emitted` how the rules travel elsewhere.
+    With `onednn` TensorFlow uses oneDNN where the processor has it. `refused` has the message where
+    `apply` refused, `emitted` how the rules travel elsewhere.
     """
 
     folder: Path
+    onednn: bool = False
     jobs: dict[str, tuple[str, list[float], bool]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     emitted: dict[str, str] = field(default_factory=dict)
@@ -68,7 +70,8 @@ class Batch:
     def _start(self, python: str, tag: str) -> subprocess.Popen[str]:
         command = [python, str(Path(run_batch.__file__)), str(self.folder), tag]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=PINNED)
+        env = {**PINNED, "TF_ENABLE_ONEDNN_OPTS": str(int(self.onednn))}  # and nothing else
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)
 
     def error(self, name: str, runtime: str) -> str:
         """What TensorFlow raised, or nothing. Skips the test where there is no such TensorFlow."""

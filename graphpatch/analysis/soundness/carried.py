@@ -23,9 +23,11 @@ MOVED = "/forward"
 
 @dataclass(frozen=True, eq=False)
 class Carried:
-    """An op that has the gradient of a formula: by a function of the library, or by its key alone.
+    """An op that has the gradient of a formula: by a function, a construction, or its key alone.
 
-    `computed` is None where no formula of ours says what flows back, and `why` tells that.
+    `computed` is None where no formula of ours says what flows back, and `why` tells that. Of a
+    construction, `reads` are the tensors that the formula calls x0, x1, ..., `moved` is the op
+    whose place it has taken.
     """
 
     node: Node
@@ -34,6 +36,8 @@ class Carried:
     computed: Computed | None
     attrs: Mapping[str, Any]
     why: str = ""
+    reads: tuple[str, ...] = ()
+    moved: Node | None = None
 
 
 def carried(graph: Graph) -> Iterator[Carried]:
@@ -46,6 +50,18 @@ def carried(graph: Graph) -> Iterator[Carried]:
                 yield _by_function(node, function, rules)
             elif not function and (computed := _by_key(node)) is not None:
                 yield Carried(node, computed.key, "", computed, _attrs(node))
+            elif not function and is_join(node):
+                yield from _by_construction(node, rules)
+
+
+def is_join(node: Node) -> bool:
+    """Whether an op gives one tensor on, and its gradient to another."""
+    return node.op == "Select" and _key(node) == "AddN" and is_added(node)
+
+
+def is_added(node: Node) -> bool:
+    """Whether a rule put an op there."""
+    return _is(node, "added")
 
 
 def _is(node: Node, did: str) -> bool:
@@ -61,9 +77,46 @@ def _key(node: Node) -> str:
     return "" if value is None else value.s.decode(errors="backslashreplace")
 
 
-def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried:
+def _by_construction(node: Node, rules: Mapping[str, Any]) -> Iterator[Carried]:
+    """The gradient of a construction, where a rule tells a formula of dy for it."""
+    patch = _patch(node, rules)
+    kind = next((kind for kind in KINDS if patch and kind in patch), None)
+    if patch is None or kind is None:
+        return
+    moved = _stopped(node)
+    label = words(patch)
+    if moved is None:
+        why = "its Select does not give on what a StopGradient reads"
+        yield Carried(node, label, "", None, {}, why)
+        return
+    gradient = parse(patch[kind])
+    if not isinstance(gradient, Named | Written):
+        yield Carried(node, label, "", None, {}, "no formula of a rule is told for it")
+        return
+    told = next((one["reads"] for one in provenance.entries(node) if "reads" in one), None)
+    if told is None:
+        computed, reads, attrs = gradient.for_op(moved.op), moved.data_inputs, _attrs(moved)
+    else:
+        computed, reads, attrs = gradient, told, {}
+    yield Carried(node, label, "", computed, attrs, "", tuple(reads), moved)
+
+
+def _stopped(node: Node) -> Node | None:
+    """The op whose output a Select gives on, behind a StopGradient."""
+    stop = node.body.producer(node.data_inputs[1])
+    if stop is None or stop.op != "StopGradient":
+        return None
+    return node.body.producer(stop.data_inputs[0])
+
+
+def _patch(node: Node, rules: Mapping[str, Any]) -> Any:
+    """The patch of the rule that put an op there."""
     entries = provenance.entries(node)
-    patch = next((rules[one["id"]] for one in entries if one["id"] in rules), None)
+    return next((rules[one["id"]] for one in entries if one["id"] in rules), None)
+
+
+def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried:
+    patch = _patch(node, rules)
     label = words(patch)
     kind = next((kind for kind in KINDS if patch and kind in patch), None)
     if patch is None or kind is None:

@@ -18,6 +18,12 @@ from graphpatch.runtime.function_gradient import function_gradient
 from graphpatch.runtime.running import Running, first_line
 from graphpatch.runtime.values import weights
 from graphpatch.runtime.verify.backward import finite
+from graphpatch.runtime.verify.constructed import (
+    construction_gradient,
+    distinct,
+    dtypes,
+    fingerprint,
+)
 from graphpatch.runtime.verify.forward import distance
 
 # By how much of its largest element a gradient may differ: what the dtype's precision leaves.
@@ -63,7 +69,8 @@ def formulas(graph: Graph, running: Running | None) -> list[Checked]:
     met = _met(list(carried(graph)), running)
     for one, values in met:
         shapes = [f"{np.asarray(value).dtype.name}{list(np.shape(value))}" for value in values]
-        found.setdefault((one.label, one.function, *shapes), []).append((one, values))
+        form = fingerprint(one) if one.moved is not None else one.function
+        found.setdefault((one.label, form, *shapes), []).append((one, values))
     return [_checked(graph, key, group) for key, group in found.items()]
 
 
@@ -86,6 +93,8 @@ def _fetchable(running: Running, names: Sequence[str]) -> list[str]:
 
 def _tensors(one: Carried) -> list[str]:
     """What a call of a function reads, y among it; or what an op reads and gives."""
+    if one.moved is not None:
+        return [text if ":" in text else f"{text}:0" for text in (*one.reads, one.moved.tensor(0))]
     read = [text if ":" in text else f"{text}:0" for text in one.node.data_inputs]
     if one.function:
         return read
@@ -93,6 +102,9 @@ def _tensors(one: Carried) -> list[str]:
 
 
 def _anything(one: Carried) -> list[Any]:
+    if one.moved is not None:
+        likes = [np.zeros(ANYWHERE, _numpy(dtype)) for dtype in dtypes(one)]
+        return [weights(f"{place}", like) for place, like in enumerate(likes)]
     flat = [*(one.node.arguments or ()), *(() if one.function else one.node.outputs or ())]
     likes = [np.zeros(ANYWHERE, _numpy(arg.dtype or "float32")) for arg in flat]
     return [weights(f"{place}", like) for place, like in enumerate(likes)]
@@ -135,6 +147,8 @@ def _apart(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, fl
 
 def _once(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, float]:
     names = _names(graph, one)
+    if one.moved is not None:
+        values = [*(values[first] for first in distinct(one)), values[-1]]
     at = dict(zip(names, values, strict=True))
     inputs = _listed(at, "x")
     outputs = _listed(at, "y") or inputs  # a filter gives on what it reads
@@ -143,12 +157,25 @@ def _once(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, flo
     expected = numpy_gradient(
         one.computed.formula, None, inputs, outputs, upstream, dict(one.attrs)
     )
-    given = _tensorflow(graph, one, names, values, upstream)
+    if one.moved is None:
+        given = _tensorflow(graph, one, names, values, upstream)
+    else:
+        expected = _summed(expected, distinct(one))
+        given = construction_gradient(one, values, upstream[0])
     places = [int(name[1:]) for name in names if name.startswith("x")]
     pairs = list(zip((expected[place] for place in places), given, strict=False))
     errors = [_distance(left, right) for left, right in pairs]
     dtypes = [np.asarray(one).dtype.name for pair in pairs for one in pair if one is not None]
     return max(errors, default=0.0), max((TOLERANCE.get(name, 0.0) for name in dtypes), default=0.0)
+
+
+def _summed(gradients: Sequence[Any], firsts: Sequence[int]) -> list[Any]:
+    """The gradients of inputs; where some are one tensor, their sum at the first of them."""
+    found: list[Any] = [None] * len(gradients)
+    for dx, first in zip(gradients, firsts, strict=True):
+        if dx is not None:
+            found[first] = dx if found[first] is None else found[first] + dx
+    return found
 
 
 def _distance(expected: Any, given: Any) -> float:
@@ -168,6 +195,8 @@ def _names(graph: Graph, one: Carried) -> list[str]:
     if one.function:
         signature = graph.functions[one.node.op].signature
         return [arg.name for arg in signature.input_arg] if signature is not None else []
+    if one.moved is not None:
+        return [*(f"x{place}" for place in range(len(one.reads))), "y0"]
     read, gives = len(one.node.data_inputs), len(one.node.outputs or ())
     return [f"x{place}" for place in range(read)] + [f"y{place}" for place in range(gives)]
 

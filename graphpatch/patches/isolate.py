@@ -1,0 +1,76 @@
+"""Ops behind a function carrier, where a Session differentiates their function as a whole.
+
+There a StopGradient passes zeros on, and TensorFlow asks for the gradients of the ops behind it.
+Nothing may flow back into them, not even zeros: of zeros, a gradient may be NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from graphpatch import names
+from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches import flow
+from graphpatch.patches.enclose import FUSED, HARMLESS, IN_PLACE, enclose, needs_none
+from graphpatch.patches.inline import Inline, on_inputs
+from graphpatch.patches.keep import keep
+
+Zeros = Callable[[Node], tuple[Inline, Callable[[Node], None]]]
+"""Of an op: a call that gives a tensor on, and zeros back; what is to be done with each call."""
+
+
+def isolate(behind: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
+    """Let nothing flow back into these ops, which are behind one carrier.
+
+    On a tape, for which a TF2 SavedModel is meant, a StopGradient stops.
+    """
+    ops = [node for node in behind if node.data_inputs]
+    if not editor.graph.is_object_based and _may_be_fused(ops):
+        _around(ops, zeros, editor)
+        return
+    for node in behind:
+        if not needs_none(node):
+            _alone(node, zeros, editor)
+
+
+def _may_be_fused(ops: Sequence[Node]) -> bool:
+    """Whether TensorFlow may compute several ops as one, whose bits are not those of the ops."""
+    types = {node.op for node in ops}
+    return len(ops) > 1 and bool(types & FUSED) and types <= FUSED | HARMLESS
+
+
+def _around(ops: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
+    """Put one call before each tensor that they read from outside; they stay as they are."""
+    inside, calls = {node.name for node in ops}, dict[str, str]()
+    inline, keep_it = zeros(ops[-1])
+    for node in ops:
+        for slot, (text, arg) in enumerate(zip(node.data_inputs, flow.inputs(node), strict=True)):
+            tensor = str(names.parse(text))
+            if names.op_of(text) in inside or not flow.carries(arg):
+                continue
+            if tensor not in calls:
+                name = f"{node.name}/{inline.suffix}_{slot}"
+                op, values = inline.of(arg.dtype or "")
+                call = editor.add(name, op, [text], values, beside=node, before=True)
+                keep_it(call)
+                calls[tensor] = call.tensor(0)
+            editor.set_input(node, slot, calls[tensor])
+
+
+def _alone(node: Node, zeros: Zeros, editor: Editor) -> None:
+    if editor.graph.is_object_based:
+        editor.note(
+            f"{node.op} in function {node.body.label}: a Session, unlike a tape, asks for the "
+            f"op's own gradient too, of zeros; that fails where TensorFlow has none in functions, "
+            f"and spoils the new one where it is infinite"
+        )
+        return
+    if node.op in IN_PLACE:
+        inline, keep_it = zeros(node)
+        for call in on_inputs(node, editor, inline, None):
+            keep_it(call)
+        return
+    gradient = enclose(node, editor)
+    outputs = [node.tensor(output) for output in range(len(node.outputs or ()))]
+    keep(node, gradient, outputs, editor)

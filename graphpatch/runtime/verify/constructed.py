@@ -1,0 +1,121 @@
+"""The ops of a construction on their own, as TensorFlow differentiates them in a Session."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+from graphpatch import names
+from graphpatch.analysis.soundness.carried import Carried, is_added
+from graphpatch.dtypes import DTYPE_NAMES
+from graphpatch.errors import ModelError
+from graphpatch.graph.body import Body, Node
+from graphpatch.names import TensorName
+from graphpatch.runtime.function_gradient import as_main, flat_index
+
+OUT = "out"
+
+
+def fingerprint(one: Carried) -> str:
+    """The same for two constructions of the same ops and attrs, whatever their ops are called."""
+    try:
+        content = alone(one).SerializeToString(deterministic=True)
+    except ModelError:
+        return str(one.node)
+    return hashlib.sha256(content).hexdigest() + str(sorted(one.attrs.items()))
+
+
+def distinct(one: Carried) -> list[int]:
+    """For each of x0, x1, ..., the first of them that is the same tensor."""
+    found = [names.parse(text) for text in one.reads]
+    return [found.index(tensor) for tensor in found]
+
+
+def dtypes(one: Carried) -> list[str]:
+    """The dtypes of x0, x1, ..., and of y0."""
+    assert one.moved is not None
+    return [_dtype(one.node.body, text) for text in (*one.reads, one.moved.tensor(0))]
+
+
+def alone(one: Carried) -> GraphDef:
+    """The ops of a construction: `out` of the tensors `x0`, `x1`, ... and `y0`, which others give.
+
+    Raises ModelError where they read what the op does not read.
+    """
+    assert one.moved is not None
+    given = {names.parse(one.moved.tensor(0)): "y0"}
+    for place, text in reversed(list(enumerate(one.reads))):
+        given[names.parse(text)] = f"x{place}"
+    found = GraphDef()
+    found.versions.producer = one.node.body.library.producer
+    _add(one.node, given, {}, found)
+    found.node[-1].name = OUT
+    return found
+
+
+def construction_gradient(one: Carried, values: Sequence[Any], dy: Any) -> list[Any]:
+    """What flows back to x0, x1, ... in a Session, of the values of these and of y0.
+
+    Where some of them are one tensor, the first has the sum, and the others have nothing.
+    """
+    import tensorflow as tf
+
+    graph_def = tf.compat.v1.GraphDef.FromString(alone(one).SerializeToString())
+    read = {text for node in graph_def.node for text in node.input}
+    firsts = distinct(one)
+    with tf.Graph().as_default() as scratch:
+        at = {f"x{n}": tf.constant(values[n]) for n in firsts}
+        given = {**at, "y0": tf.constant(values[len(firsts)])}
+        [out] = tf.graph_util.import_graph_def(
+            graph_def,
+            input_map={f"{name}:0": tensor for name, tensor in given.items() if name in read},
+            return_elements=[f"{OUT}:0"],
+        )
+        floats = {name: tensor for name, tensor in at.items() if tensor.dtype.is_floating}
+        xs = list(floats.values())
+        found = tf.gradients(out, xs, tf.constant(dy), stop_gradients=xs)
+    flowing = {name: dx for name, dx in zip(floats, found, strict=True) if dx is not None}
+    with tf.compat.v1.Session(graph=scratch) as session:
+        gradients = session.run(flowing)
+    return [gradients.get(f"x{n}") if n == firsts[n] else None for n in range(len(firsts))]
+
+
+def _add(
+    node: Node, given: Mapping[TensorName, str], named: dict[str, str], found: GraphDef
+) -> str:
+    """Add an op behind those that it reads, as far as these are the construction's own."""
+    inputs = [_input(node.body, text, given, named, found) for text in node.data_inputs]
+    copy = as_main(node)
+    copy.input[:], copy.name, copy.device = inputs, f"n{len(named)}", ""
+    for key in ("_class", "_graphpatch", "_output_shapes"):
+        copy.attr.pop(key, None)
+    found.node.append(copy)
+    named[node.name] = copy.name
+    return str(copy.name)
+
+
+def _input(
+    body: Body,
+    text: str,
+    given: Mapping[TensorName, str],
+    named: dict[str, str],
+    found: GraphDef,
+) -> str:
+    tensor = names.parse(text)
+    if tensor in given:
+        return given[tensor]
+    node = body.producer(text)
+    if node is None or not is_added(node):
+        raise ModelError(f"its construction reads {text}, which its op does not read")
+    op = named.get(node.name) or _add(node, given, named, found)
+    return str(TensorName(op, flat_index(body, tensor)))
+
+
+def _dtype(body: Body, text: str) -> str:
+    tensor, node = names.parse(text), body.producer(text)
+    if node is None:
+        return DTYPE_NAMES[body.arguments[tensor.op]]
+    return (node.outputs or [])[flat_index(body, tensor)].dtype or "float32"
