@@ -14,8 +14,8 @@ from graphpatch.runtime.live.counterparts import Counterparts
 from graphpatch.runtime.live.in_place import patched_in_place
 from graphpatch.runtime.live.patched import PatchedGraph
 from graphpatch.runtime.live.refused import NoKeyError
-from graphpatch.runtime.live.unconverted import unconverted
 from graphpatch.runtime.taken import model_of
+from graphpatch.runtime.unconverted import unconverted
 
 if TYPE_CHECKING:
     import tensorflow as tf
