@@ -58,6 +58,7 @@ class Model:
     file: str = ""
     export: Export | None = None  # written as a new TF2 SavedModel, from and to these tensors
     files: Mapping[str, bytes] = field(default_factory=dict)  # written into a SavedModel's folder
+    live: bool = False  # rules go back into its live graph, which TensorFlow writes in its own way
     in_memory: bool = False  # read from no file: `path` is what messages call it
 
     def __repr__(self) -> str:

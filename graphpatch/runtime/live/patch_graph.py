@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.application import Result, RulesLike, apply, rules_of
@@ -52,7 +53,7 @@ def patch_graph(
         >>> tf.gradients(patched.tensor(loss), patched.tensor(x))  # doctest: +SKIP
     """
     found = _graph(graph)
-    ready, model = rules_of(rules), model_of(found)
+    ready, model = rules_of(rules), replace(model_of(found), live=True)
     if in_place is False:
         return _rebuilt(ready, model, found, "in_place is False")
     try:
