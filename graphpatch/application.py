@@ -33,6 +33,12 @@ PATCH_LAST = (
     "patch it, as such tools drop them, some silently; revert takes the patch out again"
 )
 
+TAPE_FLOOR = (
+    "tf.saved_model.load of TensorFlow 2.8 or later restores the gradients of this SavedModel, of "
+    "2.12 or later those in the bodies of While, If and Case too; others raise as they load it, or "
+    "as they differentiate it"
+)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(HasModel):
@@ -180,6 +186,8 @@ def _report(before: Model, after: Model, notes: list[str], steps: list[Step]) ->
     told = [*notes, *(note for step in steps for note in step.notes)]
     if any("function" in step.emit for step in steps):
         told.append(PATCH_LAST)
+    if any(graph.restored for graph in after.graphs):
+        told.append(TAPE_FLOOR)
     return {
         "rules": [
             {"name": step.rule, "matches": step.matches, "emit": "+".join(step.emit)}

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 # What TensorFlow accepts as the name of an op (names that start with "_" are the runtime's own).
 OP_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./\\-]*")
 
+# Op types that graphpatch accepts. TensorFlow takes any name of a function as one. A file is known
+# for a GraphDef by its first op type: other messages have control characters in that place.
+OP_TYPE = re.compile(r"[^\x00-\x1f\x7f]+")
+
 
 @dataclass(frozen=True, slots=True)
 class TensorName:

@@ -31,6 +31,7 @@ from graphpatch import load
 COMMAND = [sys.executable, "-m", "graphpatch"]
 BUG = 3
 MEGABYTES = 24
+SECONDS = 10  # of processor time, for one run
 RULES = {
     "version": 1,
     "rules": [{"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}],
@@ -87,14 +88,14 @@ def started(folder: Path, limit: Callable[[], None] | None = None) -> subprocess
         cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        preexec_fn=limit,
+        preexec_fn=limit or _limit(resource.RLIMIT_CPU, SECONDS),
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
     )
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes]:
     """The exit code and what was said."""
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)  # a busy machine is no fault; see SECONDS
     return process.returncode, err
 
 

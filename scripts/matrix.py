@@ -5,7 +5,8 @@
     .venv/bin/python scripts/matrix.py --install --write  # write the page's table
 
 Each TensorFlow runs in an environment of its own under --folder, and reads the same files. Those
-that pip cannot install here are named and left out. Exits 1 where a file that is to work does not.
+that pip cannot install here are named and left out. Exits 1 where a runtime is silently wrong, or
+a tool changes the forward pass.
 """
 
 from __future__ import annotations
@@ -147,17 +148,54 @@ def written(page: str, table: str) -> str:
     return page[:start] + f"Measured on {today}.\n\n{table}" + page[end:]
 
 
-# What must never stand in the table: a gradient that is not the rule's, and nobody is told.
+# What must never stand in the table of a runtime: it gives something else than the rule asks for, or
+# than TensorFlow's default, and nobody is told.
 SILENT = frozenset({"zeros", "wrong", "forward differs"})
 
+# What rewrites a patched file. It knows nothing of gradients: what it loses, the page tells of.
+OFFLINE = frozenset(
+    {
+        "Grappler offline",
+        "optimize_for_inference",
+        "strip_unused",
+        "remove_training_nodes",
+        "extract_sub_graph",
+    }
+)
+LOST = frozenset({"default", "none", "zeros", "wrong"})
 
-def silent(found: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
-    """Where a TensorFlow gives something else than the rule asks for, and raises nothing."""
+
+def cells(found: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, str, str, str]]:
+    """Each version, way and file, with what came of it."""
     for version, document in found.items():
         for name, row in document["rows"].items():
             for way, said in row.items():
-                if said in SILENT:
-                    yield f"TensorFlow {version}, {way}, {name}: {said}"
+                yield version, way, name, said
+
+
+def silent(found: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
+    """What must not be: a runtime that is silently wrong, or a tool that changes the forward pass."""
+    for version, way, name, said in cells(found):
+        if said in SILENT and (way not in OFFLINE or said == "forward differs"):
+            yield f"TensorFlow {version}, {way}, {name}: {said}"
+
+
+def lost(found: Mapping[str, Mapping[str, Any]]) -> Mapping[tuple[str, str], Mapping[str, str]]:
+    """By offline tool and file: in which versions the tool silently loses the gradient, and how."""
+    out: dict[tuple[str, str], dict[str, str]] = {}
+    for version, way, name, said in cells(found):
+        if way in OFFLINE and said in LOST:
+            out.setdefault((way, name), {})[version] = said
+    return out
+
+
+def patch_last(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The section that says what is lost where a tool rewrites a patched file."""
+    lines = ["### Patch last", "", "| tool | file | silently lost |", "|---|---|---|"]
+    for (way, name), versions in lost(found).items():
+        said = ", ".join(f"{version} ({how})" for version, how in versions.items())
+        lines.append(f"| {way} | {name} | {said} |")
+    return "\n".join([*lines, ""])
 
 
 def main() -> int:
@@ -182,7 +220,7 @@ def main() -> int:
         if python is not None:
             output = options.folder / f"{runtime.version}.json"
             found[runtime.version] = measure(python, options.folder / "files", output)
-    table = markdown(found)
+    table = f"{markdown(found)}\n{patch_last(found)}"
     print(table)
     if options.write:
         PAGE.write_text(written(PAGE.read_text(), table))

@@ -106,6 +106,7 @@ CASES = (
     Case("TF1 SavedModel", "saved_model", relu, GUIDED, RELU * W, GUIDES, W * POSITIVE),
     Case("TF2 SavedModel, exported", "saved_model", relu, GUIDED, RELU * W, GUIDES, W * POSITIVE),
     Case("TF2 SavedModel, patched", "saved_model", relu, GUIDED, RELU * W, GUIDES, W * POSITIVE),
+    Case("TF2 SavedModel, While body", "saved_model", looped, GUIDED, RELU * W, GUIDES, W * POSITIVE),
 )
 # fmt: on
 
@@ -149,7 +150,7 @@ def built(case: Case, place: Path) -> tuple[Path, dict[str, Any]]:
     """The unpatched model on disk, and what `apply` is told besides the rules."""
     if case.name == "TF1 SavedModel":
         save_tf1(case, place)
-    elif case.name == "TF2 SavedModel, patched":
+    elif case.name in ("TF2 SavedModel, patched", "TF2 SavedModel, While body"):
         save_tf2(case, place)
     else:
         meta, suffix = meta_graph(case), ".meta" if case.kind == "meta" else ".pb"

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from tests import graphs
+from tests.pinned import PINNED
 
 CHECKOUT = Path(__file__).parent.parent
-# oneDNN is on by default on some processors only, and its fused kernels give other last bits.
-# Tests must not depend on the processor: they run without it. Those about it turn it on.
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+# Tests must not depend on the processor. Those about oneDNN turn it on in a process of their own.
+os.environ.update(PINNED)
 COMMAND = (sys.executable, "-m", "graphpatch")
 
 

@@ -44,8 +44,6 @@ COMMANDS = (
     ("doctor", "MODEL"),
     ("verify", "--no-run", "MODEL", "MODEL"),
 )
-# The doctor compares all pairs of ops; that it takes long is no fault of these files.
-SLOW = {("doctor", "ch1000.pb"), ("doctor", "deepcalls.pb")}
 
 pytestmark = pytest.mark.skipif(
     not FOLDER.is_dir(), reason="no findings beside the checkout; GRAPHPATCH_FINDINGS names them"
@@ -82,11 +80,13 @@ def test_a_model(here: Path, finding: Path) -> None:
     refuse([str(one).rpartition("/")[2] or str(one) for one in ast.literal_eval(found[1])])
 
 
-@pytest.mark.parametrize("model", FORGED, ids=lambda path: path.name)
+@pytest.mark.parametrize("model", [
+    pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.name == "deepcalls.pb"))
+    for path in FORGED
+])  # fmt: skip
 def test_a_forged_model(here: Path, model: Path) -> None:
     for command in COMMANDS:
-        if (command[0], model.name) not in SLOW:
-            refuse([str(model) if word == "MODEL" else word for word in command])
+        refuse([str(model) if word == "MODEL" else word for word in command])
 
 
 def test_backward_as_over_a_chain(here: Path) -> None:

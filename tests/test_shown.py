@@ -20,6 +20,7 @@ from tests import graphs
 from tests.graphs import node
 
 EVIL = "a\x1b]0;t\x07\x9b31m\u202eb\nEVIL\r\x7f"
+EVIL_OP = "a\x9b31m\u202eb"  # other control characters in an op type are refused
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 
@@ -35,12 +36,12 @@ def ran(*args: object) -> tuple[int, str]:
             sys.argv = before
 
 
-def evil() -> GraphDef:
+def evil(op: str = EVIL_OP) -> GraphDef:
     """A graph with such a text in all places that hold one."""
     relu = node(EVIL, "Relu", "x", device=EVIL, **{EVIL: EVIL})
-    other = node("z", EVIL, EVIL)
+    other = node("z", op, EVIL)
     body = graphs.function(EVIL, ["x"], [node(EVIL, "Relu", "x")], {"y": f"{EVIL}:activations:0"})
-    graph = graphs.graphdef(node("x", "Placeholder"), relu, other, node("call", EVIL, "x"))
+    graph = graphs.graphdef(node("x", "Placeholder"), relu, other, node("call", op, "x"))
     graph.library.function.append(body)
     return graph
 
@@ -85,12 +86,12 @@ def test_no_command_prints_a_name_raw(
         assert not [line for line in text.splitlines() if line.startswith("EVIL")]
 
 
-@pytest.mark.parametrize("broken", ["input", "twice"])
+@pytest.mark.parametrize("broken", ["input", "twice", "type"])
 def test_no_message_prints_a_name_raw(tmp_path: Path, broken: str, rules_file: Any) -> None:
-    graph = evil()
+    graph = evil(EVIL if broken == "type" else EVIL_OP)
     if broken == "input":
         graph.library.function[0].node_def[0].input[0] = f"{EVIL} not there"
-    else:
+    elif broken == "twice":
         graph.node.append(node(EVIL, "NoOp"))
     (tmp_path / "m.pb").write_bytes(graph.SerializeToString())
     for args in (["apply", rules_file(GUIDED), tmp_path / "m.pb"], ["doctor", tmp_path / "m.pb"]):

@@ -147,6 +147,7 @@ def _patch(
     report = {"model": model, "output": None if dry_run else output, **result.report}
     if output.endswith(".meta"):
         report["notes"] = [note for note in report["notes"] if note != NO_CONTEXTS]
+    report["notes"] = [*report["notes"], *result.model.text_notes(output)]
     return report
 
 

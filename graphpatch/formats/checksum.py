@@ -1,20 +1,21 @@
 """A checksum of a model's bytes, by which `revert` knows whether it gives the original back.
 
-CRC-32 of each block: as fast as a disk, so that it costs `apply` little, and it finds every flipped
-bit. It finds damage, not malice: who can change a file can change the checksum in it.
+XXH3 of each block: as fast as memory, so that it costs `apply` little. It finds damage, not malice:
+who can change a file can change the checksum in it.
 """
 
 from __future__ import annotations
 
 import os
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+
+import xxhash
 
 from graphpatch.errors import CHANGED, ModelError
 from graphpatch.graph.wire import Piece, Source, Span, piece_bytes, size
 
-BLOCK = 1 << 25  # bytes that one CRC is of
+BLOCK = 1 << 25  # bytes that one hash is of
 READ = 1 << 18
 THREADS = 2
 
@@ -33,26 +34,27 @@ def begun(source: Source) -> Callable[[], str]:
 
 def checksum(pieces: Sequence[Piece]) -> str:
     """The checksum of the bytes that the pieces stand for."""
-    crcs, crc, room = [], 0, BLOCK
+    found, block, room = [], xxhash.xxh3_64(), BLOCK
     for data in _read(pieces):
         while data:
             part, data = data[:room], data[room:]
-            crc, room = zlib.crc32(part, crc), room - len(part)
+            block.update(part)
+            room -= len(part)
             if not room:
-                crcs.append(crc)
-                crc, room = 0, BLOCK
-    return _spelled(crcs if room == BLOCK and size(pieces) else [*crcs, crc])
+                found.append(block.hexdigest())
+                block, room = xxhash.xxh3_64(), BLOCK
+    return _spelled(found if room == BLOCK and size(pieces) else [*found, block.hexdigest()])
 
 
-def _spelled(crcs: Sequence[int] | Iterator[int]) -> str:
-    return "crc32:" + ".".join(f"{crc:08x}" for crc in crcs)
+def _spelled(blocks: Iterable[str]) -> str:
+    return "xxh3:" + ".".join(blocks)
 
 
-def _block(span: Span) -> int:
-    crc = 0
+def _block(span: Span) -> str:
+    block = xxhash.xxh3_64()
     for data in _read([span]):
-        crc = zlib.crc32(data, crc)
-    return crc
+        block.update(data)
+    return block.hexdigest()
 
 
 def _read(pieces: Sequence[Piece]) -> Iterator[memoryview]:

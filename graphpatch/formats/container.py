@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -26,8 +25,7 @@ from graphpatch.graph.wire import (
     splice,
     utf8,
 )
-
-OP_TYPE = re.compile(rb"[A-Za-z_][A-Za-z0-9_>./-]*")
+from graphpatch.names import OP_TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +47,8 @@ TAGS = 4
 
 def is_text(head: bytes) -> bool:
     """Whether a file that starts so is text. Binary graphs have control characters early on."""
+    if head[:1] == b"\n" and head[1:2] > b"\x7f":
+        return False  # the size of a NodeDef, whose name may be longer than `head`
     return not any(byte < 32 and byte not in b"\t\n\r" for byte in head)
 
 
@@ -217,4 +217,7 @@ def _is_library(source: Source, start: int, end: int) -> bool:
 
 def _is_node(source: Source, start: int, end: int) -> bool:
     op = _peek(source.data, start, end).get((2, BYTES))
-    return op is not None and bool(OP_TYPE.fullmatch(source.data[op.value : op.end]))
+    try:
+        return op is not None and bool(OP_TYPE.fullmatch(source.data[op.value : op.end].decode()))
+    except UnicodeDecodeError:
+        return False

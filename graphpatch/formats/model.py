@@ -229,9 +229,7 @@ class Model:
 
     def encoded(self, suffix: str) -> Sequence[Piece]:
         """What a file with this ending holds; another ending leaves the encoding as it was."""
-        container, pieces = self.container, self.pieces()
-        if suffix == Path(self.path).suffix and not self.in_memory:
-            suffix = ""
+        container, pieces, suffix = self.container, self.pieces(), self._other(suffix)
         if suffix == ".meta" and container is GRAPH:
             container, pieces = META, self.meta_graph(self.graphs[0])
         elif suffix == ".pb" and container is META:
@@ -239,12 +237,27 @@ class Model:
                 "the collections of a MetaGraphDef have no place in a .pb; "
                 "give the output a name that ends in .meta"
             )
-        as_text = suffix == ".pbtxt" or (self.is_text and suffix not in {".pb", ".meta"})
-        if not as_text:
+        if not self._as_text(suffix):
             return pieces
         from graphpatch.formats import text
 
         return [text.unparse(pieces, container)]
+
+    def _other(self, suffix: str) -> str:
+        """An ending, if it is not that of the model's own file."""
+        return "" if suffix == Path(self.path).suffix and not self.in_memory else suffix
+
+    def _as_text(self, suffix: str) -> bool:
+        return suffix == ".pbtxt" or (self.is_text and suffix not in {".pb", ".meta"})
+
+    def text_notes(self, path: str) -> list[str]:
+        """What there is to say of the file, if a name like `path` makes it text."""
+        if not self._as_text(self._other(Path(path).suffix)):
+            return []
+        from graphpatch.formats import text
+
+        found = text.newer_fields(self.pieces(), self.container)
+        return [text.TOO_NEW.format(", ".join(found))] if found else []
 
     def _refuse_input(self, path: Path) -> None:
         is_file = not self.in_memory and self.path != "-"

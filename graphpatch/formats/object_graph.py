@@ -6,7 +6,11 @@ import bisect
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from tensorboard.compat.proto.op_def_pb2 import OpDef
-from tensorboard.compat.proto.saved_object_graph_pb2 import SavedConcreteFunction, SavedObjectGraph
+from tensorboard.compat.proto.saved_object_graph_pb2 import (
+    SavedConcreteFunction,
+    SavedObject,
+    SavedObjectGraph,
+)
 from tensorboard.compat.proto.struct_pb2 import StructuredValue, TensorSpecProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
@@ -30,7 +34,8 @@ NODES, FUNCTIONS = 1, 2
 def additions(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
     """What an object graph of `count` objects needs besides, so that these are restored.
 
-    Protobuf merges it with the object graph that it is written behind.
+    Protobuf merges it with the object graph that it is written behind. Each function is an object
+    too, which tells how it is called: TensorFlow up to 2.12 takes the inputs of the op otherwise.
     """
     found = SavedObjectGraph()
     for gradient in gradients:
@@ -42,6 +47,10 @@ def additions(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
         function = found.concrete_functions[gradient.name]
         function.CopyFrom(_gradient(gradient))
         function.bound_inputs.extend(bound)
+        called = found.nodes.add().bare_concrete_function
+        called.concrete_function_name = gradient.name
+        called.argument_keywords.extend(arg.name for arg in _upstream(gradient))
+        called.allowed_positional_arguments = len(called.argument_keywords)
     return found
 
 
@@ -54,7 +63,9 @@ def without(source: Source, objects: Field, functions: Container[str]) -> tuple[
     nodes = [part for part in parts if part.holds(NODES)]
     concrete = {part: _concrete(source, part) for part in parts if part.holds(FUNCTIONS)}
     cut = {part for part, (name, _) in concrete.items() if name in functions}
-    lost = sorted({bound for part in cut for bound in concrete[part][1].bound_inputs})
+    gone = {bound for part in cut for bound in concrete[part][1].bound_inputs}
+    gone |= {at for at, part in enumerate(nodes) if _called(source, part) in functions}
+    lost = sorted(gone)
     out = [Replacement(part.start, part.end, []) for part in cut]
     out += [Replacement(nodes[at].start, nodes[at].end, []) for at in lost if at < len(nodes)]
     for part, (name, function) in concrete.items():
@@ -74,11 +85,23 @@ def _concrete(source: Source, part: Field) -> tuple[str, SavedConcreteFunction]:
     return name, function
 
 
+def _called(source: Source, part: Field) -> str:
+    """The function that an object is; empty where it is something else."""
+    node = message(SavedObject, source.data[part.value : part.end])
+    name: str = node.bare_concrete_function.concrete_function_name
+    return name
+
+
+def _upstream(gradient: Restored) -> Sequence[OpDef.ArgDef]:
+    """The arguments that are not captured: the upstream gradients."""
+    args: Sequence[OpDef.ArgDef] = gradient.function.signature.input_arg
+    return args[: len(args) - len(gradient.captured)]
+
+
 def _gradient(gradient: Restored) -> SavedConcreteFunction:
     """The function as it is called: with the upstream gradients, for a list of gradients."""
     signature = gradient.function.signature
-    upstream = signature.input_arg[: len(signature.input_arg) - len(gradient.captured)]
-    given = [_spec(arg.name, arg.type) for arg in upstream]
+    given = [_spec(arg.name, arg.type) for arg in _upstream(gradient)]
     types = {arg.name: arg.type for arg in signature.output_arg}
     results = [_spec(name, types[name]) if name else _none() for name in gradient.results]
     return SavedConcreteFunction(

@@ -23,6 +23,18 @@ TOP = {
     GRAPH: {"node", "library", "versions", "version", "debug_info"},
 }
 FIRST_FIELD = re.compile(r"\A(?:\s+|#[^\n]*\n)*([a-z_]+)\s*[:{<]")
+# Fields that came after TensorFlow 2.4; 2.8 knows all but debug_info, 2.15 that one too.
+NEWER = (
+    "experimental_type",
+    "experimental_full_type",
+    "handle_data",
+    "registered_gradients",
+    "is_distributed_communication",
+    "debug_info",
+)
+TOO_NEW = (
+    "the text holds {}, which TensorFlow 2.4 and earlier refuse in a .pbtxt; for these write a .pb"
+)
 FOREIGN = {
     "version https://git-lfs": "a Git LFS pointer, not the file that it stands for",
     "<": "an HTML or XML page",
@@ -64,6 +76,25 @@ def unparse(pieces: Sequence[Piece], container: Container) -> bytes:
             f"hold; give the output a name that does not end in .pbtxt"
         )
     return text_format.MessageToString(whole).encode()
+
+
+def newer_fields(pieces: Sequence[Piece], container: Container) -> list[str]:
+    """The fields in a container that TensorFlow 2.4 has no names for, and so refuses in text."""
+    found: set[str] = set()
+    _collect(message(_message_class(container), b"".join(map(piece_bytes, pieces))), found)
+    return [name for name in NEWER if name in found]
+
+
+def _collect(part: Message, found: set[str]) -> None:
+    for field, value in part.ListFields():
+        if field.name in NEWER:
+            found.add(field.name)
+        elif field.message_type is not None:
+            is_map = field.message_type.GetOptions().map_entry
+            values = value.values() if is_map else value
+            for one in [value] if isinstance(value, Message) else values:
+                if isinstance(one, Message):
+                    _collect(one, found)
 
 
 def canonical(pieces: Sequence[Piece], container: Container) -> bytes:

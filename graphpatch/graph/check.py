@@ -20,14 +20,24 @@ IN_FUNCTION = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./-]*")
 
 
 def check(graph: Graph) -> None:
-    """Raise ModelError where names are not unique, or an input names no tensor.
+    """Raise ModelError for names that are not unique, inputs that name no tensor, odd op types.
 
     Rules go by names and topology: where these are not sound, no patch is.
     """
     for body in graph.bodies:
+        _typed(body)
         _unique(body)
         _resolved(body)
         _returned(body)
+
+
+def _typed(body: Body) -> None:
+    for op, indices in body.by_type.items():
+        if not names.OP_TYPE.fullmatch(op):
+            raise ModelError(
+                f"{_where(body)}: the op type of {body.heads.names[indices[0]]!r} is {op!r}; an op "
+                f"type must not have control characters"
+            )
 
 
 def _unique(body: Body) -> None:

@@ -13,7 +13,7 @@ import msgspec
 HEX = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Raw = list[tuple[Count, HEX]]
-Checksum = Annotated[str, msgspec.Meta(pattern="^crc32:[0-9a-f.]*$")]
+Checksum = Annotated[str, msgspec.Meta(pattern="^xxh3:[0-9a-f.]*$")]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -83,7 +83,7 @@ class Origin(
     container: str | msgspec.UnsetType = msgspec.UNSET
     text: bool | msgspec.UnsetType = msgspec.UNSET
     size: Count | msgspec.UnsetType = msgspec.UNSET
-    hash: Annotated[str, msgspec.Meta(pattern="^crc32:[0-9a-f.]*$")] | msgspec.UnsetType = (
+    hash: Annotated[str, msgspec.Meta(pattern="^xxh3:[0-9a-f.]*$")] | msgspec.UnsetType = (
         msgspec.UNSET
     )
     exported: bool | msgspec.UnsetType = msgspec.UNSET

@@ -97,8 +97,8 @@ def ran(command: Sequence[str]) -> Ran:
         io.TextIOWrapper(one, "utf-8", "backslashreplace") for one in (out, err)
     )
     sys.stdin = io.TextIOWrapper(io.BytesIO())
-    signal.signal(signal.SIGVTALRM, _slow)
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    signal.signal(signal.SIGPROF, _slow)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     started, code, where = time.process_time(), 0, ""
     try:
         cli.main()
@@ -109,7 +109,7 @@ def ran(command: Sequence[str]) -> Ran:
         where = _where(error)
         traceback.print_exc(limit=-8)
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         seconds = time.process_time() - started
         for stream in (sys.stdout, sys.stderr):
             if not stream.closed:
@@ -139,6 +139,8 @@ def _judged(case: Case, command: Sequence[str], end: Ran) -> list[Find]:
     faults: list[tuple[str, str]] = []
     if end.code == -1:
         faults.append(("slow" if end.where.startswith("TooSlow") else "escaped", end.where))
+    elif end.seconds > SECONDS:  # in one call, that Python could not stop
+        faults.append(("slow", command[0]))
     if end.code == cli.BUG:
         faults.append(("crash", _frames(end.err)))
     raw = RAW.search(end.out) or RAW.search(end.err)

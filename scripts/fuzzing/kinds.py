@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import PurePath
 from random import Random
 from typing import Any
@@ -178,11 +179,10 @@ def _change_value(document: Json, rng: Random) -> None:
         elif how == 1 and isinstance(inner, str):
             here[key] = mutate.text(inner, WORDS[rng.choice(list(WORDS))], rng)
         elif how == 2 and isinstance(here, dict):
-            here[rng.choice(("op", "name", "any", "not", "at", "on", "emit", "pattern", "x"))] = (
-                inner
-            )
+            other = rng.choice(("op", "name", "any", "not", "at", "on", "emit", "pattern", "x"))
+            here[other] = deepcopy(inner)
         elif how == 3:
-            here[key] = [inner, inner] if rng.random() < 0.5 else {"all": [inner]}
+            here[key] = [inner, deepcopy(inner)] if rng.random() < 0.5 else {"all": [inner]}
         else:
-            here[key] = rng.choice(VALUES)
+            here[key] = deepcopy(rng.choice(VALUES))  # what is shared would change later inputs
         return

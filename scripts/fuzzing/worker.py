@@ -18,13 +18,15 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from fuzzing.case import Case, Find, tried
+from fuzzing.case import SECONDS, Case, Find, tried
 from fuzzing.kinds import KINDS
 from fuzzing.sources import models
 from graphpatch import cli
 
 MEMORY = 6 << 30
-SILENT = 60  # seconds without an answer, after which a worker is ended
+WAITING = 10  # seconds that a worker may sleep over one input; those that it waits for a processor
+# are none of these, as a busy machine is no fault
+COMMANDS = 4  # of one input, at most
 EACH = 500  # inputs of one process
 
 FORK = multiprocessing.get_context("fork")
@@ -72,12 +74,13 @@ def _batch(batch: list[Number]) -> Iterator[Answer]:
         ours, theirs = FORK.Pipe(duplex=False)
         process = FORK.Process(target=_work, args=(batch, theirs))
         process.start()
+        assert process.pid is not None
         theirs.close()
         done = 0
         fault = ""
         while not fault and done < len(batch):
             try:
-                if ours.poll(SILENT):
+                if _answered(ours, process.pid):
                     finds, commands = ours.recv()
                     yield Answer(batch[done], [Find(*one) for one in finds], commands)
                     done += 1
@@ -85,14 +88,31 @@ def _batch(batch: list[Number]) -> Iterator[Answer]:
                     fault = "hang"
             except EOFError:
                 fault = "died"
-        if process.is_alive() and fault:
+        if process.is_alive() and fault == "hang":
             process.kill()
         process.join()
         if fault:
             where = f"exit {process.exitcode}"
+            fault = "slow" if process.exitcode == -signal.SIGXCPU else fault
             yield Answer(batch[done], [Find(fault, where, batch[done].case().commands[0], "")], 1)
             done += 1
         batch = batch[done:]
+
+
+def _answered(answers: Connection, worker: int) -> bool:
+    """Wait for an answer, as long as the worker works; False where it sleeps."""
+    slept = 0
+    while slept < WAITING:
+        if answers.poll(1):
+            return True
+        slept += sleeps(worker)
+    return False
+
+
+def sleeps(process: int) -> bool:
+    """Whether a process waits for something other than a processor or a disk."""
+    state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    return state == "S"
 
 
 def _work(batch: list[Number], answer: Connection) -> None:
@@ -100,7 +120,9 @@ def _work(batch: list[Number], answer: Connection) -> None:
     folder = Path(tempfile.mkdtemp(prefix="fuzzing-"))
     try:
         for place, number in enumerate(batch):
-            finds, commands = tried(number.case(), folder)
+            case = number.case()
+            limit_processor_time(2 * COMMANDS * SECONDS)
+            finds, commands = tried(case, folder)
             answer.send(([tuple(one) for one in finds], commands))
             if place % 50 == 0:
                 gc.collect()
@@ -108,6 +130,12 @@ def _work(batch: list[Number], answer: Connection) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     answer.close()
     os._exit(0)
+
+
+def limit_processor_time(seconds: float) -> None:
+    """The system ends this process after so much more: Python cannot stop one long call."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 1, most))
 
 
 def shrunk(case: Case, find: Find, seconds: float = 8) -> Case:
@@ -132,7 +160,8 @@ def _same(case: Case, find: Find) -> bool:
     ours, theirs = FORK.Pipe(duplex=False)
 
     def ask() -> None:
-        signal.alarm(SILENT)
+        limit_processor_time(COMMANDS * SECONDS)
+        signal.alarm(6 * WAITING)
         with tempfile.TemporaryDirectory(prefix="fuzzing-") as folder:
             theirs.send(any(one.key == find.key for one in tried(case, Path(folder))[0]))
         os._exit(0)

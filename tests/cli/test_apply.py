@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import text_format
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
-from graphpatch.formats import load
+from graphpatch.formats import load, text
 from tests import graphs
 
 Run = Callable[..., Any]
@@ -286,3 +286,16 @@ def test_the_carrier_is_chosen(
     assert done.code == 2
     assert "'atr' is not one of" in done.stderr
     assert "'attr'" in done.stderr
+
+
+@pytest.mark.parametrize(("out", "is_told"), [("out.pbtxt", True), ("out.pb", False)])
+def test_text_that_older_tensorflows_refuse_is_told(
+    run_cli: Run, rules: Path, tmp_path: Path, out: str, is_told: bool
+) -> None:
+    graph = graphs.sample()
+    graph.node[0].experimental_type.type_id = 1
+    model = tmp_path / "newer.pb"
+    model.write_bytes(graph.SerializeToString())
+    done = run_cli("apply", rules, model, "-o", tmp_path / out, "--json")
+    said = text.TOO_NEW.format("experimental_type") in done.json["outputs"][0]["notes"]
+    assert said == is_told

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from graphpatch.application import PATCH_LAST, TAPE_FLOOR
 from graphpatch.formats import load
 from tests import graphs
 from tests.refusals import META, MODEL, RULE, everything, refused, rules_text, sound_files
@@ -30,7 +31,12 @@ def test_a_graph_becomes_a_saved_model(run_cli: Run, folder: Path, out: str) -> 
     graphs.saved_model_folder(folder / "older", graphs.metagraph(graphs.sample(), "old"))
     done = run_cli("apply", "rules.json", "model.pb", "-o", out, *XY, cwd=folder)
     assert (done.code, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [f"model.pb -> {out}", "  rule 1  1 Relu  (function)"]
+    assert done.stdout.splitlines() == [
+        f"model.pb -> {out}",
+        "  rule 1  1 Relu  (function)",
+        f"  note: {PATCH_LAST}",
+        f"  note: {TAPE_FLOOR}",
+    ]
     written = everything(folder / out)
     assert sorted(written) == [
         "saved_model.pb", "variables/variables.data-00000-of-00001", "variables/variables.index",

@@ -10,7 +10,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 import graphpatch
-from graphpatch.application import PATCH_LAST
+from graphpatch.application import PATCH_LAST, TAPE_FLOOR
 from graphpatch.errors import OutputError
 from graphpatch.formats import Export, load
 from graphpatch.graph.wire import Span
@@ -201,8 +201,27 @@ def test_what_the_outputs_do_not_need_is_told(model_file: Path) -> None:
         "Relu 'relu/forward' and 4 more: patched, but the outputs do not need it: it is left out",
         "input x: no output hangs on it",
         PATCH_LAST,
+        TAPE_FLOOR,
     ]
-    assert result_of(model_file, XOUT, GUIDED).report["notes"] == [PATCH_LAST]
+    assert result_of(model_file, XOUT, GUIDED).report["notes"] == [PATCH_LAST, TAPE_FLOOR]
+    assert result_of(model_file, XOUT).report["notes"] == []
+
+
+def test_each_gradient_tells_how_it_is_called(model_file: Path) -> None:
+    # TensorFlow 2.8 to 2.12 would call it with as many tensors as its op has inputs.
+    meta = exported(model_file, XOUT, GUIDED)
+    objects = meta.object_graph_def
+    called = {
+        one.bare_concrete_function.concrete_function_name: one.bare_concrete_function
+        for one in objects.nodes
+    }
+    functions = {one.signature.name: one.signature for one in meta.graph_def.library.function}
+    for gradient in meta.graph_def.library.registered_gradients:
+        bare, name = called[gradient.gradient_func], gradient.gradient_func
+        captured = len(objects.concrete_functions[name].bound_inputs)
+        arguments = [arg.name for arg in functions[name].input_arg]
+        assert list(bare.argument_keywords) == arguments[: len(arguments) - captured]
+        assert bare.allowed_positional_arguments == len(arguments) - captured > 0
 
 
 # What cannot be exported.

@@ -59,6 +59,18 @@ FORMATS = {
         wire.encoded(1, STRANGE * 20 + node("a", "NoOp").SerializeToString(deterministic=True)),
         "GraphDef",
     ),
+    "a function called as an op type of any name": (
+        "m.pb",
+        graphdef(
+            node("a", "^f é:0"), functions=[graphs.function("^f é:0", [], [], {})]
+        ).SerializeToString(deterministic=True),
+        "GraphDef",
+    ),
+    "a name longer than what is looked at": (
+        "m.pb",
+        graphdef(node("x" * 5_000, "NoOp")).SerializeToString(deterministic=True),
+        "GraphDef",
+    ),
     "a text .pb": ("m.pb", as_text(SAMPLE), "GraphDef as text"),
     "a text .pbtxt": ("m.pbtxt", as_text(SAMPLE), "GraphDef as text"),
     "a text of a library": ("m.pbtxt", as_text(LIBRARY), "GraphDef as text"),

@@ -55,6 +55,19 @@ def test_values_come_through_unchanged(number: float, integer: int, raw: bytes) 
         assert again == message
 
 
+def test_fields_that_older_tensorflows_do_not_know_are_found() -> None:
+    graph = graphdef(node("n", "NoOp", i=1))
+    assert text.newer_fields([graph.SerializeToString()], GRAPH) == []
+    function = graph.library.function.add()
+    function.node_def.add(name="m", op="NoOp").experimental_type.type_id = 1
+    function.arg_attr[0].attr["a"].i = 1
+    graph.library.registered_gradients.add(gradient_func="f")
+    found = ["experimental_type", "registered_gradients"]
+    assert text.newer_fields([graph.SerializeToString()], GRAPH) == found
+    meta = MetaGraphDef(graph_def=graph)
+    assert text.newer_fields([meta.SerializeToString()], META) == found
+
+
 def test_an_any_comes_through_unread() -> None:
     meta = graphs.metagraph(SAMPLE, "serve")
     found = text.unparse([meta.SerializeToString()], META)

@@ -25,6 +25,9 @@ SOUND = {
             )
         ]
     ),
+    "a function called as an op type of any name": graphdef(
+        node("a", "^f é:0"), functions=[function("^f é:0", [], [], {})]
+    ),
     "the same names in two bodies": graphdef(
         node("n", "NoOp"), functions=[function("f", [], [node("n", "NoOp")], {})]
     ),
@@ -50,6 +53,14 @@ BROKEN = {
     "with one that is near": (
         graphdef(node("features", "NoOp"), node("r", "Relu", "featuers:0")),
         "input 'featuers:0' of 'r'; nearest: features",
+    ),
+    "a control character in an op type": (
+        graphdef(node("a", "NoOp"), node("x", "P\rzulaceholder")),
+        "the main graph: the op type of 'x' is 'P\\rzulaceholder'; an op type must",
+    ),
+    "in an op type of a function": (
+        graphdef(functions=[function("f", [], [node("a", "No\x7fOp")], {})]),
+        "function f: the op type of 'a' is 'No\\x7fOp'",
     ),
     "a control input": (graphdef(node("r", "NoOp", "^gone")), "input '^gone' of 'r'"),
     "in a function": (

@@ -16,6 +16,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError
+from tests.pinned import PINNED
 from tests.tf import run_batch
 from tests.tf.tensorflow1 import VARIABLE
 
@@ -67,8 +68,7 @@ class Batch:
     def _start(self, python: str, tag: str) -> subprocess.Popen[str]:
         command = [python, str(Path(run_batch.__file__)), str(self.folder), tag]
         pipe = subprocess.PIPE
-        env = {"TF_ENABLE_ONEDNN_OPTS": "0"}  # nothing else: see conftest
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=PINNED)
 
     def error(self, name: str, runtime: str) -> str:
         """What TensorFlow raised, or nothing. Skips the test where there is no such TensorFlow."""

@@ -230,7 +230,8 @@ def test_a_session_serves_it(several: Path, tmp_path: Path) -> None:
 def test_registering_the_gradients_of_an_export_changes_nothing(
     several: Path, tmp_path: Path
 ) -> None:
-    rules = [{"match": {"name": "tanh"}, "patch": {"override_gradient": {"scale": 3.0}}}]
+    patch = {"override_gradient": {"scale": 3.0}}
+    rules = [{"match": {"name": "tanh"}, "patch": patch, "emit": "function"}]
     report = exported(several, rules, tmp_path / "out", Export(("scope/b", "lambda"), ("z",)))
     assert report["consumer"] == {"session": [], "tape": []}
     once = graphpatch.register_gradients(tmp_path / "out")

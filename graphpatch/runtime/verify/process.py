@@ -21,9 +21,11 @@ from typing import IO, Any
 
 from graphpatch.errors import GraphpatchError
 
-# Kernels that compute the same bits fused or not, no chatter, and the same device everywhere.
+# Kernels that compute the same bits fused or not and wherever a tensor lies in memory (those of
+# oneDNN for AVX-512 and AMX do not), no chatter, and the same device everywhere.
 ENVIRONMENT = {
     "TF_ENABLE_ONEDNN_OPTS": "0",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "CUDA_VISIBLE_DEVICES": "-1",
 }

@@ -16,6 +16,7 @@ def settings() -> dict[str, Any]:
     return {
         "tensorflow": str(tf.__version__),
         "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() in ON,
+        "onednn_max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
         "xla_flags": flags,
         "auto_clustering": bool(tf.config.optimizer.get_jit()) or "auto_jit=" in flags,
         "deterministic_ops": os.environ.get("TF_DETERMINISTIC_OPS", "0"),
