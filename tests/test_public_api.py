@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from typing import Any
 
 import pytest
 
 import graphpatch
 from graphpatch import errors
+from tests.examples import ROOT
 
 SIGNATURES = {
     "apply": "(rules: 'RulesLike', model: 'ModelLike', progress: 'Progress | None' = None,"
@@ -144,6 +146,21 @@ def test_what_a_result_and_a_model_have() -> None:
 @pytest.mark.parametrize("name", sorted(EXPORTED))
 def test_every_exported_name_says_what_it_is(name: str) -> None:
     assert inspect.getdoc(getattr(graphpatch, name))
+
+
+DOCUMENTATION = "\n".join(
+    path.read_text() for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
+)
+
+
+@pytest.mark.parametrize("name", sorted(EXPORTED))
+def test_every_exported_name_is_in_the_documentation(name: str) -> None:
+    assert re.search(rf"\b{name}\b", DOCUMENTATION)
+
+
+@pytest.mark.parametrize("name", sorted(n for n in EXPORTED if n.endswith("Error")))
+def test_every_error_is_told_where_it_is_raised(name: str) -> None:
+    assert re.search(rf"`(graphpatch\.)?{name}`", (ROOT / "docs" / "python.md").read_text())
 
 
 def test_every_error_of_a_user_is_one_class() -> None:

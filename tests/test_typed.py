@@ -16,13 +16,16 @@ SCRIPT = Path(__file__).parent / "typed_script.py"
 
 # What is wrong, and that a type checker sees.
 WRONG = """
-import graphpatch
+import graphpatch.keras
 
 graphpatch.load(3)
 graphpatch.apply(3, "model.pb")
 graphpatch.apply("rules.json", "model.pb").sav("patched.pb")
 graphpatch.diff("a.pb")
 number: int = graphpatch.check("rules.json", "model.pb").ok.document
+graphpatch.clip_gradient([1.0], -0.1)
+graphpatch.keras.GradientFilter(3)
+graphpatch.keras.Surrogate("sign(x)", backwards="x")
 """
 
 
@@ -78,4 +81,4 @@ def test_a_program_that_uses_all_of_it_passes(installed: Path) -> None:
 def test_what_is_wrong_is_seen(installed: Path) -> None:
     done = checked(WRONG, installed)
     told = [line.split(":")[1] for line in done.stdout.splitlines() if ": error:" in line]
-    assert told == ["4", "5", "6", "7", "8"], done.stdout
+    assert told == ["4", "5", "6", "7", "8", "9", "10", "11"], done.stdout

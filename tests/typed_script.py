@@ -8,6 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 import graphpatch
+from graphpatch import tf_keras
+from graphpatch.keras import BackwardAs, GradientFilter, PatchedGraph, Surrogate
 
 RULE: dict[str, Any] = {
     "match": {"op": "Relu"},
@@ -87,6 +89,42 @@ def live(graph: tf.Graph) -> graphpatch.PatchedGraph:
     assert report
     assert parts.at_wrt
     return graphpatch.patch_graph("rules.json", graph, in_place=True)
+
+
+def functions(x: tf.Tensor) -> list[Any]:
+    """Functions on tensors."""
+    relu = graphpatch.override_gradient(tf.nn.relu, "guided_relu")
+    return [
+        graphpatch.clip_gradient(x, -0.1, tf.constant(0.1)),
+        graphpatch.scale_gradient(x, 0.5),
+        graphpatch.reverse_gradient(x, strength=0.3),
+        graphpatch.filter_gradient(x, {"clip_by_norm": 1.0}),
+        graphpatch.filter_gradient(x, lambda dy: -dy),
+        relu(x),
+        graphpatch.straight_through(tf.round, x),
+        graphpatch.surrogate(tf.sign, tf.tanh, x),
+        graphpatch.backward_as(x + 1.0, x),
+    ]
+
+
+def layers(x: tf.Tensor) -> list[Any]:
+    """Keras layers."""
+    reversal = GradientFilter({"reverse": 0.3}, adjustable=True)
+    outputs = [
+        reversal(x),
+        Surrogate("sign(x)", "tanh(x)")(x),
+        BackwardAs()([x, x]),
+        PatchedGraph("model.pb", "x", ["y"], rules=[RULE])(x),
+        tf_keras.GradientFilter("reverse")(x),
+    ]
+    reversal.adjust(strength=1.0)
+    return outputs
+
+
+def training() -> None:
+    """A training graph, its gradients built anew."""
+    model: graphpatch.Model = graphpatch.apply("rules.json", "training.meta").model
+    graphpatch.rebuild_gradients(model, ["loss"]).save("patched.meta")
 
 
 def errors() -> tuple[type[graphpatch.GraphpatchError], ...]:

@@ -172,8 +172,8 @@ def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
     same = checked(model)
     if same is None:
         yield (
-            "whether it is the original cannot be checked: no checksum of it was written down "
-            "(graphpatch 0.1 wrote none), or it was written as text since"
+            "whether it is the original cannot be checked: no checksum of it was written down (by "
+            "graphpatch 0.1, or of a live graph there is none), or it was written as text since"
         )
     elif not same:
         said = (

@@ -23,7 +23,7 @@ SHARED = ("text", "size", "hash")  # what a record says of the file, whichever g
 def checksum_begun(model: Model) -> Callable[[], str]:
     """Begin the checksum of a model that no rule has changed, beside other work."""
     patched = any(origin_node(graph) is not None for graph in model.graphs)
-    return (lambda: "") if patched else checksum.begun(model.source)
+    return (lambda: "") if patched or model.live else checksum.begun(model.source)
 
 
 def write_down(
@@ -70,6 +70,8 @@ def _of_file(model: Model, digest: Callable[[], str]) -> dict[str, Any]:
     for graph in model.graphs:
         if known := origin_of(graph):
             return {key: known[key] for key in SHARED if key in known}
+    if model.live:
+        return {}
     whole = {"text": True} if model.is_text else {"size": len(model.source.data)}
     return {**whole, "hash": digest()}
 

@@ -58,15 +58,18 @@ class Model:
     file: str = ""
     export: Export | None = None  # written as a new TF2 SavedModel, from and to these tensors
     files: Mapping[str, bytes] = field(default_factory=dict)  # written into a SavedModel's folder
+    live: bool = False  # rules go back into its live graph, which TensorFlow writes in its own way
     in_memory: bool = False  # read from no file: `path` is what messages call it
 
     def __repr__(self) -> str:
         return f"<Model: {self.path}, a {self.format} of {self.node_count:,} nodes>"
 
-    def save_in(self, folder: Path) -> Path:
-        """Write the model into a folder, for whoever needs it as a file; where it is then."""
-        suffix = {GRAPH: ".pb", META: ".meta"}.get(self.container, "")
-        path = folder / f"model{'.pbtxt' if self.is_text else suffix}"
+    def file_in(self, folder: Path) -> Path:
+        """Where another process can read the model: its own file, or one written into a folder."""
+        if self.source.descriptor >= 0 and not self.is_text and self.export is None:
+            return Path(self.path)
+        folder.mkdir(exist_ok=True)
+        path = folder / f"model{'' if self.file else '.meta' if self.container is META else '.pb'}"
         self.save(path)
         return path
 

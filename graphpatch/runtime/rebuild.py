@@ -42,12 +42,24 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
         model = graphpatch.apply("rules.json", "training.meta").model
         graphpatch.rebuild_gradients(model).save("patched.meta")
     """
-    tf = _tensorflow()
+    _need_tensorflow()
     model = model_from("model", model)
     if model.container not in {GRAPH, META} or model.export is not None:
         raise PatchError(f"expected a GraphDef or MetaGraphDef to train, found a {model.format}")
     body = model.graphs[0].main
     asked = sections(body, loss)
+    file, live, instead = _rebuilt(model, asked)
+    _merge(file, live, asked, instead)
+    _warn_of_old(file.graph_def.node, asked)
+    message: Any = file.graph_def if model.container is GRAPH else file
+    source = Source(message.SerializeToString(deterministic=True))
+    return replace(model, source=source, graphs=open_graphs(source, model.container, None))
+
+
+def _rebuilt(model: Model, asked: Sequence[Section]) -> tuple[Any, Any, dict[str, str]]:
+    """The MetaGraphDef of the model, that with new gradients beside the old, and which is which."""
+    import tensorflow as tf
+
     try:
         with _control_flow_v1(), tf.Graph().as_default() as graph:
             file = meta_graph(model)
@@ -55,16 +67,12 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
             instead: dict[str, str] = {}
             for section in asked:
                 instead |= _rebuild(graph, section)
-            live = tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
+            live: Any = tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
     except (ValueError, TypeError, LookupError, AssertionError, tf.errors.OpError) as error:
         raise PatchError(
             f"TensorFlow cannot build these gradients anew: {type(error).__name__}: {error}"
         ) from error
-    _merge(file, live, asked, instead)
-    _warn_of_old(file.graph_def.node, asked)
-    message: Any = file.graph_def if model.container is GRAPH else file
-    source = Source(message.SerializeToString(deterministic=True))
-    return replace(model, source=source, graphs=open_graphs(source, model.container, None))
+    return file, live, instead
 
 
 @contextmanager
@@ -97,15 +105,14 @@ def _without_stale_shapes(file: Any, asked: Sequence[Section]) -> Any:
     return meta
 
 
-def _tensorflow() -> Any:
+def _need_tensorflow() -> None:
     try:
-        import tensorflow as tf
+        import tensorflow as tf  # noqa: F401
     except ImportError as error:
         raise PatchError(
             "gradients are built by TensorFlow, which is not installed here: "
             "pip install 'graphpatch[tensorflow]'"
         ) from error
-    return tf
 
 
 def _rebuild(graph: Any, section: Section) -> dict[str, str]:

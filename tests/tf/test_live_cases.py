@@ -5,8 +5,12 @@ Each case is a graph, rules, and the gradients that come of them; closed forms a
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +23,7 @@ tf = pytest.importorskip("tensorflow")
 from tests.tf import live  # noqa: E402
 from tests.tf.consumer import same_bits  # noqa: E402
 from tests.tf.live import CLIP, Rule, filtered, overridden, stopped  # noqa: E402
+from tests.tf.tensorflow1 import VARIABLE  # noqa: E402
 
 tf1 = tf.compat.v1
 
@@ -248,3 +253,51 @@ def test_the_gradient_of_matmul_by_the_user() -> None:
         assert all(map(same_bits, live.gradients(one, "loss:0", ["x:0", "w:0"], feeds), wanted))
         op, other = (g.get_operation_by_name("product") for g in (one, oracle))
         assert op.get_attr("_gradient_op_type") == other.get_attr("_gradient_op_type")
+
+
+CONSUMER = """
+import json
+import sys
+import tensorflow as tf
+
+found = {}
+with open(sys.argv[1]) as cases:
+    asked = json.load(cases)
+for case, (path, feeds, wrt) in asked.items():
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.train.import_meta_graph(path)
+        named = graph.get_tensor_by_name
+        gradients = tf.gradients(named("loss:0"), [named(name) for name in wrt])
+        there = {name: g for name, g in zip(wrt, gradients) if g is not None}
+        with tf.compat.v1.Session() as session:
+            values = session.run(there, feeds)
+        found[case] = {name: value.tolist() for name, value in values.items()}
+print(json.dumps([tf.__version__, found]))
+"""
+
+
+def test_tensorflow_1_differentiates_what_is_patched_live(tmp_path: Path) -> None:
+    """With nothing installed: the exported graphs of all cases, in one process of TF 1.15."""
+    python = os.environ.get(VARIABLE)
+    if not python:
+        pytest.skip(f"{VARIABLE} names no python3.7 that has tensorflow 1.15")
+    asked = {}
+    for place, (name, case) in enumerate(CASES.items()):
+        patched = graphpatch.patch_graph(case.rules, built(case), in_place=False)
+        path = str(tmp_path / f"{place}.meta")
+        # Attrs that 1.15 does not know are left out where they have their default.
+        with patched.graph.as_default():
+            tf1.train.export_meta_graph(path, strip_default_attrs=True)
+        feeds = {key: np.asarray(value).tolist() for key, value in case.feeds.items()}
+        asked[name] = path, feeds, list(case.after)
+    (tmp_path / "cases.json").write_text(json.dumps(asked))
+    command = [python, "-c", CONSUMER, str(tmp_path / "cases.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={})
+    assert done.returncode == 0, done.stderr[-2000:]
+    version, found = json.loads(done.stdout.splitlines()[-1])
+    assert version == "1.15.5"
+    for name, case in CASES.items():
+        wanted = {key: value for key, value in case.after.items() if value is not None}
+        assert set(found[name]) == set(wanted), name
+        for key, value in wanted.items():  # 1 - tanh(x)**2 of 1.15 differs by 3e-6
+            np.testing.assert_allclose(found[name][key], value, rtol=2e-6, atol=1e-5, err_msg=name)

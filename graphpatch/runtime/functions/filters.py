@@ -16,8 +16,8 @@ from graphpatch.runtime.functions.specs import (
     computed,
     reads_outputs,
 )
-from graphpatch.runtime.functions.unconverted import unconverted
 from graphpatch.runtime.functions.values import carrying, fitting, on_values, plain
+from graphpatch.runtime.unconverted import unconverted
 
 # Gradients that give the same whether slices are added up before or after: G(a + b) = G(a) + G(b).
 _ADDITIVE = frozenset({"scale", "reverse", "identity", "straight_through"})

@@ -9,9 +9,9 @@ from typing import Any
 from graphpatch.gradients.formula import Formula
 from graphpatch.runtime.functions.carried import Backward, carried
 from graphpatch.runtime.functions.specs import Spec, by_formula, checked, computed, reads_outputs
-from graphpatch.runtime.functions.unconverted import unconverted
 from graphpatch.runtime.functions.values import as_tensor, carrying, on_values
 from graphpatch.runtime.functions.variables import watching
+from graphpatch.runtime.unconverted import unconverted
 
 
 @unconverted

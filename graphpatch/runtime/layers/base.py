@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
         def __init__(self, **options: Any) -> None: ...
 
+        def __call__(self, inputs: Any, **options: Any) -> Any:
+            """The outputs for a tensor, or for a list or dict of tensors."""
+            ...
+
         def build(self, input_shape: Any) -> None:
             """Make the weights."""
             ...

@@ -16,8 +16,8 @@ from graphpatch.runtime.live.hook import listening
 from graphpatch.runtime.live.in_place import register_all, write
 from graphpatch.runtime.live.made import node_of
 from graphpatch.runtime.live.on_leaving import Made, apply_on_leaving
-from graphpatch.runtime.live.unconverted import unconverted
 from graphpatch.runtime.taken import model_of
+from graphpatch.runtime.unconverted import unconverted
 from graphpatch.step import Step, expected, named
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.application import Result, RulesLike, apply, rules_of
@@ -14,8 +15,8 @@ from graphpatch.runtime.live.counterparts import Counterparts
 from graphpatch.runtime.live.in_place import patched_in_place
 from graphpatch.runtime.live.patched import PatchedGraph
 from graphpatch.runtime.live.refused import NoKeyError
-from graphpatch.runtime.live.unconverted import unconverted
 from graphpatch.runtime.taken import model_of
+from graphpatch.runtime.unconverted import unconverted
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -52,7 +53,7 @@ def patch_graph(
         >>> tf.gradients(patched.tensor(loss), patched.tensor(x))  # doctest: +SKIP
     """
     found = _graph(graph)
-    ready, model = rules_of(rules), model_of(found)
+    ready, model = rules_of(rules), replace(model_of(found), live=True)
     if in_place is False:
         return _rebuilt(ready, model, found, "in_place is False")
     try:

@@ -10,7 +10,6 @@ from typing import Any
 from graphpatch.analysis.soundness.static import Sound, around, as_written, static
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.formats.container import META
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.runtime.parts import several
@@ -71,7 +70,7 @@ def _verified(one: Model, other: Model, options: Options | None) -> Verification
     if counts[0] != counts[1]:
         raise ModelError(f"{one.path} has {counts[0]} graphs, and {other.path} {counts[1]}")
     with tempfile.TemporaryDirectory() as folder:
-        files = [_file(model, Path(folder, name)) for model, name in ((one, "one"), (other, "two"))]
+        files = [one.file_in(Path(folder, "one")), other.file_in(Path(folder, "two"))]
         parts = []
         for left, right in zip(one.graphs, other.graphs, strict=True):
             pair = Subject(one, left, files[0]), Subject(other, right, files[1])
@@ -88,14 +87,3 @@ def _ran(sound: Sound, one: Subject, other: Subject, options: Options | None) ->
     if one.graph.is_object_based != other.graph.is_object_based:
         return Ran(why="one of them is a TF2 SavedModel, with other names for inputs and outputs")
     return compare(one, other, options)
-
-
-def _file(model: Model, folder: Path) -> Path:
-    """Where a process can read the model: its own file, or a copy of what has none."""
-    if model.source.descriptor >= 0 and not model.is_text and model.export is None:
-        return Path(model.path)
-    folder.mkdir()
-    suffix = "" if model.file else ".meta" if model.container is META else ".pb"
-    file = folder / f"model{suffix}"
-    model.save(file)
-    return file

@@ -1,4 +1,4 @@
-"""Our own Python, which AutoGraph must not rewrite when it is called in a tf.function."""
+"""Our own Python, which AutoGraph must not rewrite where it is called in a tf.function."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# What AutoGraph looks for on a function: it calls one that has it, and converts any other.
+MARK = "autograph_info__"
+
 
 def unconverted(function: Function) -> Function:
     """The function, which runs as it is in a tf.function; functions that it is given do not.
 
-    Those are converted as far as the tf.function asks for it: they are the user's.
+    Those are converted as far as the tf.function asks for it: they are the user's. TensorFlow is
+    imported when the function is called, not before.
     """
 
     @functools.wraps(function)
@@ -23,6 +27,7 @@ def unconverted(function: Function) -> Function:
         args = tuple(map(_as_asked, args))
         return tf.autograph.experimental.do_not_convert(function)(*args, **keywords)
 
+    setattr(called, MARK, {})
     return called  # type: ignore[return-value]
 
 
