@@ -19,6 +19,7 @@ from graphpatch.graph.control_flow import ControlFlow, has_control_flow
 from graphpatch.graph.frames import MERGES, is_constant, position
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.pruned import body_pivot, branch_pivots, completed
+from graphpatch.graph.topology import first_producers
 from graphpatch.graph.wire import encoded
 from graphpatch.names import fresh, parse
 
@@ -111,22 +112,18 @@ class _Messages:
     def _first_merge(self, loop: Loop) -> int:
         """The Merge of the first loop variable: no Merge of a cond, as those join branches."""
         switch = Node(self.body, loop.frame.switches[0])
-        producer = self.body.producer(switch.inputs[0])
-        while producer is not None and producer.op not in MERGES and producer.data_inputs:
-            producer = self.body.producer(producer.data_inputs[0])
-        if producer is None or producer.op not in MERGES:
-            raise ModelError(f"{switch} of the v1 loop {loop.frame.name!r} reads no Merge")
-        return producer.index
+        for producer in first_producers(switch):
+            if producer.op in MERGES:
+                return producer.index
+        raise ModelError(f"{switch} of the v1 loop {loop.frame.name!r} reads no Merge")
 
     def _exits(self, loop: Loop) -> list[int]:
         """The Exits, in the order of the loop variables."""
         places = {index: place for place, index in enumerate(loop.frame.switches)}
 
         def place(index: int) -> int:
-            node: Node | None = Node(self.body, index)
-            while node is not None and node.index not in places and node.data_inputs:
-                node = self.body.producer(node.data_inputs[0])
-            return len(places) if node is None else places.get(node.index, len(places))
+            before = (node.index for node in first_producers(Node(self.body, index)))
+            return next((places[one] for one in before if one in places), len(places))
 
         return sorted(loop.frame.exits, key=place)
 
