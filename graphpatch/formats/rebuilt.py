@@ -38,10 +38,10 @@ def with_contexts(graph: Graph) -> tuple[Graph, bytes]:
         return graph, b""
     graph = graph.copy()
     try:
-        messages = _Messages(completed(graph))
+        found = _Messages(completed(graph))
+        return graph, _entry("cond_context", found, Branch) + _entry("while_context", found, Loop)
     except ModelError as error:
         raise ModelError(f"the control-flow contexts cannot be rebuilt: {error}") from error
-    return graph, _entry("cond_context", messages, Branch) + _entry("while_context", messages, Loop)
 
 
 def _entry(key: str, messages: _Messages, kind: type[Context]) -> bytes:
@@ -111,11 +111,11 @@ class _Messages:
 
     def _first_merge(self, loop: Loop) -> int:
         """The Merge of the first loop variable: no Merge of a cond, as those join branches."""
-        switch = Node(self.body, loop.frame.switches[0])
-        for producer in first_producers(switch):
-            if producer.op in MERGES:
-                return producer.index
-        raise ModelError(f"{switch} of the v1 loop {loop.frame.name!r} reads no Merge")
+        for switch in loop.frame.switches[:1]:
+            for producer in first_producers(Node(self.body, switch)):
+                if producer.op in MERGES:
+                    return producer.index
+        raise ModelError(f"the v1 loop {loop.frame.name!r} has no Switch that reads a Merge")
 
     def _exits(self, loop: Loop) -> list[int]:
         """The Exits, in the order of the loop variables."""

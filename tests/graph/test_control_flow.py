@@ -74,6 +74,14 @@ BROKEN: dict[str, tuple[list[NodeDef], str]] = {
         ],
         r"Merge 'y' joins what is there if 'p' is False and what is there if 'q' is True; it must",
     ),
+    "an Enter that reads nothing": (
+        [op("a", "Enter", frame="a")],
+        r"Enter 'a' must read a tensor, and reads none",
+    ),
+    "a loop without a Switch": (
+        [X, *[one for one in loop("a", "x") if one.op not in {"Switch", "Identity"}]],
+        r"the v1 loop 'a/context' has no Switch that reads a Merge",
+    ),
     "a Switch without a predicate": (
         [X, op("s", "Switch", "x"), op("y", "Relu", "s:1")],
         r"Switch 's' must read two tensors, and reads 1",
