@@ -15,6 +15,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.branches import Branch, Context, Loop
 from graphpatch.graph.control_flow import ControlFlow
 from graphpatch.graph.frames import ENTERS, EXITS, MERGES, is_constant
+from graphpatch.graph.topology import first_producers
 from graphpatch.names import parse
 
 
@@ -57,15 +58,14 @@ def spelled(text: str) -> str:
 
 def origin(found: ControlFlow, text: str) -> str:
     """The tensor outside that is brought into contexts, perhaps through several, as this one."""
-    while True:
-        node = found.body.producer(text)
-        if node is None or not node.data_inputs:
-            return spelled(text)
+    for node in first_producers(found.body.producer(text)):
         entered = node.op in ENTERS and is_constant(node)
         guard = found.guards.get(node.index)
-        if not entered and (guard is None or guard.number != parse(text).index):
-            return spelled(text)
+        passed = entered or (guard is not None and guard.number == parse(text).index)
+        if not passed or not node.data_inputs:
+            break
         text = node.data_inputs[0]
+    return spelled(text)
 
 
 def _knows(known: dict[Context, Known], context: Context | None, tensors: Iterable[str]) -> None:

@@ -19,6 +19,7 @@ from graphpatch.graph.control_flow import ControlFlow, has_control_flow
 from graphpatch.graph.frames import MERGES, is_constant, position
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.pruned import body_pivot, branch_pivots, completed
+from graphpatch.graph.topology import first_producers
 from graphpatch.graph.wire import encoded
 from graphpatch.names import fresh, parse
 
@@ -37,10 +38,10 @@ def with_contexts(graph: Graph) -> tuple[Graph, bytes]:
         return graph, b""
     graph = graph.copy()
     try:
-        messages = _Messages(completed(graph))
+        found = _Messages(completed(graph))
+        return graph, _entry("cond_context", found, Branch) + _entry("while_context", found, Loop)
     except ModelError as error:
         raise ModelError(f"the control-flow contexts cannot be rebuilt: {error}") from error
-    return graph, _entry("cond_context", messages, Branch) + _entry("while_context", messages, Loop)
 
 
 def _entry(key: str, messages: _Messages, kind: type[Context]) -> bytes:
@@ -110,23 +111,19 @@ class _Messages:
 
     def _first_merge(self, loop: Loop) -> int:
         """The Merge of the first loop variable: no Merge of a cond, as those join branches."""
-        switch = Node(self.body, loop.frame.switches[0])
-        producer = self.body.producer(switch.inputs[0])
-        while producer is not None and producer.op not in MERGES and producer.data_inputs:
-            producer = self.body.producer(producer.data_inputs[0])
-        if producer is None or producer.op not in MERGES:
-            raise ModelError(f"{switch} of the v1 loop {loop.frame.name!r} reads no Merge")
-        return producer.index
+        for switch in loop.frame.switches[:1]:
+            for producer in first_producers(Node(self.body, switch)):
+                if producer.op in MERGES:
+                    return producer.index
+        raise ModelError(f"the v1 loop {loop.frame.name!r} has no Switch that reads a Merge")
 
     def _exits(self, loop: Loop) -> list[int]:
         """The Exits, in the order of the loop variables."""
         places = {index: place for place, index in enumerate(loop.frame.switches)}
 
         def place(index: int) -> int:
-            node: Node | None = Node(self.body, index)
-            while node is not None and node.index not in places and node.data_inputs:
-                node = self.body.producer(node.data_inputs[0])
-            return len(places) if node is None else places.get(node.index, len(places))
+            before = (node.index for node in first_producers(Node(self.body, index)))
+            return next((places[one] for one in before if one in places), len(places))
 
         return sorted(loop.frame.exits, key=place)
 

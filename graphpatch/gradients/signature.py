@@ -44,11 +44,19 @@ class Signature:
         same_shape: bool = False,
         scalars: Collection[str] = (),
     ) -> Signature:
-        """The signature. Raises ValueError for arguments not named x0, y0 and so on."""
+        """The signature.
+
+        Raises ValueError for arguments not named x0, y0 and so on, FormulaError for an unknown
+        dtype.
+        """
         for kind, arguments in (("x", inputs), ("y", outputs)):
             for name, dtype in arguments:
-                if not _NUMBERED[kind].fullmatch(name) or dtype not in DTYPE_NUMBERS:
-                    raise ValueError(f"({name!r}, {dtype!r}) is not ({kind}0, a dtype's name)")
+                if not _NUMBERED[kind].fullmatch(name):
+                    raise ValueError(f"an argument is called {kind}0, {kind}1, ..., not {name!r}")
+                if dtype not in DTYPE_NUMBERS:
+                    raise FormulaError(
+                        f"the dtype of {name} is not known ({dtype!r}): an attr must name it"
+                    )
         return cls(tuple(inputs), tuple(outputs), attrs or {}, same_shape, frozenset(scalars))
 
     @property

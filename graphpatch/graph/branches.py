@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.frames import Frame
+from graphpatch.graph.topology import first_producers
 
 
 @dataclass(eq=False)
@@ -148,10 +149,10 @@ def _alike(body: Body, one: Context, other: Context) -> bool:
 
 def decider(body: Body, tensor: str) -> str:
     """The tensor that a predicate is, Identities left out."""
-    producer = body.producer(tensor)
-    while producer is not None and producer.op == "Identity" and producer.data_inputs:
+    for producer in first_producers(body.producer(tensor)):
+        if producer.op != "Identity" or not producer.data_inputs:
+            break
         tensor = producer.data_inputs[0]
-        producer = body.producer(tensor)
     return tensor.removesuffix(":0")
 
 

@@ -137,7 +137,10 @@ def _of_merge(found: ControlFlow, index: int, start: Context | None) -> Context 
 
 def _of_switch(found: ControlFlow, index: int, around: Context | None) -> Context | None:
     body = found.body
-    data, pred = (text for text in body.heads.inputs[index][:2])
+    node = Node(body, index)
+    if len(node.data_inputs) != 2:
+        raise ModelError(f"{node} must read two tensors, and reads {len(node.data_inputs)}")
+    data, pred = node.data_inputs
     taken = {parse(text).index for text in _read(body, index)}
     alike = parse(data) == parse(pred)
     if alike or (len(taken) > 1 and decider(body, data) == decider(body, pred)):

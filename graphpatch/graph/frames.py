@@ -101,6 +101,8 @@ def _frame_name(enter: Node) -> str:
     value = enter.attr("frame_name")
     if value is None or not value.s:
         raise ModelError(f"{enter} names no frame (attr frame_name): nothing tells its loop")
+    if not enter.data_inputs:
+        raise ModelError(f"{enter} must read a tensor, and reads none")
     return str(value.s, errors="backslashreplace")
 
 

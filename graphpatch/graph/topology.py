@@ -11,6 +11,15 @@ from graphpatch.names import TensorName
 from graphpatch.opdefs import FlatArg
 
 
+def first_producers(node: Node | None) -> Iterator[Node]:
+    """An op, the op that its first data input comes from, and so on; on a circle, each op once."""
+    seen: set[int] = set()
+    while node is not None and node.index not in seen:
+        yield node
+        seen.add(node.index)
+        node = node.body.producer(node.data_inputs[0]) if node.data_inputs else None
+
+
 def tensor_named(body: Body, text: str) -> TensorName | None:
     """The tensor that a user means by `op`, `op:1` or, in a function, `op:arg:0`; None if none.
 

@@ -133,9 +133,10 @@ def is_linear(node: Node, marks: bytearray, ends: Ends) -> bool:
 
 
 def _is_constant(node: Node | None) -> bool:
-    while node is not None and node.op in {"Identity", "Enter"} and node.data_inputs:
-        node = node.body.producer(node.data_inputs[0])
-    return node is not None and node.op == "Const"
+    found = (
+        one.op for one in topology.first_producers(node) if one.op not in {"Identity", "Enter"}
+    )
+    return next(found, "") == "Const"
 
 
 def notes(way: Way, ends: Ends, found: Left, is_named: bool) -> Iterator[str]:

@@ -48,8 +48,8 @@ def _functions(gradient: Named | Written | Python, group: Group, editor: Editor)
 
 def _checked(gradient: Named | Written, group: Group) -> Signature:
     """The group as formulas see it; PatchError where this formula does not suit it."""
-    signature = _signature(group)
     try:
+        signature = _signature(group)
         check(gradient.formula, signature)
     except (FormulaError, ValueError) as error:
         text = f"the match that ends in {group.last}: {error}; {group.reading()}"

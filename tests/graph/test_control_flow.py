@@ -74,6 +74,18 @@ BROKEN: dict[str, tuple[list[NodeDef], str]] = {
         ],
         r"Merge 'y' joins what is there if 'p' is False and what is there if 'q' is True; it must",
     ),
+    "an Enter that reads nothing": (
+        [op("a", "Enter", frame="a")],
+        r"Enter 'a' must read a tensor, and reads none",
+    ),
+    "a loop without a Switch": (
+        [X, *[one for one in loop("a", "x") if one.op not in {"Switch", "Identity"}]],
+        r"the v1 loop 'a/context' has no Switch that reads a Merge",
+    ),
+    "a Switch without a predicate": (
+        [X, op("s", "Switch", "x"), op("y", "Relu", "s:1")],
+        r"Switch 's' must read two tensors, and reads 1",
+    ),
     "a circle": (
         [
             *(X, op("a", "Enter", "x", frame="a"), op("m", "Merge", "a", "i")),
@@ -89,6 +101,13 @@ def test_what_cannot_be_rebuilt_is_told(case: str) -> None:
     nodes, message = BROKEN[case]
     with pytest.raises(ModelError, match=f"contexts cannot be rebuilt: .*{message}"):
         with_contexts(opened(graphdef(*nodes)))
+
+
+def test_a_predicate_on_a_circle_has_an_end() -> None:
+    switched = (op("s", "Switch", "x", "p"), op("y", "Relu", "s"), op("z", "Relu", "s:1"))
+    circle = (op("p", "Identity", "q"), op("q", "Identity", "p"))
+    found = control_flow(opened(graphdef(X, *circle, *switched)).main)
+    assert [cond.pred for cond in found.shared.values()] == ["p"]
 
 
 def test_loops_that_share_a_frame_are_told() -> None:

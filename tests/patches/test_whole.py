@@ -58,6 +58,13 @@ def test_the_ops_stay_and_the_last_gets_out_of_the_way(tmp_path: Path) -> None:
     assert entry["matches"][1]["captures"] == {"sigmoid": "s", "mul": "m"}
 
 
+def test_a_match_without_a_dtype_is_told(tmp_path: Path) -> None:
+    mul = node("m", "Mul", "s", "x")
+    mul.attr["T"].placeholder = "T"
+    with pytest.raises(PatchError, match=r"ends in .*: the dtype of x0 is not known"):
+        patched(tmp_path, X, ONE[1], mul, node("y", "Relu", "m"), pattern="Mul -> Relu")
+
+
 def test_what_gets_no_gradient_is_read_behind_a_stop(tmp_path: Path) -> None:
     pattern = "a:_ -> m:0; b:_ -> m:1; m:Sub -> t:Tanh"
     nodes = (X, node("w", "Placeholder"), node("m", "Sub", "w", "x"), node("t", "Tanh", "m"))

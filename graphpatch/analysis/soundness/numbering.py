@@ -17,6 +17,7 @@ from graphpatch.graph.calls import called
 from graphpatch.graph.frames import NEXTS
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.nodedef import attr_spans
+from graphpatch.graph.topology import first_producers
 from graphpatch.graph.wire import piece_bytes
 
 Value = tuple[int, int]  # the number of an op, and which of its outputs
@@ -180,9 +181,8 @@ def function_of(node: Node) -> str:
 
 def is_true(body: Body, text: str) -> bool:
     """Whether a tensor is true throughout, whatever the graph is fed."""
-    node = body.producer(text)
-    while node is not None and node.op in (*GIVE_ON, "Enter") and node.data_inputs:
-        node = body.producer(node.data_inputs[0])
+    behind = first_producers(body.producer(text))
+    node = next((one for one in behind if one.op not in (*GIVE_ON, "Enter")), None)
     if node is None:
         return False
     if node.op == "OnesLike":
