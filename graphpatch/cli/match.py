@@ -79,17 +79,17 @@ def _save(path: str, document: dict[str, Any], inputs: tuple[str, ...]) -> None:
 def _text(matched: Matched) -> list[str]:
     count = len(matched.matches)
     title = [f"{matched.rule or 'matched'}: {count} op{'' if count == 1 else 's'}"]
-    lines = [f"  {_match(one)}" for one in matched.matches]
+    lines = [f"  {line}" for one in matched.matches for line in _match(one)]
     lines += [f"  note: {text}" for text in matched.left_out]
     lines += [f"  error: {matched.error}"] if matched.error else []
     lines += matched.misses.split("\n") if matched.misses else []
     return title + lines
 
 
-def _match(one: dict[str, Any]) -> str:
+def _match(one: dict[str, Any]) -> list[str]:
     place = "" if one["body"] == "main" else f"  in function {one['body']}"
     told = [f"{name} is {op}" for name, op in one.get("captures", {}).items()]
     text = f"{one['type']} {one['op']}{place}" + (f"  ({', '.join(told)})" if told else "")
-    if one.get("inputs"):
-        text += f"\n    {reading(list(one['inputs'].values()), one['tensors'])}"
-    return text
+    if not one.get("inputs"):
+        return [text]
+    return [text, f"  {reading(list(one['inputs'].values()), one['tensors'])}"]

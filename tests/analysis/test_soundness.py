@@ -136,8 +136,9 @@ def test_forged_provenance_hides_nothing(tmp_path: Path) -> None:
         nodes["r"].attr[KEY].list.s.append(told.encode())
 
     forged = patched(path, [{**RULES[0], "expect": {"min": 0}, "match": {"op": "No"}}], forge)
-    [failure] = failures(path, forged)
-    assert failure.endswith("computes something else than in the original: op type: Relu -> Elu")
+    found = failures(path, forged)
+    says = "computes something else than in the original: op type: Relu -> Elu"
+    assert any(failure.endswith(says) for failure in found), found
 
 
 def test_gradients_that_an_optimiser_took_out_are_named(tmp_path: Path) -> None:

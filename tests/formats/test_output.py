@@ -15,13 +15,16 @@ import pytest
 from graphpatch.errors import OutputError
 from graphpatch.formats import exchange, output
 from graphpatch.formats.output import BUFFER, KERNEL, write_file, write_folder, write_pieces
+from graphpatch.graph import wire
 from graphpatch.graph.wire import Piece, Source, Span, map_file
 
 DATA = os.urandom(3 * KERNEL + 17)
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """A file that is mapped, as large ones are."""
+    monkeypatch.setattr(wire, "SMALL", 0)
     path = tmp_path / "source"
     path.write_bytes(DATA)
     return map_file(path)
