@@ -44,7 +44,8 @@ def one(model: graphpatch.Model) -> Diagnosis:
 
 
 def test_a_tape_drops_what_a_function_carries(tmp_path: Path) -> None:
-    model = patched(tmp_path, [TANH], node("a", "Tanh", "x"), node("y", "Tanh", "a"))
+    rule = {**TANH, "emit": "function"}
+    model = patched(tmp_path, [rule], node("a", "Tanh", "x"), node("y", "Tanh", "a"))
     found = one(model)
     assert (found.verdict, found.tape) == ("flows", "error")
     [finding] = found.findings
