@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
