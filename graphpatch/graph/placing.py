@@ -32,6 +32,15 @@ def append(body: Body, name: str, op: str, inputs: tuple[str, ...]) -> Node:
     return Node(body, index)
 
 
+def rename(body: Body, index: int, name: str) -> None:
+    """Let an op have another name; who reads the old one reads what takes it."""
+    was = body.heads.names[index]
+    body.heads.names[index] = name
+    body.by_name[name] = body.by_name.pop(was)
+    if index not in body.root:
+        body.renamed.setdefault(index, was)
+
+
 def place(new: Node, beside: int, before: bool) -> None:
     """Write a new op next to another, behind what it reads: files stay in topological order."""
     body = new.body
