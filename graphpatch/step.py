@@ -18,7 +18,7 @@ from graphpatch.match.select import Found, find
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import AlikePatch, JointPatch, NotedPatch, WholePatch
 from graphpatch.patches.alike import Alike
-from graphpatch.patches.flow import refuse_malformed
+from graphpatch.patches.flow import refuse_all_malformed
 from graphpatch.patches.group import grouped
 from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.order import refuse_ambiguous
@@ -56,9 +56,9 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
         found = [(graph, find(graph, rule.match, rule.on)) for graph in graphs]
         expected(rule, graphs, sum(one.count for _, one in found))
         nodes = [node for _, one in found for node in one.nodes]
-        for node in nodes:
-            refuse_malformed(node)
-            if not isinstance(rule.patch, JointPatch):
+        refuse_all_malformed(nodes)
+        if not isinstance(rule.patch, JointPatch):
+            for node in nodes:
                 refuse_shadowed(node)
         for _, one in found:
             refuse_hidden(one.nodes)

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from graphpatch.graph.alike import MARK, RAW_MARK, Form, UnlikeError
+from graphpatch.graph.alike import MARK, MOST, RAW_MARK, VARYING, Form, UnlikeError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.placing import append, rename
+from graphpatch.graph.nodedef import Payload
+from graphpatch.graph.placing import append_all, rename
 from graphpatch.graph.wire import piece_bytes
 
-
-class Left(NamedTuple):
-    """A node that an edit leaves: formats, to be filled with what the op has of its own."""
-
-    name: str
-    op: str
-    inputs: tuple[str, ...]
-    payload: bytes
+PLACES = tuple(map(str, range(MOST + len(VARYING))))
+RAW = tuple(place.encode() for place in PLACES)
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What an edit does to an op of a form.
+    """What an edit does to an op of a form: formats, to be filled with what is the op's own.
 
-    `left` has the op, then the nodes that were added; `is_touched`: the op itself was edited.
-    `order` is that in which they are written, by their places in `left`. `notes` and `idle` are
-    what the editor reports of one op.
+    `names` and `payloads` are of the op, which it may have touched or not, then of the nodes that
+    it added; `ops` and `inputs` of these alone. Names and inputs are told by their places in
+    `texts`. `order` is that in which the nodes are written, by their places in `names`. `notes` and
+    `idle` are what the editor reports of one op.
     """
 
-    left: tuple[Left, ...]
+    texts: tuple[str, ...]
+    names: tuple[int, ...]
+    ops: tuple[str, ...]
+    inputs: tuple[tuple[int, ...], ...]
+    payloads: tuple[bytes, ...]
     is_touched: bool
     order: tuple[int, ...]
     notes: tuple[str, ...]
@@ -46,27 +45,31 @@ class Template:
         values: Mapping[int, bytes],
     ) -> bool:
         """Edit an op of the form so; False, and nothing done, where a name is taken."""
-        texts = {str(place): text for place, text in enumerate(own)}
-        data = {b"%d" % place: text.encode() for place, text in enumerate(own)}
+        named = dict(zip(PLACES, own, strict=False))
+        texts = [text % named for text in self.texts]
+        new = [texts[place] for place in self.names]
+        known, name = body.by_name, own[0]
+        for one in new:
+            if one in known and one != name:
+                return False
+        raw = {key: named[place].encode() for key, place in zip(RAW, named, strict=False)}
         for place, value in values.items():
-            data[b"%d" % place] = value
-        fresh = [one.name % texts for one in self.left]
-        if any(name in body.by_name for name in fresh if name != own[0]):
-            return False
-        if fresh[0] != own[0]:
-            rename(body, index, fresh[0])
+            raw[RAW[place]] = value
+        if new[0] != name:
+            rename(body, index, new[0])
+        payloads: list[Payload] = [[payload % raw] for payload in self.payloads]
         if self.is_touched:
-            body.edited[index] = [self.left[0].payload % data]
-        added = [index]
-        for one, name in zip(self.left[1:], fresh[1:], strict=True):
-            node = append(body, name, one.op, tuple([text % texts for text in one.inputs]))
-            body.edited[node.index] = [one.payload % data]
-            body.root[node.index] = index
-            added.append(node.index)
+            body.edited[index] = payloads[0]
+        inputs = [tuple([texts[place] for place in read]) for read in self.inputs]
+        first = append_all(body, new[1:], self.ops, inputs)
+        for at in range(first, first + len(inputs)):
+            body.edited[at] = payloads[at - first + 1]
+            body.root[at] = index
         if self.order:
-            body.placed[index] = [added[place] for place in self.order]
-        editor.notes.update(dict.fromkeys([text % texts for text in self.notes]))
-        editor.idle.extend([text % texts for text in self.idle])
+            body.placed[index] = [first + at - 1 if at else index for at in self.order]
+        if self.notes or self.idle:
+            editor.notes.update(dict.fromkeys([text % named for text in self.notes]))
+            editor.idle.extend([text % named for text in self.idle])
         return True
 
 
@@ -81,24 +84,33 @@ def record(
     before = node.body.payload(0)
     mine = Editor(editor.graph, editor.author, form.name, known=editor.known)
     edit(node, mine)
-    left = node.body
-    if left.heads.inputs[0] != form.inputs or left.heads.ops[0] != form.op:
+    if node.inputs != form.inputs or node.op != form.op:
         raise UnlikeError
-    fill = _Formats(tuple(form.stand_ins()))
-    nodes = [
-        Left(
-            fill.text(left.heads.names[place]),
-            left.heads.ops[place],
-            tuple(map(fill.text, left.heads.inputs[place])),
-            fill.data(b"".join(map(piece_bytes, left.payload(place)))),
-        )
-        for place in range(len(left))
-    ]
-    notes, idle = (tuple(map(fill.text, found)) for found in (mine.notes, mine.idle))
     for name in ("carriers", "session", "tape"):
         getattr(editor, name).update(getattr(mine, name))
-    is_touched = left.payload(0) is not before
-    return Template(tuple(nodes), is_touched, tuple(left.placed.get(0, ())), notes, idle)
+    return _template(form, node.body, node.body.payload(0) is not before, mine)
+
+
+def _template(form: Form, left: Body, is_touched: bool, editor: Editor) -> Template:
+    """The body that an edit left of the op that stands for a form, as a template."""
+    fill, heads = _Formats(tuple(form.stand_ins())), left.heads
+    texts: dict[str, int] = {}
+
+    def place(text: str) -> int:
+        return texts.setdefault(fill.text(text), len(texts))
+
+    every = range(len(left))
+    return Template(
+        names=tuple(place(heads.names[at]) for at in every),
+        ops=tuple(heads.ops[1:]),
+        inputs=tuple(tuple(map(place, read)) for read in heads.inputs[1:]),
+        payloads=tuple(fill.data(b"".join(map(piece_bytes, left.payload(at)))) for at in every),
+        is_touched=is_touched,
+        order=tuple(left.placed.get(0, ())),
+        notes=tuple(map(fill.text, editor.notes)),
+        idle=tuple(map(fill.text, editor.idle)),
+        texts=tuple(texts),
+    )
 
 
 @dataclass(frozen=True, slots=True)
