@@ -80,6 +80,18 @@ class Body:
         return dict(found)
 
     @cached_property
+    def marks(self) -> bytearray:
+        """Which nodes of the file may carry provenance: 1 for each that may."""
+        marks = bytearray(len(self))
+        for some in self.heads.marked:
+            marks[some.start : some.stop] = b"\1" * len(some)
+        return marks
+
+    def may_be_signed(self, index: int) -> bool:
+        """Whether a node may carry provenance; quick, and wrong only where it says yes."""
+        return index in self.edited or (index < len(self.marks) and bool(self.marks[index]))
+
+    @cached_property
     def readers(self) -> dict[str, list[tuple[int, int]]]:
         """Who reads an op, data or control: (index, slot in NodeDef.input) of each use."""
         found: dict[str, list[tuple[int, int]]] = defaultdict(list)
