@@ -18,7 +18,21 @@ from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
-from graphpatch.match.spec import WHOLE, Between, Link, Match, Near, OneOf, Pattern, Texts, texts
+from graphpatch.match.spec import (
+    WHOLE,
+    Between,
+    Inside,
+    Link,
+    Match,
+    Near,
+    Nth,
+    OneOf,
+    Pattern,
+    Shape,
+    Texts,
+    Walk,
+    texts,
+)
 from graphpatch.patches import KINDS, Patch, WholePatch
 
 DEEPEST = 120  # levels of JSON; each match in another one is at least one
@@ -272,7 +286,8 @@ def _keys_at(last: str) -> list[str]:
     structs: dict[str, type[Any]] = {
         "rules": RuleSpec, "patch": PatchSpec, "expect": Expect, "attr": OneOf,
         "at the top": RulesFile, "pattern": Pattern, "edges": Link, "between": Between,
-        "value": Near,
+        "value": Near, "shape": Shape, "inside": Inside, "nth": Nth, "upstream_of": Walk,
+        "downstream_of": Walk,
     }  # fmt: skip
     for key, kind in KINDS.items():
         for one in (kind.value, *get_args(kind.value)):

@@ -183,7 +183,9 @@ class _Parser:
             tolerance = _number(self.expect_kind("number", about, "a tolerance"))
             if tolerance < 0:
                 raise self.fault(about, "a tolerance is 0 or more")
-            self.nodes[found.name] = Match(op="Const", value=Near(value, float(tolerance)))
+            self.nodes[found.name] = Match(
+                op="Const", value=Near(near=value, tolerance=float(tolerance))
+            )
         else:
             self.nodes[found.name] = Match(op="Const", value=value)
 
