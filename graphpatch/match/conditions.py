@@ -107,7 +107,7 @@ def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
 
     def prepared(body: Body) -> Test:
         every = (one for form in found for one in matches(body, form, conditions))
-        last = {index for one in every for index in one.of([one.pattern.last])}
+        last = {one.last for one in every}
         return lambda node: node.index in last
 
     return prepared

@@ -114,7 +114,7 @@ def _patterns(body: Body, match: Match, on: Sequence[str]) -> tuple[list[Kept], 
     found = []
     for form in forms(match.pattern or ()):
         for binding in matches(body, form, conditions):
-            wanted = binding.of([binding.pattern.last] if whole or not on else on)
+            wanted = (binding.last,) if whole or not on else binding.of(on)
             if all(meant(Node(body, index)) for index in wanted):
                 found.append(binding)
     kept, dropped = resolve(found, on)
@@ -125,7 +125,7 @@ def _numbered(body: Body, kept: list[Kept], wanted: Any) -> list[Kept]:
     """Those of the matches that `nth` means, counted by their last ops, in the file's order."""
     by_last: dict[int, list[Kept]] = {}
     for one in kept:
-        by_last.setdefault(one.binding.captures[one.binding.pattern.last].index, []).append(one)
+        by_last.setdefault(one.binding.last, []).append(one)
     order = ordered(wanted)(body, by_last)
     meant = chosen(wanted)([one for index in order for one in by_last[index]])
     return [one for one in kept if any(one is other for other in meant)]
