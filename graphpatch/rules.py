@@ -229,10 +229,7 @@ def _on(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     on = texts(given)
     check_on(spec.match, on)
     if WHOLE in on and not isinstance(patch, WholePatch):
-        raise RulesError(
-            f'patch.on: "{WHOLE}", a match as one op, goes with override_gradient and '
-            f"surrogate_gradient"
-        )
+        raise RulesError(f'patch.on: "{WHOLE}", a match as one op, does not go with backward_as')
     return on
 
 

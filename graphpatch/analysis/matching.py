@@ -13,7 +13,7 @@ from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.misses import explain
 from graphpatch.match.select import find
-from graphpatch.match.spec import Match
+from graphpatch.match.spec import WHOLE, Match
 from graphpatch.rules import Rule
 from graphpatch.step import entries, left_out, matched, patch, take
 
@@ -114,7 +114,7 @@ def _described(
     found = [find(graph, match, on) for graph in graphs]
     tags = [graph.label if len(graphs) > 1 else None for graph in graphs]
     tagged = list(zip(found, tags, strict=True))
-    listed = [one for some, tag in tagged for one in entries(some, tag)]
+    listed = [one for some, tag in tagged for one in entries(some, tag, whole=on == (WHOLE,))]
     return Matched(
         rule,
         listed,

@@ -30,6 +30,11 @@ class Kept:
     nodes: tuple[Node, ...]
     orders: tuple[Order, ...] = ()
 
+    @property
+    def last(self) -> Node:
+        """The op that gives the result."""
+        return Node(self.binding.body, self.binding.last)
+
 
 def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept], list[Dropped]]:
     """Which of the matches in one body count, so that every op is patched once.
