@@ -12,6 +12,7 @@ from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_m
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
+from graphpatch.match.forms import notes
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import Found, find
 from graphpatch.match.spec import WHOLE
@@ -99,6 +100,8 @@ def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
     else:
         for node in found.nodes:
             patch_node(rule, node, editor, step)
+    for text in notes(rule.match.pattern):
+        step.notes[f"rule {rule.author.rule!r}: {text}"] = None
     step.notes.update(dict.fromkeys(dropped))
     step.notes.update(dict.fromkeys(idle_notes(rule, editor.idle)))
     _note(step, editor)

@@ -11,6 +11,7 @@ from graphpatch.application import check_all
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
+from graphpatch.match.forms import notes
 from graphpatch.match.misses import explain
 from graphpatch.match.select import find
 from graphpatch.match.spec import WHOLE, Match
@@ -25,7 +26,7 @@ class Matched:
     `matches` are as `apply --json` lists them, `left_out` says which matches don't count, and
     `error` what `apply` would say. `misses` is why, and where it came near: where it was asked
     for, or nothing matched. `places` has each match with what goes in and comes out, where that
-    was asked for.
+    was asked for, `notes` what a pattern may not mean as it was written.
     """
 
     rule: str
@@ -34,11 +35,13 @@ class Matched:
     error: str
     misses: str
     places: tuple[Place, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """What `match --json` prints of a rule."""
         near = self.misses.split("\n") if self.misses else []
         found = {"name": self.rule, "matches": self.matches, "left_out": self.left_out}
+        found |= {"notes": list(self.notes)} if self.notes else {}
         return {**found, "near": near, "error": self.error or None}
 
 
@@ -124,4 +127,5 @@ def _described(
         tuple(one for some, tag in tagged for one in places(some, tag or ""))
         if with_places
         else (),
+        tuple(notes(match.pattern)),
     )

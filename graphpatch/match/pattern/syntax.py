@@ -38,6 +38,13 @@ from graphpatch.tokens import Token
 
 def parse(text: str) -> Pattern:
     """The pattern that a text means. Raises PatternError, which points at the column."""
+    parser = _parsed(text)
+    pattern = parser.built()
+    check(pattern, InText(text, parser.columns, parser.edge_columns))
+    return pattern
+
+
+def _parsed(text: str) -> _Parser:
     tokens = tokenize(text)
     captures = {
         first.text
@@ -45,9 +52,14 @@ def parse(text: str) -> Pattern:
         if first.kind == after.kind == "word" and colon.text == ":"
     }
     parser = _Parser(text, tokens, captures)
-    pattern = parser.pattern()
-    check(pattern, InText(text, parser.columns, parser.edge_columns))
-    return pattern
+    parser.read()
+    return parser
+
+
+def repeated(text: str) -> list[str]:
+    """The op types that a pattern writes in several chains without a name: each time another op."""
+    parser = _parsed(text)
+    return [op for op, chains in parser.unnamed.items() if len(chains) > 1 and op != "*"]
 
 
 @dataclass(slots=True)
@@ -73,8 +85,12 @@ class _Parser:
     edges: list[Edge] = field(default_factory=list)
     columns: dict[str, int] = field(default_factory=dict)
     edge_columns: list[dict[Part, int]] = field(default_factory=list)
+    chains: int = 0
+    unnamed: dict[str, set[int]] = field(
+        default_factory=dict
+    )  # op types, and the chains they are in
 
-    def pattern(self) -> Pattern:
+    def read(self) -> None:
         """All chains."""
         while self.peek().kind != "end":
             self.chain()
@@ -82,6 +98,9 @@ class _Parser:
                 raise self.fault(self.peek(), "a pattern has no ','; chains are separated by ;")
             if self.peek().kind != "end":
                 self.expect(";", "a link, ; or the end")
+
+    def built(self) -> Pattern:
+        """The pattern that was read."""
         return Pattern(
             nodes=self.nodes,
             edges=tuple(self.edges),
@@ -91,6 +110,7 @@ class _Parser:
         )
 
     def chain(self) -> None:
+        self.chains += 1
         before = self.node()
         if before.input is not None:
             raise self.fault(before.input, "no link enters here; an input slot stands behind ->")
@@ -141,6 +161,7 @@ class _Parser:
         self.refuse_unknown(word)
         taken = self.captures | self.nodes.keys() | set(self.tensors)
         name = names.fresh(word.text, taken)
+        self.unnamed.setdefault(word.text, set()).add(self.chains)
         self.define(name, word)
         return name
 
