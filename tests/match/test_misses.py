@@ -70,6 +70,7 @@ SAID: dict[str, tuple[Any, list[str]]] = {
             "attr: 7 of them",
             "dtype: 0 of them",
             "near: Relu 'relu': it has another name; dtype is float32",
+            "near: Relu 'relu' in function f: it has another name; dtype is float32",
         ],
     ),
     "attrs": (
@@ -78,7 +79,7 @@ SAID: dict[str, tuple[Any, list[str]]] = {
             "looked at 11 ops",
             "op 'Mul': 1 of them",
             "attr: 0 of them",
-            "near: Mul 'mul': T is 'float32'",
+            "near: Mul 'Multiply': T is 'float32'",
         ],
     ),
     "a value": (
@@ -87,14 +88,16 @@ SAID: dict[str, tuple[Any, list[str]]] = {
             "looked at 11 ops",
             "op 'Const': 1 of them",
             "value: 0 of them",
-            "near: Const 'half': value is 0.5",
+            "near: Const 'w': value is [2.369428e-38]",
         ],
     ),
     "inputs": (
         {"op": "Relu", "body": "main", "inputs": {"0": {"op": "Conv2D"}}},
         [
             "looked at 11 ops",
-            "body 'main': 0 of them",
+            "body 'main': 10 of them",
+            "op 'Relu': 2 of them",
+            "inputs: 0 of them",
             "near: Relu 'relu': input 0 is Placeholder 'x'",
         ],
     ),

@@ -86,9 +86,7 @@ class _Parser:
     columns: dict[str, int] = field(default_factory=dict)
     edge_columns: list[dict[Part, int]] = field(default_factory=list)
     chains: int = 0
-    unnamed: dict[str, set[int]] = field(
-        default_factory=dict
-    )  # op types, and the chains they are in
+    unnamed: dict[str, set[int]] = field(default_factory=dict)  # the chains of an op type
 
     def read(self) -> None:
         """All chains."""
