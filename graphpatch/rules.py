@@ -18,7 +18,8 @@ from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
-from graphpatch.match.spec import WHOLE, Between, Link, Match, Near, OneOf, Pattern, Texts, texts
+from graphpatch.match.expected import OBJECTS, WRITTEN
+from graphpatch.match.spec import WHOLE, Match, Texts, texts
 from graphpatch.patches import KINDS, Patch, WholePatch
 
 DEEPEST = 120  # levels of JSON; each match in another one is at least one
@@ -215,10 +216,7 @@ def _on(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     on = texts(given)
     check_on(spec.match, on)
     if WHOLE in on and not isinstance(patch, WholePatch):
-        raise RulesError(
-            f'patch.on: "{WHOLE}", a match as one op, goes with override_gradient and '
-            f"surrogate_gradient"
-        )
+        raise RulesError(f'patch.on: "{WHOLE}", a match as one op, does not go with backward_as')
     return on
 
 
@@ -257,6 +255,8 @@ def _legal(message: str) -> str:
         legal = _keys_at(last)
         near = did_you_mean(unknown[1], legal)
         return f"{path}: unknown key {unknown[1]!r}{near or '; legal: ' + ', '.join(legal)}"
+    if text.startswith("Expected") and last in WRITTEN:
+        return f"{path}: {text}; it is {WRITTEN[last]}"
     if text.startswith("Invalid enum value") or "matching regex" in text:
         reason = text if text.startswith("Invalid") else "Invalid value"
         return f"{path}: {reason}; legal: {_VALUES.get(last, 'true')}"
@@ -270,9 +270,8 @@ _VALUES = {"version": "1", "emit": ", ".join(EMITS), "at": "outputs, inputs, out
 def _keys_at(last: str) -> list[str]:
     """The keys that are legal where the last key of a path is this one."""
     structs: dict[str, type[Any]] = {
-        "rules": RuleSpec, "patch": PatchSpec, "expect": Expect, "attr": OneOf,
-        "at the top": RulesFile, "pattern": Pattern, "edges": Link, "between": Between,
-        "value": Near,
+        "rules": RuleSpec, "patch": PatchSpec, "expect": Expect, "at the top": RulesFile,
+        **OBJECTS,
     }  # fmt: skip
     for key, kind in KINDS.items():
         for one in (kind.value, *get_args(kind.value)):

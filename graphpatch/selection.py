@@ -15,6 +15,7 @@ from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.graph.body import Node
 from graphpatch.match.just import just
+from graphpatch.match.misses import missing_tensors
 from graphpatch.match.select import select as matching
 from graphpatch.rules import rules_from
 from graphpatch.table import html_table, plural
@@ -150,6 +151,9 @@ def _matched(model: Model, match: Mapping[str, Any]) -> frozenset[Key]:
     spelled = {key.rstrip("_"): value for key, value in match.items()}
     # A rule is read in the one place that knows what is legal; its patch is not looked at.
     wanted = rules_from([{"match": spelled, "patch": {"stop_gradient": True}}])[0].match
+    missing = missing_tensors(list(model.graphs), wanted)
+    if missing:
+        raise MatchError(f"{model.path}: {missing.strip()}")
     return frozenset(
         (number, node.body.label, node.index)
         for number, graph in enumerate(model.graphs)

@@ -13,6 +13,7 @@ from graphpatch.graph.alike import MARK
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
+from graphpatch.match.forms import notes
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import Found, find
 from graphpatch.match.spec import WHOLE
@@ -62,7 +63,8 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
                 refuse_shadowed(node)
         for _, one in found:
             refuse_hidden(one.nodes)
-        rule.patch.check(nodes)
+        if rule.on != (WHOLE,):  # which is asked about when it is known what it reads and gives
+            rule.patch.check(nodes)
     return found
 
 
@@ -72,7 +74,8 @@ def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Step:
     with named(rule):
         for graph, one in found:
             tag = graph.label if len(found) > 1 else None
-            step.matches.extend(entries(one, tag, rule.on == (WHOLE,)))
+            whole = rule.on == (WHOLE,)
+            step.matches.extend(entries(one, tag, with_reads=whole, whole=whole))
             _patch(rule, graph, one, step)
     return step
 
@@ -102,6 +105,8 @@ def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
             if alike is None or not alike.done(node):
                 patch_node(rule, node, editor, step)
         _note(step, editor)
+    for text in notes(rule.match.pattern):
+        step.notes[f"rule {rule.author.rule!r}: {text}"] = None
     step.notes.update(dict.fromkeys(dropped))
     step.notes.update(dict.fromkeys(idle_notes(rule, editor.idle)))
     _note(step, editor)
@@ -131,7 +136,7 @@ def _note(step: Step, editor: Editor) -> None:
 
 def _patch_whole(rule: Rule, found: Found, editor: Editor) -> None:
     if not isinstance(rule.patch, WholePatch):
-        raise PatchError(f'"on": "{WHOLE}" goes with override_gradient and surrogate_gradient')
+        raise PatchError(f'"on": "{WHOLE}" does not go with this kind of patch')
     # All before the first is patched: a match is of the graph as it was.
     groups = []
     for kept in found.kept:
@@ -143,13 +148,18 @@ def _patch_whole(rule: Rule, found: Found, editor: Editor) -> None:
         rule.patch.rewrite_whole(group, editor)
 
 
-def entries(found: Found, tags: str | None, with_reads: bool = True) -> list[dict[str, Any]]:
+def entries(
+    found: Found, tags: str | None, with_reads: bool = True, whole: bool = False
+) -> list[dict[str, Any]]:
     """What was matched, as the report lists it: the op, and where a pattern has it its captures.
 
-    `with_reads`: and what the match reads from outside, which a formula calls x0, x1, ...
+    `with_reads`: and what the match reads from outside, which a formula calls x0, x1, ... Of a
+    match as one op (`whole`) that stands with its last op alone.
     """
     captures, reads = found.captures(), found.reads() if with_reads else {}
-    return [_entry(node, tags, captures.get(node), reads.get(node, {})) for node in found.nodes]
+    once = {kept.last for kept in found.kept} if whole else captures.keys()
+    told = {node: captures[node] for node in once}
+    return [_entry(node, tags, told.get(node), reads.get(node, {})) for node in found.nodes]
 
 
 def _entry(

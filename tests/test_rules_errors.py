@@ -89,7 +89,8 @@ ERRORS: dict[str, tuple[Any, str]] = {
     ),
     "a match for a list": (
         [matched(any={"op": "x"})],
-        "rules[0].match.any: Expected `array | null`, got `object`",
+        "rules[0].match.any: Expected `array | null`, got `object`; it is a list of "
+        'matches: [{"op": "Relu"}, {"name": "x"}]',
     ),
     "a regular expression": (
         [rule(name="mine", match={"name_regex": "(a"})],

@@ -11,9 +11,10 @@ from graphpatch.application import check_all
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
+from graphpatch.match.forms import notes
 from graphpatch.match.misses import explain
 from graphpatch.match.select import find
-from graphpatch.match.spec import Match
+from graphpatch.match.spec import WHOLE, Match
 from graphpatch.rules import Rule
 from graphpatch.step import entries, left_out, matched, patch, take
 
@@ -25,7 +26,7 @@ class Matched:
     `matches` are as `apply --json` lists them, `left_out` says which matches don't count, and
     `error` what `apply` would say. `misses` is why, and where it came near: where it was asked
     for, or nothing matched. `places` has each match with what goes in and comes out, where that
-    was asked for.
+    was asked for, `notes` what a pattern may not mean as it was written.
     """
 
     rule: str
@@ -34,11 +35,13 @@ class Matched:
     error: str
     misses: str
     places: tuple[Place, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """What `match --json` prints of a rule."""
         near = self.misses.split("\n") if self.misses else []
         found = {"name": self.rule, "matches": self.matches, "left_out": self.left_out}
+        found |= {"notes": list(self.notes)} if self.notes else {}
         return {**found, "near": near, "error": self.error or None}
 
 
@@ -114,7 +117,7 @@ def _described(
     found = [find(graph, match, on) for graph in graphs]
     tags = [graph.label if len(graphs) > 1 else None for graph in graphs]
     tagged = list(zip(found, tags, strict=True))
-    listed = [one for some, tag in tagged for one in entries(some, tag)]
+    listed = [one for some, tag in tagged for one in entries(some, tag, whole=on == (WHOLE,))]
     return Matched(
         rule,
         listed,
@@ -124,4 +127,5 @@ def _described(
         tuple(one for some, tag in tagged for one in places(some, tag or ""))
         if with_places
         else (),
+        tuple(notes(match.pattern)),
     )

@@ -80,7 +80,7 @@ def _text(matched: Matched) -> list[str]:
     count = len(matched.matches)
     title = [f"{matched.rule or 'matched'}: {count} op{'' if count == 1 else 's'}"]
     lines = [f"  {line}" for one in matched.matches for line in _match(one)]
-    lines += [f"  note: {text}" for text in matched.left_out]
+    lines += [f"  note: {text}" for text in (*matched.notes, *matched.left_out)]
     lines += [f"  error: {matched.error}"] if matched.error else []
     lines += matched.misses.split("\n") if matched.misses else []
     return title + lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -80,6 +81,7 @@ class Graph:
         """The same graph, to be changed without this one seeing it."""
         graph = Graph(self.source, self.start, self.end)
         graph.library, graph.label = self.library.copy(), self.label
+        graph.library.graph = weakref.ref(graph)
         graph.main, graph.others = self.main.copy(graph.library), self.others
         graph.functions = {name: b.copy(graph.library) for name, b in self.functions.items()}
         graph.function_fields, graph.is_object_based = self.function_fields, self.is_object_based
@@ -97,6 +99,7 @@ def open_graph(source: Source, start: int, end: int, progress: Progress | None =
     Raises ModelError where it is none, or is cut short.
     """
     graph = Graph(source, start, end)
+    graph.library.graph = weakref.ref(graph)
     graph.main, graph.others = main_body(graph.library, source, start, end, progress)
     for other in graph.others:
         if other.holds(LIBRARY):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from graphpatch import opdefs
+
+if TYPE_CHECKING:
+    from graphpatch.graph.graph import Graph
 
 
 @dataclass(eq=False)
@@ -12,12 +17,14 @@ class Library:
     """The functions of a GraphDef, as far as one who calls them must know.
 
     `signatures` has each function as the op type that a call of it is, `gradients` the name of
-    its gradient function where there is one. `producer` is the GraphDef's version.
+    its gradient function where there is one. `producer` is the GraphDef's version. `graph` gives
+    the graph that they are of; None for bodies on their own.
     """
 
     signatures: dict[str, opdefs.OpDef] = field(default_factory=dict)
     gradients: dict[str, str] = field(default_factory=dict)
     producer: int = 0
+    graph: Callable[[], Graph | None] = field(default=lambda: None, repr=False)
 
     def opdef(self, op: str) -> opdefs.OpDef | None:
         """What this op type looks like, or None where neither library nor TensorFlow has it."""

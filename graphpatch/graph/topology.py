@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.opdefs import FlatArg
+
+Passes = Callable[[int], bool]
+"""Whether an op, by its index, is one of those that are meant."""
+
+
+def anywhere(index: int) -> bool:
+    """Every op is."""
+    return True
+
+
+def nowhere(index: int) -> bool:
+    """No op is."""
+    return False
 
 
 def first_producers(node: Node | None) -> Iterator[Node]:
@@ -61,20 +74,29 @@ def readers_of(body: Body, tensor: TensorName) -> Iterator[tuple[int, int]]:
             yield index, slot
 
 
-def upstream(body: Body, tensors: Iterable[TensorName], control: bool = False) -> bytearray:
+def upstream(
+    body: Body,
+    tensors: Iterable[TensorName],
+    control: bool = False,
+    through: Passes = anywhere,
+    last: Passes = nowhere,
+) -> bytearray:
     """Marks, by index, all ops that these tensors are computed from, their own ops included.
 
-    With `control`, those that run before them too. Linear in the size of what is found; loops
-    are followed once.
+    With `control`, those that run before them too. Other ops than those `through` which it leads
+    are left out; what lies before the `last` is not looked at. Linear in the size of what is
+    found; loops are followed once.
     """
     by_name, inputs = body.by_name, body.heads.inputs
     marks = bytearray(len(body))
     stack = [by_name[tensor.op] for tensor in tensors if tensor.op in by_name]
     while stack:
         index = stack.pop()
-        if marks[index]:
+        if marks[index] or not through(index):
             continue
         marks[index] = 1
+        if last(index):
+            continue
         for text in inputs[index]:
             if control or not text.startswith("^"):
                 producer = by_name.get(names.op_of(text))
@@ -87,13 +109,14 @@ def downstream(
     body: Body,
     tensors: Iterable[TensorName],
     control: bool = False,
-    last: Container[str] = (),
+    through: Passes = anywhere,
+    last: Passes = nowhere,
 ) -> bytearray:
     """Marks, by index, all ops that depend on one of these tensors.
 
     The op that gives a tensor is not among them, unless a loop leads back to it. With `control`,
-    those that run after it are, too. What lies behind ops of the types `last` is not looked at.
-    Linear in the size of what is found.
+    those that run after it are, too. Other ops than those `through` which it leads are left out;
+    what lies behind the `last` is not looked at. Linear in the size of what is found.
     """
     op_names, inputs, readers = body.heads.names, body.heads.inputs, body.readers
     marks = bytearray(len(body))
@@ -105,10 +128,10 @@ def downstream(
             stack += [index for index, slot in uses if inputs[index][slot].startswith("^")]
     while stack:
         index = stack.pop()
-        if marks[index]:
+        if marks[index] or not through(index):
             continue
         marks[index] = 1
-        if body.heads.ops[index] in last:
+        if last(index):
             continue
         for reader, slot in readers.get(op_names[index], ()):
             if not marks[reader] and (control or not inputs[reader][slot].startswith("^")):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import RulesError, did_you_mean
-from graphpatch.graph import attrs
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.body import Body
 from graphpatch.match import glob, neighbours, paths, regex, value
+from graphpatch.match.attribute import attr
+from graphpatch.match.classes import class_
 from graphpatch.match.condition import Condition, Test, both, on_ops
-from graphpatch.match.spec import Match, OneOf, Pattern, texts
+from graphpatch.match.inside import inside
+from graphpatch.match.nth import nth
+from graphpatch.match.shape import shape
+from graphpatch.match.spec import Between, Match, Pattern, Walk, texts
+from graphpatch.match.taken import taken
 
 
 def op_type(wanted: str | Sequence[str]) -> Condition:
@@ -35,11 +41,6 @@ def name_regex(wanted: str) -> Condition:
         shown = wanted[: glob.SHOWN]
         raise RulesError(f"name_regex {shown!r} is no regular expression: {error}") from None
     return on_ops(lambda node: meant(node.name))
-
-
-def attr(wanted: dict[str, Any]) -> Condition:
-    """Each of these attrs has this value, or one of these, or is there or not."""
-    return on_ops(lambda node: all(_attr_holds(node, key, one) for key, one in wanted.items()))
 
 
 def dtype(wanted: str | Sequence[str]) -> Condition:
@@ -106,7 +107,7 @@ def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
 
     def prepared(body: Body) -> Test:
         every = (one for form in found for one in matches(body, form, conditions))
-        last = {index for one in every for index in one.of([one.pattern.last])}
+        last = {one.last for one in every}
         return lambda node: node.index in last
 
     return prepared
@@ -122,6 +123,21 @@ def consumers(wanted: Mapping[str, Match], control: bool) -> Condition:
     return neighbours.consumers({which: holds(match) for which, match in wanted.items()}, control)
 
 
+def upstream_of(wanted: str | Sequence[str] | Walk, control: bool) -> Condition:
+    """One of these tensors is computed from the op."""
+    return paths.upstream_of(wanted, control, holds)
+
+
+def downstream_of(wanted: str | Sequence[str] | Walk, control: bool) -> Condition:
+    """The op is computed from one of these tensors."""
+    return paths.downstream_of(wanted, control, holds)
+
+
+def between(wanted: Between, control: bool) -> Condition:
+    """The op is on a path between these tensors."""
+    return paths.between(wanted, control, holds)
+
+
 # In the order in which they are tried: cheap ones first.
 KEYS: dict[str, Callable[..., Condition]] = {
     "body": body,
@@ -131,15 +147,20 @@ KEYS: dict[str, Callable[..., Condition]] = {
     "any": any_of,
     "all": all_of,
     "not": none_of,
-    "upstream_of": paths.upstream_of,
-    "downstream_of": paths.downstream_of,
-    "between": paths.between,
+    "upstream_of": upstream_of,
+    "downstream_of": downstream_of,
+    "between": between,
     "pattern": pattern,
+    "class": class_,
+    "taken": taken,
+    "inside": inside,
     "attr": attr,
     "dtype": dtype,
+    "shape": shape,
     "inputs": inputs,
     "consumers": consumers,
     "value": constant,
+    "nth": nth,
 }
 
 # Those that follow edges, and take `control` besides.
@@ -154,11 +175,7 @@ def conditions(match: Match) -> dict[str, Condition]:
     given = match.given()
     if match.control and not given.keys() & set(ON_EDGES):
         raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
-    return {
-        key: build(given[key], match.control) if key in ON_EDGES else build(given[key])
-        for key, build in KEYS.items()
-        if key in given
-    }
+    return {key: _built(key, given[key], match) for key in KEYS if key in given}
 
 
 def holds(match: Match) -> Condition:
@@ -166,25 +183,7 @@ def holds(match: Match) -> Condition:
     return both(list(conditions(match).values()))
 
 
-def _attr_holds(node: Node, key: str, wanted: Any) -> bool:
-    value = node.attr(key)
-    found = attrs.plain(value) if value is not None else _default(node, key)
-    if isinstance(wanted, bool) and not isinstance(found, bool):
-        return (value is not None) is wanted
-    if isinstance(wanted, OneOf):
-        return any(_equal(found, one) for one in wanted.values)
-    return _equal(found, wanted)
-
-
-def _default(node: Node, key: str) -> Any:
-    """What TensorFlow takes for an attr that the NodeDef leaves out."""
-    known = {} if node.opdef is None else {one.name: one.default for one in node.opdef.attrs}
-    return known.get(key)
-
-
-def _equal(found: Any, wanted: Any) -> bool:
-    if isinstance(found, float) and isinstance(wanted, int | float):
-        return math.isclose(found, wanted, rel_tol=1e-6)
-    if isinstance(wanted, tuple):
-        wanted, found = list(wanted), list(found) if isinstance(found, tuple) else found
-    return type(found) is type(wanted) and bool(found == wanted)
+def _built(key: str, wanted: Any, match: Match) -> Condition:
+    if key == "nth":  # of those that all other keys mean
+        return nth(wanted, holds(replace(match, nth=None)))
+    return KEYS[key](wanted, match.control) if key in ON_EDGES else KEYS[key](wanted)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from graphpatch.errors import PatternError, RulesError, did_you_mean
 from graphpatch.match.pattern.check import check
-from graphpatch.match.pattern.syntax import parse
+from graphpatch.match.pattern.syntax import parse, repeated
 from graphpatch.match.spec import WHOLE, Match, Pattern
 
 Wanted = str | Pattern | Sequence[str | Pattern]
@@ -36,6 +36,18 @@ def _text(text: str) -> tuple[Pattern, ...]:
     from graphpatch.match import ready
 
     return tuple(form.pattern() for form in ready.named(name[1:]).forms)
+
+
+def notes(wanted: Wanted | None) -> list[str]:
+    """What a pattern may not mean as it was written: a type in several chains is several ops."""
+    every = wanted if isinstance(wanted, tuple | list) else (wanted,)
+    texts = [one for one in every if isinstance(one, str) and not one.strip().startswith("@")]
+    return [
+        f"the pattern writes {op} in several chains, and each is another op; to mean the same one, "
+        f"name it: m:{op} in one chain, m in the others"
+        for text in texts
+        for op in repeated(text)
+    ]
 
 
 def check_on(match: Match, on: Sequence[str]) -> None:

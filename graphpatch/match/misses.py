@@ -8,6 +8,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
+from graphpatch.match.almost import almost
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions
 from graphpatch.match.nearest import MOST, nearest_names
@@ -18,13 +19,15 @@ from graphpatch.match.spec import Match, texts
 def explain(graphs: Iterable[Graph], match: Match) -> str:
     """One line a key: how many ops it alone lets through, the nearest op types or names.
 
+    Then the nearest ops: what each has instead of what the keys that it misses ask for.
     Of a pattern that matches nowhere: how many ops each of its nodes alone could be, and the
     places where it came furthest.
     """
     graphs = list(graphs)
     bodies = [body for graph in graphs for body in graph.bodies]
     lines = [f"  looked at {sum(map(len, bodies))} ops"]
-    for key, condition in conditions(match).items():
+    wanted = conditions(match)
+    for key, condition in wanted.items():
         count = _count(bodies, condition)
         value = match.given()[key]
         shown = f" {_shown(value)}" if key in NEAR or key in SHOWN else ""
@@ -33,6 +36,7 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
             from graphpatch.match.near import near_lines
 
             lines += near_lines(bodies, value)
+    lines += almost(bodies, match, wanted)
     return "\n".join(lines + _moved(bodies, match) + _no_tensors(graphs, match))
 
 
@@ -109,7 +113,7 @@ def _labels(graphs: Iterable[Graph]) -> list[str]:
 
 
 NEAR = {"op": _types, "name": _names, "body": _labels}
-SHOWN = ("name_regex", "upstream_of", "downstream_of")
+SHOWN = ("name_regex", "upstream_of", "downstream_of", "class")
 
 
 def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:

@@ -5,34 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from graphpatch.errors import nearest
-from graphpatch.graph import attrs
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.tensor import constant
+from graphpatch.graph.body import Body
 from graphpatch.match import glob
 from graphpatch.match.conditions import conditions
 from graphpatch.match.forms import Wanted, forms
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.pattern.trace import NearMiss, Rejected, near_misses
 from graphpatch.match.spec import Match, Pattern, texts
+from graphpatch.match.told import told
 
 MOST = 3
 SHOWN = 3  # of the ops that stand where one should
-LONG = 60  # letters of a value
 
 
 def near_lines(bodies: Sequence[Body], wanted: Wanted) -> list[str]:
-    """Of each form of a pattern: what its nodes alone could be, and the nearest misses."""
-    lines: list[str] = []
+    """What the nodes of a pattern alone could be, and where it came near; of several of one."""
     every = forms(wanted)
-    for number, pattern in enumerate(every, 1):
-        counts = {name: _count(bodies, match) for name, match in pattern.nodes.items()}
-        form = f"form {number}: " if len(every) > 1 else ""
-        lines.append(f"    {form}alone, " + ", ".join(f"{one}: {n}" for one, n in counts.items()))
-        for name, match in pattern.nodes.items():
-            if not counts[name] and name not in pattern.absent:
-                lines += _unfound_types(bodies, name, match)
-        lines += [f"    near: {words(miss, pattern)}" for miss in nearest_places(bodies, pattern)]
-    return lines
+    misses = [nearest_places(bodies, pattern) for pattern in every]
+    best = max(range(len(every)), key=lambda n: (_nearness(every[n], misses[n]), -n))
+    pattern = every[best]
+    counts = {name: _count(bodies, match) for name, match in pattern.nodes.items()}
+    lines = [f"    alone, {', '.join(f'{one}: {n}' for one, n in counts.items())}"]
+    if len(every) > 1:
+        shown = f"; graphpatch patterns {wanted[1:]}" if isinstance(wanted, str) else ""
+        lines.insert(0, f"    of {len(every)} forms, form {best + 1} comes nearest{shown}")
+    for name, match in pattern.nodes.items():
+        if not counts[name] and name not in pattern.absent:
+            lines += _unfound_types(bodies, name, match)
+    return lines + [f"    near: {words(miss, pattern)}" for miss in misses[best]]
+
+
+def _nearness(pattern: Pattern, misses: Sequence[NearMiss]) -> float:
+    """Which part of a pattern was found at the place where it came furthest."""
+    return max((len(miss.reached) / len(pattern.present) for miss in misses), default=0)
 
 
 def nearest_places(bodies: Iterable[Body], pattern: Pattern, most: int = MOST) -> list[NearMiss]:
@@ -60,35 +65,7 @@ def failed(rejected: Rejected, match: Match) -> str:
     node, key = rejected.node, rejected.key
     if key == "op":
         return f"which is no {' or '.join(texts(match.op or ()))}"
-    if key == "value":
-        return (
-            f"of which the value is {_value(node)}" if node.op == "Const" else "which is no Const"
-        )
-    if key == "dtype":
-        dtypes = [arg.dtype or "unknown" for arg in (node.outputs or [])[:1]]
-        return f"of which the dtype is {', '.join(dtypes) or 'unknown'}"
-    if key == "attr":
-        return f"of which {', '.join(_attr(node, one) for one in match.attr or {})}"
-    return f"for which {key!r} does not hold"
-
-
-def _attr(node: Node, key: str) -> str:
-    value = node.attr(key)
-    return f"{key} is " + ("left out" if value is None else _short(repr(attrs.plain(value))))
-
-
-def _value(node: Node) -> str:
-    """The first elements of a Const."""
-    tensor = constant(node)
-    if tensor is None:
-        return "unknown"
-    first: list[object] = next((piece[:SHOWN].tolist() for piece, _ in tensor.pieces()), [])
-    more = ", ..." if tensor.size > len(first) else ""
-    return _short(f"[{', '.join(map(str, first))}{more}]" if tensor.shape else f"{first[0]}")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
+    return f"for which {told(node, key, match.given()[key])}"
 
 
 def _count(bodies: Iterable[Body], match: Match) -> int:

@@ -2,39 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
-from graphpatch.graph.body import Body
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import downstream, tensor_named, upstream
+from graphpatch.graph.topology import (
+    Passes,
+    anywhere,
+    downstream,
+    nowhere,
+    readers_of,
+    tensor_named,
+    upstream,
+)
 from graphpatch.match.condition import Condition, Test
-from graphpatch.match.spec import Between, Match, Pattern, texts
+from graphpatch.match.spec import Between, Match, Pattern, Walk, texts
 from graphpatch.names import TensorName
 
+Holds = Callable[[Match], Condition]
+"""All conditions of a match as one."""
 
-def upstream_of(value: str | Sequence[str], control: bool) -> Condition:
+
+Given = str | Sequence[str] | Walk
+
+
+def upstream_of(value: Given, control: bool, holds: Holds) -> Condition:
     """One of these tensors is computed from the op; the op that gives the tensor is among them."""
-    return lambda body: _marked(upstream(body, _tensors(body, value), control))
+    walk = value if isinstance(value, Walk) else Walk(of=tuple(texts(value)))
+
+    def prepared(body: Body) -> Test:
+        limits = _limits(walk, body, holds)
+        return _marked(upstream(body, _tensors(body, walk.of), control, *limits))
+
+    return prepared
 
 
-def downstream_of(value: str | Sequence[str], control: bool) -> Condition:
+def downstream_of(value: Given, control: bool, holds: Holds) -> Condition:
     """The op is computed from one of these tensors; the op that gives the tensor is not."""
-    return lambda body: _marked(downstream(body, _tensors(body, value), control))
+    walk = value if isinstance(value, Walk) else Walk(of=tuple(texts(value)))
+
+    def prepared(body: Body) -> Test:
+        limits = _limits(walk, body, holds)
+        return _marked(downstream(body, _tensors(body, walk.of), control, *limits))
+
+    return prepared
 
 
-def between(value: Between, control: bool) -> Condition:
+def between(value: Between, control: bool, holds: Holds) -> Condition:
     """The op is on a path from one of the first tensors to one of the second.
 
-    It is downstream of the one and upstream of the other: the op that gives a tensor at the
-    start is before the path, the op that gives one at the end is its last.
+    The ops that give the tensors at both ends belong to it, or neither does. A path leads on
+    through ops that are `within` and are none of `stop_at`; what these say is not asked of ends.
     """
 
     def prepared(body: Body) -> Test:
-        behind = downstream(body, _tensors(body, value.sources), control)
-        before = upstream(body, _tensors(body, value.targets), control)
-        return lambda node: bool(behind[node.index] and before[node.index])
+        sources, targets = _tensors(body, value.sources), _tensors(body, value.targets)
+        found = _between(body, sources, targets, control, _limits(value, body, holds))
+        ends = {body.by_name.get(tensor.op) for tensor in (*sources, *targets)}
+        if value.ends:
+            return lambda node: node.index in found
+        return lambda node: node.index in found and node.index not in ends
 
     return prepared
+
+
+def _between(
+    body: Body,
+    sources: Sequence[TensorName],
+    targets: Sequence[TensorName],
+    control: bool,
+    limits: tuple[Passes, Passes],
+) -> set[int]:
+    """The ops on the paths, those at both ends included."""
+    through, last = limits
+    ends = {body.by_name.get(tensor.op) for tensor in targets}
+
+    def passes(index: int) -> bool:
+        return index in ends or (through(index) and not last(index))
+
+    behind = downstream(body, sources, control, passes)
+    starts = {body.by_name.get(tensor.op) for tensor in sources}
+    before = upstream(body, targets, control, lambda i: i in starts or bool(behind[i]))
+    found = {index for index, mark in enumerate(before) if mark and behind[index]}
+    for tensor in sources:
+        index = body.by_name.get(tensor.op)
+        if index is not None and (tensor in targets or _is_read(body, tensor, found, control)):
+            found.add(index)
+    return found
+
+
+def _is_read(body: Body, tensor: TensorName, found: Container[int], control: bool) -> bool:
+    """Whether one of these ops reads a tensor, or runs after the op that gives it."""
+    inputs = body.heads.inputs
+    uses = body.readers.get(tensor.op, ()) if control else ()
+    after = (index for index, slot in uses if inputs[index][slot].startswith("^"))
+    reading = (index for index, _ in readers_of(body, tensor))
+    return any(index in found for index in (*reading, *after))
+
+
+def _limits(value: Walk | Between, body: Body, holds: Holds) -> tuple[Passes, Passes]:
+    """Through which ops a walk leads, and behind which it does not go on."""
+    within = None if value.within is None else holds(value.within)(body)
+    stop_at = None if value.stop_at is None else holds(value.stop_at)(body)
+    return (
+        anywhere if within is None else lambda index: within(Node(body, index)),
+        nowhere if stop_at is None else lambda index: stop_at(Node(body, index)),
+    )
 
 
 def unknown(graphs: Iterable[Graph], match: Match) -> list[str]:
@@ -48,12 +121,15 @@ def unknown(graphs: Iterable[Graph], match: Match) -> list[str]:
 
 
 def _named(match: Match) -> Iterator[str]:
+    inside = [*(match.any or ()), *(match.all or ()), match.not_ or Match()]
     for value in (match.upstream_of, match.downstream_of):
-        yield from texts(value or ())
+        yield from texts((value.of if isinstance(value, Walk) else value) or ())
     if match.between is not None:
         yield from texts(match.between.sources)
         yield from texts(match.between.targets)
-    inside = [*(match.any or ()), *(match.all or ()), match.not_ or Match()]
+    for walk in (match.upstream_of, match.downstream_of, match.between):
+        if isinstance(walk, Walk | Between):
+            inside += [walk.within or Match(), walk.stop_at or Match()]
     for neighbours in (match.inputs, match.consumers):
         inside += (neighbours or {}).values()
     for form in match.pattern if isinstance(match.pattern, tuple) else (match.pattern,):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
+from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions, holds
+from graphpatch.match.nth import chosen, ordered
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.spec import WHOLE, Match, texts
 
@@ -77,9 +79,10 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> Found:
     the last op of the pattern.
     """
     found = Found()
+    wanted = conditions(match) if match.pattern is None else {}
     for body in _bodies(graph, match):
         if match.pattern is None:
-            found.nodes.extend(_in_body(body, match))
+            found.nodes.extend(_in_body(body, match, wanted))
             continue
         kept, dropped = _patterns(body, match, on)
         found.kept.extend(kept)
@@ -96,9 +99,9 @@ def _bodies(graph: Graph, match: Match) -> Iterator[Body]:
             yield body
 
 
-def _in_body(body: Body, match: Match) -> Iterator[Node]:
-    wanted = candidates(body, match, conditions(match))
-    return (Node(body, index) for index in wanted.indices())
+def _in_body(body: Body, match: Match, wanted: Mapping[str, Condition]) -> Iterator[Node]:
+    found = candidates(body, match, wanted)
+    return (Node(body, index) for index in found.indices())
 
 
 def _patterns(body: Body, match: Match, on: Sequence[str]) -> tuple[list[Kept], list[Dropped]]:
@@ -106,12 +109,23 @@ def _patterns(body: Body, match: Match, on: Sequence[str]) -> tuple[list[Kept], 
     from graphpatch.match.pattern.overlaps import resolve
     from graphpatch.match.pattern.search import matches
 
-    meant = holds(replace(match, pattern=None))(body)
+    meant = holds(replace(match, pattern=None, nth=None))(body)
     whole = tuple(on) == (WHOLE,)
     found = []
     for form in forms(match.pattern or ()):
         for binding in matches(body, form, conditions):
-            wanted = binding.of([binding.pattern.last] if whole or not on else on)
+            wanted = (binding.last,) if whole or not on else binding.of(on)
             if all(meant(Node(body, index)) for index in wanted):
                 found.append(binding)
-    return resolve(found, on)
+    kept, dropped = resolve(found, on)
+    return (kept if match.nth is None else _numbered(body, kept, match.nth)), dropped
+
+
+def _numbered(body: Body, kept: list[Kept], wanted: Any) -> list[Kept]:
+    """Those of the matches that `nth` means, counted by their last ops, in the file's order."""
+    by_last: dict[int, list[Kept]] = {}
+    for one in kept:
+        by_last.setdefault(one.binding.last, []).append(one)
+    order = ordered(wanted)(body, by_last)
+    meant = chosen(wanted)([one for index in order for one in by_last[index]])
+    return [one for one in kept if any(one is other for other in meant)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -13,26 +13,109 @@ WHOLE = "match"
 
 Texts = str | tuple[str, ...]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
+Bound = int | float | msgspec.UnsetType
 
 
-class OneOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of several values of an attr."""
+class Compared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Bounds of a number, all of which must hold: `{">": 0, "<=": 1}`."""
 
-    values: tuple[Any, ...] = msgspec.field(name="in")
+    above: Bound = msgspec.field(default=msgspec.UNSET, name=">")
+    below: Bound = msgspec.field(default=msgspec.UNSET, name="<")
+    least: Bound = msgspec.field(default=msgspec.UNSET, name=">=")
+    most: Bound = msgspec.field(default=msgspec.UNSET, name="<=")
+    other: Bound = msgspec.field(default=msgspec.UNSET, name="!=")
+
+    def __post_init__(self) -> None:
+        if not msgspec.to_builtins(self):
+            raise ValueError(f"it is empty: give one of {', '.join(self.__struct_encode_fields__)}")
+
+    @property
+    def bounds(self) -> dict[str, int | float]:
+        """The comparisons that are given, by their sign."""
+        found = {field.encode_name: getattr(self, field.name) for field in _BOUNDS}
+        return {sign: bound for sign, bound in found.items() if bound is not msgspec.UNSET}
 
 
-class Near(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A constant within a tolerance, which is absolute."""
+_BOUNDS = msgspec.structs.fields(Compared)
 
-    near: int | float | tuple[Any, ...]
+
+class OneOf(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One of several values of an attr, or a number between bounds."""
+
+    values: tuple[Any, ...] | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="in")
+
+
+class Near(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A constant within a tolerance, which is absolute, or between bounds."""
+
+    near: int | float | tuple[Any, ...] | msgspec.UnsetType = msgspec.UNSET
     tolerance: Annotated[float, msgspec.Meta(ge=0)] = 1e-6
 
+    def __post_init__(self) -> None:
+        if self.near is msgspec.UNSET and not self.bounds:
+            raise ValueError(f"give near, or one of {', '.join(Compared.__struct_encode_fields__)}")
 
-class Between(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The tensors at both ends of a path."""
+
+Size = Annotated[int, msgspec.Meta(ge=-1)] | Compared | None
+"""The size of a dimension; -1 or None is any, as TensorFlow spells one that is not known."""
+
+
+class Shape(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """What is asked of a shape: how many dimensions, how many elements, these sizes."""
+
+    rank: Natural | Compared | None = None
+    elements: Natural | Compared | None = None
+    sizes: tuple[Size, ...] | None = None
+
+
+class Inside(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """Which loop or branch, by names or globs; `when`: which branch of the cond."""
+
+    loop: Texts | None = None
+    branch: Texts | None = None
+    when: bool | None = None
+
+
+class Nth(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """Which of the ops, counted from 0, in which order."""
+
+    at: int | str | tuple[int, ...]
+    by: Literal["graph", "name", "file"] = "graph"
+
+
+class Between(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """The tensors at both ends of a path, and where it may lead.
+
+    All ops between the ends must be `within`; none may be one of `stop_at`. `ends` says whether
+    the ops that give the tensors at the ends belong to the path.
+    """
 
     sources: Texts = msgspec.field(name="from")
     targets: Texts = msgspec.field(name="to")
+    within: Match | None = None
+    stop_at: Match | None = None
+    ends: bool = True
+
+
+class Walk(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """The tensors where a walk starts, and where it may lead.
+
+    It goes through ops that are `within`, and not beyond those of `stop_at`, which are the last.
+    """
+
+    of: Texts
+    within: Match | None = None
+    stop_at: Match | None = None
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -115,9 +198,14 @@ class Match(
     consumers: dict[str, Match] | None = None
     value: bool | int | float | str | tuple[Any, ...] | Near | None = None
     between: Between | None = None
-    upstream_of: Texts | None = None
-    downstream_of: Texts | None = None
+    upstream_of: Texts | Walk | None = None
+    downstream_of: Texts | Walk | None = None
     body: Texts | None = None
+    shape: tuple[Size, ...] | Shape | None = None
+    class_: Texts | None = msgspec.field(default=None, name="class")
+    inside: Literal["loop", "branch"] | Inside | None = None
+    taken: bool | Texts | None = None
+    nth: int | str | tuple[int, ...] | Nth | None = None
     any: tuple[Match, ...] | None = None
     all: tuple[Match, ...] | None = None
     not_: Match | None = msgspec.field(default=None, name="not")

@@ -6,9 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import UNSET
+
 from graphpatch.errors import RulesError
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import Tensor, constant
+from graphpatch.match.compare import SIGNS
 from graphpatch.match.spec import Near
 
 
@@ -22,12 +25,42 @@ def equals(value: Any) -> Callable[[Node], bool]:
 
     Of a large tensor no more is read than it takes to see that it is another one.
     """
+    if isinstance(value, Near) and value.bounds:
+        return _bounded(value)
     wanted = value.near if isinstance(value, Near) else value
     tolerance = value.tolerance if isinstance(value, Near) else None
     shape, flat = _flattened(wanted)
     if isinstance(wanted, tuple | list):
         return _list(shape, flat, tolerance)
     return lambda node: _every(constant(node), wanted, tolerance)
+
+
+def _bounded(value: Near) -> Callable[[Node], bool]:
+    """Whether every element meets the bounds, and what it is to be near to."""
+    near = None if value.near is UNSET else Near(near=value.near, tolerance=value.tolerance)
+    is_near = None if near is None else equals(near)
+
+    def holds(node: Node) -> bool:
+        tensor = constant(node)
+        if tensor is None or not tensor.size or not _has_order(tensor.dtype):
+            return False
+        return (is_near is None or is_near(node)) and _within(tensor, value)
+
+    return holds
+
+
+def _within(tensor: Tensor, value: Near) -> bool:
+    count = 0
+    for found, stands_for in tensor.pieces():
+        for sign, bound in value.bounds.items():
+            if not bool(SIGNS[sign](found, _rounded(tensor.dtype, bound)).all()):
+                return False
+        count += stands_for
+    return count == tensor.size
+
+
+def _has_order(dtype: str) -> bool:
+    return dtype not in ("string", "bool") and not dtype.startswith("complex")
 
 
 def _every(tensor: Tensor | None, wanted: Any, tolerance: float | None) -> bool:

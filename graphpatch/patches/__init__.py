@@ -62,9 +62,9 @@ class NotedPatch(Protocol):
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which input of the op."""
+    """Which input of the op; of a match as one op also by the name that the pattern gives it."""
 
-    input: Annotated[int, msgspec.Meta(ge=0)] = 0
+    input: Annotated[int, msgspec.Meta(ge=0)] | str = 0
 
 
 class Until(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

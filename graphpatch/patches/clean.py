@@ -41,7 +41,8 @@ class Way:
     def __post_init__(self) -> None:
         starts = [names.parse(Node(self.body, index).tensor(0)) for index in self.noisy]
         # One iteration of a v1 loop: what it hands on to the next is noisy, as its forward is.
-        self.behind = topology.downstream(self.body, starts, last=NEXT)
+        ops = self.body.heads.ops
+        self.behind = topology.downstream(self.body, starts, last=lambda one: ops[one] in NEXT)
         self._seen: set[int] = set()
 
     def holds(self, node: Node) -> bool:

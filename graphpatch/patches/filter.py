@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
@@ -11,10 +12,12 @@ from graphpatch.gradients.exact import stock_key
 from graphpatch.gradients.spec import Computed, Gradient, Python, Registered, Stock
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import at, carrier, flow
+from graphpatch.opdefs import FlatArg
+from graphpatch.patches import at, carrier, flow, whole_inputs
 from graphpatch.patches.construction import suits_filter
 from graphpatch.patches.function_carrier import filter_inline, keep_gradient
-from graphpatch.patches.inline import typed
+from graphpatch.patches.group import Group
+from graphpatch.patches.inline import Inline, typed
 from graphpatch.patches.place import place_of
 from graphpatch.patches.tape import is_restored
 
@@ -34,22 +37,45 @@ class FilterGradient:
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where nothing flows back there, or the gradient is no filter."""
-        if isinstance(self.gradient, Stock):
-            raise PatchError('"stock" takes an override off; in filter_gradient it means nothing')
+        self._refuse_stock()
         at.check(nodes, self.at)
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Filter what flows back through one op."""
-        gradient = self.gradient
-        if isinstance(gradient, Stock | Registered) or self._by_identity(gradient, node, editor):
-            for added in at.put(node, editor, typed("Identity", "filter"), self.at):
+        self._put(node, at.args(node, self.at), partial(at.put, node, editor, at=self.at), editor)
+
+    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+        """Filter what flows back to a match as one op, or from it to what it reads."""
+        self._refuse_stock()
+        args = whole_inputs.args(group, self.at)
+        put = partial(whole_inputs.put, group, editor, where=self.at)
+        self._put(group.last, args, put, editor)
+
+    def _refuse_stock(self) -> None:
+        if isinstance(self.gradient, Stock):
+            raise PatchError('"stock" takes an override off; in filter_gradient it means nothing')
+
+    def _put(
+        self,
+        node: Node,
+        args: Sequence[FlatArg],
+        put: Callable[[Inline], list[Node]],
+        editor: Editor,
+    ) -> None:
+        gradient, dtypes = self.gradient, {arg.dtype or "" for arg in args if flow.carries(arg)}
+        if isinstance(gradient, Stock | Registered) or self._by_identity(
+            gradient, node, dtypes, editor
+        ):
+            for added in put(typed("Identity", "filter")):
                 carrier.carry(gradient, added, editor, self.emit)
             return
         inline, functions = filter_inline(gradient, node, editor)
-        for call in at.put(node, editor, inline, self.at):
+        for call in put(inline):
             keep_gradient(call, functions[call.op], editor)
 
-    def _by_identity(self, gradient: Computed | Python, node: Node, editor: Editor) -> bool:
+    def _by_identity(
+        self, gradient: Computed | Python, node: Node, dtypes: set[str], editor: Editor
+    ) -> bool:
         """Whether an Identity is put in line, and its gradient carried as that of any op."""
         if isinstance(gradient, Python):
             carrier.refuse_key(gradient, self.emit)
@@ -61,5 +87,4 @@ class FilterGradient:
         exact = stock_key(gradient, opdefs.lookup("Identity"))
         if exact is not None and self.emit == "auto":
             return place_of(node, editor).ignoring is None
-        dtypes = {arg.dtype or "" for arg in at.args(node, self.at) if flow.carries(arg)}
         return all(suits_filter(gradient, node, one, editor, self.emit) for one in dtypes)

@@ -64,7 +64,7 @@ def on_inputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> l
     """Put `inline` before the inputs of an op that carry a gradient, or before input `only`."""
     flat, added = flow.inputs(node), []
     for slot in _wanted(flat, only):
-        _refuse_fixed(node, slot)
+        refuse_fixed(node, slot)
         name = f"{node.name}/{inline.suffix}_{slot}"
         op, values = inline.of(flat[slot].dtype or "")
         new = editor.add(name, op, [node.inputs[slot]], values, beside=node, before=True)
@@ -150,7 +150,8 @@ def _reasons(flat: list[FlatArg]) -> str:
     return "; ".join(dict.fromkeys(reasons))
 
 
-def _refuse_fixed(node: Node, slot: int) -> None:
+def refuse_fixed(node: Node, slot: int) -> None:
+    """Raise PatchError where an op must stay next to the one that it reads in this slot."""
     producer = node.body.producer(node.inputs[slot])
     if producer is None:
         return

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from graphpatch.gradients.spec import Named
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import at
+from graphpatch.patches import at, whole_inputs
 from graphpatch.patches.filter import FilterGradient
+from graphpatch.patches.group import Group
 from graphpatch.patches.inline import typed
 from graphpatch.patches.noise import noise_notes
 from graphpatch.patches.place import place_of
@@ -42,4 +43,12 @@ class StopGradient:
         if caller is not None and not editor.graph.is_exported:
             FilterGradient(Named("zero"), self.at, "function").rewrite(node, editor)
         elif at.put(node, editor, typed("StopGradient", "stop"), self.at):
+            editor.used("construction")
+
+    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+        """Stop what flows back to a match as one op, or from it to what it reads."""
+        caller = place_of(group.last, editor).ignoring
+        if caller is not None and not editor.graph.is_exported:
+            FilterGradient(Named("zero"), self.at, "function").rewrite_whole(group, editor)
+        elif whole_inputs.put(group, editor, typed("StopGradient", "stop"), self.at):
             editor.used("construction")

@@ -11,9 +11,12 @@ from graphpatch.gradients.spec import Registered, Written
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
+from graphpatch.patches.behind import refuse_behind, shadow_behind
+from graphpatch.patches.group import Group
 from graphpatch.patches.join import Counted, join
 from graphpatch.patches.noise import noise_notes
 from graphpatch.patches.place import place_of
+from graphpatch.patches.whole_shape import keeps_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class StraightThrough:
     In a function whose caller ignores keys, a function carries it.
     """
 
-    input: int = 0
+    input: int | str = 0
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Every op can be asked; what is no identity in shape is refused by `rewrite`."""
@@ -39,6 +42,7 @@ class StraightThrough:
         """Let one op count as the identity of its input."""
         flat = flow.inputs(node)
         self.check_op(node)
+        assert isinstance(self.input, int)
         if place_of(node, editor).ignoring is not None:
             texts = ["dy" if place == self.input else None for place in range(len(flat))]
             carrier.carry(Written(Formula.parse(texts)), node, editor, "function")
@@ -49,9 +53,65 @@ class StraightThrough:
             counted = Counted(node.data_inputs[self.input], repeated)
             join(node, {0: counted}, editor, "auto")
 
+    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+        """Let a match count as the identity of one of the tensors that it reads.
+
+        Where the ops are not known to keep the shape of that tensor, a run in which they do not
+        is an error; shapes that can be broadcast are.
+        """
+        place = self.place_in(group)
+        self._check_whole(group, place)
+        keeps = keeps_shape(group, place)
+        if keeps == "other":
+            raise PatchError(
+                f"the match that ends in {group.last} has not the shape of x{place}, so it cannot "
+                f"count as the identity of it; {group.reading()}"
+            )
+        if keeps == "unknown":
+            editor.note(
+                f"{group.last} is not known to have the shape of x{place} of its match: a run in "
+                f"which it has another one fails"
+            )
+        refuse_behind(group.nodes, group.last, editor)
+        shadow_behind(group.nodes, group.last, editor)
+        counted = Counted(group.reads[place], keeps != "same")
+        join(group.last, {0: counted}, editor, "auto", group.nodes)
+
+    def place_in(self, group: Group) -> int:
+        """Which of the tensors that a match reads is meant."""
+        if isinstance(self.input, int):
+            if self.input < len(group.args):
+                return self.input
+        elif group.captures.get(self.input) in group.named:
+            return group.named.index(group.captures[self.input])
+        raise PatchError(
+            f"the match that ends in {group.last} has no input {self.input!r}; {group.reading()}"
+        )
+
+    def _check_whole(self, group: Group, place: int) -> None:
+        arg, outputs = group.args[place], flow.outputs(group.last)
+        if len(outputs) != 1:
+            raise PatchError(f"{group.last} has {len(outputs)} outputs; straight_through needs one")
+        for one in (arg, outputs[0]):
+            if not flow.carries(one):
+                raise PatchError(
+                    f"the match that ends in {group.last} is no identity of x{place}: {one.name} "
+                    f"{flow.why_not(one)}; {group.reading()}"
+                )
+        if arg.dtype != outputs[0].dtype:
+            raise PatchError(
+                f"the match that ends in {group.last} is no identity of x{place}, which has "
+                f"another dtype; {group.reading()}"
+            )
+
     def check_op(self, node: Node) -> None:
         """Raise PatchError where the op is not the identity of that input in shape and dtype."""
         inputs, outputs = flow.inputs(node), flow.outputs(node)
+        if isinstance(self.input, str):
+            raise PatchError(
+                f'straight_through: {self.input!r} is a name of a pattern, for "on": "match"; of '
+                f"one op give the number of the input"
+            )
         if self.input >= len(inputs):
             raise PatchError(f"{node} has no input {self.input}; it has {flow.numbered(inputs)}")
         if len(outputs) != 1:

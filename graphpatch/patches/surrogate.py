@@ -16,12 +16,11 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
+from graphpatch.patches.behind import refuse_behind, shadow_behind
 from graphpatch.patches.beside import put_beside
-from graphpatch.patches.carrier import refuse_carried
-from graphpatch.patches.function_carrier import refuse_boundary
 from graphpatch.patches.group import Group
 from graphpatch.patches.join import Counted, by_function, join
-from graphpatch.patches.reach import check_reached, in_control_flow
+from graphpatch.patches.reach import in_control_flow
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
 # shape or decide alone.
@@ -88,6 +87,11 @@ class SurrogateGradient:
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Let a match count as the formula of what it reads."""
+        missing = sorted(self.formula.variables - {f"x{n}" for n in range(len(group.args))})
+        if missing:
+            raise PatchError(
+                f"the match that ends in {group.last} has no {missing[0]}; {group.reading()}"
+            )
         self._put(group.last, group.reads, group.args, group.nodes, editor)
 
     def _put(
@@ -98,17 +102,12 @@ class SurrogateGradient:
         behind: Sequence[Node],
         editor: Editor,
     ) -> None:
-        for one in behind:
-            refuse_boundary(one)
-            refuse_carried(one)
-        check_reached(node, editor)
+        refuse_behind(behind, node, editor)
         dtype = _output_of(node)
         found = self._nodes(node, reads, args, dtype)
         carried = by_function(node, editor, self.emit)
         _refuse_unknown(node, found, carried and by_function(node, editor, "auto"))
-        for one in behind:
-            if one != node and one.data_inputs:
-                editor.shadow(one)
+        shadow_behind(behind, node, editor)
         known = len(behind) == 1 and _has_shape_of(node, found.shapes[0])
         tensor = put_beside(found, node, {}, editor, _anchor(node, editor))
         join(node, {0: Counted(tensor, not known)}, editor, self.emit, behind)

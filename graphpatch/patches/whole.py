@@ -11,10 +11,11 @@ from graphpatch.gradients.spec import Gradient, Named, Python, Registered, Stock
 from graphpatch.gradients.traced import Op
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow, function_carrier
-from graphpatch.patches.carrier import refuse_carried, refuse_key
+from graphpatch.patches.behind import refuse_behind, shadow_behind
+from graphpatch.patches.carrier import refuse_key
 from graphpatch.patches.construction import constructed_whole
 from graphpatch.patches.group import Group
-from graphpatch.patches.reach import check_reached
+from graphpatch.patches.whole_shape import keeps_shape
 
 
 def carry_whole(gradient: Gradient, group: Group, editor: Editor, emit: str) -> None:
@@ -22,10 +23,7 @@ def carry_whole(gradient: Gradient, group: Group, editor: Editor, emit: str) -> 
 
     Raises PatchError where it does not fit the group, or cannot travel as a function.
     """
-    for node in group.nodes:
-        function_carrier.refuse_boundary(node)
-        refuse_carried(node)
-    check_reached(group.last, editor)
+    refuse_behind(group.nodes, group.last, editor)
     _refuse_last(group)
     gradient = _fitting(gradient, group, emit)
     if not isinstance(gradient, Python):
@@ -33,9 +31,7 @@ def carry_whole(gradient: Gradient, group: Group, editor: Editor, emit: str) -> 
         if constructed_whole(gradient, group, op, editor, emit):
             return
     found = _functions(gradient, group, editor)
-    for node in group.nodes:
-        if node != group.last and node.data_inputs:
-            editor.shadow(node)
+    shadow_behind(group.nodes, group.last, editor)
     function_carrier.attach_to(group.last, found, group.reads, group.nodes, editor)
 
 
@@ -66,12 +62,33 @@ def _fitting(gradient: Gradient, group: Group, emit: str) -> Named | Written | P
     refuse_key(gradient, emit)
     if emit == "attr":
         raise PatchError("a match as one op has no key: its gradient travels as a function")
-    if isinstance(gradient, Named) and LIBRARY[gradient.name].ops:
-        raise PatchError(
-            f"{gradient.name} is for {', '.join(LIBRARY[gradient.name].ops)}, not for a match as "
-            f'one op; {{"formula": ...}} says what is meant'
-        )
+    if isinstance(gradient, Named):
+        _check_named(gradient, group)
     return gradient
+
+
+def _check_named(gradient: Named, group: Group) -> None:
+    """Raise PatchError where a gradient of the library makes no sense for these ops as one."""
+    entry = LIBRARY[gradient.name]
+    if entry.ops and not entry.whole:
+        raise PatchError(
+            f"{entry.name} is for {', '.join(entry.ops)}, not for a match as one op; where it is "
+            f'meant all the same, write it as {{"formula": "{gradient.formula.texts[0]}"}}'
+        )
+    asked = [place for place, arg in enumerate(group.args) if flow.carries(arg)]
+    if entry.ops and len(asked) != 1:
+        raise PatchError(
+            f"{entry.name} is for one input; {group.reading()}; take constants into the pattern "
+            f"(c:Const -> ...), or write a formula for each input, null for none"
+        )
+    for place in asked if entry.elementwise else ():
+        if keeps_shape(group, place) in ("unknown", "other"):
+            raise PatchError(
+                f"{entry.name} gives a gradient of the shape of the output, and the match that "
+                f"ends in {group.last} is not known to keep that of x{place}; {group.reading()}; "
+                f"a formula for each input has null for none, and filter_gradient changes what "
+                f"flows back to the output"
+            )
 
 
 def _refuse_last(group: Group) -> None:

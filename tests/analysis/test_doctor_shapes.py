@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from graphpatch.analysis.doctor.shapes import Shapes
-from graphpatch.analysis.doctor.wiring import Wiring
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.wiring import Wiring
 from tests.graphs import const, main, node
 
 F = {"T": "float32"}

@@ -69,6 +69,36 @@ SAID: dict[str, tuple[Any, list[str]]] = {
             "name 'tower/**': 1 of them",
             "attr: 7 of them",
             "dtype: 0 of them",
+            "near: Relu 'relu': it has another name; dtype is float32",
+            "near: Relu 'relu' in function f: it has another name; dtype is float32",
+        ],
+    ),
+    "attrs": (
+        {"op": "Mul", "attr": {"T": {"in": ["int32", "half"]}, "_class": False}},
+        [
+            "looked at 11 ops",
+            "op 'Mul': 1 of them",
+            "attr: 0 of them",
+            "near: Mul 'Multiply': T is 'float32'",
+        ],
+    ),
+    "a value": (
+        {"op": "Const", "value": {">": 5}},
+        [
+            "looked at 11 ops",
+            "op 'Const': 1 of them",
+            "value: 0 of them",
+            "near: Const 'w': value is [2.369428e-38]",
+        ],
+    ),
+    "inputs": (
+        {"op": "Relu", "body": "main", "inputs": {"0": {"op": "Conv2D"}}},
+        [
+            "looked at 11 ops",
+            "body 'main': 10 of them",
+            "op 'Relu': 2 of them",
+            "inputs: 0 of them",
+            "near: Relu 'relu': input 0 is Placeholder 'x'",
         ],
     ),
     "a regular expression": (

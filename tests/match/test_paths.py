@@ -67,13 +67,29 @@ CASES: list[tuple[Any, list[str]]] = [
     ({"downstream_of": "out"}, []),
     # A loop leads back to where it starts.
     ({"downstream_of": "step"}, ["merge", "step", "next"]),
-    ({"between": {"from": "x", "to": "sum"}}, ["parts", "left", "right", "sum"]),
-    ({"between": {"from": "left", "to": "out"}}, ["sum", "out"]),
+    # Both ends belong to it, or neither does.
+    ({"between": {"from": "x", "to": "sum"}}, ["x", "parts", "left", "right", "sum"]),
+    ({"between": {"from": "x", "to": "sum", "ends": False}}, ["parts", "left", "right"]),
+    ({"between": {"from": "left", "to": "out"}}, ["left", "sum", "out"]),
+    ({"between": {"from": "left", "to": "left"}, **MAIN}, ["left"]),
+    ({"between": {"from": "parts:1", "to": "sum"}, **MAIN}, ["parts", "right", "sum"]),
     ({"between": {"from": ["left", "enter"], "to": ["sum", "next"]}, **MAIN},
-     ["sum", "merge", "step", "next"]),
+     ["left", "sum", "enter", "merge", "step", "next"]),
+    # Where it may lead.
+    ({"between": {"from": "x", "to": "sum", "within": {"op": ["Split", "Relu"]}}},
+     ["x", "parts", "left", "sum"]),
+    ({"between": {"from": "x", "to": "sum", "stop_at": {"name": "right"}}},
+     ["x", "parts", "left", "sum"]),
+    ({"between": {"from": "x", "to": "sum", "within": {"op": "Relu"}}}, []),
+    ({"upstream_of": {"of": "sum", "stop_at": {"op": "Split"}}, **MAIN},
+     ["parts", "left", "right", "sum"]),
+    ({"upstream_of": {"of": "sum", "within": {"op": ["AddV2", "Relu"]}}, **MAIN}, ["left", "sum"]),
+    ({"downstream_of": {"of": "parts", "stop_at": {"op": "AddV2"}}, **MAIN}, ["left", "sum"]),
+    ({"downstream_of": {"of": ["parts", "parts:1"], "within": {"op": "Tanh"}}, **MAIN}, ["right"]),
     ({"between": {"from": "sum", "to": "x"}}, []),
     ({"between": {"from": "parts:1", "to": "after"}}, []),
-    ({"between": {"from": "parts:1", "to": "after"}, "control": True}, ["right", "after"]),
+    ({"between": {"from": "parts:1", "to": "after"}, "control": True},
+     ["parts", "right", "after"]),
     # In a function: its arguments, its own spelling, and `op:1` too.
     ({"upstream_of": "sum", **F}, ["parts", "left", "right", "sum"]),
     ({"upstream_of": "sum:z:0"}, ["parts", "left", "right", "sum"]),
@@ -111,6 +127,8 @@ def test_a_tensor_that_is_nowhere_is_told_with_the_nearest(tmp_path: Any) -> Non
         {"upstream_of": "reluu"},
         {"any": [{"downstream_of": "reluu"}, {"op": "Relu"}]},
         {"op": "Relu", "not": {"between": {"from": "x", "to": "reluu"}}},
+        {"op": "Relu", "not": {"upstream_of": {"of": "reluu"}}},
+        {"upstream_of": {"of": "relu", "stop_at": {"upstream_of": "reluu"}}},
     ):
         with pytest.raises(MatchError, match="no tensor is called 'reluu'; nearest: relu"):
             graphpatch.apply([{"match": match, "patch": {"stop_gradient": True}}], path)
@@ -146,11 +164,49 @@ def behind(body: Body, graph: Any, tensors: list[str], control: bool) -> set[str
     return first.union(*(nx.descendants(graph, one) for one in first))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    bodies().flatmap(lambda b: st.tuples(st.just(b), drawn_tensors(b), drawn_tensors(b))),
-    st.booleans(),
-)
+def on_paths(
+    body: Body, sources: list[str], targets: list[str], control: bool, between: set[str]
+) -> set[str]:
+    """All ops of all paths, each followed on its own; those at the ends, and those `between`."""
+    graph, found = whole(body, control), set[str]()
+    ends = {op_of(text) for text in targets} & set(graph)
+    for tensor in sources:
+        start = {op_of(tensor)} & set(graph)
+        if tensor.removesuffix(":0") in [text.removesuffix(":0") for text in targets]:
+            found |= start
+        paths = [[one] for one in behind(body, nx.create_empty_copy(graph), [tensor], control)]
+        while paths:
+            path = paths.pop()
+            found |= {*path, *start} if path[-1] in ends else set()
+            if path[-1] in ends | between:
+                paths += [[*path, one] for one in graph.successors(path[-1])]
+    return found
+
+
+UNHURRIED = settings(deadline=None, suppress_health_check=list(HealthCheck))
+DRAWN = bodies().flatmap(lambda b: st.tuples(st.just(b), drawn_tensors(b), drawn_tensors(b)))
+
+
+@settings(UNHURRIED, max_examples=50)
+@given(DRAWN, st.booleans(), st.sampled_from(["Relu", "Mul", "*N"]), st.booleans())
+def test_limited_paths_are_those_that_are_followed_one_by_one(
+    drawn: tuple[Body, list[str], list[str]], control: bool, op: str, is_within: bool
+) -> None:
+    body, sources, targets = drawn
+    such = {one.name for one in filter(holds(Match(op=op))(body), body)}
+    inner = such if is_within else {one.name for one in body} - such
+    limit = {"within" if is_within else "stop_at": Match(op=op)}
+    path = Between(sources=tuple(sources), targets=tuple(targets), **limit)
+    match = Match(between=path, control=control)
+    expected = on_paths(body, sources, targets, control, inner)
+    assert {one.name for one in filter(holds(match)(body), body)} == expected
+    ends = {op_of(text) for text in (*sources, *targets)}
+    match = Match(between=msgspec.structs.replace(path, ends=False), control=control)
+    assert {one.name for one in filter(holds(match)(body), body)} == expected - ends
+
+
+@settings(UNHURRIED, max_examples=300)
+@given(DRAWN, st.booleans())
 def test_the_same_as_by_networkx(drawn: tuple[Body, list[str], list[str]], control: bool) -> None:
     body, sources, targets = drawn
     graph = whole(body, control)
@@ -160,6 +216,9 @@ def test_the_same_as_by_networkx(drawn: tuple[Body, list[str], list[str]], contr
     for match, expected in (
         (Match(upstream_of=end, control=control), upstream),
         (Match(downstream_of=start, control=control), downstream),
-        (Match(between=Between(start, end), control=control), upstream & downstream),
+        (
+            Match(between=Between(sources=start, targets=end), control=control),
+            on_paths(body, sources, targets, control, set(graph)),
+        ),
     ):
         assert {one.name for one in filter(holds(match)(body), body)} == expected

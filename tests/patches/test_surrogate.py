@@ -175,5 +175,5 @@ def test_the_same_file_on_every_run(tmp_path: Path) -> None:
 
 def test_on_goes_with_it() -> None:
     patch = {"backward_as": {}, "on": "match"}
-    with pytest.raises(RulesError, match="goes with override_gradient and surrogate_gradient"):
+    with pytest.raises(RulesError, match="does not go with backward_as"):
         rules_from([{"match": {"pattern": "a:Relu -> b:Relu"}, "patch": patch}])

@@ -137,7 +137,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "a gradient for another op",
         ONE,
         {"gradient": "guided_relu"},
-        "guided_relu is for Relu, not for a match as one op; {\"formula\": ...} says what is meant",
+        'not for a match as one op; where it is meant all the same, write it as {"formula": "wh',
     ),
     (
         "the wrong count",
@@ -183,8 +183,8 @@ def test_a_returned_tensor_inside(tmp_path: Path) -> None:
 
 
 def test_other_kinds_go_to_ops(tmp_path: Path) -> None:
-    spec = {"match": {"pattern": SWISH}, "patch": {"stop_gradient": True, "on": "match"}}
-    with pytest.raises(RulesError, match="a match as one op, goes with override_gradient"):
+    spec = {"match": {"pattern": SWISH}, "patch": {"backward_as": {}, "on": "match"}}
+    with pytest.raises(RulesError, match="a match as one op, does not go with backward_as"):
         graphpatch.apply([spec], opened(tmp_path, *ONE))
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from graphpatch import opdefs
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, differentiate
 from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
-from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override
 from graphpatch.differentiation.table import outputs_of
+from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.formats.held_contexts import Held
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.loops import Loops
-from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.differentiation.frames import EXITS
+from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.formats.held_contexts import Held
 from graphpatch.graph.body import Node
 

@@ -13,7 +13,6 @@ from graphpatch.analysis.doctor.causes import explain
 from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
 from graphpatch.analysis.doctor.mends import with_way_back
 from graphpatch.analysis.doctor.ours import CARRIED, is_hidden, rule_of
-from graphpatch.analysis.doctor.shapes import Shapes
 from graphpatch.analysis.doctor.way import (
     A_RULE,
     FREE,
@@ -24,10 +23,11 @@ from graphpatch.analysis.doctor.way import (
     dependent,
     spelled,
 )
-from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
 from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.frames import EXITS, MERGES
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 
 LOOP_REMEDY = (

@@ -8,9 +8,9 @@ from typing import Any
 
 from graphpatch.analysis.doctor.backward import Answer, Refusal
 from graphpatch.analysis.doctor.way import Step
-from graphpatch.analysis.doctor.wiring import Wiring
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.keys import gradient_type
+from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.differentiation.frames import ENTERS, EXITS, MERGES, SWITCHES
+from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.formats.held_contexts import Held, Loop
 
 # What is raised where an op is differentiated outside its loop: at the ops where an iteration

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.differentiation.frames import ENTERS, SWITCHES
 from graphpatch.differentiation.hidden import is_in_gradients
+from graphpatch.differentiation.wiring import Tensor, Wiring
 
 # Ends of branches and stacks of loops, and what writes to variables.
 NO_LOSS = SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphpatch.analysis.doctor.look import Finding, Look, Rule, rule_for
 from graphpatch.analysis.doctor.way import Step
-from graphpatch.analysis.doctor.wiring import Wiring
+from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
 

@@ -11,10 +11,10 @@ from graphpatch.analysis.doctor.answers import called
 from graphpatch.analysis.doctor.backward import between
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.analysis.doctor.ours import is_carrier
-from graphpatch.analysis.doctor.wiring import Tensor
 from graphpatch.differentiation.bodies import CALLS, Bodies
 from graphpatch.differentiation.frames import JOINS, MERGES
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override
+from graphpatch.differentiation.wiring import Tensor
 from graphpatch.formats.held_contexts import Held
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node

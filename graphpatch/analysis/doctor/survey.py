@@ -10,8 +10,8 @@ from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
 from graphpatch.analysis.doctor.losses import may_be_loss
 from graphpatch.analysis.doctor.notes import Note, notes
-from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.differentiation.frames import FED
+from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.held_contexts import Held, held_contexts

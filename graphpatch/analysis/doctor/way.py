@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.backward import Answer
-from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.differentiation.wiring import Tensor, Wiring
 
 # What it costs to go back through an op: nothing, a rule, or what no rule mends.
 FREE, A_RULE, HOPELESS = 0, 1, 1000

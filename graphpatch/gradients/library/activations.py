@@ -104,6 +104,7 @@ ACTIVATIONS = (
         source=_DECONV,
         ops=("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"),
         reach="the paper has Relu alone; as its gradient does not look at x, one serves the family",
+        whole=True,
     ),
     _redirected(
         "redirected_relu",

@@ -34,7 +34,8 @@ class Entry:
     for, none where it suits any op with one input and one output. `elementwise`: each element of
     dx is made of the same element of dy, x and y. `legal` is a condition on several parameters.
     `by_op_type` names the entry to take instead for an op type of the same family. `reach` says
-    what of the method in `source` the formula leaves out.
+    what of the method in `source` the formula leaves out. `whole`: it suits several ops of one
+    input that together do what the op types in `ops` do.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Entry:
     legal: str = ""
     by_op_type: Mapping[str, str] = field(default_factory=dict, hash=False)
     reach: str = ""
+    whole: bool = False
 
     def formula(self, parameters: Mapping[str, object] | Scalar | None = None) -> Formula:
         """The formula with values for its parameters: by name, or one number where one is all.

@@ -21,6 +21,7 @@ STEPS = (
         source="Bengio, Leonard and Courville, Estimating or Propagating Gradients Through"
         " Stochastic Neurons, 2013",
         ops=_STEPS,
+        whole=True,
     ),
     Entry(
         "hard_tanh_ste",
@@ -29,6 +30,7 @@ STEPS = (
         avoid="inputs often lie beyond -1 and 1: they are never called back",
         source="Hubara et al., Binarized Neural Networks, 2016",
         ops=("Sign",),
+        whole=True,
     ),
     Entry(
         "sigmoid_surrogate",
@@ -39,6 +41,7 @@ STEPS = (
         " Networks, 2019",
         parameters=(Parameter("slope", "the steepness; at 0 dx is slope / 4 * dy", 1.0, _SLOPE),),
         ops=("Sign",),
+        whole=True,
     ),
     Entry(
         "arctan_surrogate",
@@ -49,6 +52,7 @@ STEPS = (
         " of Spiking Neural Networks, 2021",
         parameters=(Parameter("slope", "the steepness; at 0 dx is slope / 2 * dy", 2.0, _SLOPE),),
         ops=("Sign",),
+        whole=True,
     ),
     Entry(
         "fast_sigmoid_surrogate",
@@ -58,6 +62,7 @@ STEPS = (
         source="Zenke and Ganguli, SuperSpike, 2018",
         parameters=(Parameter("slope", "how fast it falls; at 0 dx is dy", 1.0, _SLOPE),),
         ops=("Sign",),
+        whole=True,
     ),
     Entry(
         "triangle_surrogate",
@@ -72,5 +77,6 @@ STEPS = (
             Parameter("width", "where it reaches 0", 1.0, "width > 0 and is_finite(width)"),
         ),
         ops=("Sign",),
+        whole=True,
     ),
 )

@@ -88,6 +88,11 @@ class Binding:
         for key, text in self._returned(node):
             yield text, f"result {key!r} of function {self.body.label}"
 
+    @property
+    def last(self) -> int:
+        """The index of the op that gives the result; of a run its last one."""
+        return self.bound[self.pattern.present.index(self.pattern.last)][-1]
+
     def of(self, wanted: Iterable[str]) -> tuple[int, ...]:
         """The indices of the ops of these names, as far as they are there."""
         present, bound = self.pattern.present, self.bound

@@ -30,16 +30,21 @@ class Kept:
     nodes: tuple[Node, ...]
     orders: tuple[Order, ...] = ()
 
+    @property
+    def last(self) -> Node:
+        """The op that gives the result."""
+        return Node(self.binding.body, self.binding.last)
+
 
 def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept], list[Dropped]]:
     """Which of the matches in one body count, so that every op is patched once.
 
-    `on` names the ops that the patch goes to; where it is empty it is the last one that no other
-    reads. A match counts that brings such an op which no match before it has. With `on` "match"
-    the patch goes to all its ops as one: a match counts that shares none with one before it,
-    apart from those that read nothing, as constants do. Matches come in the file's order, of
-    several that start at one op the larger first. One that has the same ops as another, in other
-    roles, is not reported as dropped.
+    `on` names the ops that the patch goes to, all ops of a run; where it is empty it is the last
+    one that no other reads, of a run its last op. A match counts that brings such an op which no
+    match before it has. With `on` "match" the patch goes to all its ops as one: a match counts
+    that shares none with one before it, apart from those that read nothing, as constants do.
+    Matches come in the file's order, of several that start at one op the larger first. One that
+    has the same ops as another, in other roles, is not reported as dropped.
     """
     whole = tuple(on) == (WHOLE,)
     bindings = list(bindings)
@@ -49,7 +54,7 @@ def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept],
     owners: dict[int, Binding] = {}
     seen: set[tuple[int, ...]] = set()
     for binding in sorted(bindings, key=_place):
-        wanted = binding.indices if whole else binding.of(on or [binding.pattern.last])
+        wanted = binding.indices if whole else binding.of(on) if on else (binding.last,)
         taken = [index for index in wanted if index in owners]
         new = tuple(index for index in wanted if index not in owners)
         if any(binding.body.heads.inputs[index] for index in taken) if whole else not new:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from graphpatch.graph.body import Body
+from graphpatch.differentiation.flow import lets_through
+from graphpatch.graph.body import Body, Node
 from graphpatch.match.condition import Condition
 from graphpatch.match.pattern import refusals
 from graphpatch.match.pattern.binding import Binding
@@ -17,7 +18,7 @@ from graphpatch.match.pattern.symmetry import Symmetry, symmetry
 from graphpatch.match.pattern.variants import variants
 from graphpatch.match.pattern.wiring import Vertex, Wiring
 from graphpatch.match.spec import Edge, Match, Pattern
-from graphpatch.names import TensorName
+from graphpatch.names import TensorName, op_of
 
 Conditions = Callable[[Match], Mapping[str, Condition]]
 """The conditions of a match, by key."""
@@ -101,8 +102,9 @@ def matches(body: Body, pattern: Pattern, conditions: Conditions) -> list[Bindin
     """Every match of a pattern in a body, in the order of their ops in the file.
 
     Nodes that could be swapped are bound in the file's order, so that each match is there once.
-    Where an optional op is there, the match without it is none. Matches may share ops. Raises
-    MatchError where it takes too many steps to find them, as their number may be exponential.
+    Where an optional op is there, the match without it is one for those alone that read its last
+    op beside the optional one. Matches may share ops. Raises MatchError where it takes too many
+    steps to find them, as their number may be exponential.
     """
     found: list[Binding] = []
     done: list[tuple[Search, list[Binding]]] = []
@@ -112,20 +114,40 @@ def matches(body: Body, pattern: Pattern, conditions: Conditions) -> list[Bindin
             mine: list[Binding] = []
             done.append((search, mine))
             for binding in search.bindings():
-                if frozenset(binding.indices) in larger:
+                around = larger.get(frozenset(binding.indices), [])
+                if around and not is_read_beside(binding, around):
                     continue
                 mine.append(binding)
                 found.append(binding)
     return sorted(found, key=lambda one: one.indices)
 
 
-def _within(done: list[tuple[Search, list[Binding]]], search: Search) -> set[frozenset[int]]:
-    """The ops that matches of larger variants have for the nodes of this one."""
+def _within(
+    done: list[tuple[Search, list[Binding]]], search: Search
+) -> dict[frozenset[int], list[Binding]]:
+    """The matches of larger variants, by the ops that they have for the nodes of this one."""
     names = frozenset(search.pattern.present)
-    return {
-        frozenset(binding.of(image))
-        for larger, bindings in done
-        if bindings and names < frozenset(larger.pattern.present)
-        for image in larger.symmetry.images(names)
-        for binding in bindings
-    }
+    found: dict[frozenset[int], list[Binding]] = {}
+    for larger, bindings in done:
+        if bindings and names < frozenset(larger.pattern.present):
+            for image in larger.symmetry.images(names):
+                for binding in bindings:
+                    found.setdefault(frozenset(binding.of(image)), []).append(binding)
+    return found
+
+
+def is_read_beside(binding: Binding, larger: Sequence[Binding]) -> bool:
+    """Whether ops outside of these larger matches compute with what the last op of a match gives.
+
+    A larger match that ends in the same op leaves nobody beside. What does not let gradients
+    through, as Shape does not, is no such reader.
+    """
+    body, last = binding.body, binding.last
+    if any(one.last == last for one in larger):
+        return False
+    mine = {index for one in (binding, *larger) for index in one.indices}
+    name, inputs = body.heads.names[last], body.heads.inputs
+    return any(op_of(text) == name for text in body.ret.values()) or any(
+        index not in mine and inputs[index][slot][:1] != "^" and lets_through(Node(body, index))
+        for index, slot in body.readers.get(name, ())
+    )

@@ -10,9 +10,11 @@
     what     = "_"                      a tensor from outside, whatever gives it
              | TYPE {"|" TYPE}          an op of one of these types; `*` is any, `*Pool` a glob
     mark     = "?"                      the op may be missing
-             | "=" NUMBER ["~" NUMBER]  a Const of this value, within this tolerance
+             | "=" VALUE ["~" NUMBER]   a Const of this value, within this tolerance
+             | COMPARE NUMBER           a Const of which every element is > 0, >= 0, < 0 or <= 0
              | ":" NUMBER               the input slot at which the link enters; any where silent
              | "[" NUMBER "]"           the output at which the link leaves; any where silent
+    VALUE    = NUMBER | "[" [VALUE {"," VALUE}] "]"
 
 `!` means that there is no such op, beside those of the match.
 """
@@ -20,6 +22,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
 
 from graphpatch import names, opdefs
 from graphpatch.errors import PatternError, did_you_mean
@@ -32,6 +38,13 @@ from graphpatch.tokens import Token
 
 def parse(text: str) -> Pattern:
     """The pattern that a text means. Raises PatternError, which points at the column."""
+    parser = _parsed(text)
+    pattern = parser.built()
+    check(pattern, InText(text, parser.columns, parser.edge_columns))
+    return pattern
+
+
+def _parsed(text: str) -> _Parser:
     tokens = tokenize(text)
     captures = {
         first.text
@@ -39,9 +52,14 @@ def parse(text: str) -> Pattern:
         if first.kind == after.kind == "word" and colon.text == ":"
     }
     parser = _Parser(text, tokens, captures)
-    pattern = parser.pattern()
-    check(pattern, InText(text, parser.columns, parser.edge_columns))
-    return pattern
+    parser.read()
+    return parser
+
+
+def repeated(text: str) -> list[str]:
+    """The op types that a pattern writes in several chains without a name: each time another op."""
+    parser = _parsed(text)
+    return [op for op, chains in parser.unnamed.items() if len(chains) > 1 and op != "*"]
 
 
 @dataclass(slots=True)
@@ -67,13 +85,20 @@ class _Parser:
     edges: list[Edge] = field(default_factory=list)
     columns: dict[str, int] = field(default_factory=dict)
     edge_columns: list[dict[Part, int]] = field(default_factory=list)
+    chains: int = 0
+    unnamed: dict[str, set[int]] = field(default_factory=dict)  # the chains of an op type
 
-    def pattern(self) -> Pattern:
+    def read(self) -> None:
         """All chains."""
         while self.peek().kind != "end":
             self.chain()
+            if self.peek().text == ",":
+                raise self.fault(self.peek(), "a pattern has no ','; chains are separated by ;")
             if self.peek().kind != "end":
                 self.expect(";", "a link, ; or the end")
+
+    def built(self) -> Pattern:
+        """The pattern that was read."""
         return Pattern(
             nodes=self.nodes,
             edges=tuple(self.edges),
@@ -83,6 +108,7 @@ class _Parser:
         )
 
     def chain(self) -> None:
+        self.chains += 1
         before = self.node()
         if before.input is not None:
             raise self.fault(before.input, "no link enters here; an input slot stands behind ->")
@@ -133,6 +159,7 @@ class _Parser:
         self.refuse_unknown(word)
         taken = self.captures | self.nodes.keys() | set(self.tensors)
         name = names.fresh(word.text, taken)
+        self.unnamed.setdefault(word.text, set()).add(self.chains)
         self.define(name, word)
         return name
 
@@ -157,6 +184,8 @@ class _Parser:
             self.optional[found.name] = None
         elif (equals := self.accept("=")) is not None:
             self.value(found, equals)
+        elif self.peek().kind == "compare":
+            self.bound(found, self.take())
         elif (colon := self.accept(":")) is not None:
             found.input = self.slot(found.input, colon)
         elif (bracket := self.accept("[")) is not None:
@@ -175,17 +204,43 @@ class _Parser:
         return number
 
     def value(self, found: _Mention, equals: Token) -> None:
-        match = self.nodes.get(found.name)
-        if match is None or match.op != "Const" or match.value is not None:
-            raise self.fault(equals, "only a Const has a value, and only one: Const=0.5")
-        value = _number(self.expect_kind("number", equals, "a number"))
+        self.refuse_value(found, equals)
+        value = self.literal(equals)
         if (about := self.accept("~")) is not None:
             tolerance = _number(self.expect_kind("number", about, "a tolerance"))
             if tolerance < 0:
                 raise self.fault(about, "a tolerance is 0 or more")
-            self.nodes[found.name] = Match(op="Const", value=Near(value, float(tolerance)))
+            near = Near(near=value, tolerance=float(tolerance))
+            self.nodes[found.name] = Match(op="Const", value=near)
         else:
             self.nodes[found.name] = Match(op="Const", value=value)
+
+    def literal(self, after: Token) -> Any:
+        """A number, or a list of numbers or lists."""
+        if (bracket := self.accept("[")) is None:
+            return _number(self.expect_kind("number", after, "a number"))
+        found: list[Any] = []
+        while self.accept("]") is None:
+            if found:
+                self.expect(",", ", or ]")
+            found.append(self.literal(bracket))
+        return tuple(found)
+
+    def bound(self, found: _Mention, sign: Token) -> None:
+        match = self.nodes.get(found.name)
+        before = match.value if match is not None and isinstance(match.value, Near) else None
+        if before is None or before.near is not UNSET or sign.text in before.bounds:
+            self.refuse_value(found, sign)
+        bounds = before.bounds if before is not None else {}
+        bounds = {**bounds, sign.text: _number(self.expect_kind("number", sign, "a number"))}
+        self.nodes[found.name] = Match(op="Const", value=msgspec.convert(bounds, Near))
+
+    def refuse_value(self, found: _Mention, mark: Token) -> None:
+        match = self.nodes.get(found.name)
+        if match is None or match.op != "Const" or match.value is not None:
+            raise self.fault(
+                mark, "only a Const has a value, and only one: Const=0.5, Const=[1, 0], Const>0"
+            )
 
     def refuse_unknown(self, word: Token) -> None:
         """A lower-case word that is neither capture nor op type is a slip, not a type."""

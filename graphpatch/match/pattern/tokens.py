@@ -12,7 +12,8 @@ _TOKEN = re.compile(
     r"(?P<arrow>\^->|->\+|->)"
     r"|(?P<word>[A-Za-z_*][\w.*/]*(?:>[A-Za-z][\w.*/]*)*)"
     r"|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
-    r"|(?P<symbol>[:|;?!=~\[\]])",
+    r"|(?P<compare>[<>]=?(?=\s*[-+]?[.\d]))"
+    r"|(?P<symbol>[:|;?!=~,\[\]])",
     re.ASCII,
 )
 
@@ -21,7 +22,6 @@ _FOREIGN = {
     ">": "a link is written ->",
     "-": "a link is written ->",
     "→": "a link is written ->",
-    ",": "chains are separated by ;",
     "(": "there are no brackets: a chain that goes on elsewhere is written after ;",
     ")": "there are no brackets: a chain that goes on elsewhere is written after ;",
     "{": "attrs and other conditions are written in the JSON form",
@@ -48,7 +48,7 @@ def _token(text: str, position: int, before: list[Token]) -> Token:
         hint = _FOREIGN.get(text[position])
         reason = f"; {hint}" if hint else ""
         raise fault(text, position + 1, f"a pattern has no {text[position]!r}{reason}")
-    for kind in ("arrow", "word", "number", "symbol"):
+    for kind in ("arrow", "word", "number", "compare", "symbol"):
         if found[kind] is not None:
             if kind == "number" and len(found.group()) > LONGEST_NUMBER:
                 message = f"a number has at most {LONGEST_NUMBER} characters"

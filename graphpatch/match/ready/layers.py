@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from graphpatch.match.classes import ACTIVATIONS, CONVOLUTIONS
 from graphpatch.match.ready.conditions import BIAS, READS_PARAMETER
 from graphpatch.match.ready.entry import Form, Ready
 
-CONV = (
-    "Conv2D|Conv3D|DepthwiseConv2dNative|Conv2DBackpropInput"
-    "|Conv3DBackpropInput|Conv3DBackpropInputV2"
-)
+CONV = "|".join(CONVOLUTIONS)
 MATMUL = "MatMul|BatchMatMul|BatchMatMulV2|BatchMatMulV3|Einsum"
-ACTIVATION = "Relu|Relu6|LeakyRelu|Elu|Selu|Softplus|Softsign|Sigmoid|Tanh"
+ACTIVATION = "|".join(ACTIVATIONS)
 _BIAS = "bias:BiasAdd|BiasAddV1|Add|AddV2 -> back:Reshape|Squeeze|Identity?"
 
 LAYERS = (

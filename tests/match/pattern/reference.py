@@ -36,14 +36,35 @@ def matches(body: Body, pattern: Pattern) -> set[Canonical]:
     """Each match once, whichever of its symmetric images: what each name is bound to."""
     found: list[tuple[Small, dict[str, Any]]] = []
     for small in every_variant(pattern):
-        larger = [
-            {op for name in small.ops for op in bound[name]}
-            for other, bound in found
-            if small.ops.keys() < other.ops.keys()
-        ]
-        mine = [b for b in bindings(body, small) if all_ops(small, b) not in larger]
+        mine = [b for b in bindings(body, small) if not is_replaced(body, small, b, found)]
         found += [(small, bound) for bound in mine]
     return {canonical(small, bound) for small, bound in found}
+
+
+def is_replaced(
+    body: Body, small: Small, bound: dict[str, Any], found: list[tuple[Small, dict[str, Any]]]
+) -> bool:
+    """Whether larger matches have all its ops, and leave nobody who computes with what it gives."""
+    larger = [
+        (other, others)
+        for other, others in found
+        if small.ops.keys() < other.ops.keys()
+        and {op for name in small.ops for op in others[name]} == all_ops(small, bound)
+    ]
+    last = last_of(small, bound)
+    if not larger or any(last_of(other, others) == last for other, others in larger):
+        return bool(larger)
+    theirs = set().union(*(all_ops(other, others) for other, others in larger))
+    name = body.heads.names[last]
+    # Of the op types of random bodies gradients flow through all that read something.
+    beside = {r for r, _, t in reads(body) if t and t[0] == name} - theirs - all_ops(small, bound)
+    return not beside and name not in {text.split(":")[0] for text in body.ret.values()}
+
+
+def last_of(small: Small, bound: dict[str, Any]) -> int:
+    sources = {a for a, b, _ in small.edges if b in small.ops}
+    found: int = bound[[name for name in small.ops if name not in sources][-1]][-1]
+    return found
 
 
 def all_ops(small: Small, bound: dict[str, Any]) -> set[int]:

@@ -83,6 +83,10 @@ HALVES = [
     node("b", "Mul", "third", "x"),
     node("c", "Mul", "x", "two"),
 ]
+V = scalar("v", 1)
+V.attr["value"].tensor.tensor_shape.dim.add(size=2)
+V.attr["value"].tensor.float_val.append(0)
+VECTORS = [V, node("m", "Mul", "x", "v")]
 FOLLOWED = [
     X,
     node("a", "Conv2D", "x", "x"),
@@ -145,6 +149,22 @@ CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     ),
     "optional before": (CHAIN, "BiasAdd? -> Relu", ["bias relu", "relu_1"]),
     "optional after": (CHAIN, "BiasAdd? -> Relu -> Tanh?", ["bias relu", "relu_1 tanh"]),
+    # Without the optional op it is a match for those that read past it.
+    "optional, and read beside": (
+        [*CHAIN, node("exp", "Exp", "relu_1")],
+        "Relu -> Tanh?",
+        ["relu", "relu_1", "relu_1 tanh"],
+    ),
+    "optional, and its shape is read beside": (
+        [*CHAIN, node("shape", "Shape", "relu_1")],
+        "Relu -> Tanh?",
+        ["relu", "relu_1 tanh"],
+    ),
+    "optional, in the middle, with one end": (
+        [*CHAIN, node("sum", "AddV2", "conv_1", "relu_1"), node("exp", "Exp", "sum")],
+        "Conv2D -> Relu? -> AddV2",
+        ["conv_1 relu_1 sum"],
+    ),
     "alternatives": (CHAIN, "Relu|BiasAdd -> Conv2D|Relu", ["bias relu", "relu conv_1"]),
     # Runs.
     "a run is all of it": (
@@ -169,6 +189,11 @@ CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     "a constant": (HALVES, "Const=0.5 -> Mul", ["half a"]),
     "within a tolerance": (HALVES, "Const=0.33~0.01 -> Mul", ["third b"]),
     "just out of it": (HALVES, "Const=0.33~0.001 -> Mul", []),
+    "above a bound": (HALVES, "Const>0.4 -> Mul", ["half a", "two c"]),
+    "between bounds": (HALVES, "Const>=0.5<1 -> Mul", ["half a"]),
+    "a list": ([X, *VECTORS], "Const=[1, 0] -> Mul", ["v m"]),
+    "a list within a tolerance": ([X, *VECTORS], "c:Const=[1.1,0]~0.2 -> Mul", ["v m"]),
+    "a list of lists": ([X, *VECTORS], "Const=[[1, 0]] -> Mul", []),
     "of integers": (HALVES, "Const=2 -> Mul", ["two c"]),
     # What must not be there.
     "not followed by": (FOLLOWED, "c:Conv2D; c -> !Relu", ["b", "c"]),

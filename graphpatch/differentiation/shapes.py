@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
-from graphpatch.analysis.doctor.shape_rules import RULES, SCALARS, Shape, broadcast
-from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.differentiation.frames import ENTERS, FIXED, MERGES, SWITCHES
+from graphpatch.differentiation.shape_rules import RULES, SCALARS, Shape, broadcast
+from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 from graphpatch.graph.frames import is_constant
 

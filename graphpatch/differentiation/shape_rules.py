@@ -10,6 +10,7 @@ from itertools import zip_longest
 
 import numpy as np
 
+from graphpatch.differentiation.shape_windows import WINDOWS
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import constant
 
@@ -122,7 +123,9 @@ RULES: dict[str, Rule] = {
     "Pack": _packed,
     "SelectV2": _any,
     "LoopCond": _scalar,
+    "VarHandleOp": _scalar,
     **dict.fromkeys(REDUCED, _reduced),
+    **WINDOWS,
 }
 
 SCALARS = {

@@ -1,0 +1,61 @@
+"""`attr`: the attrs of an op are equal to a value, one of several, between bounds, or there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from graphpatch.graph import attrs
+from graphpatch.graph.body import Node
+from graphpatch.match import compare
+from graphpatch.match.condition import Condition, on_ops
+from graphpatch.match.spec import OneOf
+
+
+def attr(wanted: dict[str, Any]) -> Condition:
+    """Each of these attrs has this value, or one of these, or is there or not."""
+    return on_ops(lambda node: all(holds(node, key, one) for key, one in wanted.items()))
+
+
+def holds(node: Node, key: str, wanted: Any) -> bool:
+    """Whether one attr of an op is what is asked for."""
+    value, found = node.attr(key), given(node, key)
+    if isinstance(wanted, bool) and not isinstance(found, bool):
+        return (value is not None) is wanted
+    if not isinstance(wanted, OneOf):
+        return _equal(found, wanted)
+    if wanted.bounds and not compare.holds(found, wanted):
+        return False
+    return wanted.values is msgspec.UNSET or any(_equal(found, one) for one in wanted.values)
+
+
+def given(node: Node, key: str) -> Any:
+    """The value of an attr; what TensorFlow takes where the NodeDef leaves it out."""
+    value = node.attr(key)
+    if value is not None:
+        return attrs.plain(value)
+    known = {} if node.opdef is None else {one.name: one.default for one in node.opdef.attrs}
+    return known.get(key)
+
+
+def told(node: Node, wanted: dict[str, Any]) -> str:
+    """What the attrs are that are not what is asked for, in words."""
+    failed = [key for key, one in wanted.items() if not holds(node, key, one)]
+    return ", ".join(f"{key} is {_shown(node, key)}" for key in failed)
+
+
+def _shown(node: Node, key: str) -> str:
+    found = given(node, key)
+    if node.attr(key) is not None:
+        return repr(found)
+    return "left out" if found is None else f"{found!r} (left out: the default)"
+
+
+def _equal(found: Any, wanted: Any) -> bool:
+    if isinstance(found, float) and isinstance(wanted, int | float):
+        return math.isclose(found, wanted, rel_tol=1e-6)
+    if isinstance(wanted, tuple):
+        wanted, found = list(wanted), list(found) if isinstance(found, tuple) else found
+    return type(found) is type(wanted) and bool(found == wanted)

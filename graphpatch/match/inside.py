@@ -1,0 +1,149 @@
+"""`inside`: which loop or branch an op is in, of v1 (Enter, Switch) and v2 (While, If, Case).
+
+A v1 loop is called by its frame, or by the scope of its LoopCond (`rnn/while`); a v1 branch by its
+predicate, or by the scope of that (`cond`). One of v2 is called by its While, If or Case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from graphpatch.differentiation.bodies import LOOPS, OP_BY_OP, Bodies
+from graphpatch.errors import ModelError
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.branches import Branch, Context
+from graphpatch.graph.calls import called
+from graphpatch.graph.control_flow import ControlFlow, control_flow, has_control_flow
+from graphpatch.graph.library import Library
+from graphpatch.match import glob
+from graphpatch.match.condition import Condition, Test
+from graphpatch.match.spec import Inside, texts
+from graphpatch.names import op_of
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """A loop or branch that an op is in: its names; of a branch `number`, which one it is."""
+
+    kind: str
+    names: tuple[str, ...]
+    number: int | None = None
+
+    def __str__(self) -> str:
+        if self.number is None:
+            return f"{self.kind} {self.names[-1]!r}"
+        return f"{self.kind} {self.number} of {self.names[-1]!r}"
+
+
+def inside(wanted: str | Inside) -> Condition:
+    """The op is in some loop, some branch, or one of these names."""
+    meant = partial(_any_of_kind, wanted) if isinstance(wanted, str) else _named(wanted)
+    surroundings = Surroundings()
+
+    def prepared(body: Body) -> Test:
+        if any(map(meant, surroundings.of_function(body))):
+            return lambda node: True
+        return lambda node: any(meant(one) for one in surroundings.of_op(node))
+
+    return prepared
+
+
+def _any_of_kind(kind: str, around: Around) -> bool:
+    return around.kind == kind
+
+
+def _named(wanted: Inside) -> Callable[[Around], bool]:
+    by_kind = {"loop": wanted.loop, "branch": wanted.branch}
+    if wanted.when is not None and wanted.branch is None:
+        by_kind["branch"] = "**"
+    globs = {kind: glob.one_of(texts(one)) for kind, one in by_kind.items() if one is not None}
+
+    def meant(around: Around) -> bool:
+        is_one = globs.get(around.kind)
+        if is_one is None or not any(map(is_one, around.names)):
+            return False
+        return wanted.when is None or around.number is None or around.number == int(wanted.when)
+
+    return meant
+
+
+@dataclass(eq=False)
+class Surroundings:
+    """Finds the loops and branches around ops and functions, as long as no graph is edited."""
+
+    flows: dict[Body, ControlFlow | None] = field(default_factory=dict)
+    callers: dict[Library, Mapping[str, Sequence[Node]]] = field(default_factory=dict)
+
+    def of_op(self, node: Node) -> Iterator[Around]:
+        """The v1 loops and branches around an op, from the inner one on."""
+        flow = self._flow(node.body)
+        context = None if flow is None else flow.context(node.index)
+        while context is not None:
+            context = context.now
+            yield _of_context(node.body, context)
+            context = context.outer
+
+    def of_function(self, body: Body) -> Iterator[Around]:
+        """The loops and branches in which a function is called, by whatever way."""
+        seen, todo = {body.label}, [body]
+        while todo:
+            one = todo.pop()
+            for call in self._calls(one):
+                yield from _of_call(call, one.label)
+                yield from self.of_op(call)
+                if call.body.label not in seen:
+                    seen.add(call.body.label)
+                    todo.append(call.body)
+
+    def _calls(self, body: Body) -> Sequence[Node]:
+        if body.library not in self.callers:
+            graph = body.library.graph()
+            self.callers[body.library] = {} if graph is None else Bodies(graph).callers
+        return () if body.is_main else self.callers[body.library].get(body.label, ())
+
+    def _flow(self, body: Body) -> ControlFlow | None:
+        """The v1 contexts; None where there are none, or none that TensorFlow could tell of."""
+        if body not in self.flows:
+            self.flows[body] = _flow(body)
+        return self.flows[body]
+
+
+def _flow(body: Body) -> ControlFlow | None:
+    if not has_control_flow(body):
+        return None
+    try:
+        return control_flow(body)
+    except ModelError:
+        return None
+
+
+def _of_context(body: Body, context: Context) -> Around:
+    if isinstance(context, Branch):
+        pred = op_of(context.cond.now.pred)
+        return Around("branch", (pred, _scope(pred)), context.number)
+    names = [context.frame.name]
+    names += [_scope(body.heads.names[index]) for index in context.frame.conditions[:1]]
+    return Around("loop", tuple(names))
+
+
+def _scope(name: str) -> str:
+    return name.rpartition("/")[0] or name
+
+
+def _of_call(call: Node, label: str) -> Iterator[Around]:
+    if call.op in LOOPS:
+        yield Around("loop", (call.name,))
+    elif call.op in OP_BY_OP:
+        for place, name in enumerate(called(call)):
+            if name == label:
+                # An If names the branch for true first; a Case counts them from 0.
+                yield Around("branch", (call.name,), place if "Case" in call.op else 1 - place)
+
+
+def told(node: Node, wanted: object) -> str:
+    """The loops and branches that an op is in, in words."""
+    around = Surroundings()
+    found = [*around.of_op(node), *around.of_function(node.body)]
+    return f"it is in {', '.join(map(str, found))}" if found else "it is in no loop or branch"

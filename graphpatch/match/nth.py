@@ -1,0 +1,97 @@
+"""`nth`: the first, the last, any number of the ops that the other keys of a match mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from graphpatch.errors import RulesError
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.depth import depths
+from graphpatch.match.condition import Condition, Test
+from graphpatch.match.spec import Nth
+
+T = TypeVar("T")
+SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?(?::(-?[1-9]\d{0,8})?)?")
+WORDS = {"first": 0, "last": -1}
+DIGITS = re.compile(r"(\d+)")
+
+
+def nth(wanted: Any, others: Condition) -> Condition:
+    """The op is number so many of those for which the `others` hold, counted in each body."""
+    choose = chosen(wanted)
+    order = ordered(wanted)
+
+    def prepared(body: Body) -> Test:
+        test = others(body)
+        found = order(body, [node.index for node in body if test(node)])
+        meant = set(choose(found))
+        return lambda node: node.index in meant
+
+    return prepared
+
+
+def chosen(wanted: Any) -> Callable[[Sequence[T]], list[T]]:
+    """Takes of a list what is meant: a number, "first", "last", several, or a slice as in Python.
+
+    Raises RulesError where it is none of these. A number beyond the list means nothing of it.
+    """
+    at = wanted.at if isinstance(wanted, Nth) else wanted
+    if isinstance(at, str):
+        if at not in WORDS:
+            return _sliced(at)
+        at = WORDS[at]
+    places = at if isinstance(at, tuple | list) else (at,)
+    return lambda found: [found[n] for n in places if -len(found) <= n < len(found)]
+
+
+def ordered(wanted: Any) -> Callable[[Body, Iterable[int]], list[int]]:
+    """Puts ops, by index, into the order in which they are counted."""
+    by = wanted.by if isinstance(wanted, Nth) else "graph"
+    return ORDERS[by]
+
+
+def by_graph(body: Body, indices: Iterable[int]) -> list[int]:
+    """An op after all that it is computed from; those at the same depth by name.
+
+    The order of the file plays no part.
+    """
+    depth = depths(body)
+    return sorted(indices, key=lambda index: (depth[index], natural(body.heads.names[index])))
+
+
+def by_name(body: Body, indices: Iterable[int]) -> list[int]:
+    """By name, numbers in it as numbers: block2 before block10."""
+    return sorted(indices, key=lambda index: natural(body.heads.names[index]))
+
+
+def by_file(body: Body, indices: Iterable[int]) -> list[int]:
+    """As `match` lists them."""
+    return sorted(indices)
+
+
+ORDERS = {"graph": by_graph, "name": by_name, "file": by_file}
+
+
+def natural(name: str) -> tuple[list[tuple[str, int]], str]:
+    """What names are sorted by: text as text, numbers as numbers."""
+    parts = DIGITS.split(name)
+    numbers = [*(int(part) for part in parts[1::2]), 0]
+    return list(zip(parts[::2], numbers, strict=True)), name
+
+
+def told(node: Node, wanted: object) -> str:
+    """That an op is not one of those that are counted out, in words."""
+    return "it is another one in the order of those that the other keys mean"
+
+
+def _sliced(text: str) -> Callable[[Sequence[T]], list[T]]:
+    found = SLICE.fullmatch(text)
+    if found is None:
+        raise RulesError(
+            f'nth: expected a number, "first", "last", a list of numbers, or a slice such as ":-1"'
+            f" (all but the last); found {text!r}"
+        )
+    start, stop, step = (None if part is None else int(part) for part in found.groups())
+    return lambda found: list(found[start:stop:step])

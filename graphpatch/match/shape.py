@@ -1,0 +1,75 @@
+"""`shape`: the shape of output 0, as far as TensorFlow would infer it from the file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.wiring import Wiring
+from graphpatch.errors import ModelError
+from graphpatch.graph.body import Body, Node
+from graphpatch.match import compare
+from graphpatch.match.condition import Condition, Test
+from graphpatch.match.spec import Compared, Shape
+
+Sizes = Sequence[int | None] | None
+
+
+def shape(wanted: Shape | tuple[Any, ...]) -> Condition:
+    """Output 0 has such a shape. What is not known to have it does not match."""
+    asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
+
+    def prepared(body: Body) -> Test:
+        shapes = Shapes(Wiring(body))
+        return lambda node: holds(shape_of(shapes, node), asked)
+
+    return prepared
+
+
+def shape_of(shapes: Shapes, node: Node) -> Sizes:
+    """The sizes of output 0, None for those that are not known; None where the rank is not."""
+    try:
+        return shapes.of((node.index, 0)) if node.outputs else None
+    except (ModelError, LookupError):  # a broken graph: an input that names nothing, or is missing
+        return None
+
+
+def holds(found: Sizes, wanted: Shape) -> bool:
+    """Whether a shape is what is asked for."""
+    if found is None:
+        return False
+    if wanted.sizes is not None and not _fits(found, wanted.sizes):
+        return False
+    if wanted.rank is not None and not _is(len(found), wanted.rank):
+        return False
+    if wanted.elements is None:
+        return True
+    known = [size for size in found if size is not None]
+    return len(known) == len(found) and _is(math.prod(known), wanted.elements)
+
+
+def told(node: Node, wanted: object) -> str:
+    """The shape of an op's output 0, in words."""
+    return f"shape is {words(shape_of(Shapes(Wiring(node.body)), node))}"
+
+
+def words(found: Sizes) -> str:
+    """A shape as text; ? for a size that is not known."""
+    if found is None:
+        return "not known"
+    return f"[{', '.join('?' if size is None else str(size) for size in found)}]"
+
+
+def _fits(found: Sequence[int | None], wanted: Sequence[Any]) -> bool:
+    if len(found) != len(wanted):
+        return False
+    return all(
+        one in (None, -1) or (size is not None and _is(size, one))
+        for size, one in zip(found, wanted, strict=True)
+    )
+
+
+def _is(found: int, wanted: int | Compared) -> bool:
+    return compare.holds(found, wanted) if isinstance(wanted, Compared) else found == wanted

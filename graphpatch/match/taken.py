@@ -1,0 +1,44 @@
+"""`taken`: whether an earlier rule patched an op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body, Node
+from graphpatch.match import glob
+from graphpatch.match.condition import Condition, Test
+from graphpatch.match.spec import texts
+
+READ_ANEW = ("input", "returned")
+"""What is written down on an op that an earlier rule did not patch: it reads another tensor now."""
+
+
+def taken(wanted: bool | str | Sequence[str]) -> Condition:
+    """Some rule before patched the op, or one of these names did; `false`: none did.
+
+    The op that has its name now, and those that a rule added, count as patched by it too. Rules of
+    an earlier run, which the file tells of, count as well.
+    """
+    meant = glob.one_of(("**",) if isinstance(wanted, bool) else texts(wanted))
+
+    def prepared(body: Body) -> Test:
+        found = {node.index for node in provenance.touched(body) if any(map(meant, takers(node)))}
+        return lambda node: (node.index in found) is not (wanted is False)
+
+    return prepared
+
+
+def takers(node: Node) -> Iterator[str]:
+    """The rules that patched an op, by name."""
+    for entry in provenance.entries(node):
+        if entry["did"] not in READ_ANEW:
+            yield entry["rule"]
+
+
+def told(node: Node, wanted: object) -> str:
+    """Which rules patched an op, in words."""
+    rules = list(dict.fromkeys(takers(node)))
+    return (
+        f"it was patched by rule {', '.join(map(repr, rules))}" if rules else "no rule patched it"
+    )

@@ -1,0 +1,140 @@
+"""What an op is, for each key of a match that it does not meet: the words of a miss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from graphpatch.graph.body import Node
+from graphpatch.graph.tensor import constant
+from graphpatch.match import attribute, inside, nth, shape, taken
+from graphpatch.match.classes import CLASSES
+from graphpatch.match.conditions import conditions
+from graphpatch.match.spec import Match, texts
+
+SHOWN = 3  # of a list
+LONG = 100  # letters of what is told of one key
+
+
+def failing(node: Node, match: Match) -> list[str]:
+    """The keys of a match that an op does not meet."""
+    return [key for key, made in conditions(match).items() if not made(node.body)(node)]
+
+
+def told(node: Node, key: str, wanted: Any) -> str:
+    """What an op has instead of what a key asks for: `dtype is float32`."""
+    say = TOLD.get(key)
+    text = say(node, wanted) if say is not None else f"{key!r} does not hold"
+    return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
+
+
+def _op(node: Node, wanted: Any) -> str:
+    return f"it is a {node.op}"
+
+
+def _name(node: Node, wanted: Any) -> str:
+    return "it has another name"
+
+
+def _body(node: Node, wanted: Any) -> str:
+    return f"it is in {node.body.label}"
+
+
+def _dtype(node: Node, wanted: Any) -> str:
+    dtypes = [arg.dtype or "not known" for arg in (node.outputs or [])[:1]]
+    return f"dtype is {', '.join(dtypes) or 'not known'}"
+
+
+def _value(node: Node, wanted: Any) -> str:
+    if node.op != "Const":
+        return f"it is a {node.op}, which is no Const"
+    return f"value is {value_of(node)}"
+
+
+def value_of(node: Node) -> str:
+    """The first elements of a Const."""
+    tensor = constant(node)
+    if tensor is None:
+        return "unknown"
+    first: list[object] = next((piece[:SHOWN].tolist() for piece, _ in tensor.pieces()), [])
+    words = [f"{one:.7g}" if isinstance(one, float) else str(one) for one in first]
+    more = ", ..." if tensor.size > len(first) else ""
+    return f"[{', '.join(words)}{more}]" if tensor.shape else words[0]
+
+
+def _class(node: Node, wanted: Any) -> str:
+    found = [name for name, test in CLASSES.items() if test(node)]
+    return f"{node.op} is of class {', '.join(found)}" if found else f"{node.op} is of no class"
+
+
+def _inputs(node: Node, wanted: Any) -> str:
+    found = [node.body.producer(text) for text in node.data_inputs]
+    listed = [
+        f"input {slot} is {one if one is not None else text}"
+        for slot, (one, text) in enumerate(zip(found, node.data_inputs, strict=True))
+    ]
+    return _some(listed, "it reads nothing")
+
+
+def _consumers(node: Node, wanted: Any) -> str:
+    body = node.body
+    found = dict.fromkeys(index for index, _ in body.readers.get(node.name, ()))
+    return _some((f"{Node(body, index)} reads it" for index in found), "nothing reads it")
+
+
+def _some(listed: Iterable[str], nothing: str) -> str:
+    found = list(listed)
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return ", ".join(found[:SHOWN]) + more if found else nothing
+
+
+def _tensors(node: Node, wanted: Any) -> str:
+    named = wanted if isinstance(wanted, str | tuple) else wanted.of
+    return f"no path leads there ({', '.join(texts(named))})"
+
+
+def _between(node: Node, wanted: Any) -> str:
+    ends = f"{', '.join(texts(wanted.sources))} to {', '.join(texts(wanted.targets))}"
+    return f"it is on no such path from {ends}"
+
+
+def _all(node: Node, wanted: Any) -> str:
+    return ", ".join(of_match(node, match) for match in wanted if failing(node, match))
+
+
+def _any(node: Node, wanted: Any) -> str:
+    return " and ".join(of_match(node, match) for match in wanted[:SHOWN]) or "any: it is empty"
+
+
+def _not(node: Node, wanted: Any) -> str:
+    return f"it is what `not` leaves out ({', '.join(wanted.given())})"
+
+
+def of_match(node: Node, match: Match) -> str:
+    """What an op has instead of what a match asks for: all keys that it does not meet."""
+    given = match.given()
+    return ", ".join(told(node, key, given[key]) for key in failing(node, match))
+
+
+TOLD: dict[str, Callable[[Node, Any], str]] = {
+    "op": _op,
+    "name": _name,
+    "name_regex": _name,
+    "body": _body,
+    "attr": attribute.told,
+    "dtype": _dtype,
+    "value": _value,
+    "shape": shape.told,
+    "class": _class,
+    "inside": inside.told,
+    "taken": taken.told,
+    "nth": nth.told,
+    "inputs": _inputs,
+    "consumers": _consumers,
+    "upstream_of": _tensors,
+    "downstream_of": _tensors,
+    "between": _between,
+    "any": _any,
+    "all": _all,
+    "not": _not,
+}

@@ -1,0 +1,290 @@
+"""Selections as users write them, on real models, against a walk over the GraphDef by hand."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
+import graphpatch
+from tests.models import catalogue
+
+
+class Walk:
+    """A GraphDef as protobuf parses it: ops by name, who gives and who reads, nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        graph, raw = GraphDef(), path.read_bytes()
+        if path.suffix == ".meta":
+            graph = MetaGraphDef.FromString(raw).graph_def
+        elif path.suffix == ".pbtxt":
+            text_format.Parse(raw.decode(), graph)
+        else:
+            graph.ParseFromString(raw)
+        self.nodes: dict[str, NodeDef] = {node.name: node for node in graph.node}
+
+    def of(self, *types: str) -> list[NodeDef]:
+        return [node for node in self.nodes.values() if node.op in types]
+
+    def source(self, text: str) -> NodeDef:
+        return self.nodes[text.lstrip("^").split(":")[0]]
+
+    def reads(self, node: NodeDef) -> list[NodeDef]:
+        return [self.source(text) for text in node.input if text[0] != "^"]
+
+    @functools.cached_property
+    def uses(self) -> dict[str, list[NodeDef]]:
+        found: dict[str, list[NodeDef]] = {}
+        for node in self.nodes.values():
+            for one in self.reads(node):
+                found.setdefault(one.name, []).append(node)
+        return found
+
+    def readers(self, node: NodeDef) -> list[NodeDef]:
+        return self.uses.get(node.name, [])
+
+    def root(self, node: NodeDef) -> NodeDef:
+        """What an Identity, Enter or Switch gives on."""
+        while node.op in ("Identity", "Enter", "Switch"):
+            node = self.reads(node)[0]
+        return node
+
+    def before(self, name: str) -> set[str]:
+        found, todo = set[str](), [self.nodes[name]]
+        while todo:
+            node = todo.pop()
+            if node.name not in found:
+                found.add(node.name)
+                todo += self.reads(node)
+        return found
+
+
+@functools.cache
+def walked(name: str) -> Walk:
+    return Walk(catalogue.models()[name])
+
+
+RESNET = "resnet_imagenet_34.pbtxt"
+MOBILENET = "mobilenet_v1_0.25_128_frozen.pb"
+NER = "lstm_crf_ner.meta"
+SPEECH = "kws_basic_lstm_s.pb"
+STYLE = "stylize_quantized.pb"
+FACE = "face_corrector.pb"
+DIGITS = "dl4j/lstm_mnist.pb"
+
+
+def relus_of_block_4(walk: Walk) -> Iterator[str]:
+    inside = walk.before("block_layer4") - walk.before("block_layer3")
+    found = [
+        relu.name
+        for relu in walk.of("Relu")
+        if relu.name in inside and walk.reads(relu)[0].op == "FusedBatchNorm"
+    ]
+    by_depth = sorted(found, key=lambda name: len(walk.before(name)))
+    last = by_depth[-1]
+    yield from (name for name in found if name != last)
+
+
+def residual_adds(walk: Walk) -> Iterator[str]:
+    for add in walk.of("Add"):
+        if all(one.op in ("Conv2D", "Add", "MaxPool") for one in walk.reads(add)):
+            yield add.name
+
+
+def strided(walk: Walk) -> Iterator[str]:
+    for conv in walk.of("Conv2D", "DepthwiseConv2dNative"):
+        if list(conv.attr["strides"].list.i) == [1, 2, 2, 1]:
+            yield conv.name
+
+
+def pointwise(walk: Walk) -> Iterator[str]:
+    for conv in walk.of("Conv2D"):
+        kernel = walk.root(walk.reads(conv)[1]).attr["value"].tensor.tensor_shape
+        if [dim.size for dim in kernel.dim][:2] == [1, 1]:
+            yield conv.name
+
+
+def epsilons(walk: Walk) -> Iterator[str]:
+    for add in walk.of("Add"):
+        for one in walk.reads(add):
+            values = one.attr["value"].tensor.float_val
+            if one.op == "Const" and len(values) == 1 and 0 < values[0] < 0.01:
+                yield add.name
+
+
+def embeddings(walk: Walk) -> Iterator[str]:
+    for gather in walk.of("GatherV2"):
+        table = walk.reads(gather)[0]
+        if table.op == "Identity" and walk.root(table).op == "VariableV2":
+            yield gather.name
+
+
+def loop_weights(walk: Walk) -> Iterator[str]:
+    enters = {
+        one.name
+        for one in walk.of("Enter")
+        if walk.root(one).op == "Const"
+        and len(walk.root(one).attr["value"].tensor.tensor_shape.dim)
+    }
+    for node in walk.nodes.values():
+        if any(one.name in enters for one in walk.reads(node)) and node.attr["T"].type == 1:
+            yield node.name
+
+
+def cells(walk: Walk) -> Iterator[str]:
+    """The outputs of LSTM cells: of four gates of one product, output times tanh of the state."""
+    for output in walk.of("Mul"):
+        types = sorted(one.op for one in walk.reads(output))
+        splits = {
+            one.name
+            for gate in walk.reads(output)
+            for one in walk.reads(gate)
+            if gate.op == "Sigmoid" and one.op == "Split"
+        }
+        states = [walk.reads(one)[0] for one in walk.reads(output) if one.op == "Tanh"]
+        if types == ["Sigmoid", "Tanh"] and splits and states[0].op == "Add":
+            yield output.name
+
+
+def requantized(walk: Walk) -> Iterator[str]:
+    for node in walk.nodes.values():
+        gives = [one for one in walk.readers(node) if one.op == "QuantizeV2"]
+        if any(walk.source(one.input[0]) is node for one in gives) and any(
+            one.op == "Dequantize" for one in walk.reads(node)
+        ):
+            yield node.name
+
+
+def trained(walk: Walk) -> Iterator[str]:
+    for norm in walk.of("FusedBatchNorm"):
+        if norm.input[0].endswith("Switch:1"):
+            yield norm.name
+
+
+def first_convolution(walk: Walk) -> Iterator[str]:
+    convs = walk.of("Conv2D", "DepthwiseConv2dNative")
+    yield min(convs, key=lambda conv: len(walk.before(conv.name))).name
+
+
+CELL = (
+    "s:Split[0] -> i:Sigmoid -> m:Mul; s[1] -> j:Tanh -> m -> c:Add -> t:Tanh -> h:Mul;"
+    " s[3] -> o:Sigmoid -> h"
+)
+SELECTIONS: dict[str, tuple[str, dict[str, Any], Callable[[Walk], Iterator[str]], int]] = {
+    "every Relu after a batch norm in block 4 except the last": (
+        RESNET,
+        {
+            "pattern": "norm:FusedBatchNorm -> relu:Relu",
+            "between": {"from": "block_layer3", "to": "block_layer4"},
+            "nth": ":-1",
+        },
+        relus_of_block_4,
+        5,
+    ),
+    "residual adds": (
+        RESNET,
+        {"op": "Add", "inputs": {"all": {"op": ["Conv2D", "Add", "MaxPool"]}}},
+        residual_adds,
+        16,
+    ),
+    "stride-2 convolutions": (
+        MOBILENET,
+        {"class": "convolution", "attr": {"strides": [1, 2, 2, 1]}},
+        strided,
+        5,
+    ),
+    "1x1 convolutions": (
+        MOBILENET,
+        {"op": "Conv2D", "inputs": {"1": {"shape": [1, 1, None, None]}}},
+        pointwise,
+        14,
+    ),
+    "where a batch norm adds its epsilon": (
+        MOBILENET,
+        {"op": "Add", "inputs": {"any": {"value": {">": 0, "<": 0.01}}}},
+        epsilons,
+        27,
+    ),
+    "the first convolution": (
+        MOBILENET,
+        {"class": "convolution", "nth": "first"},
+        first_convolution,
+        1,
+    ),
+    "embedding lookups": (
+        NER,
+        {"op": "Gather*", "class": "has_weights", "inputs": {"0": {"op": "Identity"}}},
+        embeddings,
+        2,
+    ),
+    "what has weights in the recurrent loop": (
+        SPEECH,
+        {"class": "has_weights", "inside": {"loop": "LSTM-Layer/lstm/rnn/while"}},
+        loop_weights,
+        2,
+    ),
+    "the LSTM cell": (DIGITS, {"pattern": CELL}, cells, 28),
+    "dequantize, op, quantize": (
+        STYLE,
+        {
+            "op": "*",
+            "inputs": {"any": {"op": "Dequantize"}},
+            "consumers": {"0": {"op": "QuantizeV2"}},
+            "not": {"op": ["Min", "Max"]},
+        },
+        requantized,
+        9,
+    ),
+    "batch norms of the branch for training": (
+        FACE,
+        {"op": "FusedBatchNorm", "inside": {"when": True}},
+        trained,
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "match", "walk", "count"), SELECTIONS.values(), ids=SELECTIONS)
+def test_a_selection_is_what_a_walk_over_the_graph_finds(
+    name: str, match: dict[str, Any], walk: Callable[[Walk], Iterator[str]], count: int
+) -> None:
+    if name not in catalogue.models():
+        pytest.skip(f"no real models in {catalogue.folder()}")
+    found = [node.name for node in graphpatch.select(catalogue.models()[name], **match)]
+    expected = list(walk(walked(name)))
+    assert sorted(found) == sorted(expected)
+    assert len(found) == count
+
+
+def test_strided_convolutions_and_their_bias() -> None:
+    """In the functions of a TF2 SavedModel, both ops of the pattern."""
+    if "basic_pitch_nmp" not in catalogue.models():
+        pytest.skip(f"no real models in {catalogue.folder()}")
+    nodes = {
+        "conv": {"op": "Conv2D", "not": {"attr": {"strides": [1, 1, 1, 1]}}},
+        "bias": {"op": "BiasAdd"},
+    }
+    model = graphpatch.load(catalogue.models()["basic_pitch_nmp"])
+    rule = {"match": {"pattern": {"nodes": nodes, "edges": [["conv", "bias"]]}},
+            "patch": {"stop_gradient": True, "on": ["conv", "bias"]}}  # fmt: skip
+    found = {(one.body, name) for one in graphpatch.matches([rule], model) for name in one.ops}
+    [graph] = model.graphs
+    expected = set()
+    for body in graph.functions.values():
+        by_name = {node.name: node for node in body}
+        for node in body:
+            text = node.inputs[0].split(":")[0] if node.op == "BiasAdd" else ""
+            conv = by_name.get(text)
+            if conv is not None and conv.op == "Conv2D" and conv.name:
+                strides = conv.attr("strides")
+                if strides is not None and max(strides.list.i) > 1:
+                    expected |= {(body.label, conv.name), (body.label, node.name)}
+    assert found == expected
+    assert found
