@@ -41,11 +41,11 @@ CHAPTERS: dict[str, tuple[Case, ...]] = {
 
 
 def provoked() -> Iterator[dict[str, Any]]:
-    """Do all of it, each mistake in a folder that is as it was before."""
+    """Do all of it, each mistake in a folder of its own, which is the current one meanwhile."""
     for chapter, cases in CHAPTERS.items():
         for case in cases:
-            with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-                code, said = _done(case)
+            with tempfile.TemporaryDirectory() as folder:
+                code, said = _done(case, folder)
             command = " ".join(("graphpatch", *case.command))
             said = said.replace(folder, "FOLDER")
             yield {
@@ -58,7 +58,8 @@ def provoked() -> Iterator[dict[str, Any]]:
             }
 
 
-def _done(case: Case) -> tuple[int, str]:
+def _done(case: Case, folder: str) -> tuple[int, str]:
+    os.chdir(folder)
     write(Path())
     for name, data in case.files.items():
         Path(name).write_bytes(data.encode() if isinstance(data, str) else data)
@@ -71,8 +72,7 @@ def run(command: list[str], stdin: bytes = b"") -> tuple[int, str]:
     """The exit code of a command, and all that it prints; it runs in this process."""
     from graphpatch import cli
 
-    said, given = io.StringIO(), sys.argv, 
-    kept = sys.argv, sys.stdin
+    said, kept = io.StringIO(), (sys.argv, sys.stdin)
     sys.argv, sys.stdin = ["graphpatch", *command], io.TextIOWrapper(io.BytesIO(stdin))
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

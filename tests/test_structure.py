@@ -29,6 +29,7 @@ ROOMS = (
     "match",
     "gradients",
     "patches",
+    "rules_json",
     "rules",
     "step",
     "application",

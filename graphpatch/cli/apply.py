@@ -17,6 +17,7 @@ from graphpatch.application import Result, apply, counted
 from graphpatch.cli.many import apply_to_many, worker_options
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_error, say_json, say_lines
+from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.cli.writing import write
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.fleet.order import Order, Workers
@@ -71,6 +72,7 @@ def command(
     """
     if allow_python and "" not in sys.path:
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
+    refuse_swapped("apply", rules, models)
     order = Order(rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained)
     if loss and not rebuild_gradients:
         raise click.UsageError("--loss goes with --rebuild-gradients")

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from graphpatch.cli.many import told, worker_options
+from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.execute import check
 from graphpatch.fleet.order import Order, Workers
 
@@ -33,6 +34,7 @@ def command(
     """
     if "-" in models and len(models) > 1:
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
+    refuse_swapped("check", rules, models)
     order = Order(
         rules, models, allow_python=allow_python, workers=workers, allow_chained=allow_chained
     )

@@ -12,6 +12,7 @@ from graphpatch.analysis.matching import Matched, match_only, match_rules
 from graphpatch.analysis.saved import as_rules_file
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
+from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.errors import OutputError
 from graphpatch.formats import load
 from graphpatch.formats.output import write_file
@@ -46,6 +47,7 @@ def command(
         raise click.UsageError("give RULES and MODEL, or MODEL and one of --op, --name, --pattern")
     if typed and save:
         raise click.UsageError("--save writes what a rules file matches; give RULES and MODEL")
+    refuse_swapped("match", paths[0], paths[1:])
     with bar() as progress:
         model = load(paths[-1], progress)
         if typed:

@@ -1,1 +1,1 @@
-"""Errors that users provoke: the files they give, the commands they type, and what they are told."""
+"""What users do wrong: the files they give and the commands they type."""

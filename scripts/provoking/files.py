@@ -64,7 +64,7 @@ def write(folder: Path) -> None:
         "models.zip": zipped("model.pb"),
         "models.tar": tarred("model.pb", model),
         "net.tflite": b"\x1c\x00\x00\x00TFL3" + bytes(64),
-        "net.onnx": b"\x08\x08\x12\x07pytorch\x1a\x031.9:\x10\x0a\x0e\x12\x04Relu\x1a\x04relu",
+        "net.onnx": b"\x08\x08\x12\x07pytorch\x1a\x031.9:\x08\x12\x06main_1",
         "net.pt": zipped("archive/data.pkl", "archive/version"),
         "net.pkl": b"\x80\x04\x95" + bytes(40),
         "arrays.npy": b"\x93NUMPY\x01\x00v\x00{'descr': '<f4'}",
