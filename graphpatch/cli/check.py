@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from graphpatch.cli.completing import PATH
 from graphpatch.cli.many import told, worker_options
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.execute import check
@@ -13,8 +14,8 @@ from graphpatch.fleet.order import Order, Workers
 
 
 @click.command("check")
-@click.argument("rules")
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.argument("rules", type=PATH)
+@click.argument("models", metavar="MODEL...", type=PATH, nargs=-1, required=True)
 @click.option("--allow-python", is_flag=True, help='Accept rules with {"python": ...} gradients.')
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document a model, a line each."

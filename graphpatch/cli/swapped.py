@@ -32,8 +32,11 @@ def _is_json(path: str) -> bool:
 
 
 def _head(path: str) -> bytes:
-    """The first bytes of a file; nothing where it is none, as a pipe cannot be read twice."""
-    if not Path(path).is_file():
+    """The first bytes of a file; nothing where it is none: a pipe cannot be read twice."""
+    try:
+        if not Path(path).is_file():
+            return b""
+        with Path(path).open("rb") as file:
+            return file.read(HEAD)
+    except OSError:  # whoever reads the whole file says why that cannot be done
         return b""
-    with Path(path).open("rb") as file:
-        return file.read(HEAD)

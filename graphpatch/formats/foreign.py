@@ -12,13 +12,19 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from graphpatch.errors import ModelError, did_you_mean
+from graphpatch.errors import ModelError, OutputError, did_you_mean
 from graphpatch.graph.wire import BYTES, fields
 
 ZIP = b"PK\x03\x04"
 HDF5 = b"\x89HDF\r\n\x1a\n"
 TABLE_END = bytes.fromhex("57fb808b247547db")  # of an .index file, a table of LevelDB's kind
 DATA = re.compile(r"(.+)\.data-\d{5}-of-\d{5}")
+
+# What names of files of others end in: what is written is not what such a name says.
+SUFFIXES = frozenset(
+    ".bz2 .ckpt .gz .h5 .hdf5 .index .json .keras .mlmodel .npy .npz .onnx .pkl .plan .pt .pth "
+    ".safetensors .tar .tflite .toml .txt .xz .yaml .yml .zip".split()
+)
 
 Bytes = bytes | mmap.mmap
 
@@ -102,6 +108,16 @@ def told_by_name(name: str) -> str:
     if name.endswith(".tflite"):
         return _TFLITE
     return _CHECKPOINT if DATA.fullmatch(name) or name.endswith(".index") else ""
+
+
+def refuse_suffix(output: str) -> None:
+    """Raise OutputError for an output whose name is that of a file of another kind."""
+    suffix = Path(output).suffix.lower()
+    if suffix in SUFFIXES and not output.endswith("/"):
+        raise OutputError(
+            f"cannot write {output}: graphpatch writes .pb, .pbtxt and .meta files and SavedModel "
+            f"folders, not {suffix}; name the output {Path(output).with_suffix('.pb')}"
+        )
 
 
 def not_there(path: Path) -> str:

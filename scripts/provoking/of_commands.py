@@ -23,7 +23,7 @@ COMMANDS: tuple[Case, ...] = (
     typed("-o one.pb for two models", "apply rules.json model.pb other.pb -o one.pb"),
     typed("-o out.onnx", "apply rules.json model.pb -o out.onnx"),
     typed("-o over the model", "apply rules.json model.pb -o model.pb"),
-    typed("-o over the rules", "apply rules.json model.pb -o rules.json"),
+    typed("-o over the rules", "apply rules.pb model.pb -o rules.pb"),
     typed("-o in a folder that is not there", "apply rules.json model.pb -o gone/out.pb"),
     typed("-o without a value", "apply rules.json model.pb -o"),
     typed("two models of one name", "apply rules.json model.pb ./model.pb -o out"),
