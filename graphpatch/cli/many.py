@@ -57,8 +57,7 @@ def apply_to_many(order: Order, as_json: bool, tell: Tell) -> int:
         ended = []
         for done in results:
             ended.append(done)
-            if progress is not None:
-                progress("models", len(ended), total)
+            progress("models", len(ended), total)
     ended.sort(key=lambda done: done.task.place)
     for done in ended:
         if done.error:
@@ -88,8 +87,7 @@ def told(total: int, results: Iterator[Done], as_json: bool, tell: Tell, verb: s
             elif not done.error:
                 passed = [f"{done.task.model}: {done.passed_over}"] if done.passed_over else []
                 say_lines(passed or tell(done.report))
-            if progress is not None:
-                progress("models", len(ended), total)
+            progress("models", len(ended), total)
     _summary(ended, verb)
     return exit_code(ended)
 
