@@ -145,11 +145,6 @@ def rules_from(document: Any, emit: str | None = None, allow_python: bool = Fals
     ]
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema of rules files."""
-    return msgspec.json.schema(RulesFile)
-
-
 def _depth(document: Any) -> int:
     """How many lists and objects lie in each other, counted up to one too many."""
     level, depth = [document], 0

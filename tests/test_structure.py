@@ -31,6 +31,7 @@ ROOMS = (
     "patches",
     "rules_json",
     "rules",
+    "schema",
     "step",
     "application",
     "selection",

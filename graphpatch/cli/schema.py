@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from graphpatch.cli.say import say_json
-from graphpatch.rules import schema
+from graphpatch.schema import schema
 
 
 @click.command("schema")

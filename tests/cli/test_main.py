@@ -16,7 +16,7 @@ import graphpatch
 from graphpatch import cli
 from graphpatch.cli.completion import TURNED_ON, VARIABLE
 from graphpatch.errors import GraphpatchError, ModelError
-from graphpatch.rules import schema
+from graphpatch.schema import schema
 
 Run = Callable[..., Any]
 CHECKOUT = Path(graphpatch.__file__).parent.parent
