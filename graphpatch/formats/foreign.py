@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from graphpatch.errors import ModelError, OutputError, did_you_mean
+from graphpatch.errors import ModelError, OutputError, nearest
 from graphpatch.graph.wire import BYTES, fields
+from graphpatch.shown import one_line
 
 ZIP = b"PK\x03\x04"
 HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -130,11 +131,18 @@ def not_there(path: Path) -> str:
             f"{path} is the prefix of a checkpoint, which holds the values of variables and no "
             f"graph; name a .meta file, a frozen .pb, or a SavedModel folder"
         )
-    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    return f"cannot read {path}: No such file or directory{_nearest(path)}"
+
+
+def _nearest(path: Path) -> str:
+    """The files beside a path whose names without ending are nearest; a clause, or nothing."""
+    by_stem: dict[str, str] = {}
     with contextlib.suppress(OSError):
-        near = did_you_mean(path.name, (one.name for one in beside))
-        return f"cannot read {path}: No such file or directory{near}"
-    return f"cannot read {path}: No such file or directory"
+        for one in path.parent.iterdir():
+            if one.suffix == path.suffix:
+                by_stem[one.stem] = one.name
+    found = [one_line(by_stem[stem]) for stem in nearest(path.stem, by_stem)]
+    return f"; nearest: {', '.join(found)}" if found else ""
 
 
 def _said(says: str, name: str) -> str:

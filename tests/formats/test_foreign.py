@@ -70,6 +70,17 @@ def test_as_rules(folder: Path, name: str) -> None:
     assert SAID_OF_RULES[name] in str(refused.value)
 
 
+def test_a_file_that_is_not_there(folder: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"modle\.pb: No such file or directory; nearest: model\.pb$"
+    ):
+        load(folder / "modle.pb")
+    with pytest.raises(GraphpatchError, match=r"directory; nearest: rules\.json$"):
+        load_rules(folder / "rulse.json")
+    with pytest.raises(ModelError, match=r"No such file or directory$"):
+        load(folder / "nowhere" / "gone.pb")
+
+
 def test_beside_its_graph_a_checkpoint_names_it(tmp_path: Path) -> None:
     (tmp_path / "model.ckpt.meta").write_bytes(b"")
     with pytest.raises(ModelError, match=r"its graph is in .*model\.ckpt\.meta: name that file"):
