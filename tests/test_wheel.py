@@ -32,7 +32,7 @@ def test_pipx_runs_it(dist: Path) -> None:
 
 @pytest.mark.slow
 def test_tests_run_from_the_sdist(dist: Path) -> None:
-    """Some of them, which read files of tests/, scripts/ and docs/; scripts/try_release runs all."""
+    """Some of them, which read scripts/ and docs/; scripts/try_release.py --sdist runs all."""
     (sdist,) = dist.glob("*.tar.gz")
     chosen = ["tests/test_rules.py", "tests/test_schema.py", "tests/test_structure.py"]
     assert " passed" in try_release.try_sdist(sdist, chosen)
