@@ -66,7 +66,38 @@ def try_example(command: Sequence[str | Path]) -> None:
         for file in ("digits.pb", "guided.json"):
             shutil.copy(MODELS / file, folder)
         for words, prints in EXAMPLE:
-            pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+            said = _run([*command, *words.split()], folder)
+            if prints not in said:
+                raise SystemExit(f"{words}: expected {prints!r}, found {said!r}")
+        if (folder / "again.pb").read_bytes() != (folder / "digits.pb").read_bytes():
+            raise SystemExit("revert: the original is not the same")
+
+
+def try_wheel(wheel: Path, version: str) -> bool:
+    """Whether there is such a Python; there, the wheel runs the example."""
+    interpreter = python(version)
+    if interpreter is not None:
+        with tempfile.TemporaryDirectory() as name:
+            try_example([environment(interpreter, Path(name, "venv"), wheel) / "graphpatch"])
+    return interpreter is not None
+
+
+def try_pipx(wheel: Path) -> None:
+    """Run the example by `pipx run`, with a pipx of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        pipx = environment(Path(sys.executable), Path(name, "venv"), "pipx") / "pipx"
+        os.environ.update(PIPX_HOME=f"{name}/home", PIPX_BIN_DIR=f"{name}/bin")
+        try_example([pipx, "run", "--spec", wheel, "graphpatch"])
+
+
+def try_sdist(sdist: Path, arguments: Sequence[str] = ()) -> str:
+    """Run the sdist's tests from the unpacked sdist; what pytest says at the end."""
+    with tempfile.TemporaryDirectory() as name:
+        with tarfile.open(sdist) as archive:
+            archive.extractall(name, filter="data")
+        (folder,) = Path(name).iterdir()
+        given = arguments or ("--ignore", "tests/tf", "--ignore", "tests/models")
+        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         said = _run([*pytest, *given], folder)
     return said.strip().rpartition("\n")[2]
 
