@@ -88,7 +88,8 @@ class SurrogateGradient:
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Let a match count as the formula of what it reads."""
-        self._put(group.last, group.reads, group.args, group.nodes, editor)
+        reads = group.reads
+        self._put(group.last, reads, group.args, group.nodes, editor, told=reads)
 
     def _put(
         self,
@@ -97,6 +98,7 @@ class SurrogateGradient:
         args: Sequence[FlatArg],
         behind: Sequence[Node],
         editor: Editor,
+        told: Sequence[str] = (),
     ) -> None:
         for one in behind:
             refuse_boundary(one)
@@ -111,7 +113,7 @@ class SurrogateGradient:
                 editor.shadow(one)
         known = len(behind) == 1 and _has_shape_of(node, found.shapes[0])
         tensor = put_beside(found, node, {}, editor, _anchor(node, editor))
-        join(node, {0: Counted(tensor, not known)}, editor, self.emit, behind)
+        join(node, {0: Counted(tensor, not known)}, editor, self.emit, behind, told)
 
     def _nodes(
         self, node: Node, reads: Sequence[str], args: Sequence[FlatArg], dtype: str
