@@ -213,6 +213,7 @@ def _formulas(found: Iterable[dict[str, Any]]) -> Iterator[str]:
         where = f"{formula}, {ops} op{'' if ops == 1 else 's'}"
         errors = [float(one["max_error"]) for one in some if "max_error" in one]
         if errors:
-            yield f"{where}: numpy differs by at most {max(errors):.2g}"
+            by = some[0]["compared_with"]
+            yield f"{where}: {by} differs by at most {max(errors):.2g}"
         for why in dict.fromkeys(one["not_compared"] for one in some if "not_compared" in one):
             yield f"not compared: {formula}: {why}"
