@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
@@ -234,14 +235,8 @@ def main_body(
 def function_body(library: Library, source: Source, start: int, end: int) -> Body:
     """The body of the FunctionDef from `start` to `end`."""
     starts, others = scan(source, start, end, 3)
-    signature = OpDefProto()
-    ret = {}
-    for part in others:
-        if part.holds(1):
-            signature.MergeFrom(message(OpDefProto, source.data[part.value : part.end]))
-        elif part.holds(4):
-            key, value = text_entry(source, part)
-            ret[key] = value
+    rest = message(FunctionDef, b"".join(source.data[one.start : one.end] for one in others))
+    signature, ret = rest.signature, dict(rest.ret)
     heads = read_heads(source, starts, 3)
     body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
     body.is_ours = signature.description.startswith(PROVENANCE.decode())

@@ -18,7 +18,7 @@ from graphpatch.graph.displaced import displaced_attr, displaced_input, displace
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.placing import Taken, append, place, rename
 from graphpatch.graph.provenance import KEY as PROVENANCE
-from graphpatch.graph.provenance import Author, signed
+from graphpatch.graph.provenance import Author, entries, signed
 from graphpatch.graph.restored import Restored
 from graphpatch.graph.returned import turns
 from graphpatch.graph.wire import piece_bytes
@@ -128,7 +128,10 @@ class Editor:
         payload = nodedef.with_inputs(payload, inputs)
         for key in (SHAPES, PROVENANCE):
             payload = nodedef.with_attr(payload, key, None)
-        self._write(new, payload, self.author.entry("added", of=node.name, **self._told()))
+        rules = dict.fromkeys(entry["rule"] for entry in entries(node))
+        copies = [rule for rule in rules if rule != self.author.rule]
+        more = {"copies": copies} if copies else {}
+        self._write(new, payload, self.author.entry("added", of=node.name, **self._told(), **more))
         return new
 
     def add_function(self, function: FunctionDef, gradient: str = "") -> None:

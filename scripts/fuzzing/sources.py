@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import graphpatch
+from graphpatch.formats.opened import opened
 from tests import graphs
 from tests.graphs import function, graphdef, node
 
@@ -103,6 +104,16 @@ def models() -> list[tuple[str, bytes]]:
     found.append(("sample.meta", graphs.metagraph(graphs.sample(), "serve").SerializeToString()))
     found += _patched(built["sample"].SerializeToString())
     return found + _real()
+
+
+@functools.cache
+def ends(raw: bytes, label: str) -> tuple[list[str], list[str]]:
+    """What a model is fed with, and the ops that no other reads: those that it may give."""
+    body = opened(raw, label).graphs[0].main
+    fed = [one.name for one in body if one.op.startswith("Placeholder")]
+    last = [one.name for one in body if one.name not in body.readers and one.op != "NoOp"]
+    names = body.heads.names
+    return fed or names[:1], last or names[-1:]
 
 
 def _patched(raw: bytes) -> list[tuple[str, bytes]]:
