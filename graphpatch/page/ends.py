@@ -1,0 +1,79 @@
+"""From which tensors to which a page leads: those that are named, or those a user would name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
+from graphpatch.analysis.doctor.survey import outputs, placeholders
+from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.errors import ModelError
+from graphpatch.formats import Model
+from graphpatch.graph.topology import tensor_named
+from graphpatch.match.nearest import nearest_names
+
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+MOST_PAIRS = 12
+WORK = 400_000  # ops that are looked at for pairs, all together
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Tensors of the main graph, by name: the gradients of `targets` flow back to `sources`."""
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+
+
+def ends(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> Ends:
+    """The ends of a graph; names that it does not have are left out.
+
+    Default: from what is computed and read by no op, and may be a loss, to the placeholders. A
+    graph without placeholders is differentiated by its variables.
+    """
+    back = list(_named(wiring, targets)) if targets else outputs(wiring, every=False)
+    to = list(_named(wiring, sources)) if sources else placeholders(wiring) or _variables(wiring)
+    return Ends(tuple(map(wiring.spelled, to)), tuple(map(wiring.spelled, back)))
+
+
+def tensors(wiring: Wiring, names: Sequence[str]) -> list[Tensor]:
+    """The tensors of these names that there are."""
+    return list(_named(wiring, names))
+
+
+def _named(wiring: Wiring, texts: Sequence[str]) -> Iterator[Tensor]:
+    for text in texts:
+        found = tensor_named(wiring.body, text)
+        if found is not None:
+            yield wiring.tensor(str(found))
+
+
+def _variables(wiring: Wiring) -> list[Tensor]:
+    return [(index, 0) for op in VARIABLES for index in wiring.body.by_type.get(op, ())]
+
+
+def refuse_unknown(models: Sequence[Model], texts: Sequence[str]) -> None:
+    """Raise ModelError for a name that is no tensor of a main graph of any of these models."""
+    mains = [graph.main for model in models for graph in model.graphs]
+    for text in texts:
+        if all(tensor_named(main, text) is None for main in mains):
+            legal = [name for main in mains for name in main.heads.names]
+            near = ", ".join(nearest_names(text.partition(":")[0], legal))
+            words = f"; nearest: {near}" if near else ""
+            raise ModelError(
+                f"{models[0].path}: no tensor of the main graph is named {text!r}{words}"
+            )
+
+
+def pairs(doctor: Doctor, chosen: Ends) -> tuple[list[Diagnosis], int]:
+    """What doctor says of each pair of ends, and how many pairs it was not asked about.
+
+    Of many pairs the first are asked about, fewer in a large graph.
+    """
+    wiring = doctor.session.wiring(doctor.session.graph.main)
+    most = max(1, min(MOST_PAIRS, WORK // (len(wiring.body) + 1)))
+    every = [(a, b) for b in chosen.targets for a in chosen.sources]
+    asked = [(tensors(wiring, [a]), tensors(wiring, [b])) for a, b in every[:most]]
+    found = [doctor.diagnose(a[0], b[0]) for a, b in asked if a and b]
+    return found, max(0, len(every) - most)
