@@ -20,6 +20,7 @@ from graphpatch.page.sides import Line, Side, head, mark_changed
 from graphpatch.page.tables import Tables, tensor_text
 from graphpatch.shown import one_line
 
+MOST_SHAPES = 10_000  # lines of a body whose shapes are inferred
 Findings = Mapping[str, Sequence[Finding]]
 
 
@@ -74,7 +75,7 @@ def document(
         row for row, some in findings.items() if any(tables.findings.values[n]["way"] for n in some)
     }
     shown = {*marks, *ends, *ways}
-    shapes = {id(side): Shapes(side.flowing.wiring) for side in found.sides}
+    shapes = {id(side): _shapes(side) for side in found.sides}
     heads = [_head(found, key) for key in found.order]
     return {
         "name": one_line(found.sides[0].body.label),
@@ -98,6 +99,11 @@ def document(
         ],
         "sides": [_side(found, side) for side in found.sides],
     }
+
+
+def _shapes(side: Side) -> Shapes | None:
+    """The shapes of a body's tensors; None for a body that is too large to infer them."""
+    return Shapes(side.flowing.wiring) if len(side.lines) <= MOST_SHAPES else None
 
 
 def _side(found: Lines, side: Side) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import graphpatch
 from graphpatch.analysis.doctor.answers import Answers
+from graphpatch.analysis.doctor.backward import Backward
 from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
 from graphpatch.analysis.doctor.look import Finding
 from graphpatch.analysis.doctor.survey import doctors
+from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
@@ -102,9 +104,10 @@ class _Graph:
             chosen,
             tables,
         )
-        asked = [pairs(doctor, chosen) for doctor in both]
+        self.backs = [self._back(doctor) for doctor in both]
+        asked = [pairs(doctor, chosen, back) for doctor, back in zip(both, self.backs, strict=True)]
         self.pairs, self.left_out = [found for found, _ in asked], asked[0][1]
-        self.main = lines([self._main(doctor, number) for number, doctor in enumerate(both)])
+        self.main = lines([self._main(number) for number in range(len(both))])
 
     def refuse_apart(self, path: str) -> None:
         """Raise ModelError where no tensor leads from any source to any target."""
@@ -140,14 +143,22 @@ class _Graph:
             "notes": list(self._notes()),
         }
 
-    def _main(self, doctor: Doctor, number: int) -> Side:
-        """The main graph of one model; of a TF2 SavedModel as a tape differentiates it."""
-        graph = doctor.session.graph
-        answers = doctor.tape if graph.is_object_based else doctor.session
-        wiring = answers.wiring(graph.main)
-        both = tensors(wiring, self.ends.sources), tensors(wiring, self.ends.targets)
-        back = answers.backward(graph.main, *both)
-        return side(flowing(answers, back, both), self._rules("main", number))
+    def _back(self, doctor: Doctor) -> Backward:
+        """The way back in the main graph; of a TF2 SavedModel as a tape differentiates it."""
+        graph, answers = doctor.session.graph, self._answers(doctor)
+        return answers.backward(graph.main, *self._tensors(answers.wiring(graph.main)))
+
+    def _answers(self, doctor: Doctor) -> Answers:
+        return doctor.tape if doctor.session.graph.is_object_based else doctor.session
+
+    def _tensors(self, wiring: Wiring) -> tuple[list[Tensor], list[Tensor]]:
+        return tensors(wiring, self.ends.sources), tensors(wiring, self.ends.targets)
+
+    def _main(self, number: int) -> Side:
+        """The lines of the main graph of one model."""
+        back, answers = self.backs[number], self._answers(self.both[number])
+        found = flowing(answers, back, self._tensors(back.wiring))
+        return side(found, self._rules("main", number))
 
     def _function(self, doctor: Doctor, number: int, name: str) -> Side:
         answers: Answers = doctor.tape
@@ -178,10 +189,14 @@ class _Graph:
     def _body(self, found: Any, label: str, numbers: Mapping[str, int]) -> dict[str, Any]:
         told: dict[str, list[Finding]] = {}
         for one in (pair for some in self.pairs for pair in some):
-            for finding in one.findings:
+            for finding in one.findings if self._is_blocked(one) else ():
                 if finding.node.body.label == label:
                     told.setdefault(own_name(finding.node), []).append(finding)
         return body_document(found, self.tables, self.marks.written, told, numbers)
+
+    def _is_blocked(self, one: Diagnosis) -> bool:
+        """Whether nothing flows as this graph is differentiated: in a Session, or on a tape."""
+        return (one.tape if self.both[0].session.graph.is_object_based else one.verdict) != "flows"
 
     def _pairs(self) -> Iterator[dict[str, Any]]:
         for several in zip(*self.pairs, strict=False):

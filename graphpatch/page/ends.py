@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from graphpatch.analysis.doctor.backward import Backward
 from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
 from graphpatch.analysis.doctor.survey import outputs, placeholders
 from graphpatch.analysis.doctor.wiring import Tensor, Wiring
@@ -14,6 +15,7 @@ from graphpatch.graph.topology import tensor_named
 from graphpatch.match.nearest import nearest_names
 
 VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
 MOST_PAIRS = 12
 WORK = 400_000  # ops that are looked at for pairs, all together
 
@@ -66,14 +68,28 @@ def refuse_unknown(models: Sequence[Model], texts: Sequence[str]) -> None:
             )
 
 
-def pairs(doctor: Doctor, chosen: Ends) -> tuple[list[Diagnosis], int]:
+def pairs(doctor: Doctor, chosen: Ends, back: Backward) -> tuple[list[Diagnosis], int]:
     """What doctor says of each pair of ends, and how many pairs it was not asked about.
 
-    Of many pairs the first are asked about, fewer in a large graph.
+    Of many pairs the first are asked about, fewer in a large graph. `back` is the way back of the
+    gradients of all targets to all sources.
     """
     wiring = doctor.session.wiring(doctor.session.graph.main)
     most = max(1, min(MOST_PAIRS, WORK // (len(wiring.body) + 1)))
     every = [(a, b) for b in chosen.targets for a in chosen.sources]
     asked = [(tensors(wiring, [a]), tensors(wiring, [b])) for a, b in every[:most]]
-    found = [doctor.diagnose(a[0], b[0]) for a, b in asked if a and b]
+    found = [_diagnosis(doctor, back, a[0], b[0], len(chosen.targets)) for a, b in asked if a and b]
     return found, max(0, len(every) - most)
+
+
+def _diagnosis(
+    doctor: Doctor, back: Backward, source: Tensor, target: Tensor, targets: int
+) -> Diagnosis:
+    """What doctor says of a pair; of one that flows, in a graph without functions, `back` tells."""
+    wiring = back.wiring
+    is_plain = not doctor.session.graph.functions and not doctor.session.held.in_loops
+    flows = source in back.live and not back.refusals and wiring.dtype(target) in REAL
+    if targets == 1 and is_plain and flows:
+        names = wiring.spelled(source), wiring.spelled(target)
+        return Diagnosis(*names, "flows", "flows", connected=True)
+    return doctor.diagnose(source, target)

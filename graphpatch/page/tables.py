@@ -13,10 +13,11 @@ from graphpatch.analysis.doctor.wiring import Wiring
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.nodedef import attr_spans, attr_value
-from graphpatch.graph.wire import piece_bytes
+from graphpatch.graph.wire import piece_bytes, size
 from graphpatch.page.plots import plot
 from graphpatch.shown import one_line
 
+DEVICE_OR_ATTR = (b"\x22", b"\x2a")  # how the fields behind the inputs begin
 LARGE = 1 << 10  # bytes of an attr from which on it is not shown
 
 
@@ -50,16 +51,18 @@ class Tables:
 
     def form(self, node: Node) -> int:
         """The number of an op's attrs, in plain values; those of equal bytes are read once."""
-        spans = attr_spans(node.body.payload(node.index))
+        payload = node.body.payload(node.index)
+        tail = _behind_inputs(node)
+        if tail in self._plain:
+            return self._plain[tail]
+        spans = attr_spans(payload)
         small = {k: s for k, s in spans.items() if s.end - s.start < LARGE and k != provenance.KEY}
-        raw = b"".join(k.encode() + b"\0" + piece_bytes(span) for k, span in small.items())
-        if raw not in self._plain:
-            plain = {one_line(k): _shown(attrs.plain(attr_value(s))) for k, s in small.items()}
-            plain |= {
-                one_line(k): "(large)" for k in spans.keys() - small.keys() - {provenance.KEY}
-            }
-            self._plain[raw] = self.attrs.number(dict(sorted(plain.items())))
-        return self._plain[raw]
+        plain = {one_line(k): _shown(attrs.plain(attr_value(s))) for k, s in small.items()}
+        plain |= {one_line(k): "(large)" for k in spans.keys() - small.keys() - {provenance.KEY}}
+        number = self.attrs.number(dict(sorted(plain.items())))
+        if tail:
+            self._plain[tail] = number
+        return number
 
     def finding(self, finding: Finding, is_on_the_way: bool) -> int:
         """The number of what doctor says of an op; whether it blocks a way that was asked about."""
@@ -80,6 +83,20 @@ class Tables:
         return {name: getattr(self, name).values for name in names}
 
 
+def _behind_inputs(node: Node) -> bytes:
+    """The bytes of a small NodeDef behind its inputs, as TensorFlow writes it; else nothing.
+
+    Most nodes are alike in these.
+    """
+    payload = node.body.payload(node.index)
+    if len(payload) != 1 or size(payload) > LARGE:
+        return b""
+    raw = piece_bytes(payload[0])
+    texts = [text.encode() for text in (node.name, node.op, *node.inputs)]
+    start = sum(len(text) + (2 if len(text) < 128 else 3) for text in texts)
+    return raw[start:] if raw[start : start + 1] in DEVICE_OR_ATTR else b""
+
+
 def _shown(value: Any) -> Any:
     """Plain values whose texts are safe to show."""
     if isinstance(value, str):
@@ -93,10 +110,10 @@ def _shown(value: Any) -> Any:
     return value
 
 
-def tensor_text(wiring: Wiring, shapes: Shapes, index: int) -> str:
+def tensor_text(wiring: Wiring, shapes: Shapes | None, index: int) -> str:
     """The dtype and shape of what an op gives first: `float32 [?, 8, 8, 1]`, as far as known."""
     dtype = wiring.dtype((index, 0)) or ""
-    shape = shapes.of((index, 0)) if index >= 0 else None
+    shape = shapes.of((index, 0)) if index >= 0 and shapes is not None else None
     if shape is None:
         return dtype
     return f"{dtype} [{', '.join('?' if size is None else str(size) for size in shape)}]"
