@@ -26,6 +26,7 @@ COMMANDS = {
     "split": "the gradient in parts: graphs joined by the gradient at a cut",
     "gradients": "the library of gradients: formula, parameters, what each is for",
     "doctor": "why a gradient is None, zero or an error, and the rules that mend it",
+    "view": "a page that shows what flows back, where it ends and what rules change",
     "verify": "a patched model beside its original: forward bit-equal, which gradients changed",
     "schema": "the JSON Schema of rules files",
 }

@@ -176,4 +176,5 @@ def _with_rules(model: Model, found: Matches) -> tuple[list[Model], Marks]:
 def _run(made: Made, models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool) -> None:
     from graphpatch.page.sizes import sizes
 
-    made.document["run"] = sizes(made, models, feed, allow_unsafe_ops)
+    ran = sizes(made.ends, made.mains, models, feed, allow_unsafe_ops)
+    made.document["run"] = ran
