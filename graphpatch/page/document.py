@@ -213,11 +213,11 @@ class _Graph:
             some = ", ".join(one_line(op) for op in missing[:3])
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             yield (
-                f"{len(missing)} of the ops that rules touch are not between the two ends, and have "
-                f"no line: {some}{more}"
+                f"{len(missing)} of the ops that rules touch are not between the two ends, and "
+                f"have no line: {some}{more}"
             )
         if not self.ends.sources:
-            yield "it has no placeholder and no variable: what flows back is not told without --from"
+            yield "it has no placeholder and no variable: name a source with --from"
 
 
 def _is_ours(body: Body) -> bool:

@@ -13,6 +13,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.topology import tensor_named
 from graphpatch.match.nearest import nearest_names
+from graphpatch.page.flowing import between
 
 VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -31,11 +32,11 @@ class Ends:
 def ends(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> Ends:
     """The ends of a graph; names that it does not have are left out.
 
-    Default: from what is computed and read by no op, and may be a loss, to the placeholders. A
-    graph without placeholders is differentiated by its variables.
+    Default: from what is computed of the sources, read by no op, and may be a loss, to the
+    placeholders. A graph without placeholders is differentiated by its variables.
     """
-    back = list(_named(wiring, targets)) if targets else outputs(wiring, every=False)
     to = list(_named(wiring, sources)) if sources else placeholders(wiring) or _variables(wiring)
+    back = list(_named(wiring, targets)) or _dependent(wiring, outputs(wiring, every=False), to)
     return Ends(tuple(map(wiring.spelled, to)), tuple(map(wiring.spelled, back)))
 
 
@@ -49,6 +50,14 @@ def _named(wiring: Wiring, texts: Sequence[str]) -> Iterator[Tensor]:
         found = tensor_named(wiring.body, text)
         if found is not None:
             yield wiring.tensor(str(found))
+
+
+def _dependent(
+    wiring: Wiring, targets: Sequence[Tensor], sources: Sequence[Tensor]
+) -> list[Tensor]:
+    """Of the targets those that are computed of a source; all where none is."""
+    found = between(wiring, sources, targets)
+    return [tensor for tensor in targets if tensor[0] in found] or list(targets)
 
 
 def _variables(wiring: Wiring) -> list[Tensor]:

@@ -46,6 +46,8 @@ def _picture(value: Any, title: str, says: str) -> dict[str, Any]:
             "title": title,
             "says": "no finite number" if flat.size else "empty",
         }
+    if flat.size == 1:
+        return {"kind": "number", "title": title, "value": f"{flat[0]:.3g}"}
     counts, edges = np.histogram(finite, BINS)
     ends = {"low": float(edges[0]), "high": float(edges[-1])}
     return {"kind": "histogram", "title": title, "counts": counts.tolist(), **ends}

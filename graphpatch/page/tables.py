@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,7 +106,7 @@ def _shown(value: Any) -> Any:
         return {one_line(str(key)): _shown(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_shown(one) for one in value]
-    if isinstance(value, float) and value != value or value in (float("inf"), float("-inf")):
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
 

@@ -20,6 +20,14 @@ function badge(number, name) {
   return found;
 }
 
+// A name, its scope paler than what is behind it.
+function named(name, end) {
+  const cut = name.lastIndexOf("/") + 1;
+  const found = make("span", "name", make("span", "scope-of", name.slice(0, cut)), make("bdi", "leaf", name.slice(cut) + end));
+  found.title = name;
+  return found;
+}
+
 class List {
   constructor(view) {
     this.view = view;
@@ -51,6 +59,7 @@ class List {
       drawn.push(element);
     }
     this.space.replaceChildren(...drawn);
+    this.heads();
     const selected = this.view.selected;
     if (selected >= first && selected < last) this.box.setAttribute("aria-activedescendant", `row${selected}`);
     else this.box.removeAttribute("aria-activedescendant");
@@ -66,12 +75,25 @@ class List {
     }
     this.pitch = new Map(), this.most = new Map(), this.width = new Map();
     for (const side of sides) {
-      const columns = wide.get(side) || 1;
+      const columns = Math.max(wide.get(side) || 1, sides.length > 1 ? 3 : 1);
       const pitch = Math.max(7, Math.min(15, room / columns));
       const most = Math.max(2, Math.floor(room / pitch));
       this.pitch.set(side, pitch), this.most.set(side, most);
       this.width.set(side, Math.min(columns, most) * pitch + 4);
     }
+  }
+
+  // What the columns are, above them.
+  heads() {
+    const sides = this.view.sides(), heads = document.getElementById("heads");
+    const cells = sides.map(side => {
+      const cell = make("span", "lanes", sides.length > 1 ? ["before", "after"][side] : "");
+      cell.style.width = `${this.width.get(side)}px`;
+      return cell;
+    });
+    heads.replaceChildren(...cells, make("span", "", "op"), make("span", "grow"));
+    if (this.view.sizes) heads.append(make("span", "", "largest |gradient|"));
+    heads.append(make("span", "", "what flows back"));
   }
 
   lanes(row) {
@@ -111,7 +133,7 @@ class List {
     const body = this.view.bodies[row.body], fold = body.folds[row.fold], isOpen = row.kind === "scope";
     element.setAttribute("aria-expanded", isOpen);
     const inside = holds(body, row.row, row.last);
-    element.append(make("span", "arrow", isOpen ? "▾" : "▸"), make("span", "name", fold[3] + "/"));
+    element.append(make("span", "arrow", isOpen ? "▾" : "▸"), named(fold[3], "/"));
     element.append(make("span", "count", `${inside.lines.toLocaleString("en")} ops`));
     if (isOpen) return;
     inside.rules.forEach(rule => element.append(badge(rule, this.view.doc.rules[rule].name)));
@@ -121,16 +143,14 @@ class List {
   }
 
   fillLine(element, row) {
-    const body = this.view.bodies[row.body], name = body.names[row.row], cut = name.lastIndexOf("/") + 1;
+    const body = this.view.bodies[row.body], name = body.names[row.row];
     if (body.calls[row.row]) {
       const isOpen = this.view.shown.inside.has(row.path);
       element.setAttribute("aria-expanded", isOpen);
       element.append(make("span", "arrow", isOpen ? "▾" : "▸"));
     }
     for (const mark of body.marks[row.row] || []) element.append(badge(mark, this.view.doc.rules[mark].name));
-    const shown = make("span", "name", make("span", "scope-of", name.slice(0, cut)), make("bdi", "leaf", name.slice(cut)));
-    shown.title = name;
-    element.append(make("span", "type", this.view.doc.tables.types[body.types[row.row]]), shown);
+    element.append(make("span", "type", this.view.doc.tables.types[body.types[row.row]]), named(name, ""));
     const end = body.ends[row.row];
     if (end) element.append(make("span", "end", end));
     element.append(make("span", "tensor", this.view.doc.tables.tensors[body.tensors[row.row]]), make("span", "grow"));

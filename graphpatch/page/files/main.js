@@ -42,7 +42,9 @@ class View {
   }
 
   header() {
-    const names = this.doc.models.map(model => model.path);
+    const [first, second] = this.doc.models;
+    const isDry = second && second.path === first.path;
+    const names = this.doc.models.map((model, place) => place && isDry ? `with ${this.doc.rules.length} rules` : model.path);
     const title = document.getElementById("title");
     names.forEach((name, place) => {
       if (place) title.append(make("span", "to", " → "));
@@ -109,7 +111,7 @@ class View {
       link.type = "button";
       link.title = finding.what;
       link.addEventListener("click", () => this.goTo(finding));
-      line.append(place ? ", " : " ends at ", link);
+      line.append(place ? ", " : (pair.sides.length > 1 ? " before, it ends at " : " it ends at "), link);
     });
     if (blocked.length > 3) line.append(` and ${blocked.length - 3} more`);
     return line;
@@ -138,10 +140,8 @@ class View {
     box.replaceChildren();
     if (!run) return;
     if (run.note) box.append(make("p", "note", run.note));
-    for (const source of run.sources) {
-      const row = make("div", "pictures", ...source.pictures.map(drawPicture));
-      box.append(row);
-    }
+    const figures = run.sources.flatMap(source => source.pictures.map(drawPicture));
+    if (figures.length) box.append(make("div", "pictures", ...figures));
   }
 
   isHit(row) {

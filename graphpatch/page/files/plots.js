@@ -96,6 +96,7 @@ function drawPicture(picture) {
   const figure = make("figure");
   if (picture.kind === "heat") figure.append(drawHeat(picture));
   else if (picture.kind === "histogram") figure.append(drawHistogram(picture.counts, picture.low, picture.high, picture.title));
+  else if (picture.kind === "number") figure.append(make("div", "nothing", picture.value));
   else figure.append(make("div", "nothing", picture.says));
   figure.append(make("figcaption", "", picture.title));
   return figure;
