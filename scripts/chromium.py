@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright: the browser that opens our pages in tests and scripts."""
+"""Debian's Chromium, driven by Playwright: it opens our pages in tests and scripts."""
 
 from __future__ import annotations
 

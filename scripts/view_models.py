@@ -1,8 +1,8 @@
 """Write the page of each model of a folder, open it in Chromium, and tell what went wrong.
 
-Usage: view_models.py FOLDER [--keep DIR]. A model that graphpatch refuses with one message counts as
-refused; what counts as wrong is any other exception, a message in the browser's console, and a page
-without lines of a model that has a way back. Exits 1 where something is wrong.
+Usage: view_models.py FOLDER [--keep DIR]. A model that graphpatch refuses with one message counts
+as refused; what counts as wrong is any other exception, a message in the browser's console, and a
+page that shows no line of those that it has. Exits 1 where something is wrong.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ import argparse
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from chromium import launched
+
 import graphpatch
 from graphpatch.errors import GraphpatchError
 
+PATIENCE = 10  # seconds
 SAVED_MODEL = "saved_model.pb"
 
 
@@ -43,14 +47,26 @@ def opened(page: Any, path: Path) -> Iterator[str]:
     yield from said
 
 
+def shown(path: Path, target: Path, browser: Any) -> list[str]:
+    """What is wrong with a model's page, which is written to `target`."""
+    try:
+        graphpatch.view(path).save(target)
+    except GraphpatchError:
+        raise
+    except Exception:
+        return [traceback.format_exc()]
+    page = browser.new_page()
+    faults = list(opened(page, target))
+    page.close()
+    return faults
+
+
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--keep", type=Path, help="where the pages stay")
     options = parser.parse_args(arguments)
     from playwright.sync_api import sync_playwright
-
-    from scripts.chromium import launched
 
     wrong, counts = 0, {"shown": 0, "refused": 0}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -61,20 +77,16 @@ def main(arguments: list[str]) -> int:
             name = str(path.relative_to(options.folder)).replace("/", "__")
             begun = time.monotonic()
             try:
-                view = graphpatch.view(path)
-                view.save(out / f"{name}.html")
+                faults = shown(path, out / f"{name}.html", browser)
+                counts["shown"] += 1
             except GraphpatchError as error:
                 counts["refused"] += 1
                 print(f"{name}: refused: {error}")
                 continue
-            page = browser.new_page()
-            faults = list(opened(page, out / f"{name}.html"))
-            page.close()
-            counts["shown"] += 1
             wrong += bool(faults)
             for fault in faults:
                 print(f"{name}: {fault}")
-            if time.monotonic() - begun > 5:
+            if time.monotonic() - begun > PATIENCE:
                 print(f"{name}: {time.monotonic() - begun:.1f} s")
     print(f"{counts['shown']} shown, {counts['refused']} refused, {wrong} with faults")
     return 1 if wrong else 0

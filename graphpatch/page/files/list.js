@@ -52,6 +52,7 @@ class List {
     const last = isPrinted ? Math.min(rows.length, MOST_PRINTED) : Math.min(rows.length, Math.ceil((this.box.scrollTop + this.box.clientHeight) / HEIGHT) + MORE);
     this.space.style.height = `${(isPrinted ? last : rows.length) * HEIGHT}px`;
     this.measure(rows.slice(first, last));
+    this.space.className = this.view.sides().length > 1 ? "two" : "";
     const drawn = [];
     for (let index = first; index < last; index++) {
       const element = this.row(rows[index]);
@@ -157,6 +158,7 @@ class List {
     if (body.ways.has(row.row)) element.append(make("span", "why", this.view.doc.tables.findings[body.findings[row.row][0]].what));
     const bars = this.view.sizes && row.body === this.view.graph.body ? drawBars(this.view.sizes, row.row, this.view.sides()) : null;
     if (bars) element.append(bars);
+    else if (this.view.sizes) element.append(make("span", "bars none-run"));
     element.append(this.flow(body, row));
   }
 
