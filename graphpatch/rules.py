@@ -225,7 +225,7 @@ def _legal(message: str) -> str:
         near = did_you_mean(unknown[1], legal)
         return f"{path}: unknown key {unknown[1]!r}{near or '; legal: ' + ', '.join(legal)}"
     if text.startswith("Expected") and last in WRITTEN:
-        return f"{path}: {text}; it is {WRITTEN[last]}"
+        return f"{path}: {in_words(text)}; it is {WRITTEN[last]}"
     if text.startswith("Invalid enum value") or "matching regex" in text:
         found = text.removeprefix("Invalid enum value ")
         reason = "this" if found == text else {"False": "false"}.get(found, found)

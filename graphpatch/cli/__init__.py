@@ -27,6 +27,7 @@ COMMANDS = {
     "split": "the gradient in parts: graphs joined by the gradient at a cut",
     "gradients": "the library of gradients: formula, parameters, what each is for",
     "doctor": "why a gradient is None, zero or an error, and the rules that fix it",
+    "view": "a page that shows what flows back, where it ends and what rules change",
     "verify": "compare a patched model with its original: forward bits, gradients",
     "schema": "the JSON Schema of rules files",
     "completion": "shell completion for bash, zsh and fish",
