@@ -13,6 +13,11 @@ VERSION, SHOWN = re.compile(r"TensorFlow \d+\.\d+\.\d+"), "2.21.0"
 ROOT = Path(__file__).parent.parent
 
 
+def pages() -> list[Path]:
+    """README.md and the pages of the documentation."""
+    return [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+
+
 def blocks(page: str, language: str) -> list[str]:
     """The code blocks of a language, in the order of the text."""
     return re.findall(rf"```{language}\n(.*?)```", page, re.S)
