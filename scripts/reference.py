@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-
 from pages import commands, formulas, gradients, rules
 
 from graphpatch.analysis import patterns
+
+ROOT = Path(__file__).parent.parent
 
 # For each page: what stands between `<!-- NAME -->` and `<!-- /NAME -->`.
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {

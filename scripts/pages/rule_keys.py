@@ -117,7 +117,10 @@ MATCH = {
         "at least one of these matches holds", any=[{"op": "Relu6"}, {"name": "dense/*"}]
     ),
     "all": matched("all of these matches hold", all=[{"op": "Relu*"}, {"upstream_of": "features"}]),
-    "not": matched("this match does not hold", **{"op": "Relu*", "not": {"name": "dense/**"}}),
+    "not": Key(
+        "this match does not hold",
+        {"match": {"op": "Relu*", "not": {"name": "dense/**"}}, "patch": STOP},
+    ),
     "pattern": matched(
         "a small graph, [as text or JSON](patterns.md), a ready one (`@swish`), or a list",
         pattern="FusedBatchNormV3 -> act:Relu|Relu6",
