@@ -38,6 +38,7 @@ class Carried:
     why: str = ""
     reads: tuple[str, ...] = ()
     moved: Node | None = None
+    op_type: str = ""  # of the op whose gradient it is; nothing for a match as one op
 
 
 def carried(graph: Graph) -> Iterator[Carried]:
@@ -49,7 +50,7 @@ def carried(graph: Graph) -> Iterator[Carried]:
             if function and not _is(node, "enclosed") and not is_guard(_key(node)):
                 yield _by_function(node, function, rules)
             elif not function and (computed := _by_key(node)) is not None:
-                yield Carried(node, computed.key, "", computed, _attrs(node))
+                yield Carried(node, computed.key, "", computed, _attrs(node), op_type=node.op)
             elif not function and is_join(node):
                 yield from _by_construction(node, rules)
 
@@ -98,7 +99,8 @@ def _by_construction(node: Node, rules: Mapping[str, Any]) -> Iterator[Carried]:
         computed, reads, attrs = gradient.for_op(moved.op), moved.data_inputs, _attrs(moved)
     else:
         computed, reads, attrs = gradient, told, {}
-    yield Carried(node, label, "", computed, attrs, "", tuple(reads), moved)
+    op_type = moved.op if told is None else ""
+    yield Carried(node, label, "", computed, attrs, "", tuple(reads), moved, op_type)
 
 
 def _stopped(node: Node) -> Node | None:
@@ -132,7 +134,9 @@ def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried
     moved = _moved(node) if kind == KINDS[0] else None
     if moved is None:
         return Carried(node, label, function, gradient, {})
-    return Carried(node, label, function, gradient.for_op(_type(moved)), _attrs(moved))
+    op_type = _type(moved)
+    attrs = _attrs(moved)
+    return Carried(node, label, function, gradient.for_op(op_type), attrs, op_type=op_type)
 
 
 def _moved(node: Node) -> Node | None:

@@ -155,7 +155,7 @@ def _once(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, flo
     upstream = [weights(f"dy{place}", y) for place, y in enumerate(outputs)]
     assert one.computed is not None
     expected = numpy_gradient(
-        one.computed.formula, None, inputs, outputs, upstream, dict(one.attrs)
+        one.computed.formula, None, inputs, outputs, upstream, dict(one.attrs), one.op_type
     )
     if one.moved is None:
         given = _tensorflow(graph, one, names, values, upstream)
