@@ -52,12 +52,15 @@ def split(program: Program, x: Value, parts: int, index: int, axis: int = 0) -> 
     sizes, zero = program.shape_of(x), program.scalar(0, "int32")
     before = _until(program, sizes, axis)
     after = [] if axis == -1 else [_from(program, sizes, axis + 1)]
-    target = _joined(program, (*before, program.vector(parts, -1), *after), zero)
+    whole, count = span_of(program, sizes, axis, axis + 1), program.vector(parts)
+    each = program.op("FloorDiv", whole, count, shape=UNKNOWN)
+    target = _joined(program, (*before, count, each, *after), zero)
     folded = program.op("Reshape", x, target, shape=UNKNOWN)
     at = axis - 1 if axis < 0 else axis
     one = span(program, folded, at, program.vector(index), program.vector(index + 1))
-    whole = _joined(program, (*before, program.vector(-1), *after), zero)
-    return program.op("Reshape", one, whole, shape=UNKNOWN)
+    return program.op(
+        "Reshape", one, _joined(program, (*before, each, *after), zero), shape=UNKNOWN
+    )
 
 
 def _until(program: Program, sizes: Value, axis: int) -> list[Value]:
