@@ -12,9 +12,11 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functiondef_form import gradient_function
 from graphpatch.gradients.functions import FUNCTIONS
-from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.library import LIBRARY, Entry
 
 NEEDED: dict[str, dict[str, float]] = {
+    "lsq": {"low": -8, "high": 7},
+    "gradient_noise": {"stddev": 0.1},
     "scale": {"factor": 2},
     "clip": {"min": -1, "max": 1},
     "clip_by_norm": {"norm": 1},
@@ -185,6 +187,12 @@ def test_every_op_is_known_to_both_tensorflows_and_has_a_kernel_dtype(dtype: str
     assert {"BatchMatMulV2", "SelectV2", "Any", "BroadcastGradientArgs"} <= used
 
 
+def attrs_of(entry: Entry) -> dict[str, object]:
+    """What an op of the entry has; a convolution and a pooling have windows."""
+    windows = {"strides": [1, 1, 1, 1], "ksize": [1, 2, 2, 1], "padding": "VALID"}
+    return {**ATTRS, **windows, "is_training": False, "epsilon": 0.1}
+
+
 @pytest.mark.parametrize("name", LIBRARY)
 def test_the_library_gives_the_same_bytes_each_time(name: str) -> None:
     def built() -> bytes:
@@ -192,7 +200,8 @@ def test_the_library_gives_the_same_bytes_each_time(name: str) -> None:
         arity = 1 if isinstance(entry.text, str) else len(entry.text)
         inputs = [(f"x{place}", "float32") for place in range(arity)]
         formula = entry.formula(NEEDED.get(name))
-        found = gradient_function("g", formula, None, inputs, [("y0", "float32")], ATTRS)
+        one = (inputs, [("y0", "float32")], attrs_of(entry))
+        found = gradient_function("g", formula, None, *one, op_type=next(iter(entry.ops), ""))
         return found.SerializeToString(deterministic=True)
 
     assert built() == built()
