@@ -15,6 +15,7 @@ import msgspec
 
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.formats.foreign import not_there
+from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
@@ -118,27 +119,40 @@ def load_rules(
         raise RulesError(not_there(Path(path))) from error
     except OSError as error:
         raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
-    return rules_in(raw, str(path), emit, allow_python)
+    folder = Path() if str(path) == "-" else Path(path).parent
+    return rules_in(raw, str(path), emit, allow_python, folder)
 
 
 def rules_in(
-    raw: bytes, path: str, emit: str | None = None, allow_python: bool = False
+    raw: bytes,
+    path: str,
+    emit: str | None = None,
+    allow_python: bool = False,
+    folder: Path | None = None,
 ) -> list[Rule]:
-    """The rules that the bytes of a file hold; `path` is what errors call it."""
+    """The rules that the bytes of a file hold; `path` is what errors call it.
+
+    Files that a rule names lie in `folder`.
+    """
     try:
-        return rules_from(decoded(raw), emit, allow_python)
+        return rules_from(decoded(raw), emit, allow_python, folder)
     except RulesError as error:
         raise RulesError(f"{path}: {error}") from error
 
 
-def rules_from(document: Any, emit: str | None = None, allow_python: bool = False) -> list[Rule]:
-    """The rules of a parsed rules file, or of a list of rules."""
+def rules_from(
+    document: Any,
+    emit: str | None = None,
+    allow_python: bool = False,
+    folder: Path | None = None,
+) -> list[Rule]:
+    """The rules of a parsed rules file, or of a list of rules; `.npy` files lie in `folder`."""
     if isinstance(document, Sequence) and not isinstance(document, str):
         document = {"version": 1, "rules": document}
     try:
         if _depth(document) > DEEPEST:
             raise RulesError(f"it is nested more than {DEEPEST} levels deep")
-        file = msgspec.convert(document, RulesFile)
+        file = msgspec.convert(with_tensors(document, folder), RulesFile)
     except msgspec.ValidationError as error:
         raise RulesError(_legal(str(error))) from None
     return [

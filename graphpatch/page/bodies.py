@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.analysis.doctor.look import Finding
-from graphpatch.analysis.doctor.shapes import Shapes
+from graphpatch.differentiation.shapes import Shapes
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import called

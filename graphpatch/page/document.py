@@ -12,8 +12,8 @@ from graphpatch.analysis.doctor.backward import Backward
 from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
 from graphpatch.analysis.doctor.look import Finding
 from graphpatch.analysis.doctor.survey import doctors
-from graphpatch.analysis.doctor.wiring import Tensor, Wiring
 from graphpatch.analysis.rule_words import own_name
+from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.body import Body

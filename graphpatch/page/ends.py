@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graphpatch.analysis.doctor.backward import Backward
 from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
 from graphpatch.analysis.doctor.survey import outputs, placeholders
-from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.topology import tensor_named

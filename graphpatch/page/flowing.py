@@ -9,7 +9,7 @@ from enum import IntEnum
 from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.backward import Answer, Backward
 from graphpatch.analysis.doctor.ours import CARRIED
-from graphpatch.analysis.doctor.wiring import Tensor, Wiring
+from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.analysis.doctor.look import Finding
-from graphpatch.analysis.doctor.shapes import Shapes
-from graphpatch.analysis.doctor.wiring import Wiring
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.nodedef import attr_spans, attr_value

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from graphpatch.rules import schema
+from graphpatch.schema import schema
 from pages import rule_keys
 from pages.rule_keys import Key
 

@@ -43,6 +43,7 @@ class Carried:
     moved: Node | None = None
     gives: str = ""
     counts_as: Formula | None = None
+    op_type: str = ""  # of the op whose gradient it is; nothing for a match as one op
 
 
 def carried(graph: Graph) -> Iterator[Carried]:
@@ -54,7 +55,7 @@ def carried(graph: Graph) -> Iterator[Carried]:
             if function and not _is(node, "enclosed") and not is_guard(_key(node)):
                 yield _by_function(node, function, rules)
             elif not function and (computed := _by_key(node)) is not None:
-                yield Carried(node, computed.key, "", computed, _attrs(node))
+                yield Carried(node, computed.key, "", computed, _attrs(node), op_type=node.op)
             elif not function and is_join(node):
                 yield from _by_construction(node, rules)
 
@@ -114,7 +115,7 @@ def _constructed(node: Node, moved: Node, patch: Mapping[str, Any], kind: str) -
     told = reads_of(node)
     if told is None:
         computed, reads = gradient.for_op(moved.op), tuple(moved.data_inputs)
-        return Carried(node, "", "", computed, _attrs(moved), "", reads)
+        return Carried(node, "", "", computed, _attrs(moved), "", reads, op_type=moved.op)
     return Carried(node, "", "", gradient, {}, "", tuple(told))
 
 
@@ -159,7 +160,9 @@ def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried
         )
     if moved is None or kind != KINDS[0]:
         return Carried(node, label, function, gradient, {})
-    return Carried(node, label, function, gradient.for_op(_type(moved)), _attrs(moved))
+    op_type = _type(moved)
+    attrs = _attrs(moved)
+    return Carried(node, label, function, gradient.for_op(op_type), attrs, op_type=op_type)
 
 
 def _moved(node: Node) -> Node | None:

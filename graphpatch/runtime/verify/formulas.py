@@ -172,7 +172,7 @@ def _once(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, flo
         expected = counted_gradient(one, [*inputs, outputs[0]], upstream[0])
     else:
         formula, attrs = one.computed.formula, dict(one.attrs)
-        expected = numpy_gradient(formula, None, inputs, outputs, upstream, attrs)
+        expected = numpy_gradient(formula, None, inputs, outputs, upstream, attrs, one.op_type)
     if one.moved is None:
         given = _tensorflow(graph, one, names, values, upstream)
     else:
