@@ -39,6 +39,8 @@ RULES: list[dict[str, Any]] = [
     {"match": {"between": {"from": "x", "to": ["out", "relu"]}, "op": "Relu*"},
      "patch": {"filter_gradient": {"clip_by_norm": {"norm": 2}}}},
     {"match": {"body": "*", "op": "Relu"}, "patch": {"override_gradient": {"registered": "My"}}},
+    {"match": {"body": "main", "op": ["Re*", "Mul"]}, "patch": {"stop_gradient": True}},
+    {"match": {"body": "main", "op": "Relu*"}, "patch": {"override_gradient": "guided_relu"}},
 ]  # fmt: skip
 
 PATTERNS = [

@@ -145,9 +145,9 @@ def test_the_models_are_written_as_saved_models(
 ) -> None:
     """Each says what it is fed with and gives; most of those without loops can be exported."""
     monkeypatch.chdir(tmp_path)
-    Path("r.json").write_bytes(kinds.rules_file(kinds.RULES[2:3]))
+    Path("r.json").write_bytes(kinds.rules_file(kinds.RULES[-1:]))
     codes = []
-    for number, (name, raw) in enumerate(kinds.models()[:10]):
+    for number, (name, raw) in enumerate(kinds.models()[:6]):
         Path(name).write_bytes(raw)
         given, asked = sources.ends(raw, name)
         words = [f"--inputs={','.join(given)}", f"--outputs={asked[0]}", "-o", f"out{number}"]
