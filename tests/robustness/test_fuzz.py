@@ -197,8 +197,8 @@ def test_two_minutes_of_hostile_input(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_random_graphs_beside_tensorflow(tmp_path: Path) -> None:
-    told = ran("fuzz", "semantic", "--seed", "1", "--inputs", "8", "--folder", str(tmp_path))
-    assert "graphs compared" in told
+    told = ran("fuzz", "semantic", "--seed", "5", "--inputs", "8", "--folder", str(tmp_path))
+    assert "ops patched" in told
     assert "finds" not in told
 
 
