@@ -10,6 +10,7 @@ from typing import Any
 
 import graphpatch
 from graphpatch.formats.opened import opened
+from graphpatch.names import op_of
 from tests import graphs
 from tests.graphs import function, graphdef, node
 
@@ -38,6 +39,8 @@ RULES: list[dict[str, Any]] = [
     {"match": {"between": {"from": "x", "to": ["out", "relu"]}, "op": "Relu*"},
      "patch": {"filter_gradient": {"clip_by_norm": {"norm": 2}}}},
     {"match": {"body": "*", "op": "Relu"}, "patch": {"override_gradient": {"registered": "My"}}},
+    {"match": {"body": "main", "op": ["Re*", "Mul"]}, "patch": {"stop_gradient": True}},
+    {"match": {"body": "main", "op": "Relu*"}, "patch": {"override_gradient": "guided_relu"}},
 ]  # fmt: skip
 
 PATTERNS = [
@@ -87,7 +90,7 @@ def models() -> list[tuple[str, bytes]]:
                 function(
                     "g",
                     ["a"],
-                    [node("r", "Relu", "a"), node("m", "Mul", "r:activations", "a")],
+                    [node("r", "Relu", "a"), node("m", "Mul", "r:activations:0", "a")],
                     {"b": "m:z:0"},
                 ),
             ],
@@ -108,10 +111,11 @@ def models() -> list[tuple[str, bytes]]:
 
 @functools.cache
 def ends(raw: bytes, label: str) -> tuple[list[str], list[str]]:
-    """What a model is fed with, and the ops that no other reads: those that it may give."""
+    """What a model is fed with, and the tensors that no op reads: those that it may give."""
     body = opened(raw, label).graphs[0].main
     fed = [one.name for one in body if one.op.startswith("Placeholder")]
-    last = [one.name for one in body if one.name not in body.readers and one.op != "NoOp"]
+    read = {op_of(text) for one in body for text in one.data_inputs}
+    last = [one.name for one in body if one.name not in read and one.op != "NoOp"]
     names = body.heads.names
     return fed or names[:1], last or names[-1:]
 
