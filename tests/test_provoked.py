@@ -1,0 +1,48 @@
+"""What graphpatch says to the mistakes of scripts/provoke.py, as somebody reads it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.examples import ROOT
+
+# Words of version 0.1 that nobody says; each has a plain one.
+CLUMSY = re.compile(
+    r"\bstock\b|where silent|\bmends?\b|hangs on|holds? on a tape|passed over|there is to say"
+    r"|\bis due\b|\bwhich is no\b|whoever|\bis no [a-z]+ (?:name|expression|file)"
+)
+
+
+@pytest.fixture(scope="module")
+def provoked() -> list[dict[str, Any]]:
+    command = [sys.executable, ROOT / "scripts" / "provoke.py", "--json"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_each_is_refused_with_a_message(provoked: list[dict[str, Any]]) -> None:
+    assert len(provoked) >= 110
+    for one in provoked:
+        assert one["code"] in (1, 2), one
+        assert "Traceback" not in one["says"], one
+        assert one["says"].strip(), one
+
+
+def test_messages_are_in_plain_words(provoked: list[dict[str, Any]]) -> None:
+    assert [one["says"] for one in provoked if CLUMSY.search(one["says"])] == []
+
+
+def test_messages_say_where(provoked: list[dict[str, Any]]) -> None:
+    """The file, the option, the argument or the word that is wrong is in each message."""
+    for one in provoked:
+        words = [word for word in one["command"].split()[1:] if word != "-"]
+        said = one["says"].partition("Error: ")[2] or one["says"]
+        named = re.findall(r"[A-Z]{3,}|--?[a-z]+|standard input", said)
+        assert named or any(word.strip("@") in said for word in words), one
