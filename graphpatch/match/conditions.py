@@ -143,7 +143,7 @@ KEYS: dict[str, Callable[..., Condition]] = {
 }
 
 # Those whose lists have something in them.
-LISTS = ("op", "name", "dtype", "body", "upstream_of", "downstream_of", "any", "all")
+LISTS = ("op", "name", "dtype", "body", "upstream_of", "downstream_of", "any")
 
 # Those that follow edges, and take `control` besides.
 ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")

@@ -133,7 +133,6 @@ MATCHES: list[tuple[Any, list[str]]] = [
     ({"body": "gone"}, []),
     # any, all, not
     ({"any": [{"op": "Cast"}, {"name": "x"}]}, ["x", "cast"]),
-    ({"any": []}, []),
     ({"all": [{"op": "Relu"}, {"name": "tower/*"}]}, ["tower/relu"]),
     ({"all": []}, ALL),
     ({"op": "Relu", "not": {"body": "main"}}, RELUS[2:]),
@@ -215,3 +214,9 @@ def test_every_field_of_a_match_has_a_condition() -> None:
     """One without would match everything."""
     assert {field.encode_name for field in FIELDS} == set(KEYS)
     assert set(ON_EDGES) <= set(KEYS)
+
+
+@pytest.mark.parametrize("key", ["op", "name", "dtype", "body", "upstream_of", "any"])
+def test_an_empty_list_is_refused(key: str) -> None:
+    with pytest.raises(RulesError, match=f"{key}: the list is empty, so it says nothing"):
+        conditions(Match(**{key: ()}))
