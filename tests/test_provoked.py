@@ -46,3 +46,34 @@ def test_messages_say_where(provoked: list[dict[str, Any]]) -> None:
         said = one["says"].partition("Error: ")[2] or one["says"]
         named = re.findall(r"[A-Z]{3,}|--?[a-z]+|standard input", said)
         assert named or any(word.strip("@") in said for word in words), one
+
+
+SWAPPED = "the arguments look swapped: model.pb is a model, and rules.json a rules file"
+
+# What was done wrong, and what the message says.
+SAYS = {
+    "rules and model swapped in apply": f"{SWAPPED}; write: graphpatch apply rules.json model.pb",
+    "rules and model swapped in match": f"{SWAPPED}; write: graphpatch match rules.json model.pb",
+    "rules and model swapped in check": f"{SWAPPED}; write: graphpatch check rules.json model.pb",
+    "original and patched swapped in verify": "the arguments look swapped: model.pb is patched.pb",
+    "-o one.pb for two models": "several models go to a folder; name one: -o one/",
+    "--dry-run of two models into a file": "several models go to a folder; name one: -o one/",
+    "-o out.onnx": "folders, not .onnx; name the output out.pb",
+    "-o over the rules": "rules.json is the rules file; it is never written over",
+    "-o in a folder that is not there": "No such file or directory; there is no folder gone",
+    "a typo in a command": "no command is called 'appply'; nearest: apply",
+    "a model where a command is expected": "its ops: graphpatch ops model.pb",
+    "a model that is not there": "cannot read modle.pb: No such file or directory; nearest: model",
+    "an empty list of op types": "op: the list is empty, so it says nothing; leave op out",
+    "YAML": "this looks like YAML, and rules are JSON; convert it",
+    "JSON with a // comment": "line 2, column 2: not valid JSON: JSON has no comments",
+    "a model compressed with gzip": "decompress it first: gunzip -k model.pb.gz",
+    "an .onnx file": "an ONNX model; graphpatch patches TensorFlow graphs",
+    "the prefix of a checkpoint": "model.ckpt is the prefix of a checkpoint",
+}
+
+
+@pytest.mark.parametrize("what", SAYS)
+def test_what_a_message_says(provoked: list[dict[str, Any]], what: str) -> None:
+    [one] = [one for one in provoked if one["what"] == what]
+    assert SAYS[what] in one["says"]
