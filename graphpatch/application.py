@@ -205,6 +205,21 @@ def _report(before: Model, after: Model, notes: list[str], steps: list[Step]) ->
 
 
 def counted(matches: Sequence[Mapping[str, Any]]) -> str:
-    """How many ops of each op type were matched, in words; nothing where there are none."""
+    """How many ops of each op type were matched, in words; nothing where there are none.
+
+    Where a match of a pattern brings several ops, how many matches there are comes first.
+    """
     types = Counter(match["type"] for match in matches)
-    return ", ".join(f"{count} {op}" for op, count in sorted(types.items()))
+    listed = ", ".join(f"{count} {op}" for op, count in sorted(types.items()))
+    count = pattern_matches(matches)
+    return listed if count in (0, len(matches)) else f"{plural(count, 'match')}: {listed}"
+
+
+def pattern_matches(matches: Sequence[Mapping[str, Any]]) -> int:
+    """How many matches of patterns brought these ops; 0 where none did."""
+    found = {
+        (match.get("graph", ""), match["body"], tuple(sorted(match["captures"].items())))
+        for match in matches
+        if match.get("captures")
+    }
+    return len(found)

@@ -180,7 +180,7 @@ def _rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
     expect = Expect(spec.expect, spec.expect) if isinstance(spec.expect, int) else spec.expect
     try:
         if expect.max is not None and expect.max < expect.min:
-            raise RulesError(f"expect: max is {expect.max}, and min is {expect.min}")
+            raise RulesError(f"expect: max, {expect.max}, is less than min, {expect.min}")
         patch = _patch(spec.patch, spec.emit or emit, allow_python)
         conditions(spec.match)
         on = _on(spec, patch)
@@ -208,8 +208,8 @@ def _patch(spec: Any, emit: str, allow_python: bool) -> Patch:
     given = {key: value for key, value in given.items() if value is not msgspec.UNSET}
     kinds = [key for key in given if key in KINDS]
     if len(kinds) != 1:
-        found = f"not {len(kinds)} ({', '.join(kinds)})" if kinds else "and there is none"
-        raise RulesError(f"patch: exactly one of {', '.join(KINDS)} must be there, {found}")
+        found = f"found {len(kinds)}: {', '.join(kinds)}" if kinds else "found none"
+        raise RulesError(f"patch: expected exactly one of {', '.join(KINDS)}; {found}")
     kind, value = KINDS[kinds[0]], given.pop(kinds[0])
     foreign = sorted(given.keys() - kind.options.keys())
     if foreign:

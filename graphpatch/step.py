@@ -194,7 +194,11 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
     expect = rule.expect
     if count < expect.min or (expect.max is not None and count > expect.max):
         text = f"matched {count or 'nothing'}, expected {expect}"
-        raise MatchError(text if count else f"{text}\n{explain(graphs, rule.match)}")
+        raise MatchError(
+            f'{text}; narrow the match, or write "expect": {count}'
+            if count
+            else f"{text}\n{explain(graphs, rule.match)}"
+        )
     for op in unknown_types(graphs, rule.match):
         near = did_you_mean(op, opdefs.op_types())
         raise MatchError(f"neither TensorFlow nor the model has an op type {op!r}{near}")

@@ -94,27 +94,27 @@ ERRORS: dict[str, tuple[Any, str]] = {
     ),
     "a regular expression": (
         [rule(name="mine", match={"name_regex": "(a"})],
-        "rules[0] ('mine'): name_regex '(a' is no regular expression:"
+        "rules[0] ('mine'): name_regex '(a' is not a regular expression:"
         " missing ): (a (in RE2's syntax)",
     ),
     "a regular expression inside": (
         [matched(**{"not": {"name_regex": "*"}})],
-        "rules[0] ('rule 1'): name_regex '*' is no regular expression:"
+        "rules[0] ('rule 1'): name_regex '*' is not a regular expression:"
         " no argument for repetition operator: * (in RE2's syntax)",
     ),
     # patch
     "no kind": (
         [patched()],
-        f"rules[0] ('rule 1'): patch: exactly one of {KIND_NAMES} must be there, and there is none",
+        f"rules[0] ('rule 1'): patch: expected exactly one of {KIND_NAMES}; found none",
     ),
     "an option alone": (
         [patched(at="inputs")],
-        f"rules[0] ('rule 1'): patch: exactly one of {KIND_NAMES} must be there, and there is none",
+        f"rules[0] ('rule 1'): patch: expected exactly one of {KIND_NAMES}; found none",
     ),
     "two kinds": (
         [patched(stop_gradient=True, override_gradient="zero")],
-        f"rules[0] ('rule 1'): patch: exactly one of {KIND_NAMES} must be there,"
-        " not 2 (override_gradient, stop_gradient)",
+        f"rules[0] ('rule 1'): patch: expected exactly one of {KIND_NAMES};"
+        " found 2: override_gradient, stop_gradient",
     ),
     "an unknown kind": (
         [patched(stop_gradients=True)],
@@ -192,7 +192,7 @@ ERRORS: dict[str, tuple[Any, str]] = {
     ),
     "more than at most": (
         [rule(expect={"min": 3, "max": 2})],
-        "rules[0] ('rule 1'): expect: max is 2, and min is 3",
+        "rules[0] ('rule 1'): expect: max, 2, is less than min, 3",
     ),
     "an unknown carrier": (
         [rule(emit="atr")],

@@ -158,7 +158,7 @@ def _finding(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str]:
     told.add((node.body.label, node.name))
     yield f"           {finding.what}"
     yield f"           {finding.consequence}"
-    yield f"    mend   {finding.remedy}"
+    yield f"    fix    {finding.remedy}"
 
 
 def _fixed(fixed: Fixed, rules: str, blocked: bool) -> Iterator[str]:
@@ -167,9 +167,9 @@ def _fixed(fixed: Fixed, rules: str, blocked: bool) -> Iterator[str]:
         flow = "more pair flows" if mended == 1 else "more pairs flow"
         yield f"{rules}: {_counted(count, 'rule')}; with {_them(count)} {mended} {flow}"
     elif fixed.left or blocked:
-        yield "no rule mends any of it; nothing was written"
+        yield "no rule fixes any of it; nothing was written"
     else:
-        yield "nothing to mend; nothing was written"
+        yield "nothing to fix; nothing was written"
     if fixed.left:
         stay = "stays as it is" if len(fixed.left) == 1 else "stay as they are"
         yield f"{_counted(len(fixed.left), 'pair')} {stay}"

@@ -51,7 +51,7 @@ def _whole(entry: Entry) -> str:
 
 def _parameter(entry: Entry, place: int) -> str:
     parameter = entry.parameters[place]
-    default = "" if parameter.default is None else f"; {parameter.default:g} where silent"
+    default = "" if parameter.default is None else f"; default: {parameter.default:g}"
     legal = f"; {parameter.legal}" if parameter.legal else ""
     return f"{parameter.does}{default}{legal}"
 

@@ -10,6 +10,7 @@ import click
 
 from graphpatch.analysis.matching import Matched, match_only, match_rules
 from graphpatch.analysis.saved import as_rules_file
+from graphpatch.application import pattern_matches
 from graphpatch.cli.completing import PATH, pattern_option
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
@@ -21,6 +22,7 @@ from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import Match
 from graphpatch.patches.group import reading
 from graphpatch.rules import load_rules
+from graphpatch.table import plural
 
 TYPED = ("op", "name", "pattern")
 
@@ -49,7 +51,9 @@ def command(
     """Say what the rules file RULES, or what is typed, matches in MODEL. No model is written."""
     typed = {key: value for key, value in zip(TYPED, (op, name, pattern), strict=True) if value}
     if len(paths) != (1 if typed else 2):
-        raise click.UsageError("give RULES and MODEL, or MODEL and one of --op, --name, --pattern")
+        raise click.UsageError(
+            "expected RULES and MODEL, or MODEL and one of --op, --name, --pattern"
+        )
     if typed and save:
         raise click.UsageError("--save writes what a rules file matches; give RULES and MODEL")
     refuse_swapped("match", paths[0], paths[1:])
@@ -85,7 +89,9 @@ def _save(path: str, document: dict[str, Any], inputs: tuple[str, ...]) -> None:
 
 def _text(matched: Matched) -> list[str]:
     count = len(matched.matches)
-    title = [f"{matched.rule or 'matched'}: {count} op{'' if count == 1 else 's'}"]
+    of_pattern = pattern_matches(matched.matches)
+    first = "" if of_pattern in (0, count) else f"{plural(of_pattern, 'match')}, "
+    title = [f"{matched.rule or 'matched'}: {first}{plural(count, 'op')}"]
     lines = [f"  {line}" for one in matched.matches for line in _match(one)]
     lines += [f"  note: {text}" for text in (*matched.notes, *matched.left_out)]
     lines += [f"  error: {matched.error}"] if matched.error else []

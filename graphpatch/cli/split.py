@@ -17,9 +17,11 @@ from graphpatch.errors import OutputError
 
 @click.command("split")
 @click.argument("model", type=PATH)
-@click.option("--cut", "cuts", metavar="T,...", multiple=True, required=True)
+@click.option(
+    "--cut", "cuts", metavar="T,...", multiple=True, required=True, help="The tensors of a cut."
+)
 @click.option("--loss", metavar="L", required=True, help="The tensor that is differentiated.")
-@click.option("--wrt", metavar="W,...", multiple=True, required=True)
+@click.option("--wrt", metavar="W,...", multiple=True, required=True, help="The gradient at these.")
 @click.option(
     "-o",
     "--output",

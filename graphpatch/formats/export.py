@@ -79,7 +79,7 @@ def notes(found: Exported) -> list[str]:
         said.append(f"{left[0]}{more}: patched, but the outputs do not need it: it is left out")
     read = {str(names.parse(text)) for text in found.part.read()}
     said += [
-        f"input {one.tensor}: no output hangs on it"
+        f"input {one.tensor}: no output depends on it"
         for one in found.inputs
         if one.tensor not in read
     ]

@@ -190,4 +190,6 @@ def reported(path: Path | str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+        missing = error.errno == errno.ENOENT and not Path(path).parent.exists()
+        more = f"; there is no folder {Path(path).parent}" if missing else ""
+        raise OutputError(f"cannot write {path}: {error.strerror or error}{more}") from error

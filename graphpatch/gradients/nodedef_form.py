@@ -51,7 +51,7 @@ def formula_nodes(
     text, expression = formula.texts[0], formula.expressions[0]
     unknown = formula.variables.difference(names)
     if unknown or not formula.alike or text is None or expression is None:
-        raise FormulaError(f"one formula of {', '.join(names)} is due, and this is: {formula}")
+        raise FormulaError(f"expected one formula of {', '.join(names)}, found: {formula}")
     program = Program()
     signature = Signature.of(arguments, [("y0", dtype)], attrs)
     value = Lowering(program, signature, dict(formula.values), text).number(expression, dtype)

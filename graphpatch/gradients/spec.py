@@ -140,7 +140,7 @@ def refuse_python(spec: Any) -> None:
     """Raise RulesError for a gradient that runs code, which nobody allowed."""
     if isinstance(spec, dict) and PYTHON in spec:
         raise RulesError(
-            f'{{"python": "{spec[PYTHON]}"}} runs the code of that module; where you trust it, '
+            f'{{"python": "{spec[PYTHON]}"}} runs the code of that module; if you trust it, '
             f"--allow-python lets it run (in Python: allow_python=True)"
         )
 

@@ -63,10 +63,10 @@ class _Parser:
     def sees(self, symbol: str) -> bool:
         return not self.at_end() and self.here.text == symbol
 
-    def expect(self, symbol: str, purpose: str) -> None:
+    def expect(self, symbol: str, purpose: str = "") -> None:
         if not self.sees(symbol):
             found = self.here
-            raise fault(self.text, found.column, f"{symbol!r} {purpose}, found {found}")
+            raise fault(self.text, found.column, f"expected {symbol!r}{purpose}, found {found}")
         self.advance()
 
     def whole(self) -> Expression:
@@ -107,7 +107,7 @@ class _Parser:
             return "a formula is one expression; what it names comes before: let NAME = ...;"
         if self.here.text in words.ELSEWHERE:
             return words.unknown(self.here.text, self.parameters, FUNCTIONS)
-        return f"an operator or the end is due, found {self.here}"
+        return f"expected an operator or the end, found {self.here}"
 
     def expression(self, least: int) -> Expression:
         """What stands here, as far as its operators bind tighter than `least`."""
@@ -152,13 +152,13 @@ class _Parser:
             return self.word(token, least)
         if token.text == "(":
             inside = self.expression(0)
-            self.expect(")", "is due")
+            self.expect(")")
             return inside
         if token.text == "-":
             return Call("-x", (self.expression(_SIGN - 1),), column=token.column)
         if token.text == "+":
             return self.expression(_SIGN - 1)
-        raise fault(self.text, token.column, f"a value is due, found {token}")
+        raise fault(self.text, token.column, f"expected a value, found {token}")
 
     def number(self, token: Token) -> Expression:
         value = float(token.text)
@@ -174,7 +174,7 @@ class _Parser:
         if token.text == words.LET:
             raise fault(self.text, token.column, "a let stands at the beginning: let NAME = ...;")
         if token.text in words.OPERATOR_WORDS:
-            raise fault(self.text, token.column, f"a value is due, found {token}")
+            raise fault(self.text, token.column, f"expected a value, found {token}")
         if token.text in self.defined and not self.sees("("):
             self.used.add(token.text)
             return self.defined[token.text]
@@ -193,7 +193,7 @@ class _Parser:
         self.advance()
         name = self.advance()
         if name.kind != "name":
-            raise fault(self.text, name.column, f"the name of an attr is due, found {name}")
+            raise fault(self.text, name.column, f"expected the name of an attr, found {name}")
         return words.attr(name.text, token.column)
 
     def call(self, name: Token) -> Expression:
@@ -201,7 +201,7 @@ class _Parser:
         self.advance()
         while not self.sees(")"):
             if given:
-                self.expect(",", "or ')' is due")
+                self.expect(",", " or ')'")
             given.append(self.argument())
         self.advance()
         return bind(self.text, name, given, [*self.parameters, *self.defined])
@@ -221,7 +221,7 @@ class _Parser:
         items: list[Expression] = []
         while not self.sees("]"):
             if items:
-                self.expect(",", "or ']' is due")
+                self.expect(",", " or ']'")
             items.append(self.expression(0))
         self.advance()
         return Numbers(tuple(items), opening.column)

@@ -39,7 +39,7 @@ def name_regex(wanted: str) -> Condition:
         meant = regex.whole(wanted)
     except RulesError as error:
         shown = wanted[: glob.SHOWN]
-        raise RulesError(f"name_regex {shown!r} is no regular expression: {error}") from None
+        raise RulesError(f"name_regex {shown!r} is not a regular expression: {error}") from None
     return on_ops(lambda node: meant(node.name))
 
 
@@ -49,7 +49,7 @@ def dtype(wanted: str | Sequence[str]) -> Condition:
     for text in texts(wanted):
         if text not in legal:
             near = did_you_mean(text, legal) or f"; legal: {', '.join(legal)}"
-            raise RulesError(f"dtype: {text!r} is none of TensorFlow's dtypes{near}")
+            raise RulesError(f"dtype: {text!r} is not a dtype of TensorFlow{near}")
     return on_ops(lambda node: any(arg.dtype in dtypes for arg in (node.outputs or [])[:1]))
 
 
@@ -164,7 +164,7 @@ KEYS: dict[str, Callable[..., Condition]] = {
 }
 
 # Those whose lists have something in them.
-LISTS = ("op", "name", "dtype", "body", "upstream_of", "downstream_of", "any", "all")
+LISTS = ("op", "name", "dtype", "body", "upstream_of", "downstream_of", "any")
 
 # Those that follow edges, and take `control` besides.
 ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")

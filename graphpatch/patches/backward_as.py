@@ -132,7 +132,7 @@ class BackwardAs:
 def _all(way: Way) -> Ends:
     found = all_ends(way)
     if not found:
-        raise PatchError(f"no float tensor at the end of {way.body.label} hangs on {_named(way)}")
+        raise PatchError(f"no float tensor at the end of {way.body.label} depends on {_named(way)}")
     return found
 
 

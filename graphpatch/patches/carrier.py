@@ -102,7 +102,7 @@ def _check_place(node: Node, editor: Editor) -> None:
             f'travels as a function (emit: auto), and "body": "main" leaves functions out'
         )
     editor.note(
-        f"function {node.body.label}: the new gradient holds on a tape, after "
+        f"function {node.body.label}: the new gradient works with GradientTape, after "
         f"tf.saved_model.load; a Session ignores it silently, as {caller.op} calls the function"
     )
 

@@ -29,7 +29,7 @@ def check_reached(node: Node, editor: Editor) -> None:
     if not editor.graph.is_object_based:
         raise PatchError(f'{node}: {reason}; "body": "main" leaves functions out')
     editor.note(
-        f"function {node.body.label}: the new gradient holds on a tape, after "
+        f"function {node.body.label}: the new gradient works with GradientTape, after "
         f"tf.saved_model.load, and not in a Session: {reason}"
     )
 

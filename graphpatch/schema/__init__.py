@@ -78,7 +78,7 @@ def _constrain(defined: dict[str, Any]) -> None:
     patch["properties"]["on"] = _texts({"type": "string"})
     for name in ("op", "name", "body", "upstream_of", "downstream_of"):
         match[name] = _not_empty(match[name])
-    match["any"]["minItems"] = match["all"]["minItems"] = 1
+    match["any"]["minItems"] = 1
     defined["Rule"] |= {"if": _has("patch", "on"), "then": _has("match", "pattern")}
     match["dtype"] = _texts({"enum": list(dict.fromkeys(DTYPE_NAMES.values()))})
     match["pattern"] = _patterns()

@@ -5,6 +5,10 @@ from __future__ import annotations
 from provoking.case import Case, typed
 
 COMMANDS: tuple[Case, ...] = (
+    typed(
+        "--dry-run of two models into a file",
+        "apply rules.json model.pb other.pb --dry-run -o one.pb",
+    ),
     typed("a typo in a command", "appply rules.json model.pb"),
     typed("a model where a command is expected", "model.pb"),
     typed("a typo in an option", "ops model.pb --jsn"),
@@ -15,7 +19,6 @@ COMMANDS: tuple[Case, ...] = (
     typed("rules and model swapped in match", "match model.pb rules.json"),
     typed("rules and model swapped in check", "check model.pb rules.json"),
     typed("original and patched swapped in verify", "verify --no-run patched.pb model.pb"),
-    typed("an original as the patched model", "verify --no-run model.pb model.pb"),
     typed("a rules file to verify", "verify model.pb rules.json"),
     typed("match without a rule", "match model.pb"),
     typed("match with too much", "match rules.json model.pb other.pb"),
@@ -23,7 +26,7 @@ COMMANDS: tuple[Case, ...] = (
     typed("-o one.pb for two models", "apply rules.json model.pb other.pb -o one.pb"),
     typed("-o out.onnx", "apply rules.json model.pb -o out.onnx"),
     typed("-o over the model", "apply rules.json model.pb -o model.pb"),
-    typed("-o over the rules", "apply rules.pb model.pb -o rules.pb"),
+    typed("-o over the rules", "apply rules.json model.pb -o rules.json"),
     typed("-o in a folder that is not there", "apply rules.json model.pb -o gone/out.pb"),
     typed("-o without a value", "apply rules.json model.pb -o"),
     typed("two models of one name", "apply rules.json model.pb ./model.pb -o out"),

@@ -82,7 +82,7 @@ def test_a_broken_model_in_a_pipe(run_cli: Run, folder: Path, data: bytes) -> No
     before = everything(folder)
     refused(
         run_cli("apply", "rules.json", "-", cwd=folder, stdin=data),
-        "- is empty" if not data else "-: ",
+        "standard input is empty" if not data else "-: ",
     )
     refused(run_cli("ops", "-", cwd=folder, stdin=data))
     assert everything(folder) == before
@@ -138,7 +138,7 @@ BAD_RULES: dict[str, tuple[str, list[str]]] = {
     ),
     "two kinds": (
         rules_text(RULE | {"patch": {"stop_gradient": True, "straight_through": True}}),
-        ["rules[0] ('rule 1'): patch: exactly one of", "not 2 (stop_gradient, straight_through)"],
+        ["patch: expected exactly one of", "found 2: stop_gradient, straight_through"],
     ),
     "an unknown gradient": (
         rules_text(RULE | {"patch": {"override_gradient": "guided_rlu"}}),

@@ -37,7 +37,7 @@ def test_it_names_the_op_the_consequence_and_the_rule(run_cli: Run, blocked: Pat
         "  blocked  Round a, input 0",
         "           Round, a step function: TensorFlow's gradient of it is None",
         "           None: tf.gradients gives no tensor, and says nothing",
-        "    mend   let it count as the identity on the way back (straight_through)",
+        "    fix    let it count as the identity on the way back (straight_through)",
     ]
 
 
@@ -73,9 +73,9 @@ def test_fix_writes_nothing_where_nothing_is_to_mend(
     rules = tmp_path / "rules.json"
     done = run_cli("doctor", blocked, "--from", "z", "--to", "far", "--fix", rules)
     assert done.code == 0
-    assert done.stdout.splitlines()[1:] == ["nothing to mend; nothing was written"]
+    assert done.stdout.splitlines()[1:] == ["nothing to fix; nothing was written"]
     done = run_cli("doctor", blocked, "--from", "z", "--to", "y", "--fix", rules)
-    assert done.stdout.splitlines()[1:] == ["no rule mends any of it; nothing was written"]
+    assert done.stdout.splitlines()[1:] == ["no rule fixes any of it; nothing was written"]
     assert not rules.exists()
 
 

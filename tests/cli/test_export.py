@@ -53,7 +53,7 @@ def test_names_may_be_repeated_or_separated_by_commas(run_cli: Run, folder: Path
     assert everything(folder / "a") == everything(folder / "b")
     [report] = first.json["outputs"]
     assert report["consumer"] == {"session": [], "tape": []}
-    assert "input x: no output hangs on it" in report["notes"]
+    assert "input x: no output depends on it" in report["notes"]
 
 
 def test_a_model_from_a_pipe(run_cli: Run, folder: Path) -> None:

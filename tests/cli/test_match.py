@@ -156,8 +156,11 @@ def test_json_has_the_near_misses_where_they_are_asked_for(run_cli: Run) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([str(DIGITS)], "give RULES and MODEL, or MODEL and one of"),
-        ([str(GUIDED), str(DIGITS), "--op", "Relu"], "give RULES and MODEL, or MODEL and one of"),
+        ([str(DIGITS)], "expected RULES and MODEL, or MODEL and one of"),
+        (
+            [str(GUIDED), str(DIGITS), "--op", "Relu"],
+            "expected RULES and MODEL, or MODEL and one of",
+        ),
         ([str(DIGITS), "--op", "Relu", "--save", "x.json"], "--save writes what a rules file"),
     ],
 )

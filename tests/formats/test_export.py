@@ -199,7 +199,7 @@ def test_what_the_outputs_do_not_need_is_told(model_file: Path) -> None:
     report = result_of(model_file, Export(("x", "round"), ("out",)), GUIDED).report
     assert report["notes"] == [
         "Relu 'relu/forward' and 4 more: patched, but the outputs do not need it: it is left out",
-        "input x: no output hangs on it",
+        "input x: no output depends on it",
         PATCH_LAST,
         TAPE_FLOOR,
     ]

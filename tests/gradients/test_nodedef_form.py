@@ -45,7 +45,7 @@ def test_the_result_has_the_dtype_asked_for() -> None:
 
 @pytest.mark.parametrize("source", ["dy * x", "x + y", "x2", ["x", None], [None, "x"]])
 def test_what_is_no_function_of_the_inputs(source: Any) -> None:
-    with pytest.raises(FormulaError, match="one formula of x0, x1 is due"):
+    with pytest.raises(FormulaError, match="expected one formula of x0, x1"):
         nodes(source)
     with pytest.raises(FormulaError, match="this is a condition"):
         nodes("x > 0")

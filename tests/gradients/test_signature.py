@@ -34,7 +34,7 @@ def test_an_argument_must_have_a_dtype() -> None:
     [
         (UNARY, "dy * x1", 6, "the op has no x1; it has: x0, y0, dy0"),
         (UNARY, "dy1", 1, "the op has no dy1"),
-        (UNARY, "dy * attr.alpha", 6, "the op has no attr 'alpha'; numbers and booleans: -"),
+        (UNARY, "dy * attr.alpha", 6, "the op has no attr 'alpha'; it has: no number or boolean"),
         (MIXED, ["dy * attr.alhpa", None, None], 6, "no attr 'alhpa'; nearest: alpha"),
         (MIXED, ["dy * attr.padding", None, None], 6, "attr 'padding' is b'SAME'"),
         (MIXED, ["dy * attr.wrap", None, None], 6, "this is a condition"),

@@ -133,7 +133,6 @@ MATCHES: list[tuple[Any, list[str]]] = [
     ({"body": "gone"}, []),
     # any, all, not
     ({"any": [{"op": "Cast"}, {"name": "x"}]}, ["x", "cast"]),
-    ({"any": []}, []),
     ({"all": [{"op": "Relu"}, {"name": "tower/*"}]}, ["tower/relu"]),
     ({"all": []}, ALL),
     ({"op": "Relu", "not": {"body": "main"}}, RELUS[2:]),
@@ -175,17 +174,19 @@ def test_conditions_are_those_that_are_given() -> None:
 
 
 def test_a_regular_expression_that_is_none() -> None:
-    with pytest.raises(RulesError, match=r"name_regex '\(a' is no regular expression: missing \)"):
+    with pytest.raises(
+        RulesError, match=r"name_regex '\(a' is not a regular expression: missing \)"
+    ):
         conditions(match({"name_regex": "(a"}))
 
 
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ("flaot32", "dtype: 'flaot32' is none of TensorFlow's dtypes; nearest: float32"),
-        ("Float32", "dtype: 'Float32' is none of TensorFlow's dtypes; nearest: float32"),
-        (["float32", "int"], "dtype: 'int' is none of TensorFlow's dtypes; nearest: "),
-        ("x", "dtype: 'x' is none of TensorFlow's dtypes; legal: float32, float64, int32, "),
+        ("flaot32", "dtype: 'flaot32' is not a dtype of TensorFlow; nearest: float32"),
+        ("Float32", "dtype: 'Float32' is not a dtype of TensorFlow; nearest: float32"),
+        (["float32", "int"], "dtype: 'int' is not a dtype of TensorFlow; nearest: "),
+        ("x", "dtype: 'x' is not a dtype of TensorFlow; legal: float32, float64, int32, "),
     ],
 )
 def test_a_dtype_that_is_none_is_told_with_the_nearest(wanted: Any, message: str) -> None:
@@ -213,3 +214,9 @@ def test_every_field_of_a_match_has_a_condition() -> None:
     """One without would match everything."""
     assert {field.encode_name for field in FIELDS} == set(KEYS)
     assert set(ON_EDGES) <= set(KEYS)
+
+
+@pytest.mark.parametrize("key", ["op", "name", "dtype", "body", "upstream_of", "any"])
+def test_an_empty_list_is_refused(key: str) -> None:
+    with pytest.raises(RulesError, match=f"{key}: the list is empty, so it says nothing"):
+        conditions(Match(**{key: ()}))

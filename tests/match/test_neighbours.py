@@ -111,7 +111,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"consumers": {"0.5": {}}}, "consumers: '0.5' does not say which; legal: 0, 1, ..., any"),
     ({"consumers": {"²": {}}}, "consumers: '²' does not say which"),
     ({"op": "Relu", "control": True}, "control goes with inputs, consumers, between, upstream_of"),
-    ({"inputs": {"0": {"name_regex": "("}}}, "name_regex '(' is no regular expression"),
+    ({"inputs": {"0": {"name_regex": "("}}}, "name_regex '(' is not a regular expression"),
 ]
 
 

@@ -219,7 +219,7 @@ CLASSES: tuple[tuple[str, str, Which], ...] = (
     ),
     (
         "unregistered_key",
-        "overrides by a key that TensorFlow does not register: whoever loads the file must",
+        "overrides by a key that TensorFlow does not register: the program that loads it must",
         _unregistered,
     ),
     (

@@ -175,7 +175,7 @@ JSON: dict[str, tuple[Any, str]] = {
     ),
     "a value that means nothing": (
         {"nodes": {"a": {"name_regex": "("}}},
-        "name_regex '(' is no regular expression",
+        "name_regex '(' is not a regular expression",
     ),
     "a bad pattern in a pattern": (
         {"nodes": {"a": {"pattern": "Relu ->"}}},
