@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import graphpatch
+from graphpatch.analysis.soundness.clean import clean
 from graphpatch.errors import GraphpatchError, PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
@@ -27,7 +28,9 @@ def rule(match: Any = None, **keys: Any) -> dict[str, Any]:
 def patched(folder: Path, *nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
     path = folder / "model.pb"
     path.write_bytes(graphdef(*nodes, functions=functions).SerializeToString())
-    return graphpatch.apply([rule(**keys)], path)
+    result = graphpatch.apply([rule(**keys)], path)
+    assert [list(clean(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
+    return result
 
 
 def main_of(result: graphpatch.Result) -> Body:

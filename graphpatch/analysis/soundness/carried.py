@@ -96,15 +96,18 @@ def _by_construction(node: Node, rules: Mapping[str, Any]) -> Iterator[Carried]:
         yield Carried(node, label, "", None, {}, why)
         return
     try:
-        yield replace(_constructed(node, moved, patch, kind), label=label, moved=moved, gives=gives)
+        found = _constructed(node, moved, patch, kind, rules)
+        yield replace(found, label=label, moved=moved, gives=gives)
     except GraphpatchError as error:
         yield Carried(node, label, "", None, {}, str(error))
 
 
-def _constructed(node: Node, moved: Node, patch: Mapping[str, Any], kind: str) -> Carried:
+def _constructed(
+    node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: Mapping[str, Any]
+) -> Carried:
     """What its rule says that flows back. Raises GraphpatchError where that cannot be told."""
     if kind in JOINS:
-        found = joined(node, moved, patch, kind)
+        found = joined(node, moved, patch, kind, rules)
         formula = found.counts_as
         return Carried(
             node, "", "", found.computed, _attrs(moved), "", found.reads, counts_as=formula

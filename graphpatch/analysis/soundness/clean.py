@@ -15,7 +15,13 @@ from graphpatch import names
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.analysis.soundness.carried import is_added, is_join, kind_of, rule_of, stopped
 from graphpatch.analysis.soundness.fault import Fault, at
-from graphpatch.analysis.soundness.joined import input_of, is_repeat, output_of, repeated_to
+from graphpatch.analysis.soundness.joined import (
+    input_of,
+    is_repeat,
+    output_of,
+    overlap,
+    repeated_to,
+)
 from graphpatch.analysis.soundness.numbering import GIVE_ON, SELECTS, is_true
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
@@ -31,7 +37,9 @@ def clean(graph: Graph) -> Iterator[Fault]:
     if not any("backward_as" in patch for patch in rules.values()):
         return
     for body in graph.bodies:
-        for node in () if body.is_ours else provenance.touched(body):
+        if body.is_ours or overlap(body, rules):  # told where gradients are compared
+            continue
+        for node in provenance.touched(body):
             patch = rule_of(node, rules) if is_join(node) else None
             if patch is not None and kind_of(patch) == "backward_as":
                 yield from _checked(node, input_of(patch["backward_as"]))

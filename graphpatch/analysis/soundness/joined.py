@@ -11,7 +11,7 @@ from graphpatch.errors import FormulaError, ModelError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import Computed, Written
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
 
 JOINS = ("surrogate_gradient", "straight_through", "backward_as")
 
@@ -29,11 +29,15 @@ class Joined:
     counts_as: Formula | None = None
 
 
-def joined(node: Node, moved: Node, patch: Mapping[str, Any], kind: str) -> Joined:
+def joined(
+    node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: Mapping[str, Any]
+) -> Joined:
     """What the rule of a Select says that flows back. Raises ModelError where it cannot be told."""
     if kind == "straight_through":
         return _passed(tuple(moved.data_inputs), input_of(patch[kind]))
     if kind == "backward_as":
+        if overlap(node.body, rules):
+            raise ModelError("backward_as cloned what carries the gradient of another rule")
         return _passed((counted(node),), 0)
     try:
         formula = Formula.parse(patch[kind])
@@ -46,6 +50,24 @@ def joined(node: Node, moved: Node, patch: Mapping[str, Any], kind: str) -> Join
             "patch the original again"
         )
     return Joined(tuple(moved.data_inputs if told is None else told), None, formula)
+
+
+def overlap(body: Body, rules: Mapping[str, Any]) -> bool:
+    """Whether a rule of backward_as cloned what carries the gradient of another rule."""
+    own = {key for key, patch in rules.items() if "backward_as" in patch}
+    for node in provenance.touched(body) if own else ():
+        for entry in provenance.entries(node):
+            for found in _named(body, entry.get("of", "")):
+                for other in provenance.entries(found):
+                    carries = other["did"] == "added" and found.op == node.op
+                    if other["id"] != entry["id"] and (carries or other["id"] in own):
+                        return True
+    return False
+
+
+def _named(body: Body, name: str) -> list[Node]:
+    """The op of this name, and the one that was called so before a rule took its place."""
+    return [body.node(one) for one in (name, f"{name}/forward") if one in body.by_name]
 
 
 def reads_of(node: Node) -> Any:
