@@ -63,7 +63,7 @@ NET = opened(
 )
 
 # A v1 cond in a v1 loop, as tf.while_loop and tf.cond make them.
-LOOP = opened(
+LOOP_DEF = graphdef(
     node("x", "Placeholder"),
     node("rnn/enter", "Enter", "x", frame_name="rnn/while_context"),
     node("rnn/merge", "Merge", "rnn/enter", "rnn/next", N=2),
@@ -82,6 +82,7 @@ LOOP = opened(
     node("cond/on", "Tanh", "cond/in_1:1"),
     node("cond/Merge", "Merge", "cond/off", "cond/on", N=2),
 )
+LOOP = graphs.opened(LOOP_DEF)
 
 
 def called(op: str, name: str, **functions: Any) -> Any:

@@ -272,7 +272,7 @@ def symmetries(small: Small) -> Iterable[dict[str, str]]:
     closed = small.closed if isinstance(small.closed, tuple) else ()
     for name, match in {**small.ops, **small.absent}.items():
         marks = (name in small.absent, name in closed, name in small.optional)
-        graph.add_node(name, kind=(match.op, *marks))
+        graph.add_node(name, kind=(str(match), *marks))
     graph.add_nodes_from((name, {"kind": "tensor"}) for name in small.tensors)
     for source, target, link in small.edges:
         graph.add_edge(source, target, link=link)
