@@ -87,6 +87,11 @@ ERRORS: dict[str, tuple[Any, str]] = {
         "rules[0].match.attr[...]: Expected `bool | int | float | str | object | array`,"
         " got `null`",
     ),
+    "a type for an input": (
+        [matched(inputs={"op": "Relu"})],
+        "rules[0].match.inputs[...]: Expected `object`, got `str`; it is which of them, and what "
+        'that must be: {"0": {"op": "Relu"}}, or "any", "all", "none"',
+    ),
     "a match for a list": (
         [matched(any={"op": "x"})],
         "rules[0].match.any: Expected `array | null`, got `object`; it is a list of "
