@@ -99,7 +99,8 @@ SAID: dict[str, tuple[Any, list[str]]] = {
             "body 'main': 10 of them",
             "op 'Relu': 2 of them",
             "inputs: 0 of them",
-            "near: Relu 'relu': input 0 is Placeholder 'x'",
+            "near: Relu 'relu': input 0 is Mul 'Multiply'",
+            "near: Relu 'relu' in function f: it is in f; input 0 is a",
         ],
     ),
     "a regular expression": (
@@ -175,9 +176,7 @@ def test_a_type_that_is_written_twice_is_said_to_be_two_ops() -> None:
         node("m", "Mul", "s", "s"),
         node("other", "Mul", "x", "x"),
     ]
-    note = (
-        "the pattern writes Mul in several chains, and each is another op; to mean "
-    )
+    note = "the pattern writes Mul in several chains, and each is another op; to mean "
     [found] = graphpatch.matches([rule], graphdef(*nodes)).found
     assert [text for text in found.notes if text.startswith(note)]
     assert found.document()["notes"] == list(found.notes)
