@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from graphpatch.formats.load import load
     from graphpatch.formats.model import Model
     from graphpatch.match.pattern.build import pattern
+    from graphpatch.page.view import View, view
     from graphpatch.rules import Rule, load_rules
     from graphpatch.runtime.diagnose import Diagnosis, diagnose
     from graphpatch.runtime.functions.filters import (
@@ -86,6 +87,7 @@ __all__ = [
     "Split",
     "UnsafeError",
     "Verification",
+    "View",
     "apply",
     "backward_as",
     "building",
@@ -112,6 +114,7 @@ __all__ = [
     "straight_through",
     "surrogate",
     "verify",
+    "view",
 ]
 
 # Where each name comes from. Imported when it is asked for: a command needs few of them.
@@ -143,6 +146,7 @@ _HOMES = {
     "Split": "analysis.split",
     "UnsafeError": "errors",
     "Verification": "runtime.verify.result",
+    "View": "page.view",
     "apply": "application",
     "backward_as": "runtime.functions.replaced",
     "building": "runtime.live.building",
@@ -169,6 +173,7 @@ _HOMES = {
     "straight_through": "runtime.functions.replaced",
     "surrogate": "runtime.functions.replaced",
     "verify": "runtime.verify.verification",
+    "view": "page.view",
 }
 
 

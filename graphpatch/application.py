@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from graphpatch.errors import GraphpatchError, PatchError
-from graphpatch.formats import Export, Model
+from graphpatch.formats import Export, Model, default_output
 from graphpatch.formats.before import checksum_begun, write_down
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.has_model import HasModel
@@ -57,7 +57,9 @@ class Result(HasModel):
 
     def document(self) -> dict[str, Any]:
         """What `apply --dry-run --json` prints."""
-        return {"outputs": [{"model": self.model.path, "output": None, **self.report}]}
+        there = None if self.model.in_memory else default_output(self.model)
+        where = {"model": self.model.path, "output": None, "would_write": there}
+        return {"outputs": [{**where, **self.report}]}
 
     def __repr__(self) -> str:
         rules = [f"{name}: {types or 'no ops'}" for name, types, _ in self._rules()]

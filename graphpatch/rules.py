@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import sys
@@ -15,12 +14,15 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
+from graphpatch.formats.foreign import not_there
+from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
 from graphpatch.match.expected import OBJECTS, WRITTEN
 from graphpatch.match.spec import WHOLE, Match, Texts, texts
 from graphpatch.patches import KINDS, Patch, WholePatch
+from graphpatch.rules_json import decoded, in_words
 
 DEEPEST = 120  # levels of JSON; each match in another one is at least one
 
@@ -75,6 +77,7 @@ class RulesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     version: Literal[1]
     rules: Annotated[tuple[RuleSpec, ...], msgspec.Meta(min_length=1)]
+    schema: str = msgspec.field(default="", name="$schema")  # for editors
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -112,39 +115,49 @@ def load_rules(
     """
     try:
         raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise RulesError(not_there(Path(path))) from error
     except OSError as error:
         raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
-    return rules_in(raw, str(path), emit, allow_python)
+    folder = Path() if str(path) == "-" else Path(path).parent
+    return rules_in(raw, str(path), emit, allow_python, folder)
 
 
 def rules_in(
-    raw: bytes, path: str, emit: str | None = None, allow_python: bool = False
+    raw: bytes,
+    path: str,
+    emit: str | None = None,
+    allow_python: bool = False,
+    folder: Path | None = None,
 ) -> list[Rule]:
-    """The rules that the bytes of a file hold; `path` is what errors call it."""
+    """The rules that the bytes of a file hold; `path` is what errors call it.
+
+    Files that a rule names lie in `folder`.
+    """
     try:
-        return rules_from(_decoded(raw), emit, allow_python)
+        return rules_from(decoded(raw), emit, allow_python, folder)
     except RulesError as error:
         raise RulesError(f"{path}: {error}") from error
 
 
-def rules_from(document: Any, emit: str | None = None, allow_python: bool = False) -> list[Rule]:
-    """The rules of a parsed rules file, or of a list of rules."""
+def rules_from(
+    document: Any,
+    emit: str | None = None,
+    allow_python: bool = False,
+    folder: Path | None = None,
+) -> list[Rule]:
+    """The rules of a parsed rules file, or of a list of rules; `.npy` files lie in `folder`."""
     if isinstance(document, Sequence) and not isinstance(document, str):
         document = {"version": 1, "rules": document}
     try:
         if _depth(document) > DEEPEST:
             raise RulesError(f"it is nested more than {DEEPEST} levels deep")
-        file = msgspec.convert(document, RulesFile)
+        file = msgspec.convert(with_tensors(document, folder), RulesFile)
     except msgspec.ValidationError as error:
         raise RulesError(_legal(str(error))) from None
     return [
         _rule(place, spec, emit or "auto", allow_python) for place, spec in enumerate(file.rules)
     ]
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema of rules files."""
-    return msgspec.json.schema(RulesFile)
 
 
 def _depth(document: Any) -> int:
@@ -160,36 +173,6 @@ def _inside(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list | tuple) else ()
-
-
-def _decoded(raw: bytes) -> Any:
-    try:
-        document = msgspec.json.decode(raw.decode())
-        # msgspec lets the last of two equal keys win, and a rule would do half of what it says.
-        json.loads(raw, object_pairs_hook=_unique)
-        return document
-    except RecursionError:
-        raise RulesError("it is nested too deeply: rules have some levels, not hundreds") from None
-    except UnicodeDecodeError as error:
-        if b"\0" in raw:
-            raise RulesError("no rules file, but binary; rules come first, models after") from None
-        place, reason = error.start, "not UTF-8"
-    except msgspec.DecodeError as error:
-        found = re.search(r"byte (\d+)", str(error))
-        place = int(found[1]) if found else len(raw)
-        reason = str(error).removeprefix("JSON is malformed: ").partition(" (byte")[0]
-    before = raw[:place]
-    line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
-    raise RulesError(f"line {line}, column {column}: not valid JSON: {reason}")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise RulesError(f"the key {key!r} is there twice in one object; one would be lost")
-        found[key] = value
-    return found
 
 
 def _rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
@@ -256,11 +239,12 @@ def _legal(message: str) -> str:
         near = did_you_mean(unknown[1], legal)
         return f"{path}: unknown key {unknown[1]!r}{near or '; legal: ' + ', '.join(legal)}"
     if text.startswith("Expected") and last in WRITTEN:
-        return f"{path}: {text}; it is {WRITTEN[last]}"
+        return f"{path}: {in_words(text)}; it is {WRITTEN[last]}"
     if text.startswith("Invalid enum value") or "matching regex" in text:
-        reason = text if text.startswith("Invalid") else "Invalid value"
-        return f"{path}: {reason}; legal: {_VALUES.get(last, 'true')}"
-    return f"{path}: {text}"
+        found = text.removeprefix("Invalid enum value ")
+        reason = "this" if found == text else {"False": "false"}.get(found, found)
+        return f"{path}: {reason} is not a legal value; legal: {_VALUES.get(last, 'true')}"
+    return f"{path}: {in_words(text)}"
 
 
 # What is legal where a value is one of a few; `true` where this is silent.

@@ -9,6 +9,7 @@ from typing import Any
 
 from graphpatch import opdefs
 from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean
+from graphpatch.graph.alike import MARK
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
@@ -16,8 +17,9 @@ from graphpatch.match.forms import notes
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import Found, find
 from graphpatch.match.spec import WHOLE
-from graphpatch.patches import JointPatch, NotedPatch, WholePatch
-from graphpatch.patches.flow import refuse_malformed
+from graphpatch.patches import AlikePatch, JointPatch, NotedPatch, WholePatch
+from graphpatch.patches.alike import Alike
+from graphpatch.patches.flow import refuse_all_malformed
 from graphpatch.patches.group import grouped
 from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.order import refuse_ambiguous
@@ -55,9 +57,9 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
         found = [(graph, find(graph, rule.match, rule.on)) for graph in graphs]
         expected(rule, graphs, sum(one.count for _, one in found))
         nodes = [node for _, one in found for node in one.nodes]
-        for node in nodes:
-            refuse_malformed(node)
-            if not isinstance(rule.patch, JointPatch):
+        refuse_all_malformed(nodes)
+        if not isinstance(rule.patch, JointPatch):
+            for node in nodes:
                 refuse_shadowed(node)
         for _, one in found:
             refuse_hidden(one.nodes)
@@ -98,13 +100,24 @@ def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
     elif isinstance(rule.patch, JointPatch):
         rule.patch.rewrite_all(found.nodes, editor)
     else:
+        alike = _alike(rule, editor)
         for node in found.nodes:
-            patch_node(rule, node, editor, step)
+            if alike is None or not alike.done(node):
+                patch_node(rule, node, editor, step)
+        _note(step, editor)
     for text in notes(rule.match.pattern):
         step.notes[f"rule {rule.author.rule!r}: {text}"] = None
     step.notes.update(dict.fromkeys(dropped))
     step.notes.update(dict.fromkeys(idle_notes(rule, editor.idle)))
     _note(step, editor)
+
+
+def _alike(rule: Rule, editor: Editor) -> Alike | None:
+    if not isinstance(rule.patch, AlikePatch) or not rule.patch.looks_at_op_alone:
+        return None
+    if MARK.search(f"{rule.author.rule}{rule.patch!r}"):
+        return None  # what the rule writes could be taken for a stand-in
+    return Alike(rule.patch.rewrite, editor)
 
 
 def patch_node(rule: Rule, node: Node, editor: Editor, step: Step) -> None:

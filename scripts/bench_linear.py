@@ -1,4 +1,4 @@
-"""Time `revert`, `diff` and `match` on graphs of which one is ten times the other.
+"""Time `revert`, `diff`, `doctor` and `match` on graphs of which one is ten times the other.
 
 What is linear takes ten times as long. Every measurement is a whole process, its processor time
 less that of starting: on a machine that has other work too, wall times say little. `match` has many
@@ -51,6 +51,7 @@ def times(folder: Path, nodes: int, rules: int) -> dict[str, float]:
         "revert": ["revert", patched, "-o", reverted],
         "diff": ["diff", model, patched],
         "diff of equals": ["diff", model, reverted],
+        "doctor": ["doctor", model],
         "match": ["match", saved, small],
     }
     found: dict[str, float] = {}

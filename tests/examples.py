@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -11,6 +12,11 @@ from pathlib import Path
 # The version that examples show, whichever runs them.
 VERSION, SHOWN = re.compile(r"TensorFlow \d+\.\d+\.\d+"), "2.21.0"
 ROOT = Path(__file__).parent.parent
+
+
+def pages() -> list[Path]:
+    """README.md and the pages of the documentation."""
+    return [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -34,11 +40,45 @@ def ran(block: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+# Runs programs from standard input one after the other, each in a namespace of its own, and
+# prints what failed. TensorFlow is imported once for all of them.
+_TOGETHER = """
+import contextlib, json, os, sys, traceback
+failed = {}
+for name, program in json.load(sys.stdin).items():
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            exec(compile(program, name, "exec"), {"__name__": "__main__"})
+    except BaseException:
+        failed[name] = traceback.format_exc()
+print(json.dumps(failed))
+"""
+
+
+def failed_together(pages: dict[str, str]) -> dict[str, str]:
+    """Run the Python of these pages in one process; the traceback of each page that fails."""
+    for page in pages.values():
+        _write_outputs(page)
+    programs = {name: "\n".join(blocks(page, "python")) for name, page in pages.items()}
+    command = [sys.executable, "-c", _TOGETHER]
+    run = subprocess.run(
+        command, input=json.dumps(programs), capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert run.returncode == 0, run.stderr
+    found: dict[str, str] = json.loads(run.stdout)
+    return found
+
+
 def ran_python(page: str) -> subprocess.CompletedProcess[str]:
     """Run the Python blocks of a page as one program, in the order of the text."""
-    (ROOT / "build").mkdir(exist_ok=True)
-    for block in commands(page):
-        if " -o " in block:  # what the Python blocks then load
-            assert ran(block).returncode == 0
+    _write_outputs(page)
     command = [sys.executable, "-c", "\n".join(blocks(page, "python"))]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def _write_outputs(page: str) -> None:
+    """Run the commands of a page that write what its Python blocks load."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    for block in commands(page):
+        if " -o " in block:
+            assert ran(block).returncode == 0

@@ -191,7 +191,7 @@ def test_broken_graphs_and_rules_are_refused_before_anything_is_done() -> None:
     twice = graphdef(node("a", "NoOp"), node("a", "NoOp"))
     with pytest.raises(ModelError, match="in memory: the main graph: 1 names are not unique: 'a'"):
         apply([rule("NoOp")], opened(twice))
-    with pytest.raises(RulesError, match=r"rules\[0\]: Object missing required field `patch`"):
+    with pytest.raises(RulesError, match=r"rules\[0\]: the key 'patch' is missing"):
         apply([{"match": {}}], opened(twice))
 
 

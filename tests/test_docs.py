@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
-from tests.examples import ROOT, blocks, commands, ran, ran_python
+from tests.examples import ROOT, blocks, commands, failed_together, pages, ran, ran_python
 
-PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in ROOT.glob("docs/**/*.md")}
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in pages()[1:]}
 CONSOLE = [(name, block) for name, page in PAGES.items() for block in commands(page)]
 PYTHON = [name for name, page in PAGES.items() if blocks(page, "python")]
+FILES = re.compile(r'```json title="(.*?)"\n(.*?)```', re.S)
+# Guides are short: their programs share a process.
+GUIDES = [name for name in PYTHON if name.startswith("docs/guides/")]
 
 
 @pytest.mark.parametrize(
@@ -23,9 +29,33 @@ def test_a_command_prints_what_the_page_shows(name: str, block: str) -> None:
     assert (run.stdout + run.stderr).strip() == block.partition("\n")[2]
 
 
-@pytest.mark.parametrize("name", PYTHON)
+@pytest.mark.parametrize("name", [name for name in PYTHON if name not in GUIDES])
 def test_the_python_examples_of_a_page_run(name: str) -> None:
     """One after the other, in the order of the page."""
     pytest.importorskip("tensorflow")
     run = ran_python(PAGES[name])
     assert run.returncode == 0, run.stderr
+
+
+@pytest.fixture(scope="module")
+def failed() -> dict[str, str]:
+    pytest.importorskip("tensorflow")
+    return failed_together({name: PAGES[name] for name in GUIDES})
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_the_python_examples_of_a_guide_run(name: str, failed: dict[str, str]) -> None:
+    assert failed.get(name) is None, failed[name]
+
+
+def test_a_page_that_fails_is_told() -> None:
+    found = failed_together({"good": "```python\nx = 1\n```", "bad": "```python\nx\n```"})
+    assert list(found) == ["bad"]
+    assert "NameError" in found["bad"]
+
+
+def test_rules_files_on_a_page_are_the_files_that_it_names() -> None:
+    shown = [found for page in PAGES.values() for found in FILES.findall(page)]
+    assert len(shown) >= 3
+    for name, text in shown:
+        assert json.loads((ROOT / name).read_text()) == json.loads(text)

@@ -11,7 +11,7 @@ import pytest
 
 import graphpatch
 from graphpatch import errors
-from tests.examples import ROOT
+from tests.examples import ROOT, pages
 
 SIGNATURES = {
     "apply": "(rules: 'RulesLike', model: 'ModelLike', progress: 'Progress | None' = None,"
@@ -148,9 +148,7 @@ def test_every_exported_name_says_what_it_is(name: str) -> None:
     assert inspect.getdoc(getattr(graphpatch, name))
 
 
-DOCUMENTATION = "\n".join(
-    path.read_text() for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
-)
+DOCUMENTATION = "\n".join(path.read_text() for path in pages())
 
 
 @pytest.mark.parametrize("name", sorted(EXPORTED))

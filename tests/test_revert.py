@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from graphpatch import Model, apply
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import PatchError
+from graphpatch.graph import provenance
 from graphpatch.graph.check import check
 from tests import graphs
+from tests.graphs import node
 from tests.test_untouched import PATCHES, UNARY, Built, built, opened
 
 KINDS: list[dict[str, Any]] = [
@@ -128,6 +131,55 @@ def test_without_one_rule_it_is_as_if_only_the_others_had_been(data: st.DataObje
     expected, taken = patched(others, as_file(built.raw))
     assert taken == [rule["name"] for rule in others]
     assert nodes_of(found) == nodes_of(expected)
+
+
+CLONED = graphs.graphdef(
+    node("x", "Placeholder"), node("noise", "Relu", "x"), node("behind", "Relu", "noise")
+).SerializeToString()
+
+
+def both(kind: dict[str, Any], emit: str) -> Model:
+    """A model with the rule `first`, whose op the rule `second` then clones."""
+    model = as_file(CLONED)
+    first = {"name": "first", "match": {"name": "behind"}, "patch": kind, "emit": emit}
+    patch = {"backward_as": {"input": 0}}
+    second = {"name": "second", "match": {"name": "noise"}, "patch": patch}
+    try:
+        model = apply([first], model).model
+    except PatchError:
+        pytest.skip("no such gradient is stored so")
+    return apply([second], model).model
+
+
+@pytest.mark.parametrize("emit", EMITS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_clone_keeps_no_edit_of_a_rule_that_is_taken_off(kind: dict[str, Any], emit: str) -> None:
+    after = both(kind, emit)
+    with pytest.raises(PatchError, match="rule 'second' builds on what rule 'first' did"):
+        revert(after, "first")
+    left = revert(revert(after, "second").model, "first").model
+    assert graphs.joined(left.pieces()) == CLONED
+
+
+def as_0_1_wrote(model: Model) -> Model:
+    """The same without what graphpatch 0.1 did not write down."""
+    graph = graphs.GraphDef.FromString(graphs.joined(model.pieces()))
+    for one in graph.node:
+        told = [json.loads(text) for text in one.attr[provenance.KEY].list.s]
+        kept = [entry for entry in told if entry["did"] != "origin"]
+        del one.attr[provenance.KEY]
+        for entry in kept:
+            entry.pop("copies", None)
+            one.attr[provenance.KEY].list.s.append(json.dumps(entry).encode())
+    return as_file(graph.SerializeToString(deterministic=True))
+
+
+def test_of_clones_by_graphpatch_0_1_nobody_knows_what_they_copied() -> None:
+    old = as_0_1_wrote(both(KINDS[0], "attr"))
+    with pytest.raises(PatchError, match=r"'second' cloned 'behind' .*graphpatch 0\.1.* all rules"):
+        revert(old, "first")
+    assert revert(revert(old, "second").model, "first").report["left"] == []
+    assert graphs.parsed(revert(old).model.graphs[0]) == graphs.GraphDef.FromString(CLONED)
 
 
 def nodes_of(model: Model) -> Any:

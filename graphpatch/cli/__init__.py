@@ -7,27 +7,30 @@ import gc
 import importlib
 import io
 import sys
+from pathlib import Path
 
 import click
 
 import graphpatch
 from graphpatch.cli.cut_short import report_cut_short
 from graphpatch.cli.say import say_error, say_lines
-from graphpatch.errors import GraphpatchError
+from graphpatch.errors import GraphpatchError, did_you_mean
 
 COMMANDS = {
     "ops": "op types with their counts; single ops with type, inputs and gradient",
-    "apply": "patch models by a rules file",
+    "apply": "patch models with the rules of a rules file",
     "check": "whether models have the rules of a rules file applied",
-    "diff": "in what two models differ: gradients first, then ops and weights",
-    "revert": "the original of a patched model, or the model without one rule",
+    "diff": "how two models differ: gradients first, then ops and weights",
+    "revert": "write the original of a patched model, or take off one rule",
     "match": "what rules, or a pattern typed here, would match",
     "patterns": "the ready patterns for `match`: what each is for, its forms",
     "split": "the gradient in parts: graphs joined by the gradient at a cut",
     "gradients": "the library of gradients: formula, parameters, what each is for",
-    "doctor": "why a gradient is None, zero or an error, and the rules that mend it",
-    "verify": "a patched model beside its original: forward bit-equal, which gradients changed",
+    "doctor": "why a gradient is None, zero or an error, and the rules that fix it",
+    "view": "a page that shows what flows back, where it ends and what rules change",
+    "verify": "compare a patched model with its original: forward bits, gradients",
     "schema": "the JSON Schema of rules files",
+    "completion": "shell completion for bash, zsh and fish",
 }
 
 USAGE, BUG, INTERRUPTED = 2, 3, 130
@@ -49,13 +52,25 @@ class Commands(click.Group):
         command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is typed. Raises UsageError with the nearest for one that is none."""
+        typed = args[0]
+        if typed in COMMANDS or typed.startswith("-"):
+            return super().resolve_command(ctx, args)
+        hint = did_you_mean(typed, COMMANDS) or "; `graphpatch --help` lists the commands"
+        if Path(typed).exists():
+            hint = f", but there is a file of that name; its ops: graphpatch ops {typed}"
+        raise click.UsageError(f"no command is called {typed!r}{hint}", ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """What each command does, without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.command(cls=Commands)
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(graphpatch.__version__, package_name="graphpatch")
 def cli() -> None:
     """Change what flows back through TensorFlow 1 style graphs, in their files."""
@@ -71,7 +86,7 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="graphpatch", standalone_mode=False)
     except click.ClickException as error:
         text = io.StringIO()
         error.show(text)

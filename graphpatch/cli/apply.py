@@ -14,14 +14,18 @@ from typing import Any
 import click
 
 from graphpatch.application import Result, apply, counted
-from graphpatch.cli.many import apply_to_many, worker_options
+from graphpatch.cli.completing import PATH
+from graphpatch.cli.many import apply_to_many, goes, worker_options
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_error, say_json, say_lines
+from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.cli.writing import write
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.fleet.order import Order, Workers
+from graphpatch.fleet.plan import refuse_file
 from graphpatch.fleet.search import is_plain_folder
 from graphpatch.formats import Export, default_output, load
+from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import FILES, NO_CONTEXTS
 from graphpatch.formats.output import reported
@@ -31,22 +35,29 @@ _EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
 
 
 @click.command("apply")
-@click.argument("rules")
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
-@click.option("-o", "--output", "out", help="File or folder to write; `-` is standard output.")
-@click.option("--emit", type=click.Choice(EMITS), help="How gradients travel; default auto.")
+@click.argument("rules", type=PATH)
+@click.argument("models", metavar="MODEL...", type=PATH, nargs=-1, required=True)
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=PATH,
+    metavar="PATH",
+    help="File or folder to write; `-` is standard output.",
+)
+@click.option("--emit", type=click.Choice(EMITS), help="How files store gradients; default: auto.")
 @click.option("--inputs", multiple=True, metavar="TENSORS", help=_EXPORT)
 @click.option("--outputs", multiple=True, metavar="TENSORS", help="What that SavedModel gives.")
 @click.option("--allow-python", is_flag=True, help='Let {"python": ...} gradients run code.')
 @click.option(
     "--rebuild-gradients",
     is_flag=True,
-    help="Of a training graph: build its gradients anew, so that its optimizer uses them.",
+    help="Build the gradients of a training graph anew, for its optimizer to use.",
 )
-@click.option("--loss", multiple=True, metavar="TENSOR", help="What these gradients are of.")
-@click.option("--dry-run", is_flag=True, help="Do all but write.")
+@click.option("--loss", multiple=True, metavar="TENSOR", help="The loss of these gradients.")
+@click.option("--dry-run", is_flag=True, help="Write nothing; show where models would go.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; of many, a line.")
-@click.option("--resume", is_flag=True, help="Pass over what was done before, by its content.")
+@click.option("--resume", is_flag=True, help="Skip models that are in -o DIR already.")
 @worker_options
 def command(
     rules: str,
@@ -66,11 +77,12 @@ def command(
 ) -> int:
     """Patch each MODEL by the rules file RULES.
 
-    Writes MODEL.patched.pb beside the model where -o is silent, never over its input. MODEL may be
-    a folder, a quoted glob, or @FILE, a list of models: `-o DIR` then mirrors their tree.
+    Default of -o: MODEL.patched.pb beside the model. A model is never written over. MODEL may be a
+    folder, a quoted glob, or @FILE, a list of models: `-o DIR` then mirrors their tree.
     """
     if allow_python and "" not in sys.path:
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
+    refuse_swapped("apply", rules, models)
     order = Order(rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained)
     if loss and not rebuild_gradients:
         raise click.UsageError("--loss goes with --rebuild-gradients")
@@ -88,6 +100,8 @@ def _here(order: Order, export: Export | None, as_json: bool, losses: list[str] 
     with reported(out or "."):
         targets = _targets(models, out) if export is None or out is None else [out]
         _refuse_rules(order.rules, targets)
+    for target in targets if out is not None else ():
+        refuse_suffix(target)
     piped = not dry_run and "-" in (targets if out is not None else models)
     if piped and as_json:
         raise click.UsageError("--json and the model would both go to standard output")
@@ -144,7 +158,8 @@ def _patch(
         output = target or default_output(source)
         if not dry_run:
             write(result.model, output, progress)
-    report = {"model": model, "output": None if dry_run else output, **result.report}
+    where = {"output": None, "would_write": output} if dry_run else {"output": output}
+    report = {"model": model, **where, **result.report}
     if output.endswith(".meta"):
         report["notes"] = [note for note in report["notes"] if note != NO_CONTEXTS]
     report["notes"] = [*report["notes"], *result.model.text_notes(output)]
@@ -185,9 +200,8 @@ def _targets(models: tuple[str, ...], out: str | None) -> list[str]:
     if len(models) == 1 and not (out.endswith("/") or is_plain_folder(folder)):
         return [out]
     if out == "-":
-        raise click.UsageError("several models do not go to one standard output")
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{out} is a file; several models go to a folder")
+        raise click.UsageError("several models do not go to one standard output: name a folder")
+    refuse_file(out)
     targets = [_inside(out, model) for model in models]
     twice = [target for target, count in Counter(targets).items() if count > 1]
     if twice:
@@ -225,7 +239,7 @@ def folded(notes: Iterable[str]) -> list[str]:
 
 
 def _summary(report: dict[str, Any]) -> list[str]:
-    lines = [f"{report['model']} -> {report['output'] or '(dry run, nothing written)'}"]
+    lines = [goes(report)]
     width = max(len(rule["name"]) for rule in report["rules"])
     for rule in report["rules"]:
         listed = counted(rule["matches"])
@@ -233,7 +247,8 @@ def _summary(report: dict[str, Any]) -> list[str]:
             f"  {rule['name']:{width}}  {listed or 'no ops'}  ({rule['emit'] or 'nothing'})"
         )
     if report["consumer"]["session"]:
-        lines.append("  whoever loads it registers these gradients first, for ours by")
-        lines.append(f"  graphpatch.register_gradients({report['output']!r}):")
+        path = report["output"] or report["would_write"]
+        lines.append("  the program that loads it must register these gradients first; for ours:")
+        lines.append(f"  graphpatch.register_gradients({path!r})")
         lines += [f"    {key}" for key in report["consumer"]["session"]]
     return lines + [f"  note: {text}" for text in folded(report["notes"])]

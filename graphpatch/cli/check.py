@@ -6,14 +6,16 @@ from typing import Any
 
 import click
 
+from graphpatch.cli.completing import PATH
 from graphpatch.cli.many import told, worker_options
+from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.execute import check
 from graphpatch.fleet.order import Order, Workers
 
 
 @click.command("check")
-@click.argument("rules")
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.argument("rules", type=PATH)
+@click.argument("models", metavar="MODEL...", type=PATH, nargs=-1, required=True)
 @click.option("--allow-python", is_flag=True, help='Accept rules with {"python": ...} gradients.')
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document a model, a line each."
@@ -33,6 +35,7 @@ def command(
     """
     if "-" in models and len(models) > 1:
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
+    refuse_swapped("check", rules, models)
     order = Order(
         rules, models, allow_python=allow_python, workers=workers, allow_chained=allow_chained
     )

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from graphpatch.analysis.diff import diff, place
+from graphpatch.cli.completing import PATH
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 
@@ -15,8 +16,8 @@ SHOWN = 20
 
 
 @click.command("diff")
-@click.argument("one", metavar="A")
-@click.argument("other", metavar="B")
+@click.argument("one", metavar="A", type=PATH)
+@click.argument("other", metavar="B", type=PATH)
 @click.option("--all", "every", is_flag=True, help=f"List all ops, not {SHOWN} of each kind.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(one: str, other: str, every: bool, as_json: bool) -> int:

@@ -14,6 +14,7 @@ from graphpatch.analysis.doctor.diagnosis import Diagnosis
 from graphpatch.analysis.doctor.fix import Fixed, fix
 from graphpatch.analysis.doctor.look import Finding
 from graphpatch.analysis.doctor.ours import CARRIED
+from graphpatch.cli.completing import PATH
 from graphpatch.cli.doctor_pairs import left_out, shown
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
@@ -27,10 +28,12 @@ WAY = 8  # tensors of a way that are printed
 
 
 @click.command("doctor")
-@click.argument("model")
+@click.argument("model", type=PATH)
 @click.option("--from", "sources", multiple=True, metavar="X", help="By this tensor.")
 @click.option("--to", "targets", multiple=True, metavar="LOSS", help="The gradient of this tensor.")
-@click.option("--fix", "rules", metavar="RULES", help="Write the rules that mend it to this file.")
+@click.option(
+    "--fix", "rules", metavar="RULES", type=PATH, help="Write the rules that fix it to this file."
+)
 @click.option("--run", is_flag=True, help="Run the gradients too; this needs TensorFlow.")
 @click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")
 @click.option("--no-control-flow-v2", is_flag=True, help="As after disable_control_flow_v2().")
@@ -47,10 +50,10 @@ def command(
     every: bool,
     as_json: bool,
 ) -> None:
-    """Say why the gradient of LOSS by X is None, zero or an error in MODEL, and what mends it.
+    """Say why the gradient of LOSS by X is None, zero or an error in MODEL, and what fixes it.
 
-    Without --from, of all placeholders; without --to, of what is computed and not read and may be
-    a loss. Of more than 10 pairs one of each kind is printed; --json lists all.
+    Default of --from: all placeholders. Default of --to: the outputs that nothing reads and that
+    may be a loss. Of more than 10 pairs it prints one of each kind; --json lists all.
     """
     with bar() as progress:
         loaded = load(model, progress)

@@ -7,6 +7,7 @@ import textwrap
 import click
 
 from graphpatch.analysis import gradients
+from graphpatch.cli.completing import gradient_names
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.gradients.library import LIBRARY, Entry
 
@@ -14,7 +15,7 @@ WIDTH = 92
 
 
 @click.command("gradients")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=gradient_names)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(name: str | None, as_json: bool) -> None:
     """List the gradient library, or say all of the gradient NAME."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +25,7 @@ def worker_options(command: Command) -> Command:
     """The options that say who does the work, given to a command as `workers`."""
 
     @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: all cores.")
-    @click.option("--scheduler", metavar="ADDRESS", help="Workers of the Dask cluster there do it.")
+    @click.option("--scheduler", metavar="ADDRESS", help="Use the workers of this Dask cluster.")
     @click.option(
         "--allow-chained-urls",
         "allow_chained",
@@ -57,8 +57,7 @@ def apply_to_many(order: Order, as_json: bool, tell: Tell) -> int:
         ended = []
         for done in results:
             ended.append(done)
-            if progress is not None:
-                progress("models", len(ended), total)
+            progress("models", len(ended), total)
     ended.sort(key=lambda done: done.task.place)
     for done in ended:
         if done.error:
@@ -88,8 +87,7 @@ def told(total: int, results: Iterator[Done], as_json: bool, tell: Tell, verb: s
             elif not done.error:
                 passed = [f"{done.task.model}: {done.passed_over}"] if done.passed_over else []
                 say_lines(passed or tell(done.report))
-            if progress is not None:
-                progress("models", len(ended), total)
+            progress("models", len(ended), total)
     _summary(ended, verb)
     return exit_code(ended)
 
@@ -115,7 +113,7 @@ def _summary(ended: list[Done], verb: str) -> None:
     failed = [done for done in ended if done.error]
     passed = sum(bool(done.passed_over) for done in ended)
     counts = [f"{len(ended) - len(failed) - passed} {verb}"]
-    counts += [f"{passed} passed over"] if passed else []
+    counts += [f"{passed} skipped"] if passed else []
     counts += [f"{len(failed)} failed"] if failed else []
     models = "1 model" if len(ended) == 1 else f"{len(ended)} models"
     say(f"{models}: {', '.join(counts)}", err=True)
@@ -126,7 +124,15 @@ def _summary(ended: list[Done], verb: str) -> None:
 def patched(report: dict[str, Any]) -> list[str]:
     """One line on a model that was patched."""
     listed = counted([match for rule in report["rules"] for match in rule["matches"]]) or "no ops"
-    return [f"{report['model']} -> {report['output'] or '(dry run, nothing written)'}  {listed}"]
+    return [f"{goes(report)}  {listed}"]
+
+
+def goes(report: Mapping[str, Any]) -> str:
+    """Where a model goes, or would go if this were no dry run."""
+    if report["output"]:
+        return f"{report['model']} -> {report['output']}"
+    there = f"{report['would_write']} " if report["would_write"] else ""
+    return f"{report['model']} -> {there}(dry run, nothing written)"
 
 
 def refuse(order: Order) -> None:
@@ -136,7 +142,7 @@ def refuse(order: Order) -> None:
     if order.rules == "-" and "@-" in order.models:
         raise click.UsageError("the rules and the list would both come from standard input")
     if order.out == "-":
-        raise click.UsageError("several models do not go to one standard output")
+        raise click.UsageError("several models do not go to one standard output: name a folder")
     if order.resume and (order.out is None or order.dry_run or order.allow_python):
         raise click.UsageError(
             "--resume goes with -o DIR, and without --dry-run; what Python code "

@@ -10,8 +10,10 @@ import click
 
 from graphpatch.analysis.matching import Matched, match_only, match_rules
 from graphpatch.analysis.saved import as_rules_file
+from graphpatch.cli.completing import PATH, pattern_option
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
+from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.errors import OutputError
 from graphpatch.formats import load
 from graphpatch.formats.output import write_file
@@ -24,12 +26,16 @@ TYPED = ("op", "name", "pattern")
 
 
 @click.command("match")
-@click.argument("paths", metavar="[RULES] MODEL", nargs=-1, required=True)
+@click.argument("paths", metavar="[RULES] MODEL", type=PATH, nargs=-1, required=True)
 @click.option("--op", multiple=True, help="Instead of RULES: ops of this type, or glob.")
 @click.option("--name", multiple=True, help="Instead of RULES: ops of this name, or glob.")
-@click.option("--pattern", help="Instead of RULES: where this small graph is.")
+@click.option(
+    "--pattern", shell_complete=pattern_option, help="Instead of RULES: where this small graph is."
+)
 @click.option("--explain", is_flag=True, help="Say how near a match came, and what it lacks.")
-@click.option("--save", metavar="FILE", help="Write the matches as a rules file, a rule each.")
+@click.option(
+    "--save", metavar="FILE", type=PATH, help="Write the matches as a rules file, a rule each."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     paths: tuple[str, ...],
@@ -46,6 +52,7 @@ def command(
         raise click.UsageError("give RULES and MODEL, or MODEL and one of --op, --name, --pattern")
     if typed and save:
         raise click.UsageError("--save writes what a rules file matches; give RULES and MODEL")
+    refuse_swapped("match", paths[0], paths[1:])
     with bar() as progress:
         model = load(paths[-1], progress)
         if typed:

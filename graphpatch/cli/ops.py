@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from graphpatch.analysis import ops
+from graphpatch.cli.completing import PATH
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_json, say_lines
 from graphpatch.differentiation import flow
@@ -30,7 +31,7 @@ GIVEN = {"none": "None", "zero": "zero"}
 
 
 @click.command("ops")
-@click.argument("model")
+@click.argument("model", type=PATH)
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Describe every op.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

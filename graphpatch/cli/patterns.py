@@ -6,12 +6,13 @@ import click
 import msgspec
 
 from graphpatch.analysis import patterns
+from graphpatch.cli.completing import pattern_names
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.match.ready import READY, Form, Ready, named
 
 
 @click.command("patterns")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=pattern_names)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(name: str | None, as_json: bool) -> None:
     """List the ready patterns, or say all forms of the one called NAME."""

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, for what takes longer than a second."""
+"""Progress on stderr: a bar on a terminal after a second, elsewhere a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from graphpatch.cli.say import say
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PATIENCE = 1.0  # seconds
 INTERVAL = 0.05  # seconds between two redraws
+LINES = 10.0  # seconds between two lines, and before the first
 
 
 class Bar:
@@ -39,6 +42,23 @@ class Bar:
         self.progress.update(task, completed=done, total=total, rate=rate)
 
 
+class Lines:
+    """The same where nobody redraws: a log, or a pipe. Work that is short prints nothing."""
+
+    def __init__(self, of_many: bool = False) -> None:
+        self.of_many = of_many
+        self.said = time.monotonic()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Say how far a stage has come, now and then."""
+        now = time.monotonic()
+        if now - self.said < LINES or not total:
+            return
+        self.said = now
+        far = f"{done} of {total}" if self.of_many else f"{done * 100 // total}%"
+        say(f"{what}: {far}", err=True)
+
+
 def _started(of_many: bool) -> Progress:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -53,13 +73,13 @@ def _started(of_many: bool) -> Progress:
 
 
 @contextmanager
-def bar(of_many: bool = False) -> Iterator[Callable[[str, int, int], None] | None]:
-    """A progress bar where somebody sees it; None where stderr is no terminal.
+def bar(of_many: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar where stderr is a terminal, and lines now and then where it is not.
 
     One `of_many` counts things, and says how many a second.
     """
     if not sys.stderr.isatty():
-        yield None
+        yield Lines(of_many)
         return
     shown = Bar(of_many)
     try:

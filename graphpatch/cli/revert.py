@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from graphpatch.analysis.revert import revert
+from graphpatch.cli.completing import PATH
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.cli.writing import write
@@ -15,11 +16,18 @@ from graphpatch.formats import Model, load
 
 
 @click.command("revert")
-@click.argument("model", metavar="PATCHED")
-@click.option("-o", "--output", "out", help="File or folder to write; `-` is standard output.")
+@click.argument("model", metavar="PATCHED", type=PATH)
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=PATH,
+    metavar="PATH",
+    help="File or folder to write; `-` is standard output.",
+)
 @click.option("--rule", metavar="NAME", help="Take off this rule alone, and leave the others.")
-@click.option("--allow-changed", is_flag=True, help="Though others changed the file since.")
-@click.option("--dry-run", is_flag=True, help="Do all but write.")
+@click.option("--allow-changed", is_flag=True, help="Revert even if the file has changed since.")
+@click.option("--dry-run", is_flag=True, help="Do everything but write.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     model: str,
@@ -31,7 +39,7 @@ def command(
 ) -> None:
     """Write the original of the model PATCHED, byte for byte, from what the file tells of it.
 
-    Writes NAME.reverted.pb beside NAME.patched.pb where -o is silent, never over its input.
+    Default of -o: NAME.reverted.pb beside NAME.patched.pb. A model is never written over.
     """
     with bar() as progress:
         patched = load(model, progress)

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 import click
 
+from graphpatch.cli.colour import coloured, is_coloured
 from graphpatch.shown import one_line, shown
 
 
@@ -35,4 +36,8 @@ def say_json(document: Any, indent: int | None = None) -> None:
 def _echo(text: str, err: bool) -> None:
     stream: TextIO = sys.stderr if err else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
+    safe = text.encode(encoding, "backslashreplace").decode(encoding)
+    in_colour = is_coloured(stream)
+    if in_colour:
+        safe = "\n".join(map(coloured, safe.split("\n")))
+    click.echo(safe, err=err, color=in_colour)

@@ -9,17 +9,25 @@ from typing import Any
 import click
 
 from graphpatch.analysis.split import refuse_folder
+from graphpatch.cli.completing import PATH
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
 
 
 @click.command("split")
-@click.argument("model")
+@click.argument("model", type=PATH)
 @click.option("--cut", "cuts", metavar="T,...", multiple=True, required=True)
 @click.option("--loss", metavar="L", required=True, help="The tensor that is differentiated.")
 @click.option("--wrt", metavar="W,...", multiple=True, required=True)
-@click.option("-o", "--output", "out", help="Folder to write; MODEL.parts where silent.")
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=PATH,
+    metavar="PATH",
+    help="Folder to write; default: MODEL.parts.",
+)
 @click.option("--allow-unsafe-ops", is_flag=True, help="Import ops too that touch files or Python.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from graphpatch.cli.completing import PATH
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
@@ -15,9 +16,11 @@ SHOWN = 10
 
 
 @click.command("verify")
-@click.argument("original")
-@click.argument("patched")
-@click.option("--feed", metavar="FILE.npz", help="Arrays by tensor name; other inputs are seeded.")
+@click.argument("original", type=PATH)
+@click.argument("patched", type=PATH)
+@click.option(
+    "--feed", metavar="FILE.npz", type=PATH, help="Arrays by tensor name; other inputs are seeded."
+)
 @click.option("--from", "sources", multiple=True, metavar="X", help="Gradients by this tensor.")
 @click.option("--to", "targets", multiple=True, metavar="Y", help="Gradients of this tensor.")
 @click.option("--no-run", is_flag=True, help="Compare the graphs alone; this needs no TensorFlow.")
@@ -210,6 +213,7 @@ def _formulas(found: Iterable[dict[str, Any]]) -> Iterator[str]:
         where = f"{formula}, {ops} op{'' if ops == 1 else 's'}"
         errors = [float(one["max_error"]) for one in some if "max_error" in one]
         if errors:
-            yield f"{where}: numpy differs by at most {max(errors):.2g}"
+            by = some[0]["compared_with"]
+            yield f"{where}: {by} differs by at most {max(errors):.2g}"
         for why in dict.fromkeys(one["not_compared"] for one in some if "not_compared" in one):
             yield f"not compared: {formula}: {why}"

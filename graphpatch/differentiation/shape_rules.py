@@ -106,7 +106,8 @@ def _ints(node: Node, slot: int) -> list[int] | None:
     found = constant(producer)
     if found is None or found.size > MOST:
         return None
-    return [int(one) for one in np.concatenate([np.resize(*piece) for piece in found.pieces()])]
+    pieces = [np.resize(*piece) for piece in found.pieces()]
+    return [int(one) for one in np.concatenate(pieces)] if pieces else []
 
 
 REDUCED = "Sum Mean Max Min Prod All Any".split()

@@ -35,16 +35,21 @@ def patch(order: Order) -> tuple[int, Iterator[Done]]:
     """
     job, found = order.job(), search(order.models, order.allow_chained)
     into = order.out if order.out and is_folder(order.models, order.out) else None
-    if order.dry_run and order.out is None:
+    if order.dry_run and order.out is None and any(map(_needs_folder, found)):
         tasks = _unwritten(found)
     else:
         tasks = plan(found, order.out, order.rules, into is not None)
     sweep(local_outputs(tasks))  # what an earlier run left half-written
     if into is not None and not order.dry_run:
         _make(into)
-        if order.is_of_many():
+        if order.is_of_many() or len(tasks) > 1:  # for --resume
             return len(tasks), _recorded(order, job, tasks, Manifest(into, job))
     return len(tasks), Run(work.patch, job, tasks, _pool(order, tasks)).results()
+
+
+def _needs_folder(one: Found) -> bool:
+    """Whether a model goes nowhere unless -o says where."""
+    return one.searched or remote.is_remote(one.model)
 
 
 def _unwritten(found: Sequence[Found]) -> list[Task]:

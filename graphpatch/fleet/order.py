@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from graphpatch.errors import RulesError
 from graphpatch.fleet import remote
 from graphpatch.fleet.search import is_search
+from graphpatch.formats.foreign import not_there
 
 if TYPE_CHECKING:
     from graphpatch.fleet.task import Job
@@ -73,5 +74,7 @@ def _read(rules: str) -> bytes:
         return remote.read(rules)
     try:
         return Path(rules).read_bytes()
+    except FileNotFoundError as error:
+        raise RulesError(not_there(Path(rules))) from error
     except OSError as error:
         raise RulesError(f"cannot read {rules}: {error.strerror or error}") from error

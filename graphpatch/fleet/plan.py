@@ -10,8 +10,9 @@ from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
 from graphpatch.fleet.search import Found, is_plain_folder, is_search, joined
 from graphpatch.fleet.task import Task
+from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
-from graphpatch.formats.model import beside
+from graphpatch.formats.model import FILES, beside
 
 
 def plan(found: Sequence[Found], out: str | None, rules: str, folder: bool = True) -> list[Task]:
@@ -27,6 +28,7 @@ def plan(found: Sequence[Found], out: str | None, rules: str, folder: bool = Tru
     if out is None:
         outputs = [_beside(one.model) for one in found]
     elif not folder:
+        refuse_suffix(out)
         outputs = [out]
     else:
         outputs = _mirrored(found, out)
@@ -37,6 +39,18 @@ def plan(found: Sequence[Found], out: str | None, rules: str, folder: bool = Tru
     _refuse_shared(tasks)
     _refuse_sources(tasks, rules)
     return tasks
+
+
+def refuse_file(out: str) -> None:
+    """Raise OutputError where several models are to go to what is a file, or is named like one."""
+    path = Path(out)
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"{out} is a file; several models go to a folder")
+    if path.suffix in FILES and not path.exists() and not out.endswith("/"):
+        raise OutputError(
+            f"{out} is the name of a file, and several models go to a folder; name one: "
+            f"-o {path.with_suffix('')}/"
+        )
 
 
 def is_folder(arguments: Sequence[str], out: str) -> bool:
@@ -56,8 +70,8 @@ def _beside(model: str) -> str:
 
 
 def _mirrored(found: Sequence[Found], out: str) -> list[str]:
-    if not remote.is_remote(out) and Path(out).exists() and not Path(out).is_dir():
-        raise OutputError(f"{out} is a file; several models go to a folder")
+    if not remote.is_remote(out):
+        refuse_file(out)
     for tree in dict.fromkeys(one.tree for one in found if one.tree):
         _refuse_inside(out, tree)
     return [joined(out, one.relative) for one in found]

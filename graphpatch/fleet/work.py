@@ -82,8 +82,8 @@ def _patch(job: Job, task: Task) -> Done:
         model = load(path)
         result = apply(job.rules(), model)
         written = "" if job.dry_run else _write(job, result, task.output)
-    output = None if job.dry_run else task.output
-    report = {"model": task.model, "output": output, **result.report}
+    where = {"output": None, "would_write": task.output} if job.dry_run else {"output": task.output}
+    report = {"model": task.model, **where, **result.report}
     return Done(task, report, source=source, output=written)
 
 

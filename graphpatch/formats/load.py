@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from graphpatch.errors import ModelError
+from graphpatch.formats.foreign import not_there
 from graphpatch.formats.given import ModelLike, in_memory
 from graphpatch.formats.model import FILES, Model
 from graphpatch.formats.opened import opened_at
@@ -52,6 +53,8 @@ def model_from(argument: str, given: ModelLike, progress: Progress | None = None
         if path.is_dir():
             path = _message_in(path)
         return opened_at(path, map_file(path), _folder_file(path), progress)
+    except FileNotFoundError as error:
+        raise ModelError(not_there(path)) from error
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -64,6 +67,8 @@ def _message_in(folder: Path) -> Path:
         raise ModelError(f"{folder}: saved_model.cpb, a SavedModel in chunks, cannot be read yet")
     found = sorted(path.name for path in folder.iterdir() if path.suffix in FILES)
     more = f"; name a model in it: {', '.join(found[:MOST])}" if found else ""
+    if not more and (folder / "variables").is_dir():
+        more = "; its variables are there, and its graph is missing: copy the whole SavedModel"
     raise ModelError(f"{folder} is a folder without {' or '.join(SAVED_MODEL_FILES)}{more}")
 
 

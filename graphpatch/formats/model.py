@@ -196,7 +196,8 @@ class Model:
         with reported(path):
             self._refuse_input(path)
             refuse_changed([self.source])
-            if self.in_memory and self.container is SAVED and path.suffix not in FILES:
+            in_memory = self.in_memory and self.export is None
+            if in_memory and self.container is SAVED and path.suffix not in FILES:
                 self._refuse_foreign(path)
                 write_new_folder(path, MESSAGE, self.encoded(""), {})
             elif self.file:

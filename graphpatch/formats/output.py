@@ -124,21 +124,22 @@ def write_pieces(
     """Write the pieces to an open file; large spans go from file to file inside the kernel."""
     buffer, done, total = bytearray(), 0, size(pieces)
     for piece in pieces:
+        if isinstance(piece, bytes) or piece.end - piece.start < KERNEL:
+            buffer += piece_bytes(piece)
+            if len(buffer) < BUFFER:
+                continue
+        done += _write_all(descriptor, buffer)
+        buffer.clear()
         if isinstance(piece, Span) and piece.end - piece.start >= KERNEL:
-            _write_all(descriptor, buffer)
-            buffer.clear()
             for part in _chunks(piece):
                 _copy_span(descriptor, part)
-        else:
-            buffer += piece_bytes(piece)
-        done += size((piece,))
-        if len(buffer) >= BUFFER:
-            _write_all(descriptor, buffer)
-            buffer.clear()
+            done += piece.end - piece.start
         if progress is not None:
             progress("writing", done, total)
-    _write_all(descriptor, buffer)
-    refuse_changed(piece.source for piece in pieces if isinstance(piece, Span))
+    done += _write_all(descriptor, buffer)
+    if progress is not None:
+        progress("writing", done, total)
+    refuse_changed({piece.source for piece in pieces if isinstance(piece, Span)})
 
 
 def _chunks(span: Span) -> Iterator[Span]:
@@ -146,10 +147,13 @@ def _chunks(span: Span) -> Iterator[Span]:
         yield Span(span.source, start, min(start + CHUNK, span.end))
 
 
-def _write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def _write_all(descriptor: int, data: bytes | bytearray | memoryview) -> int:
+    """Write all of the data, and return how much that was."""
+    with memoryview(data) as view:
+        at = 0
+        while at < len(view):
+            at += os.write(descriptor, view[at:])
+        return at
 
 
 def _copy_span(descriptor: int, span: Span) -> None:

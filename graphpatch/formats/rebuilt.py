@@ -25,6 +25,7 @@ from graphpatch.names import fresh, parse
 
 COLLECTION = 4  # the field of MetaGraphDef: map<string, CollectionDef>
 COUNTER = "iteration_counter"  # what tf.while_loop counts by where it is given maximum_iterations
+DEEPEST = 50  # contexts in one another: each is two messages, and protobuf reads 100 levels
 PARALLEL = 10  # iterations at once, where an Enter does not say
 
 
@@ -64,6 +65,7 @@ class _Messages:
         self.pivots = branch_pivots(found)
         for context in _in_order(found):
             self.inside[None if context.outer is None else context.outer.now].append(context)
+            _refuse_deep(context)
         self.known = known_values(found, self.pivots)
 
     def of(self, context: Context) -> Any:
@@ -142,6 +144,18 @@ class _Messages:
     def _reads(self, index: int, slot: int) -> Node | None:
         inputs = Node(self.body, index).data_inputs
         return self.body.producer(inputs[slot]) if slot < len(inputs) else None
+
+
+def _refuse_deep(context: Context) -> None:
+    """Raise ModelError for a context in so many others that protobuf cannot read them."""
+    outer, depth = context.outer, 1
+    while outer is not None and depth <= DEEPEST:
+        outer, depth = outer.now.outer, depth + 1
+    if depth > DEEPEST:
+        raise ModelError(
+            f"v1 loops and branches are nested more than {DEEPEST} deep, and TensorFlow could not "
+            f"read their contexts, as protobuf reads messages of up to 100 levels"
+        )
 
 
 def _in_order(found: ControlFlow) -> list[Context]:

@@ -35,9 +35,14 @@ NEWER = (
 TOO_NEW = (
     "the text holds {}, which TensorFlow 2.4 and earlier refuse in a .pbtxt; for these write a .pb"
 )
+_JSON = "JSON, not a model; if this is the rules file: RULES come first, then MODEL"
 FOREIGN = {
-    "version https://git-lfs": "a Git LFS pointer, not the file that it stands for",
-    "<": "an HTML or XML page",
+    "version https://git-lfs": (
+        "a Git LFS pointer, not the file that it stands for; `git lfs pull` fetches the file"
+    ),
+    "<": "an HTML or XML page; download the file itself",
+    "{": _JSON,
+    "[": _JSON,
 }
 
 
@@ -106,12 +111,15 @@ def canonical(pieces: Sequence[Piece], container: Container) -> bytes:
 def _recognise(text: str) -> Container:
     for start, what in FOREIGN.items():
         if text.lstrip().startswith(start):
-            raise ModelError(f"{what}")
+            raise ModelError(what)
     first = FIRST_FIELD.match(text)
     for container, top in TOP.items():
         if first is not None and first[1] in top:
             return container
-    raise ForeignError("text, but not that of a GraphDef, a MetaGraphDef or a SavedModel")
+    raise ForeignError(
+        "text, but not that of a GraphDef, a MetaGraphDef or a SavedModel; expected a .pb, .pbtxt "
+        "or .meta file, or a SavedModel folder"
+    )
 
 
 @functools.cache

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from graphpatch.gradients import recipes
+from graphpatch.gradients.adjoint_ops import OF_OPS
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.functions import SINGLE
-from graphpatch.gradients.linear import LINEAR
+from graphpatch.gradients.linear import rule_of
 from graphpatch.gradients.program import Program, Step, Value
 from graphpatch.gradients.shapes import SCALAR, UNKNOWN, Shape, joint
 from graphpatch.gradients.signature import Signature
@@ -75,8 +76,10 @@ class Adjoint:
 
     def _back(self, number: int, step: Step) -> None:
         came = self.came[number]
+        rule = rule_of(step)
+        assert rule is not None, step.op_type
         for place, value in enumerate(step.tensors):
-            if place in LINEAR[step.op_type].places and self.is_linear(value):
+            if place in rule.places and self.is_linear(value):
                 self.arrive(value, BACK[step.op_type](self, step, came, place))
 
     def is_linear(self, value: Value) -> bool:
@@ -230,5 +233,6 @@ BACK: Mapping[str, Back] = {
     "BroadcastTo": _repetition,
     "Transpose": _transpose,
     "BatchMatMulV2": _matmul,
+    **OF_OPS,
 }
 """What an op gives back to an input that it is linear in, of what came to its result."""

@@ -63,12 +63,11 @@ def attached(gradient: Computed, signature: Signature, kept: bool = False) -> At
     read = [
         place
         for place, (name, _) in enumerate(signature.inputs)
-        if place in flowing or name in formula.variables
+        if place in flowing or name in formula.variables or formula.reads_op
     ]
     inputs = [signature.inputs[place] for place in read]
-    function = gradient_function(
-        "", formula, None, inputs, signature.outputs, signature.attrs, signature.same_shape
-    )
+    op = (signature.attrs, signature.same_shape, signature.op_type)
+    function = gradient_function("", formula, None, inputs, signature.outputs, *op)
     given = {name: name for name, _ in signature.outputs}
     stopped = frozenset(read) - flowing
     return pair(_label(gradient), function, given, tuple(read), stopped, kept)

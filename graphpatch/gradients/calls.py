@@ -34,7 +34,9 @@ def bind(text: str, name: Token, given: list[Given], parameters: Collection[str]
     if missing:
         message = f"{function.name} needs {' and '.join(missing)}: {function.spelled}"
         raise fault(text, name.column, message)
-    arguments = tuple(values[word] for word in function.arguments)
+    further = range(len(function.arguments), len(given)) if function.rest else ()
+    more = [word for place in further if (word := f"{function.rest}{place}") in values]
+    arguments = tuple(values[word] for word in (*function.arguments, *more))
     options = tuple((word, values[word]) for word in function.options if word in values)
     return Call(function.name, arguments, options, name.column)
 
@@ -55,6 +57,8 @@ def _place(text: str, name: Token, function: Function, place: int, argument: Giv
     """Which argument or option of the function this is."""
     takes = (*function.arguments, *function.options)
     if argument.keyword is None:
+        if function.rest and place >= len(function.arguments):
+            return f"{function.rest}{place}"
         if place < len(takes):
             return takes[place]
         message = f"{function.name} takes {len(takes)} at most: {function.spelled}"
@@ -68,6 +72,12 @@ def _place(text: str, name: Token, function: Function, place: int, argument: Giv
 
 def _shaped(text: str, function: Function, word: str, value: Expression) -> Expression:
     """The value, where only a list stands that may be one."""
-    if isinstance(value, Numbers) and function.options.get(word) != "axes":
+    if isinstance(value, Numbers) and not _may_be_list(function, word):
         raise fault(text, value.column, f"{word} of {function.name} is no list")
     return value
+
+
+def _may_be_list(function: Function, word: str) -> bool:
+    if word in function.arguments:
+        return function.kinds_of(len(function.arguments))[function.arguments.index(word)] == "index"
+    return function.options.get(word) == "axes"

@@ -10,6 +10,7 @@ from typing import Any
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
 from graphpatch.dtypes import DTYPE_NAMES
+from graphpatch.gradients.tensors import Tensor
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 """The dtypes that formulas compute in."""
@@ -22,6 +23,9 @@ CASTABLE = (
 
 DTYPE_NUMBERS = {name: number for number, name in reversed(DTYPE_NAMES.items())}
 """The number in the enum DataType of each dtype (the base one, no reference)."""
+
+LARGE = 256
+"""From how many bytes on a vector is written as bytes, not as a list of numbers."""
 
 _CODES = {"float16": "e", "float32": "f", "float64": "d", "int32": "i", "bool": "?"}
 
@@ -37,14 +41,14 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A number, or a vector of them, as the bytes it has in its dtype.
+    """A number, or a tensor of them, as the bytes it has in its dtype.
 
     So two are equal where their bits are: 0 and -0 are two, NaN is one.
     """
 
     dtype: str
     data: bytes
-    is_vector: bool = False
+    shape: tuple[int, ...] = ()
 
     @property
     def numbers(self) -> tuple[Any, ...]:
@@ -61,10 +65,13 @@ class Constant:
         proto = TensorProto(dtype=DTYPE_NUMBERS[self.dtype])
         proto.tensor_shape.SetInParent()
         field = _FIELDS[self.dtype]
+        for size in self.shape:
+            proto.tensor_shape.dim.add(size=size)
+        if len(self.shape) > 1 or len(self.data) > LARGE:
+            proto.tensor_content = self.data
+            return proto
         values = self._unpacked("H") if field == "half_val" else self.numbers
         getattr(proto, field).extend(values)
-        if self.is_vector:
-            proto.tensor_shape.dim.add(size=len(values))
         return proto
 
 
@@ -77,7 +84,21 @@ def scalar(value: float | bool, dtype: str) -> Constant:
 
 def vector(*values: int) -> Constant:
     """A vector of int32."""
-    return Constant("int32", struct.pack(f"<{len(values)}i", *values), is_vector=True)
+    return Constant("int32", struct.pack(f"<{len(values)}i", *values), (len(values),))
+
+
+def tensor(value: Tensor, dtype: str) -> Constant:
+    """A tensor in this dtype, each number rounded to the nearest."""
+    import numpy as np
+
+    array = value.array()
+    if dtype == "bfloat16":
+        bits = [_to_bfloat16(number) for number in array.ravel().tolist()]
+        data = np.array(bits, "<u2").tobytes()
+    else:
+        with np.errstate(over="ignore"):
+            data = array.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+    return Constant(dtype, data, value.shape)
 
 
 def survives(value: float, dtype: str) -> bool:

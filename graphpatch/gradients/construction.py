@@ -61,7 +61,7 @@ def _lowered(program: Program, formula: Formula, signature: Signature) -> dict[s
     values, found = dict(formula.values), {}
     for (name, dtype), chosen in zip(signature.inputs, choose(formula, signature), strict=True):
         if chosen is not None:
-            lowering = Lowering(program, signature, values, chosen.text)
+            lowering = Lowering(program, signature, values, chosen.text, int(name[1:]))
             found[name] = lowering.number(chosen.expression, dtype)
     return found
 

@@ -44,7 +44,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """`[1, 2]`: a list, which only options such as `axes` take."""
+    """`[1, 2]`: a list, which only options such as `axes` and the indices of `gather` take."""
 
     items: tuple[Expression, ...]
     column: int = field(default=0, compare=False)
@@ -80,7 +80,12 @@ def depth(expression: Expression) -> int:
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """This expression and all that it is made of, in the order of the text."""
-    yield expression
-    for part in parts(expression):
-        yield from walk(part)
+    """This expression and all that it is made of, each part once, in the order of the text."""
+    seen: set[int] = set()
+    waiting = [expression]
+    while waiting:
+        part = waiting.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            waiting.extend(reversed(parts(part)))

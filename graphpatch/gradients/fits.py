@@ -42,6 +42,7 @@ def signature(node: Node) -> Signature:
         [(f"y{place}", arg.dtype or "") for place, arg in enumerate(outputs)],
         {**known, **found},
         same_shape=kept,
+        op_type=node.op,
     )
 
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from graphpatch.errors import FormulaError, did_you_mean
-from graphpatch.gradients.expression import Attr, Expression, Parameter, Scalar, Variable, walk
+from graphpatch.gradients.expression import (
+    Attr,
+    Call,
+    Expression,
+    Parameter,
+    Scalar,
+    Variable,
+    walk,
+)
+from graphpatch.gradients.functions import OF_THE_OP
 from graphpatch.gradients.syntax import parse
+from graphpatch.gradients.tensors import Tensor
 from graphpatch.gradients.words import legal_parameter
 
 Source: TypeAlias = str | Sequence[str | None]
@@ -24,14 +34,14 @@ class Formula:
     """
 
     texts: tuple[str | None, ...]
-    expressions: tuple[Expression | None, ...]
+    expressions: tuple[Expression | None, ...] = field(compare=False)
     alike: bool
     names: tuple[str, ...] = ()
-    values: tuple[tuple[str, Scalar], ...] = ()
+    values: tuple[tuple[str, Scalar | Tensor], ...] = ()
 
     @classmethod
     def parse(
-        cls, source: Source, parameters: Mapping[str, Scalar] | Iterable[str] = ()
+        cls, source: Source, parameters: Mapping[str, Scalar | Tensor] | Iterable[str] = ()
     ) -> Formula:
         """The formula of a text, or of a list with a text or None for each input.
 
@@ -44,13 +54,13 @@ class Formula:
         formula = cls(texts, expressions, isinstance(source, str), names)
         return formula.bind(parameters) if isinstance(parameters, Mapping) else formula
 
-    def bind(self, values: Mapping[str, Scalar] | None) -> Formula:
+    def bind(self, values: Mapping[str, Scalar | Tensor] | None) -> Formula:
         """The formula with values for parameters. Raises FormulaError for one it does not have."""
         for name, value in (values or {}).items():
             if name not in self.names:
                 near = did_you_mean(name, self.names) or f"; it has: {', '.join(self.names) or '-'}"
                 raise FormulaError(f"the formula has no parameter {name!r}{near}")
-            if not isinstance(value, (bool, int, float)):
+            if not isinstance(value, (bool, int, float, Tensor)):
                 raise FormulaError(f"parameter {name!r} is {value!r}, not a number or a boolean")
         merged = {**dict(self.values), **(values or {})}
         return replace(self, values=tuple(sorted(merged.items())))
@@ -69,6 +79,11 @@ class Formula:
     def parameters(self) -> frozenset[str]:
         """The parameters it reads."""
         return frozenset(part.name for part in self._parts() if isinstance(part, Parameter))
+
+    @property
+    def reads_op(self) -> bool:
+        """Whether it calls `forward` or `own`: it reads the op's type, inputs and attrs then."""
+        return any(isinstance(one, Call) and one.function in OF_THE_OP for one in self._parts())
 
     def _parts(self) -> Iterable[Expression]:
         for expression in self.expressions:

@@ -12,7 +12,7 @@ from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient import gradients, zeros
 from graphpatch.gradients.nodedef_form import node_defs
-from graphpatch.gradients.program import Program, Value
+from graphpatch.gradients.program import Program, Value, op_def
 from graphpatch.gradients.signature import Signature
 
 _NOT_CARRIED = ("resource", "variant", "string")
@@ -26,6 +26,7 @@ def gradient_function(
     outputs: Sequence[tuple[str, str]],
     attrs: Mapping[str, object] | None = None,
     same_shape: bool = False,
+    op_type: str = "",
 ) -> FunctionDef:
     """The function (x..., y..., dy...) -> (dx..., zeros like y...) of a gradient.
 
@@ -34,12 +35,12 @@ def gradient_function(
     of the output that is passed through `gy0`. An input without a gradient gets zeros, since a
     function returns a tensor for everything: whoever calls it puts a StopGradient before such an
     input where there shall be none. `same_shape` promises that inputs and outputs have one shape,
-    and spares the sum down to it.
+    and spares the sum down to it. `op_type` is that of the op, which `forward` and `own` compute.
 
     The same arguments give the same function, node for node. Raises FormulaError where the
     formula does not suit the op.
     """
-    signature = Signature.of(inputs, outputs, attrs, same_shape)
+    signature = Signature.of(inputs, outputs, attrs, same_shape, op_type=op_type)
     for argument, dtype in (*inputs, *outputs):
         if dtype in _NOT_CARRIED:
             raise FormulaError(f"{argument} is {dtype}; a gradient function cannot take it")
@@ -68,6 +69,7 @@ def _function(
     for (arg, value), tensor in zip(values.items(), found.results, strict=True):
         function.signature.output_arg.add(name=arg, type=DTYPE_NUMBERS[value.dtype])
         function.ret[arg] = tensor
+    function.signature.is_stateful = any(op_def(node.op).stateful for node in found.nodes)
     return function
 
 

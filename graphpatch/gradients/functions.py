@@ -10,19 +10,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from graphpatch.gradients import recipes
+from graphpatch.gradients import along, recipes
 from graphpatch.gradients.program import Value
 
-Kind = Literal["number", "tensor", "truth", "any", "like"]
+Kind = Literal["number", "tensor", "truth", "any", "like", "index"]
 """What an argument may be.
 
 number: a number or a tensor of a float dtype; tensor: only the latter (all of a call's numbers and
 tensors have one dtype, to which plain numbers are cast); truth: a boolean or a tensor of them;
-any: anything; like: any tensor, whose shape or dtype is lent.
+any: anything; like: any tensor, whose shape or dtype is lent; index: a list of integers, or a
+tensor of int32 or int64.
 """
 
-Option = Literal["axes", "axis", "flag"]
-"""What an option may be: a list of axes (or one), an axis counted from the front, a boolean."""
+Option = Literal["axes", "axis", "flag", "place", "count", "natural", "part"]
+"""What an option may be.
+
+axes: a list of axes (or one); axis: an axis counted from the front; flag: a boolean; place: an
+integer, from the end where it is negative; count: 1 or more; natural: 0 or more; part: from 0 to 1.
+"""
 
 Recipe: TypeAlias = Callable[..., Value]
 
@@ -45,7 +50,9 @@ class Function:
     """A function of the language.
 
     `spelling` is the op that computes it, or the recipe that strings several together; `numpy`
-    is its name in `numpy_functions` or else in numpy; `kinds` are those of its arguments.
+    is its name in `numpy_functions` or else in numpy; `kinds` are those of its arguments, the
+    last one that of all that follow. `rest` names these where a call may have any number of
+    arguments. `required` are options that have no default.
     """
 
     name: str
@@ -56,12 +63,19 @@ class Function:
     wide: Wide = field(default_factory=lambda: NATIVE, hash=False)
     kinds: tuple[Kind, ...] = ("number", "number", "number")
     options: Mapping[str, Option] = field(default_factory=dict, hash=False)
+    rest: str = ""
+    required: tuple[str, ...] = ()
+
+    def kinds_of(self, count: int) -> tuple[Kind, ...]:
+        """What each of so many arguments may be."""
+        return (*self.kinds, *self.kinds[-1:] * count)[:count]
 
     @property
     def spelled(self) -> str:
         """How it is called: `norm(x, axes=, from_axis=, keepdims=)`."""
+        rest = ["..."] if self.rest else []
         return (
-            f"{self.name}({', '.join([*self.arguments, *(f'{word}=' for word in self.options)])})"
+            f"{self.name}({', '.join([*self.arguments, *rest, *(f'{o}=' for o in self.options)])})"
         )
 
 
@@ -182,7 +196,78 @@ _NAMED = (
         kinds=("tensor", "tensor"),
         options={"transpose_a": "flag", "transpose_b": "flag"},
     ),
+    Function(
+        "split",
+        _X,
+        "one of `parts` equal parts of x along an axis, the one numbered `index` from 0",
+        along.split,
+        "split_part",
+        kinds=("tensor",),
+        options={"parts": "count", "index": "natural", "axis": "place"},
+        required=("parts", "index"),
+    ),
+    Function(
+        "concat",
+        _AB,
+        "tensors one after the other along an axis",
+        along.concat,
+        "concat",
+        kinds=("tensor",),
+        options={"axis": "place"},
+        rest="x",
+    ),
+    Function(
+        "gather",
+        ("x", "indices"),
+        "the parts of x at these places along an axis",
+        along.gather,
+        "gather",
+        kinds=("tensor", "index"),
+        options={"axis": "place"},
+    ),
+    Function(
+        "quantile",
+        _X,
+        "the element that a part q of the elements lies below, over the axes from from_axis on",
+        along.quantile,
+        "lower_quantile",
+        SINGLE,
+        kinds=("tensor",),
+        options={"q": "part", "from_axis": "axis"},
+        required=("q",),
+    ),
+    Function(
+        "normal_like",
+        _X,
+        "normal noise of the shape of x: another in each run, the same in each process",
+        along.normal_like,
+        "normal_like",
+        kinds=("tensor",),
+        options={"seed": "natural"},
+        required=("seed",),
+    ),
+    Function(
+        "forward",
+        ("x0",),
+        "the op itself on other inputs, with its own attrs; inputs left out are its own",
+        "",
+        "",
+        kinds=("like",),
+        rest="x",
+    ),
+    Function(
+        "own",
+        ("dy",),
+        "the op's own gradient of dy; with more arguments, at these inputs",
+        "",
+        "",
+        kinds=("tensor", "like"),
+        rest="x",
+    ),
 )
+
+OF_THE_OP = frozenset({"forward", "own"})
+"""Functions that compute what the op does that the gradient is for: see `own`."""
 
 OPERATORS: Mapping[str, Function] = {function.name: function for function in _OPERATORS}
 FUNCTIONS: Mapping[str, Function] = {function.name: function for function in _NAMED}

@@ -16,6 +16,7 @@ from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.shapes import SCALAR, UNKNOWN
 from graphpatch.gradients.signature import NOT_SERVED, Signature
+from graphpatch.gradients.tensors import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Gradients:
 
 
 def gradients(
-    formula: Formula, signature: Signature, parameters: Mapping[str, Scalar] | None = None
+    formula: Formula, signature: Signature, parameters: Mapping[str, Scalar | Tensor] | None = None
 ) -> Gradients:
     """The ops that compute dx of each input of the signature.
 
@@ -49,7 +50,7 @@ def gradients(
         if chosen is None:
             results.append(None)
             continue
-        lowering = Lowering(program, signature, values, chosen.text)
+        lowering = Lowering(program, signature, values, chosen.text, int(name[1:]))
         like = Value(name, dtype, signature.shape(name))
         results.append(fit(program, lowering.number(chosen.expression, dtype), like))
     return Gradients(program, tuple(results))

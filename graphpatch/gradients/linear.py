@@ -29,12 +29,24 @@ class Rule:
     jointly: bool = False
 
 
+CONV_BY_INPUT = ("Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput")
+CONV_BY_FILTER = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")
+
 LINEAR = {
     **dict.fromkeys(("Identity", "StopGradient", "Neg", "Cast", "RealDiv"), Rule()),
     **dict.fromkeys(("Sum", "Reshape", "BroadcastTo", "Transpose"), Rule()),
     **dict.fromkeys(("Mul", "BatchMatMulV2"), Rule((0, 1))),
     **dict.fromkeys(("AddV2", "Sub"), Rule((0, 1), jointly=True)),
     "SelectV2": Rule((1, 2), jointly=True),
+    "BiasAdd": Rule((0, 1), jointly=True),
+    **dict.fromkeys(("StridedSlice", "BiasAddGrad", "AvgPool"), Rule()),
+    **dict.fromkeys(("Conv2D", "DepthwiseConv2dNative"), Rule((0, 1))),
+    **dict.fromkeys(CONV_BY_INPUT, Rule((1, 2))),
+    **dict.fromkeys(CONV_BY_FILTER, Rule((0, 2))),
+    **dict.fromkeys(("ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad"), Rule()),
+    **dict.fromkeys(("SoftplusGrad", "SoftsignGrad"), Rule()),
+    **dict.fromkeys(("SigmoidGrad", "TanhGrad", "AvgPoolGrad"), Rule((1,))),
+    "MaxPoolGrad": Rule((2,)),
 }
 
 
@@ -54,6 +66,13 @@ def linear_steps(program: Program, values: Iterable[Value]) -> frozenset[int] | 
     return frozenset(linear) if all(_is_of(one, linear) for one in values) else None
 
 
+def rule_of(step: Step) -> Rule | None:
+    """In which inputs an op is linear; None where it is in none."""
+    if step.op_type == "ConcatV2":  # of any number of tensors, with the axis last
+        return Rule(tuple(range(len(list(step.tensors)) - 1)), jointly=True)
+    return LINEAR.get(step.op_type)
+
+
 def is_zero(program: Program, value: Value) -> bool:
     """Whether a value is zero throughout."""
     if value.constant is not None:
@@ -62,7 +81,7 @@ def is_zero(program: Program, value: Value) -> bool:
 
 
 def _is_linear(program: Program, step: Step, linear: set[int], depends: set[int]) -> bool:
-    rule = LINEAR.get(step.op_type)
+    rule = rule_of(step)
     if rule is None:
         return False
     places = [place for place, one in enumerate(step.tensors) if _is_of(one, depends)]

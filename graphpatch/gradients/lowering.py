@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isinf
 from typing import TypeAlias
 
 from graphpatch.errors import FormulaError, did_you_mean
@@ -20,27 +21,38 @@ from graphpatch.gradients.expression import (
 )
 from graphpatch.gradients.faults import fault
 from graphpatch.gradients.folding import fold
-from graphpatch.gradients.functions import Function, Kind, look_up
+from graphpatch.gradients.functions import OF_THE_OP, Function, Kind, Recipe, look_up
+from graphpatch.gradients.own import own
+from graphpatch.gradients.own_at import forward, of_signature
 from graphpatch.gradients.program import Program, Value
+from graphpatch.gradients.shapes import UNKNOWN
 from graphpatch.gradients.signature import Signature
+from graphpatch.gradients.tensors import Tensor
 
 Operand: TypeAlias = Scalar | Value
 
 
 class Lowering:
-    """One expression, written into a program.
+    """One expression, the gradient by input `place`, written into a program.
 
     A call on plain numbers is computed at once, in double precision; a plain number that meets a
     tensor is rounded to that tensor's dtype.
     """
 
     def __init__(
-        self, program: Program, signature: Signature, values: Mapping[str, Scalar], text: str
+        self,
+        program: Program,
+        signature: Signature,
+        values: Mapping[str, Scalar | Tensor],
+        text: str,
+        place: int = 0,
     ) -> None:
         self.program = program
         self.signature = signature
         self.values = values
         self.text = text
+        self.place = place
+        self.found: dict[int, Operand] = {}  # of a part that several others are made of
 
     def fault(self, expression: Expression, message: str) -> FormulaError:
         """The error to raise for a part of the formula."""
@@ -52,13 +64,15 @@ class Lowering:
         Raises FormulaError where the op has no such input or attr, or where dtypes do not agree.
         """
         if isinstance(expression, Call):
-            return self._call(expression)
+            if id(expression) not in self.found:
+                self.found[id(expression)] = self._call(expression)
+            return self.found[id(expression)]
         if isinstance(expression, Literal):
             return expression.value
         if isinstance(expression, Variable):
             return self._variable(expression)
         if isinstance(expression, Numbers):
-            raise self.fault(expression, "a list stands only in axes= and perm=")
+            raise self.fault(expression, "a list stands only in axes=, perm= and gather")
         return self._given(expression)
 
     def number(self, expression: Expression, dtype: str) -> Value:
@@ -78,15 +92,24 @@ class Lowering:
             raise self.fault(expression, f"a gradient is a number, and this is {operand.dtype}")
         return operand
 
-    def _given(self, expression: Attr | Parameter) -> Scalar:
+    def _given(self, expression: Attr | Parameter) -> Operand:
         if isinstance(expression, Parameter):
             if expression.name not in self.values:
                 raise self.fault(expression, f"parameter {expression.name!r} has no value")
-            return self.values[expression.name]
+            value = self.values[expression.name]
+            return self._const(value, expression) if isinstance(value, Tensor) else value
         try:
             return self.signature.attr(expression.name)
         except FormulaError as error:
             raise self.fault(expression, str(error)) from None
+
+    def _const(self, tensor: Tensor, expression: Parameter) -> Value:
+        """A tensor of the rule, in the dtype of dy."""
+        dtype = self.signature.upstream_dtype or tensor.dtype
+        value = constants.tensor(tensor, dtype)
+        if any(map(isinf, value.numbers)) and not any(map(isinf, tensor.array().flat)):
+            raise self.fault(expression, f"a number of {expression.name} is infinite in {dtype}")
+        return self.program.op("Const", shape=UNKNOWN, dtype=dtype, value=value)
 
     def _variable(self, expression: Variable) -> Value:
         name = expression.name
@@ -105,13 +128,37 @@ class Lowering:
             condition = self.lower(call.arguments[0])
             if isinstance(condition, bool):
                 return self.lower(call.arguments[1 if condition else 2])
-        operands = [self.lower(argument) for argument in call.arguments]
-        for kind, operand, argument in zip(function.kinds, operands, call.arguments, strict=False):
+        kinds = function.kinds_of(len(call.arguments))
+        operands = [
+            self._indices(argument) if kind == "index" else self.lower(argument)
+            for kind, argument in zip(kinds, call.arguments, strict=True)
+        ]
+        for kind, operand, argument in zip(kinds, operands, call.arguments, strict=True):
             self._check(function, kind, operand, argument)
+        if function.name in OF_THE_OP:
+            return self._of_the_op(call, operands)
         plain = [operand for operand in operands if not isinstance(operand, Value)]
         if len(plain) == len(operands) and not function.options:
             return fold(function, plain)
         return self._apply(call, function, operands)
+
+    def _indices(self, argument: Expression) -> Operand:
+        if isinstance(argument, Numbers):
+            return self.program.vector(*options.integers(self.text, argument, self.lower))
+        value = self.lower(argument)
+        if not isinstance(value, Value) or value.dtype not in ("int32", "int64"):
+            raise self.fault(argument, "gather takes a list of integers, or a tensor of integers")
+        return value
+
+    def _of_the_op(self, call: Call, operands: Sequence[Operand]) -> Value:
+        given = [operand for operand in operands if isinstance(operand, Value)]
+        try:
+            if call.function == "forward":
+                return forward(of_signature(self.program, self.signature, "forward", given))
+            at = of_signature(self.program, self.signature, "own", given[1:])
+            return own(at, self.place, given[0])
+        except FormulaError as error:
+            raise self.fault(call, str(error)) from None
 
     def _check(
         self, function: Function, kind: Kind, operand: Operand, argument: Expression
@@ -122,7 +169,7 @@ class Lowering:
         is_truth = dtype == "bool"
         if kind == "any" and is_tensor and dtype not in CASTABLE:
             raise self.fault(argument, f"this is {dtype}, which cannot be cast to a number")
-        if kind == "any" or (kind == "like" and is_tensor):
+        if kind in ("any", "index") or (kind == "like" and is_tensor):
             return
         if kind in ("tensor", "like") and not is_tensor:
             raise self.fault(argument, f"{function.name} takes a tensor here, not a plain number")
@@ -143,19 +190,29 @@ class Lowering:
         dtype = self._common_dtype(call, function, operands)
         wide = function.wide.get(dtype, dtype)
         values = []
-        for kind, operand, argument in zip(function.kinds, operands, call.arguments, strict=False):
+        kinds = function.kinds_of(len(operands))
+        for kind, operand, argument in zip(kinds, operands, call.arguments, strict=True):
             value = self._tensor(operand, "bool" if kind == "truth" else dtype, argument)
             values.append(self.program.cast(value, wide) if kind in ("number", "tensor") else value)
         if isinstance(function.spelling, str):
             result = self.program.op(function.spelling, *values)
         else:
-            result = function.spelling(self.program, *values, **given)
+            result = self._spelled(function.spelling, call, values, given)
         return self.program.cast(result, dtype) if result.dtype == wide else result
+
+    def _spelled(
+        self, recipe: Recipe, call: Call, values: Sequence[Value], given: Mapping[str, object]
+    ) -> Value:
+        try:
+            return recipe(self.program, *values, **given)
+        except ValueError as error:
+            raise self.fault(call, f"{call.function}: {error}") from None
 
     def _common_dtype(self, call: Call, function: Function, operands: Sequence[Operand]) -> str:
         """The dtype of the numbers of a call; that of dy where all are plain."""
         dtypes: dict[str, Expression] = {}
-        for kind, operand, argument in zip(function.kinds, operands, call.arguments, strict=False):
+        kinds = function.kinds_of(len(operands))
+        for kind, operand, argument in zip(kinds, operands, call.arguments, strict=True):
             if isinstance(operand, Value) and kind in ("number", "tensor"):
                 dtypes.setdefault(operand.dtype, argument)
         if len(dtypes) > 1:

@@ -110,4 +110,10 @@ def _attr_proto(value: AttrValue) -> AttrValueProto:
         return AttrValueProto(b=value)
     if isinstance(value, int):
         return AttrValueProto(i=value)
+    if isinstance(value, float):
+        return AttrValueProto(f=value)
+    if isinstance(value, bytes):
+        return AttrValueProto(s=value)
+    if isinstance(value, tuple):
+        return AttrValueProto(list=AttrValueProto.ListValue(i=value))
     return AttrValueProto(type=DTYPE_NUMBERS[value])

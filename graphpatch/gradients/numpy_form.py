@@ -7,12 +7,13 @@ functions, so that a mistake in one does not hide in the other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from graphpatch.errors import FormulaError
-from graphpatch.gradients import options
+from graphpatch.gradients import numpy_ops, options
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.expression import (
     Attr,
@@ -27,24 +28,41 @@ from graphpatch.gradients.expression import (
 from graphpatch.gradients.faults import fault
 from graphpatch.gradients.folding import fold
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.functions import SINGLE, look_up
+from graphpatch.gradients.functions import OF_THE_OP, SINGLE, look_up
 from graphpatch.gradients.numpy_functions import Array, named, sum_like
+from graphpatch.gradients.tensors import Tensor
 
 Operand: TypeAlias = Scalar | Array
 
 
+@dataclass(frozen=True, slots=True)
+class Op:
+    """The op that a formula is for, and the input whose gradient it is."""
+
+    type: str
+    place: int
+    inputs: Sequence[Array]
+    attrs: Mapping[str, Any]
+
+    def at(self, given: Sequence[Array]) -> list[Array]:
+        """These inputs, the op's own where fewer are given."""
+        return [*given, *self.inputs[len(given) :]]
+
+
 def numpy_gradient(
     formula: Formula,
-    parameters: Mapping[str, Scalar] | None,
+    parameters: Mapping[str, Scalar | Tensor] | None,
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     upstream: Sequence[Array],
-    attrs: Mapping[str, Scalar] | None = None,
+    attrs: Mapping[str, Any] | None = None,
+    op_type: str = "",
 ) -> list[Array | None]:
     """The dx of each input array, of its shape and dtype, or None.
 
     Arrays of bfloat16 are those of the package ml_dtypes. Raises FormulaError where the formula
     reads what is not there; it leaves further checks to the form that is written to files.
+    `op_type` is that of the op, which `forward` and `own` compute.
     """
     variables = {f"x{place}": value for place, value in enumerate(inputs)}
     variables |= {f"y{place}": value for place, value in enumerate(outputs)}
@@ -58,7 +76,8 @@ def numpy_gradient(
         if text is None or expression is None or like.dtype.name not in FLOATS:
             results.append(None)
             continue
-        found = evaluate(expression, text, variables, values, attrs or {}, default)
+        op = Op(op_type, place, inputs, attrs or {})
+        found = evaluate(expression, text, variables, values, attrs or {}, default, op)
         results.append(_fitted(found, like))
     return results
 
@@ -67,28 +86,34 @@ def evaluate(
     expression: Expression,
     text: str,
     variables: Mapping[str, Array],
-    values: Mapping[str, Scalar],
-    attrs: Mapping[str, Scalar],
+    values: Mapping[str, Scalar | Tensor],
+    attrs: Mapping[str, Any],
     default: Any = np.float64,
+    op: Op | None = None,
 ) -> Operand:
     """The array, or the plain number or boolean, that an expression is.
 
-    `default` is the dtype of a `where` between plain numbers.
+    `default` is the dtype of a `where` between plain numbers, and of tensors of the rule.
     """
+    done: dict[int, Operand] = {}
 
     def value_of(part: Expression) -> Operand:
         if isinstance(part, Call):
-            return _call(part, text, value_of, default)
+            if id(part) not in done:
+                done[id(part)] = _call(part, text, value_of, default, op)
+            return done[id(part)]
         if isinstance(part, Literal):
             return part.value
         if isinstance(part, Numbers):
-            raise fault(text, part.column, "a list stands only in axes= and perm=")
-        known: Mapping[str, Operand] = (
+            raise fault(text, part.column, "a list stands only in axes=, perm= and gather")
+        known: Mapping[str, Any] = (
             variables if isinstance(part, Variable) else values if _is_parameter(part) else attrs
         )
         if part.name not in known:
             raise fault(text, part.column, f"there is no {part.name}; there is: {', '.join(known)}")
-        return known[part.name]
+        value = known[part.name]
+        found: Operand = value.array().astype(default) if isinstance(value, Tensor) else value
+        return found
 
     with np.errstate(all="ignore"):
         return value_of(expression)
@@ -98,19 +123,27 @@ def _is_parameter(part: Parameter | Attr) -> bool:
     return isinstance(part, Parameter)
 
 
-def _call(call: Call, text: str, value_of: Any, default: Any) -> Operand:
+def _call(call: Call, text: str, value_of: Any, default: Any, op: Op | None) -> Operand:
     function = look_up(call.function)
     if function.name == "where":
         condition = value_of(call.arguments[0])
         if isinstance(condition, bool):
             return value_of(call.arguments[1 if condition else 2])  # type: ignore[no-any-return]
-    operands = [value_of(argument) for argument in call.arguments]
+    kinds = function.kinds_of(len(call.arguments))
+    operands: list[Any] = [
+        np.array(options.integers(text, argument, value_of))
+        if isinstance(argument, Numbers)
+        else value_of(argument)
+        for argument in call.arguments
+    ]
+    if function.name in OF_THE_OP:
+        return _of_the_op(call, text, operands, op)
     given = options.evaluate(text, call, value_of)
     if not function.options and not any(isinstance(operand, np.ndarray) for operand in operands):
         return fold(function, operands)
     computed = [
         operand
-        for kind, operand in zip(function.kinds, operands, strict=False)
+        for kind, operand in zip(kinds, operands, strict=True)
         if kind in ("number", "tensor") and isinstance(operand, np.ndarray)
     ]
     dtype = computed[0].dtype if computed else np.dtype(default)
@@ -120,10 +153,18 @@ def _call(call: Call, text: str, value_of: Any, default: Any) -> Operand:
     wide = np.dtype(function.wide.get(dtype.name, dtype))
     arrays = [
         _array(operand, dtype).astype(wide) if kind in ("number", "tensor") else np.asarray(operand)
-        for kind, operand in zip(function.kinds, operands, strict=False)
+        for kind, operand in zip(kinds, operands, strict=True)
     ]
     result = np.asarray(named(function.numpy)(*arrays, **given))
     return result.astype(dtype) if result.dtype == wide else result
+
+
+def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: Op | None) -> Array:
+    if op is None or not op.type:
+        raise fault(text, call.column, f"{call.function} computes what one op does; here is none")
+    if call.function == "forward":
+        return numpy_ops.forward(op.type, op.at(operands), op.attrs)
+    return numpy_ops.own(op.type, op.place, operands[0], op.at(operands[1:]), op.attrs)
 
 
 def _array(operand: Operand, dtype: Any) -> Array:

@@ -17,8 +17,10 @@ Array: TypeAlias = npt.NDArray[Any]
 
 def named(name: str) -> Callable[..., Any]:
     """The function of this name: one of this file, or else numpy's."""
+    from graphpatch.gradients import numpy_along
+
     own: dict[str, Callable[..., Any]] = _OWN
-    return own.get(name) or getattr(np, name)
+    return own.get(name) or getattr(numpy_along, name, None) or getattr(np, name)
 
 
 def power(base: Array, exponent: Array) -> Array:

@@ -10,6 +10,9 @@ from graphpatch.gradients.functions import look_up
 
 Evaluate = Callable[[Expression], object]
 
+_LEAST = {"place": None, "natural": 0, "count": 1}
+"""The least integer that an option of this kind may be."""
+
 
 def evaluate(text: str, call: Call, value_of: Evaluate) -> dict[str, object]:
     """The options of a call by name; `value_of` computes one that is no list.
@@ -23,11 +26,25 @@ def evaluate(text: str, call: Call, value_of: Evaluate) -> dict[str, object]:
             found[word] = _flag(text, word, expression, value_of)
         elif kinds[word] == "axis":
             found[word] = _axis(text, word, expression, value_of, least=0)
+        elif kinds[word] in _LEAST:
+            found[word] = _axis(text, word, expression, value_of, _LEAST[kinds[word]])
+        elif kinds[word] == "part":
+            found[word] = _part(text, word, expression, value_of)
         else:
             found[word] = _axes(text, word, expression, value_of)
     if "axes" in found and "from_axis" in found:
         raise fault(text, call.column, f"{call.function} takes axes or from_axis, not both")
+    missing = [word for word in look_up(call.function).required if word not in found]
+    if missing:
+        raise fault(text, call.column, f"{call.function} needs {missing[0]}=")
     return found
+
+
+def _part(text: str, word: str, expression: Expression, value_of: Evaluate) -> float:
+    value = _plain(text, word, expression, value_of)
+    if isinstance(value, bool) or not 0 <= value <= 1:
+        raise fault(text, expression.column, f"{word} is from 0 to 1, not {value:g}")
+    return float(value)
 
 
 def _flag(text: str, word: str, expression: Expression, value_of: Evaluate) -> bool:
@@ -42,7 +59,7 @@ def _axis(
 ) -> int:
     value = _plain(text, word, expression, value_of)
     if isinstance(value, bool) or not float(value).is_integer():
-        raise fault(text, expression.column, f"{word} counts axes; {value} is no integer")
+        raise fault(text, expression.column, f"{word}: {value} is no integer")
     if least is not None and value < least:
         raise fault(text, expression.column, f"{word} counts from {least}, and this is {value:g}")
     return int(value)
@@ -62,3 +79,8 @@ def _plain(text: str, word: str, expression: Expression, value_of: Evaluate) -> 
         message = f"{word} is the same in every run: a number, a parameter or an attr, no tensor"
         raise fault(text, expression.column, message)
     return value
+
+
+def integers(text: str, numbers: Numbers, value_of: Evaluate) -> tuple[int, ...]:
+    """A list of integers. Raises FormulaError where one is none."""
+    return tuple(_axis(text, "an index", item, value_of) for item in numbers.items)

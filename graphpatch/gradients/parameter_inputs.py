@@ -20,20 +20,33 @@ def with_inputs(formula: Formula, count: int, names: Sequence[str]) -> Formula:
     none = (None,) * len(names)
     own = (formula.expressions * count) if formula.alike else formula.expressions
     texts = (formula.texts * count) if formula.alike else formula.texts
-    expressions = tuple(None if one is None else _read(one, read) for one in own)
+    done: dict[int, Expression] = {}
+    expressions = tuple(None if one is None else _read(one, read, done) for one in own)
     left = tuple((name, value) for name, value in formula.values if name not in read)
     return replace(
         formula, texts=texts + none, expressions=expressions + none, alike=False, values=left
     )
 
 
-def _read(expression: Expression, read: Mapping[str, str]) -> Expression:
+def _read(
+    expression: Expression, read: Mapping[str, str], done: dict[int, Expression]
+) -> Expression:
+    """The expression with variables for parameters; a part of several is made anew once."""
+    if id(expression) not in done:
+        done[id(expression)] = _made(expression, read, done)
+    return done[id(expression)]
+
+
+def _made(
+    expression: Expression, read: Mapping[str, str], done: dict[int, Expression]
+) -> Expression:
     if isinstance(expression, Parameter) and expression.name in read:
         return Variable(read[expression.name], expression.column)
     if isinstance(expression, Numbers):
-        return replace(expression, items=tuple(_read(one, read) for one in expression.items))
+        items = tuple(_read(one, read, done) for one in expression.items)
+        return replace(expression, items=items)
     if isinstance(expression, Call):
-        arguments = tuple(_read(one, read) for one in expression.arguments)
-        options = tuple((name, _read(one, read)) for name, one in expression.options)
+        arguments = tuple(_read(one, read, done) for one in expression.arguments)
+        options = tuple((name, _read(one, read, done)) for name, one in expression.options)
         return replace(expression, arguments=arguments, options=options)
     return expression

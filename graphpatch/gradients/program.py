@@ -12,8 +12,8 @@ from graphpatch.gradients import constants, shapes
 from graphpatch.gradients.constants import FLOATS, Constant
 from graphpatch.gradients.shapes import SCALAR, UNKNOWN, Shape
 
-AttrValue: TypeAlias = bool | int | str | Constant
-"""The value of an attr; a dtype is its name."""
+AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | Constant
+"""The value of an attr; a dtype is its name, a string is bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Program:
         """The value in another dtype; itself where it has that dtype."""
         if value.dtype == dtype:
             return value
-        if value.constant is not None and value.dtype in FLOATS and not value.constant.is_vector:
+        if value.constant is not None and value.dtype in FLOATS and not value.constant.shape:
             return self.scalar(value.constant.numbers[0], dtype)
         return self.op("Cast", value, DstT=dtype)
 

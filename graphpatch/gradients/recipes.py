@@ -21,7 +21,8 @@ def power(program: Program, base: Value, exponent: Value) -> Value:
 
     The optimiser would do the same, but take roots in float32.
     """
-    number = exponent.constant.numbers[0] if exponent.constant is not None else None
+    known = exponent.constant
+    number = known.numbers[0] if known is not None and not known.shape else None
     if number == 2:
         return program.op("Square", base)
     if number in (0.5, -0.5):

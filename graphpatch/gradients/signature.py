@@ -23,7 +23,8 @@ class Signature:
 
     An input that no gradient needs may be missing. `same_shape`: all these tensors have one
     shape, in every run, but for the `scalars`, whose shape is (). `broadcast` names the inputs
-    whose joint shape is that of the outputs, where that is known. `attrs` are those that are
+    whose joint shape is that of the outputs, where that is known. `op_type` is empty for what is
+    no one op: a match as a whole, a filter. `attrs` are those that are
     numbers or booleans, with the op type's defaults where the NodeDef leaves them out; others may
     be there, and cannot be read.
     """
@@ -34,6 +35,7 @@ class Signature:
     same_shape: bool = False
     scalars: frozenset[str] = frozenset()
     broadcast: tuple[str, ...] = ()
+    op_type: str = ""
 
     @classmethod
     def of(
@@ -43,6 +45,7 @@ class Signature:
         attrs: Mapping[str, object] | None = None,
         same_shape: bool = False,
         scalars: Collection[str] = (),
+        op_type: str = "",
     ) -> Signature:
         """The signature.
 
@@ -57,7 +60,8 @@ class Signature:
                     raise FormulaError(
                         f"the dtype of {name} is not known ({dtype!r}): an attr must name it"
                     )
-        return cls(tuple(inputs), tuple(outputs), attrs or {}, same_shape, frozenset(scalars))
+        given = (tuple(inputs), tuple(outputs), attrs or {}, same_shape, frozenset(scalars))
+        return cls(*given, op_type=op_type)
 
     @property
     def variables(self) -> dict[str, str]:

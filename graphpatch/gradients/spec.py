@@ -16,11 +16,13 @@ import msgspec
 
 from graphpatch import opdefs
 from graphpatch.errors import RulesError, did_you_mean
+from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY, named
+from graphpatch.gradients.tensors import Tensor, unpacked
 
 PREFIX = "graphpatch:"
-REGISTERED, FORMULA, PYTHON = "registered", "formula", "python"
+REGISTERED, FORMULA, PYTHON, CONSTANTS = "registered", "formula", "python", "constants"
 
 # What keys hold besides, which no rules file spells so: see `composed`.
 OWN, SURROGATE = "own", "surrogate"
@@ -51,14 +53,14 @@ class Named:
     """A gradient of the library, with its parameters."""
 
     name: str
-    parameters: tuple[tuple[str, float], ...] = ()
+    parameters: tuple[tuple[str, Scalar | Tensor], ...] = ()
 
     @cached_property
     def key(self) -> str:
         """The key that carries it: `graphpatch:guided_relu`."""
         if not self.parameters:
             return PREFIX + self.name
-        return PREFIX + _json({self.name: dict(self.parameters)})
+        return PREFIX + _json({self.name: {name: told(one) for name, one in self.parameters}})
 
     @cached_property
     def formula(self) -> Formula:
@@ -91,7 +93,8 @@ class Written:
     def key(self) -> str:
         """The key that carries it: `graphpatch:` and the formula."""
         texts = self.formula.texts[0] if self.formula.alike else self.formula.texts
-        return PREFIX + _json({FORMULA: texts})
+        given = {name: told(value) for name, value in self.formula.values}
+        return PREFIX + _json({FORMULA: texts, **({CONSTANTS: given} if given else {})})
 
     def for_op(self, op_type: str) -> Written:
         """The formula itself, which is for any op type."""
@@ -119,13 +122,13 @@ def parse(spec: GradientSpec) -> Gradient:
     """
     if isinstance(spec, str):
         return _from_name(spec)
+    if FORMULA in spec and spec.keys() <= {FORMULA, CONSTANTS}:
+        return Written(_formula(spec[FORMULA], spec.get(CONSTANTS, {})))
     if len(spec) != 1:
         raise RulesError(f"a gradient is a name or one {{name: parameters}}, not {len(spec)} keys")
     ((name, value),) = spec.items()
     if name == REGISTERED:
         return _registered(value)
-    if name == FORMULA:
-        return Written(Formula.parse(value))
     if name == PYTHON:
         return _python(value)
     if name not in LIBRARY:
@@ -152,6 +155,27 @@ def from_key(key: str) -> Computed | None:
         return None
     found = parse(spec)
     return found if isinstance(found, Named | Written) else None
+
+
+def told(value: Scalar | Tensor) -> Any:
+    """A parameter as JSON holds it."""
+    return value.packed() if isinstance(value, Tensor) else value
+
+
+def _formula(source: Any, constants: Any) -> Formula:
+    """A formula with the constants that a rule gives it by name, each of which it reads."""
+    if not isinstance(constants, dict):
+        raise RulesError(f'"constants" has numbers and tensors by name, not {constants!r}')
+    values = {}
+    for name, value in constants.items():
+        values[name] = found = unpacked(value)
+        if isinstance(found, bool) or not isinstance(found, int | float | Tensor):
+            raise RulesError(f"constants.{name}: expected a number or a tensor, found {found!r}")
+    formula = Formula.parse(source, values) if values else Formula.parse(source)
+    unread = sorted(values.keys() - formula.parameters)
+    if unread:
+        raise RulesError(f"the formula does not read constants.{unread[0]}")
+    return formula
 
 
 def _from_name(name: str) -> Gradient:

@@ -1,7 +1,8 @@
 """The parser of the formula language: operator precedence, by binding power (Pratt, 1973).
 
-From loosest to tightest: `or`, `and`, `not`, comparisons (which chain), `+ -`, `* /`, the signs
-`+ -`, and `**`, which groups to the right. Nothing is evaluated here.
+`let NAME = VALUE;` comes first, as often as wanted. From loosest to tightest: `or`, `and`, `not`,
+comparisons (which chain), `+ -`, `* /`, the signs `+ -`, and `**`, which groups to the right.
+Nothing is evaluated here.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class _Parser:
         self.tokens = tokenize(text)
         self.position = 0
         self.depth = 0
+        self.defined: dict[str, Expression] = {}
+        self.used: set[str] = set()
 
     @property
     def here(self) -> Token:
@@ -69,18 +72,39 @@ class _Parser:
     def whole(self) -> Expression:
         if self.at_end():
             raise fault(self.text, 1, "the formula is empty; the gradient that is always 0 is: 0")
+        while self.sees(words.LET):
+            self.definition()
         expression = self.expression(0)
         if not self.at_end():
             raise fault(self.text, self.here.column, self.left_over())
+        unused = sorted(self.defined.keys() - self.used)
+        if unused:
+            raise fault(self.text, 1, f"let {unused[0]} = ... is never used")
         if depth(expression) > _DEEPEST:
             raise fault(self.text, 1, f"nested more than {_DEEPEST} deep")
         return expression
+
+    def definition(self) -> None:
+        """`let NAME = VALUE;`: what follows may use the name for the value."""
+        self.advance()
+        name = self.advance()
+        if name.kind != "name":
+            raise fault(self.text, name.column, f"expected a name after let, found {name}")
+        taken = [*self.parameters, *self.defined, *FUNCTIONS]
+        if not words.legal_parameter(name.text) or name.text in taken:
+            raise fault(self.text, name.column, f"{name.text} has a meaning already")
+        self.expect("=", "is due after the name")
+        value = self.expression(0)
+        self.expect(";", "ends a let")
+        self.defined[name.text] = value
 
     def left_over(self) -> str:
         if self.sees(")") or self.sees("]"):
             return f"{self.here} closes nothing"
         if self.sees("="):
             return "equality is written =="
+        if self.sees(";"):
+            return "a formula is one expression; what it names comes before: let NAME = ...;"
         if self.here.text in words.ELSEWHERE:
             return words.unknown(self.here.text, self.parameters, FUNCTIONS)
         return f"an operator or the end is due, found {self.here}"
@@ -147,15 +171,21 @@ class _Parser:
             if least >= _NOT:
                 raise fault(self.text, token.column, "put the 'not ...' in parentheses")
             return Call("not", (self.expression(_NOT - 1),), column=token.column)
+        if token.text == words.LET:
+            raise fault(self.text, token.column, "a let stands at the beginning: let NAME = ...;")
         if token.text in words.OPERATOR_WORDS:
             raise fault(self.text, token.column, f"a value is due, found {token}")
+        if token.text in self.defined and not self.sees("("):
+            self.used.add(token.text)
+            return self.defined[token.text]
         if self.sees("("):
             return self.call(token)
         if token.text == "attr" and self.sees("."):
             return self.attr(token)
         expression = words.meaning(token.text, token.column, self.parameters)
         if expression is None:
-            message = words.unknown(token.text, self.parameters, FUNCTIONS)
+            known = [*self.parameters, *self.defined]
+            message = words.unknown(token.text, known, FUNCTIONS)
             raise fault(self.text, token.column, message)
         return expression
 
@@ -174,7 +204,7 @@ class _Parser:
                 self.expect(",", "or ')' is due")
             given.append(self.argument())
         self.advance()
-        return bind(self.text, name, given, self.parameters)
+        return bind(self.text, name, given, [*self.parameters, *self.defined])
 
     def argument(self) -> Given:
         token = self.here

@@ -10,7 +10,7 @@ from graphpatch.tokens import LONGEST_NUMBER, LONGEST_TEXT, Token, tokens_of
 _TOKEN = re.compile(
     r"(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
     r"|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<symbol>\*\*|<=|>=|==|!=|[-+*/<>(),=.\[\]])",
+    r"|(?P<symbol>\*\*|<=|>=|==|!=|[-+*/<>(),=.;\[\]])",
     re.ASCII,
 )
 
@@ -22,7 +22,6 @@ _FOREIGN = {
     "^": "powers are written **",
     "%": "there is no remainder",
     "?": "write: where(condition, a, b)",
-    ";": "a formula is one expression",
     "{": "brackets are round",
     "}": "brackets are round",
 }

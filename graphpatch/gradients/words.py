@@ -18,6 +18,7 @@ CONSTANTS: dict[str, Scalar] = {
 }
 
 OPERATOR_WORDS = ("and", "or", "not")
+LET = "let"
 
 _VARIABLE = re.compile(r"(?P<kind>x|y|dy)(?P<index>0|[1-9]\d*)?", re.ASCII)
 
@@ -56,14 +57,14 @@ def unknown(word: str, parameters: Collection[str], functions: Collection[str]) 
         return f"{word} is a function, and needs its arguments: {word}(...)"
     if word in ELSEWHERE:
         return f"a formula has no {word!r}; {ELSEWHERE[word]}"
-    legal = [*parameters, "x", "y", "dy", "attr", *CONSTANTS, *OPERATOR_WORDS, *functions]
+    legal = [*parameters, "x", "y", "dy", "attr", *CONSTANTS, *OPERATOR_WORDS, LET, *functions]
     named = ", ".join([*parameters, "x0, x1, ..., y0, ..., dy0, ..., attr.NAME"])
     return f"unknown name {word!r}{did_you_mean(word, legal)}; a formula knows {named}"
 
 
 def legal_parameter(word: str) -> bool:
     """Whether a parameter may have this name."""
-    taken = word in CONSTANTS or word in OPERATOR_WORDS or word == "attr" or variable(word)
+    taken = word in CONSTANTS or word in OPERATOR_WORDS or word in ("attr", LET) or variable(word)
     return re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII) is not None and not taken
 
 

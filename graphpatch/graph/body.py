@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
@@ -78,6 +79,18 @@ class Body:
         for index, op in enumerate(self.heads.ops):
             found[op].append(index)
         return dict(found)
+
+    @cached_property
+    def marks(self) -> bytearray:
+        """Which nodes of the file may carry provenance: 1 for each that may."""
+        marks = bytearray(len(self))
+        for some in self.heads.marked:
+            marks[some.start : some.stop] = b"\1" * len(some)
+        return marks
+
+    def may_be_signed(self, index: int) -> bool:
+        """Whether a node may carry provenance; quick, and wrong only where it says yes."""
+        return index in self.edited or (index < len(self.marks) and bool(self.marks[index]))
 
     @cached_property
     def readers(self) -> dict[str, list[tuple[int, int]]]:
@@ -222,14 +235,8 @@ def main_body(
 def function_body(library: Library, source: Source, start: int, end: int) -> Body:
     """The body of the FunctionDef from `start` to `end`."""
     starts, others = scan(source, start, end, 3)
-    signature = OpDefProto()
-    ret = {}
-    for part in others:
-        if part.holds(1):
-            signature.MergeFrom(message(OpDefProto, source.data[part.value : part.end]))
-        elif part.holds(4):
-            key, value = text_entry(source, part)
-            ret[key] = value
+    rest = message(FunctionDef, b"".join(source.data[one.start : one.end] for one in others))
+    signature, ret = rest.signature, dict(rest.ret)
     heads = read_heads(source, starts, 3)
     body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
     body.is_ours = signature.description.startswith(PROVENANCE.decode())

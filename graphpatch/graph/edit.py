@@ -16,9 +16,9 @@ from graphpatch.graph import nodedef
 from graphpatch.graph.body import Node
 from graphpatch.graph.displaced import displaced_attr, displaced_input, displaced_name
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.placing import Taken, append, place
+from graphpatch.graph.placing import Taken, append, place, rename
 from graphpatch.graph.provenance import KEY as PROVENANCE
-from graphpatch.graph.provenance import Author, signed
+from graphpatch.graph.provenance import Author, entries, signed
 from graphpatch.graph.restored import Restored
 from graphpatch.graph.returned import turns
 from graphpatch.graph.wire import piece_bytes
@@ -128,7 +128,10 @@ class Editor:
         payload = nodedef.with_inputs(payload, inputs)
         for key in (SHAPES, PROVENANCE):
             payload = nodedef.with_attr(payload, key, None)
-        self._write(new, payload, self.author.entry("added", of=node.name, **self._told()))
+        rules = dict.fromkeys(entry["rule"] for entry in entries(node))
+        copies = [rule for rule in rules if rule != self.author.rule]
+        more = {"copies": copies} if copies else {}
+        self._write(new, payload, self.author.entry("added", of=node.name, **self._told(), **more))
         return new
 
     def add_function(self, function: FunctionDef, gradient: str = "") -> None:
@@ -229,14 +232,10 @@ class Editor:
         self._write(node, body.payload(node.index), entry)
 
     def _rename(self, node: Node, name: str, shadow: bool) -> None:
-        body, was = node.body, node.name
-        payload = body.payload(node.index)
+        was, payload = node.name, node.body.payload(node.index)
         more = displaced_name(payload, was) | ({"shadowed": True} if shadow else {})
         payload = nodedef.with_name(payload, name)
-        body.heads.names[node.index] = name
-        body.by_name[name] = body.by_name.pop(was)
-        if node.index not in body.root:
-            body.renamed.setdefault(node.index, was)
+        rename(node.body, node.index, name)
         self._write(node, payload, self.author.entry("renamed", was=was, **more))
 
     def _respell(self, new: Node, spelled: Mapping[str, int]) -> None:

@@ -25,12 +25,14 @@ class _Edit(msgspec.Struct, tag_field="did", forbid_unknown_fields=True, omit_de
 class Added(_Edit, tag="added", rename={"patched": "for", "clone_of": "of"}):
     """The op was added: for the op that the rule was at, and as a clone of another.
 
-    `reads`: what x0, x1, ... are in the formula of a match that counts as one op.
+    `reads`: what x0, x1, ... are in the formula of a match that counts as one op. `copies`: the
+    rules whose edits that other op carried, and the clone does as well.
     """
 
     patched: str | msgspec.UnsetType = msgspec.UNSET
     clone_of: str | msgspec.UnsetType = msgspec.UNSET
     reads: list[Name] | msgspec.UnsetType = msgspec.UNSET
+    copies: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Renamed(_Edit, tag="renamed"):

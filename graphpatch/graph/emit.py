@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from graphpatch.graph.body import Body, text_entry
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import entry
+from graphpatch.graph.nodedef import joined
 from graphpatch.graph.wire import (
     Field,
     Piece,
@@ -50,9 +51,11 @@ def _nodes(body: Body, number: int) -> list[Replacement]:
         pieces: list[Piece] = []
         for node in body.placed.get(index, [index]):
             payload = body.payload(node)
-            new = enclosed(number, payload)
-            pieces += reframed(body.source, start, payload) if node == index else new
-        out.append(Replacement(start, entry(body.source, start)[1], pieces))
+            if node == index:
+                pieces += reframed(body.source, start, payload)
+            else:
+                pieces += enclosed(number, payload)
+        out.append(Replacement(start, entry(body.source, start)[1], joined(pieces)))
     return out
 
 

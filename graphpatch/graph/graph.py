@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from tensorboard.compat.proto.function_pb2 import FunctionDefLibrary, GradientDef
+from tensorboard.compat.proto.function_pb2 import (
+    FunctionDefLibrary,
+    GradientDef,
+    RegisteredGradient,
+)
+from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.versions_pb2 import VersionDef
 
 from graphpatch import opdefs
@@ -19,7 +24,7 @@ from graphpatch.graph.library import Library
 from graphpatch.graph.restored import Restored
 from graphpatch.graph.wire import Field, Source, fields, message
 
-LIBRARY, VERSIONS = 2, 4
+LIBRARY, VERSIONS, DEBUG_INFO = 2, 4, 5
 MOST_FUNCTIONS = 100_000  # ten times those of the largest libraries that we know
 
 
@@ -107,6 +112,8 @@ def open_graph(source: Source, start: int, end: int, progress: Progress | None =
         elif other.holds(VERSIONS):
             versions = message(VersionDef, source.data[other.value : other.end])
             graph.library.producer = versions.producer
+        elif other.holds(DEBUG_INFO):
+            message(GraphDef, source.data[other.start : other.end])
     return graph
 
 
@@ -131,3 +138,5 @@ def _open_library(graph: Graph, library: Field) -> None:
         elif part.holds(2):
             gradient = message(GradientDef, data[part.value : part.end])
             graph.library.gradients[gradient.function_name] = gradient.gradient_func
+        elif part.holds(3):
+            message(RegisteredGradient, data[part.value : part.end])

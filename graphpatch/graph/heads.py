@@ -1,26 +1,27 @@
-"""Names, op types and inputs of many NodeDefs at once, their attrs left unread.
+"""Names, op types and inputs of many NodeDefs at once, their attrs parsed and not kept.
 
-Runs of small NodeDefs go to protobuf in one call each, as a message that knows only the first
-three fields of NodeDef; of a large one (a Const with weights) only the head is walked over.
+Runs of small NodeDefs go to protobuf in one call each, so that a broken attr is found before a rule
+works on its op. A large one (a Const with weights) is walked over, its weights left unread.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
+from tensorboard.compat.proto.function_pb2 import FunctionDef
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import ModelError
 from graphpatch.graph.wire import BYTES, Field, Source, field_at, fields, utf8
 
 LARGE = 1 << 14  # bytes from which on a NodeDef is read head first
-RUN = 1 << 22  # bytes that go to protobuf in one call
+RUN = 1 << 20  # bytes that go to protobuf in one call
 MOST_NODES = 2_000_000  # of one body; the largest graph that we know has 400,000
 LEAST = 6  # bytes of a NodeDef with a name and an op type
 PROVENANCE = b"_graphpatch"
@@ -48,12 +49,12 @@ def read_heads(
     """
     heads = Heads(starts)
     for start, end, large in _runs(source, starts):
-        raw = b"" if large else source.data[start:end]
         first = len(heads.names)
-        _append(heads, _large_head(source, start) if large else _parse(raw, number, start))
+        nodes = _large_head(source, start) if large else _parse(source, start, end, number)
+        _append(heads, nodes)
         if "" in heads.names[first:] or "" in heads.ops[first:]:
             raise ModelError(f"a node at byte {start} or behind has no name, or no op type")
-        if large or PROVENANCE in raw:
+        if large or source.data.find(PROVENANCE, start, end) >= 0:
             heads.marked.append(range(first, len(heads.names)))
         if progress is not None:
             progress("reading", end, len(source.data))
@@ -95,11 +96,34 @@ def _append(heads: Heads, nodes: Any) -> None:
     heads.inputs += [tuple(node.input[:]) for node in nodes]
 
 
-def _parse(raw: bytes, number: int, start: int) -> Any:
+def _parse(source: Source, start: int, end: int, number: int) -> Any:
+    """The NodeDefs of a run: fields `number` of a GraphDef, or else of a FunctionDef."""
+    raw = source.data[start:end]
     try:
-        return _messages()[number].FromString(raw).node
-    except DecodeError as error:
-        raise ModelError(f"not a GraphDef: the nodes at byte {start} do not parse") from error
+        if number == 1:
+            return GraphDef.FromString(raw).node
+        return FunctionDef.FromString(raw).node_def
+    except DecodeError:
+        for field in fields(source.data, start, end):
+            _refuse_broken(source, field)
+        raise ModelError(f"not a GraphDef: the nodes at byte {start} do not parse") from None
+
+
+def _refuse_broken(source: Source, field: Field) -> None:
+    """Raise ModelError where the field holds no NodeDef."""
+    try:
+        NodeDef.FromString(source.data[field.value : field.end])
+    except DecodeError:
+        parts = fields(source.data, field.value, field.end)
+        names = (utf8(source.data, part.value, part.end) for part in parts if part.holds(1))
+        raise _broken(next(names, ""), field.start) from None
+
+
+def _broken(name: str, start: int) -> ModelError:
+    return ModelError(
+        f"not a protobuf: the node {name!r} at byte {start} is broken; "
+        f"TensorFlow cannot read it either"
+    )
 
 
 def entry(source: Source, start: int) -> tuple[int, int]:
@@ -144,32 +168,20 @@ class _Head:
 
 
 def _large_head(source: Source, start: int) -> list[_Head]:
-    head = _Head()
+    head, rest = _Head(), bytearray()
     value, end = entry(source, start)
     for part in fields(source.data, value, end):
         if part.number > 3 or part.wire != BYTES:
+            small = part.end - part.start < LARGE
+            rest += source.data[part.start : part.end] if small else b""
             continue
         found = utf8(source.data, part.value, part.end)
         if part.number == 3:
             head.input.append(found)
         else:
             setattr(head, "name" if part.number == 1 else "op", found)
+    try:
+        NodeDef.FromString(bytes(rest))
+    except DecodeError:
+        raise _broken(head.name, start) from None
     return [head]
-
-
-@functools.cache
-def _messages() -> dict[int, Any]:
-    """For each field number that holds NodeDefs, a message that has only their heads."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="graphpatch/heads.proto", package="graphpatch", syntax="proto3"
-    )
-    node = file.message_type.add(name="Head")
-    for number, (name, label) in enumerate([("name", 1), ("op", 1), ("input", 3)], 1):
-        node.field.add(name=name, number=number, type=9, label=label)
-    for number in (1, 3):
-        nodes = file.message_type.add(name=f"Heads{number}").field
-        nodes.add(name="node", number=number, type=11, label=3, type_name=".graphpatch.Head")
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    found = {n: pool.FindMessageTypeByName(f"graphpatch.Heads{n}") for n in (1, 3)}
-    return {n: message_factory.GetMessageClass(message) for n, message in found.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from graphpatch import names
 from graphpatch.graph.body import Body, Node
 
@@ -18,18 +20,39 @@ class Taken:
 
 def append(body: Body, name: str, op: str, inputs: tuple[str, ...]) -> Node:
     """The node of a new op behind all others, without a payload yet."""
-    index = len(body)
-    body.heads.names.append(name)
-    body.heads.ops.append(op)
-    body.heads.inputs.append(inputs)
-    body.by_name[name] = index
+    return Node(body, append_all(body, [name], [op], [inputs]))
+
+
+def append_all(
+    body: Body, new: Sequence[str], ops: Sequence[str], inputs: Sequence[tuple[str, ...]]
+) -> int:
+    """The same for several ops, by names, op types and inputs; the index of the first."""
+    heads, first = body.heads, len(body)
+    heads.names += new
+    heads.ops += ops
+    heads.inputs += inputs
+    known, index = body.by_name, first
+    for name in new:
+        known[name] = index
+        index += 1
     # The cached indices are kept up to date where they were made: making them anew is linear.
     if "by_type" in body.__dict__:
-        body.by_type.setdefault(op, []).append(index)
+        for index, op in enumerate(ops, first):
+            body.by_type.setdefault(op, []).append(index)
     if "readers" in body.__dict__:
-        for slot, text in enumerate(inputs):
-            body.readers.setdefault(names.op_of(text), []).append((index, slot))
-    return Node(body, index)
+        for index, read in enumerate(inputs, first):
+            for slot, text in enumerate(read):
+                body.readers.setdefault(names.op_of(text), []).append((index, slot))
+    return first
+
+
+def rename(body: Body, index: int, name: str) -> None:
+    """Let an op have another name; who reads the old one reads what takes it."""
+    was = body.heads.names[index]
+    body.heads.names[index] = name
+    body.by_name[name] = body.by_name.pop(was)
+    if index not in body.root:
+        body.renamed.setdefault(index, was)
 
 
 def place(new: Node, beside: int, before: bool) -> None:

@@ -69,6 +69,8 @@ def entries(node: Node) -> list[Entry]:
 
 def written(node: Node) -> list[Entry]:
     """All that is written down on a node: its edits, and what the model was before."""
+    if not node.body.may_be_signed(node.index):
+        return []
     value = _value(node.body.payload(node.index))
     if value is None:
         return []

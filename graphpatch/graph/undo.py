@@ -7,6 +7,7 @@ so no order between nodes needs to be known, and each node gets back the bytes t
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from graphpatch import names
@@ -15,6 +16,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Heads
+from graphpatch.graph.origin import origin
 from graphpatch.graph.provenance import Entry
 from graphpatch.graph.returned import returned
 from graphpatch.graph.undo_node import Undone, Wanted, refuse, undo_node
@@ -28,6 +30,7 @@ class UndoneBody:
     dropped: dict[int, Entry] = field(default_factory=dict)
     nodes: dict[int, Undone] = field(default_factory=dict)
     marked: list[int] = field(default_factory=list)  # those that still carry provenance
+    clones: list[Node] = field(default_factory=list)  # among these, what rules cloned
 
     @property
     def gone(self) -> set[str]:
@@ -48,6 +51,7 @@ def undo(graph: Graph, wanted: Wanted) -> list[UndoneBody]:
     one that is, ModelError where ops that somebody else added do.
     """
     undone = [_undo_body(body, wanted) for body in graph.bodies if not body.is_ours]
+    _refuse_old_clones(graph, undone)
     for node in [node for one in undone for node in one.nodes.values()]:
         _check_enclosed(graph, node)
     for one in undone:
@@ -68,7 +72,10 @@ def _undo_body(body: Body, wanted: Wanted) -> UndoneBody:
         if edits and edits[0]["did"] == "added" and wanted(edits[0]):
             refuse(next((one for one in edits if not wanted(one)), None), node, edits[0])
             undone.dropped[node.index] = edits[0]
-        elif any(map(wanted, edits)):
+            continue
+        _refuse_copied(node, edits, wanted)
+        undone.clones += [node for entry in edits if "of" in entry]
+        if any(map(wanted, edits)):
             undone.nodes[node.index] = undo_node(node, edits, wanted)
             if undone.nodes[node.index].entries:
                 undone.marked.append(node.index)
@@ -78,6 +85,26 @@ def _undo_body(body: Body, wanted: Wanted) -> UndoneBody:
         if wanted(outputs[place]):
             _return(body, outputs, place)
     return undone
+
+
+def _refuse_copied(node: Node, edits: Sequence[Entry], wanted: Wanted) -> None:
+    """Raise PatchError where a clone that stays has edits of a rule that are taken back."""
+    for entry in edits:
+        for rule in entry.get("copies", ()):
+            copied = {"rule": rule}
+            refuse(entry if wanted(copied) else None, node, copied)
+
+
+def _refuse_old_clones(graph: Graph, undone: Sequence[UndoneBody]) -> None:
+    """Raise PatchError where clones stay, and what they copied was not written down."""
+    clones = [node for one in undone for node in one.clones]
+    if clones and any(one.dropped or one.nodes for one in undone) and not origin(graph):
+        by, of = (provenance.entries(clones[0])[0][key] for key in ("rule", "of"))
+        raise PatchError(
+            f"rule {by!r} cloned {of!r} (see {clones[0]}), and graphpatch 0.1, which wrote the "
+            f"file, did not write down which rules had changed {of!r} before; take all rules off, "
+            f"and apply again those that are to stay"
+        )
 
 
 def _check_enclosed(graph: Graph, undone: Undone) -> None:

@@ -131,6 +131,8 @@ def read_varint(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
 
 def varint(number: int) -> bytes:
     """`number`, encoded."""
+    if number < 0x80:
+        return b"%c" % number
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -196,7 +198,7 @@ def message(kind: type[M], data: bytes) -> M:
 
 def size(pieces: Iterable[Piece]) -> int:
     """How many bytes the pieces are."""
-    return sum(len(p) if isinstance(p, bytes) else p.end - p.start for p in pieces)
+    return sum([len(p) if isinstance(p, bytes) else p.end - p.start for p in pieces])
 
 
 def piece_bytes(piece: Piece) -> bytes:
@@ -220,6 +222,8 @@ def read_span(span: Span) -> bytes:
 
 def enclosed(number: int, pieces: Sequence[Piece]) -> list[Piece]:
     """The pieces as field `number` of a message: its tag and length, then they."""
+    if len(pieces) == 1 and isinstance(pieces[0], bytes):
+        return [encoded(number, pieces[0])]
     return [varint(number << 3 | BYTES) + varint(size(pieces)), *pieces]
 
 
@@ -231,6 +235,8 @@ def reframed(source: Source, start: int, pieces: Sequence[Piece]) -> list[Piece]
     """
     tag, at = read_varint(source.data, start)
     length, value = read_varint(source.data, at)
+    if len(varint(length)) == value - at:
+        return enclosed(tag >> 3, pieces)
     found = bytearray(varint(size(pieces)))
     for _ in range(value - at - len(varint(length))):
         found[-1] |= 0x80
@@ -240,6 +246,8 @@ def reframed(source: Source, start: int, pieces: Sequence[Piece]) -> list[Piece]
 
 def encoded(number: int, value: bytes) -> bytes:
     """A length-delimited field `number` with this value."""
+    if len(value) < 0x80 and number < 0x10:  # nearly all are: one call for them
+        return b"%c%c%b" % (number << 3 | BYTES, len(value), value)
     return varint(number << 3 | BYTES) + varint(len(value)) + value
 
 

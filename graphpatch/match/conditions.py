@@ -163,6 +163,9 @@ KEYS: dict[str, Callable[..., Condition]] = {
     "nth": nth,
 }
 
+# Those whose lists have something in them.
+LISTS = ("op", "name", "dtype", "body", "upstream_of", "downstream_of", "any", "all")
+
 # Those that follow edges, and take `control` besides.
 ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")
 
@@ -173,6 +176,9 @@ def conditions(match: Match) -> dict[str, Condition]:
     Raises RulesError where the value of a key means nothing.
     """
     given = match.given()
+    for key in LISTS:
+        if given.get(key) == ():
+            raise RulesError(f"{key}: the list is empty, so it says nothing; leave {key} out")
     if match.control and not given.keys() & set(ON_EDGES):
         raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
     return {key: _built(key, given[key], match) for key in KEYS if key in given}

@@ -42,6 +42,18 @@ class JointPatch(Protocol):
 
 
 @runtime_checkable
+class AlikePatch(Protocol):
+    """A patch that does the same to ops of one form, but for names: it looks at the op alone."""
+
+    @property
+    def looks_at_op_alone(self) -> bool:
+        """Whether it is so with the values that the patch has."""
+
+    def rewrite(self, node: Node, editor: Editor) -> None:
+        """Change one op, or raise PatchError."""
+
+
+@runtime_checkable
 class NotedPatch(Protocol):
     """A patch that has something to say of the ops that it goes to, as they are before it."""
 

@@ -110,6 +110,8 @@ def _check_place(node: Node, editor: Editor) -> None:
 def _question(gradient: Computed | Registered, node: Node) -> tuple[Hashable, ...]:
     """All that the answer to `check_fit` hangs on, so that like ops are asked about once."""
     flat = [*(node.arguments or ()), *(node.outputs or ())]
-    read = () if isinstance(gradient, Registered) else gradient.attrs
+    read: tuple[str, ...] = () if isinstance(gradient, Registered) else gradient.attrs
+    if not isinstance(gradient, Registered) and gradient.formula.reads_op:
+        read = tuple(sorted(node.attrs()))
     values = tuple(str(node.attr(key)) for key in read)
     return ("fits", gradient.key, node.op, tuple((arg.dtype, arg.is_ref) for arg in flat), values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from graphpatch.differentiation.flow import carries as carries
 from graphpatch.differentiation.flow import is_asked_for as is_asked_for
@@ -18,7 +18,7 @@ from graphpatch.differentiation.frames import MERGES as MERGES
 from graphpatch.differentiation.frames import SWITCHES as SWITCHES
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
-from graphpatch.opdefs import FlatArg
+from graphpatch.opdefs import FlatArg, OpDef
 
 
 def outputs(node: Node) -> list[FlatArg]:
@@ -32,13 +32,30 @@ def inputs(node: Node) -> list[FlatArg]:
     return _known(node, node.arguments, "inputs")
 
 
+def refuse_all_malformed(nodes: Iterable[Node]) -> None:
+    """Raise PatchError for the first that is malformed; ops that are alike are asked about once."""
+    sound: set[tuple[int, str, int]] = set()
+    for node in nodes:
+        inputs = node.inputs
+        count = len(node.data_inputs if inputs and inputs[-1][:1] == "^" else inputs)
+        kind = (id(node.body), node.op, count)
+        if kind not in sound:
+            refuse_malformed(node)
+            if node.opdef is not None and not _is_listed(node.opdef):
+                sound.add(kind)
+
+
+def _is_listed(known: OpDef) -> bool:
+    """Whether attrs of an op say how many tensors it reads."""
+    return any(arg.number_attr or arg.type_list_attr for arg in known.inputs)
+
+
 def refuse_malformed(node: Node) -> None:
     """Raise PatchError for an op that does not read as many tensors as its op type does."""
     known = node.opdef
     if known is None:
         return
-    listed = any(arg.number_attr or arg.type_list_attr for arg in known.inputs)
-    takes = len(node.arguments or ()) if listed else len(known.inputs)
+    takes = len(node.arguments or ()) if _is_listed(known) else len(known.inputs)
     if len(node.data_inputs) != takes:
         raise PatchError(
             f"{node} reads {len(node.data_inputs)} tensors, and {node.op} takes {takes}: the model "

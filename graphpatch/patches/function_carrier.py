@@ -45,8 +45,10 @@ def traced_functions(gradient: Python, op: Op, kept: bool, editor: Editor) -> At
 
 def computed_functions(gradient: Computed, op: Signature, kept: bool, editor: Editor) -> Attached:
     """The pair of functions for a formula on what has this signature, put into the library."""
-    values = tuple(str(op.attrs.get(key)) for key in gradient.attrs)
-    shapes = (op.inputs, op.outputs, op.same_shape)
+    whole = gradient.formula.reads_op
+    read = sorted(op.attrs) if whole else gradient.attrs
+    values = tuple(str(op.attrs.get(key)) for key in read)
+    shapes = (op.inputs, op.outputs, op.same_shape, op.op_type if whole else "")
     question = ("attached", gradient.key, shapes, values, kept)
     return editor.cached(question, lambda: _added(lambda: attached(gradient, op, kept), editor))
 

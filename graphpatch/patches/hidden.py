@@ -20,7 +20,7 @@ def refuse_hidden(nodes: Iterable[Node]) -> None:
         body = node.body
         if body.label not in found:
             found[body.label] = hidden_ops(body)
-        by = found[body.label].get(node.index)
+        by = found[body.label].get(node.index) if found[body.label] else None
         if by is not None:
             raise PatchError(_message(node, Node(body, by)))
 

@@ -62,11 +62,13 @@ def join(
     editor: Editor,
     emit: str,
     behind: Sequence[Node] = (),
+    reads: Sequence[str] = (),
 ) -> None:
     """Let outputs of an op count as other tensors on the way back; those not named stay.
 
-    The op moves to `NAME/forward`. No gradient reaches the ops `behind` it any more. Raises
-    PatchError where a function would have to carry some of the outputs alone.
+    The op moves to `NAME/forward`. No gradient reaches the ops `behind` it any more. `reads`: what
+    a formula calls x0, x1, ..., where the op itself does not tell. Raises PatchError where a
+    function would have to carry some of the outputs alone.
     """
     flat = flow.outputs(node)
     if by_function(node, editor, emit):
@@ -74,7 +76,10 @@ def join(
     elif len(flat) == 1:
         name = node.name
         select(
-            node, lambda moved, stop: _backward(name, 0, counted[0], stop, moved, editor), editor
+            node,
+            lambda moved, stop: _backward(name, 0, counted[0], stop, moved, editor),
+            editor,
+            reads,
         )
     else:
         _several(node, flat, counted, editor)

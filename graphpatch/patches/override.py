@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphpatch.errors import PatchError
-from graphpatch.gradients.spec import Gradient, Registered
+from graphpatch.gradients.spec import Gradient, Python, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
@@ -24,6 +24,11 @@ class OverrideGradient:
 
     gradient: Gradient
     emit: str = "auto"
+
+    @property
+    def looks_at_op_alone(self) -> bool:
+        """True but for a gradient in Python, which is traced for each op."""
+        return not isinstance(self.gradient, Python)
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where the gradient of none of these ops is ever asked for."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
+from graphpatch.graph.alike import OneOp
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.place import OP_BY_OP, callers_of, place_of, spread
@@ -105,5 +106,7 @@ def in_control_flow(node: Node, editor: Editor) -> bool:
     """Whether an op lies in a v1 loop or branch."""
     from graphpatch.graph.control_flow import inside_control_flow
 
+    if isinstance(node.body, OneOp):
+        return False  # ops in loops and branches have no form
     inside = editor.cached(("v1", node.body.label), lambda: inside_control_flow(node.body))
     return node.index in inside

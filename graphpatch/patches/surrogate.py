@@ -92,7 +92,8 @@ class SurrogateGradient:
             raise PatchError(
                 f"the match that ends in {group.last} has no {missing[0]}; {group.reading()}"
             )
-        self._put(group.last, group.reads, group.args, group.nodes, editor)
+        reads = group.reads
+        self._put(group.last, reads, group.args, group.nodes, editor, told=reads)
 
     def _put(
         self,
@@ -101,6 +102,7 @@ class SurrogateGradient:
         args: Sequence[FlatArg],
         behind: Sequence[Node],
         editor: Editor,
+        told: Sequence[str] = (),
     ) -> None:
         refuse_behind(behind, node, editor)
         dtype = _output_of(node)
@@ -110,7 +112,7 @@ class SurrogateGradient:
         shadow_behind(behind, node, editor)
         known = len(behind) == 1 and _has_shape_of(node, found.shapes[0])
         tensor = put_beside(found, node, {}, editor, _anchor(node, editor))
-        join(node, {0: Counted(tensor, not known)}, editor, self.emit, behind)
+        join(node, {0: Counted(tensor, not known)}, editor, self.emit, behind, told)
 
     def _nodes(
         self, node: Node, reads: Sequence[str], args: Sequence[FlatArg], dtype: str

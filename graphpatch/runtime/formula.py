@@ -33,14 +33,20 @@ def tensorflow_gradient(
     bound = formula.bind(parameters)
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
-        return formula_gradients(bound, op.inputs, op.outputs, upstream, op_attrs(bound, op))
+        attrs, op_type = op_attrs(bound, op), op.type if bound.reads_op else ""
+        return formula_gradients(bound, op.inputs, op.outputs, upstream, attrs, op_type=op_type)
 
     return gradient
 
 
 def op_attrs(formula: Formula, op: Any) -> dict[str, object]:
     """The attrs of an op that a formula reads. Raises FormulaError where the op has none such."""
-    return {name: _attr(op, name) for name in sorted(formula.attrs)}
+    from graphpatch import opdefs
+
+    known = opdefs.lookup(op.type) if formula.reads_op else None
+    own = {one.name for one in known.attrs if one.type != "type"} if known else set[str]()
+    found = {name: _attr(op, name) for name in sorted(formula.attrs)}
+    return {**{name: _own_attr(op, name) for name in sorted(own)}, **found}
 
 
 def signature_of(
@@ -59,11 +65,13 @@ def formula_gradients(
     upstream: Sequence[Any],
     attrs: Mapping[str, object] | None = None,
     given: Mapping[str, Any] | None = None,
+    op_type: str = "",
 ) -> list[Any]:
     """The dx of each input tensor, or None, from an op's inputs, outputs and upstream gradients.
 
     An upstream gradient that is None counts as zeros. `given` are the parameters that are tensors,
-    not numbers: of the dtype of what they meet, and of a shape that broadcasts. Raises
+    not numbers: of the dtype of what they meet, and of a shape that broadcasts. `op_type` is what
+    `forward` and `own` compute. Raises
     FormulaError where the formula does not suit these tensors.
     """
     count, more = len(inputs), list((given or {}).values())
@@ -72,7 +80,7 @@ def formula_gradients(
     scalars = {f"x{count + place}" for place, one in enumerate(more) if one.shape == ()}
     inputs = [*inputs, *more]
     signature = Signature.of(
-        _dtypes("x", inputs), _dtypes("y", outputs), attrs, _same_shape(shaped), scalars
+        _dtypes("x", inputs), _dtypes("y", outputs), attrs, _same_shape(shaped), scalars, op_type
     )
     found = gradients(formula, signature)
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
@@ -135,6 +143,15 @@ def _attr(op: Any, name: str) -> object:
         ) from None
 
 
+def _own_attr(op: Any, name: str) -> object:
+    """An attr that `forward` or `own` reads; None where this TensorFlow does not know it."""
+    try:
+        value = op.get_attr(name)
+    except (KeyError, ValueError):
+        return None
+    return value.decode() if isinstance(value, bytes) else value
+
+
 def _same_shape(tensors: Sequence[Any]) -> bool:
     """Whether all have one shape, as far as is known before they are computed."""
     if all(tensor is tensors[0] for tensor in tensors):
@@ -164,7 +181,7 @@ def _compute(step: Step, arguments: Mapping[str, Any], computed: Mapping[int, An
         for arg, value in zip(args, step.inputs, strict=True)
     }
     implied = {name for arg in args for name in (arg.type_attr, arg.number_attr)}
-    attrs = {name: value for name, value in step.attrs if name not in implied}
+    attrs = {name: _plain(value) for name, value in step.attrs if name not in implied}
     if step.op_type == "Const":
         return _constant(attrs["value"])
     found = getattr(tf.raw_ops, step.op_type)(**given, **attrs)
@@ -175,8 +192,14 @@ def _constant(value: AttrValue) -> Any:
     import tensorflow as tf
 
     assert isinstance(value, Constant)
-    numbers = list(value.numbers) if value.is_vector else value.numbers[0]
-    return tf.constant(numbers, dtype=value.dtype)
+    if not value.shape:
+        return tf.constant(value.numbers[0], dtype=value.dtype)
+    return tf.constant(list(value.numbers), dtype=value.dtype, shape=value.shape)
+
+
+def _plain(value: AttrValue) -> Any:
+    """An attr as tf.raw_ops takes it."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _of(value: Value, arguments: Mapping[str, Any], computed: Mapping[int, Any]) -> Any:

@@ -21,7 +21,8 @@ from graphpatch import cli, load
 
 SECONDS = 10  # of processor time, for one command
 LONG = 5_000  # characters that one error may have: 4,000 of the message, and where it is
-OUTPUTS = ("out.pb", "back.pb")
+EXPORTED = "exported"  # a folder
+OUTPUTS = ("out.pb", "back.pb", EXPORTED, "original.pb")
 RAW = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
@@ -166,6 +167,7 @@ def _files(case: Case, command: Sequence[str], end: Ran) -> list[tuple[str, str]
     found = []
     there = {one.name for one in Path().iterdir()}
     left = there - case.files.keys() - set(OUTPUTS)
+    left |= {one.name for one in Path().glob(f"{EXPORTED}/**/.*")}
     if left:
         found.append(("left over", command[0]))
     wrote = command[command.index("-o") + 1] if "-o" in command else ""

@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 from fuzzing import mutate
-from fuzzing.case import Case
-from fuzzing.sources import FORMULAS, GLOBS, PATTERNS, RULES, models, rules_file
+from fuzzing.case import EXPORTED, Case
+from fuzzing.sources import FORMULAS, GLOBS, PATTERNS, RULES, ends, models, rules_file
 
 Json = Any
 WORDS = {
@@ -70,6 +70,7 @@ def models_case(rng: Random) -> Case:
     commands = [["apply", "r.json", model, "-o", "out.pb"], ["revert", "out.pb", "-o", "back.pb"]]
     chosen = rng.sample(others, rng.choice((0, 1, 2)))
     chosen += commands if not chosen or rng.random() < 0.7 else []
+    chosen += _exports(model, raw, rng)
     return Case(files, chosen, model, model if suffix == ".pb" else "")
 
 
@@ -139,7 +140,24 @@ def _over_rules(files: dict[str, bytes], rng: Random) -> Case:
     end = [["match", "r.json", name, *rng.choice(([], ["--explain"], ["--json"]))]]
     if rng.random() < 0.7:
         end = [["apply", "r.json", name, "-o", "out.pb"], ["revert", "out.pb", "-o", "back.pb"]]
+    end += _exports(name, raw, rng)
     return Case({name: raw, **files}, end, "r.json", name if name.endswith(".pb") else "")
+
+
+def _exports(model: str, whole: bytes, rng: Random) -> list[list[str]]:
+    """Now and then: patched, and written as a TF2 SavedModel; `whole` is the model unchanged."""
+    if rng.random() < 0.8:
+        return []
+    given, asked = ends(whole, model)
+    names = [
+        _argument(rng.choice(mutate.NAMES)) if rng.random() < 0.1 else one
+        for one in (",".join(given), rng.choice(asked))
+    ]
+    words = [f"--inputs={names[0]}", f"--outputs={names[1]}"]
+    return [
+        ["apply", "r.json", model, *words, "-o", EXPORTED],
+        rng.choice((["ops", EXPORTED], ["revert", EXPORTED, "-o", "original.pb"])),
+    ]
 
 
 def _typed(option: list[str], rng: Random) -> Case:

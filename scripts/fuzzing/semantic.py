@@ -9,16 +9,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from operator import itemgetter
 from pathlib import Path
 from random import Random
-
-import numpy as np
+from typing import Any
 
 import graphpatch
-from fuzzing.semantic_graphs import rules_of
+from fuzzing.semantic_graphs import answer, differing, rules_of
 from graphpatch.analysis.revert import revert
+from graphpatch.graph.provenance import KEY
 
 EACH = 25  # graphs of one process
+IMPORTED = "imported, TensorFlow has no or other gradients, patched or not"
 
 
 def main(arguments: list[str]) -> int:
@@ -52,11 +54,9 @@ def _batch(seed: int, first: int, count: int, finds: Path, told: Counter[str]) -
         _python("run", folder)
         for path in sorted(folder.glob("*.patched.pb")):
             number = int(path.name.partition(".")[0])
-            if (folder / f"{number}.refused").exists():
-                told["not differentiable by TensorFlow once imported, patched or not"] += 1
-                continue
-            told["graphs compared"] += 1
-            fault = _compared(folder, number)
+            by_import = (folder / f"{number}.refused").exists()
+            told[IMPORTED if by_import else "graphs compared"] += 1
+            fault = _forward(folder, number) if by_import else _compared(folder, number)
             if fault:
                 _find(folder, number, seed, fault, finds, told)
 
@@ -84,7 +84,46 @@ def _patched(folder: Path, number: int, seed: int, told: Counter[str]) -> str:
         return ""
     back = folder / f"{number}.back.pb"
     revert(graphpatch.load(patched)).model.save(back)
-    return "" if back.read_bytes() == original.read_bytes() else "revert gives other bytes"
+    if back.read_bytes() != original.read_bytes():
+        return "revert gives other bytes"
+    return _without_each(original, patched, rules, told)
+
+
+def _without_each(
+    original: Path, patched: Path, rules: list[dict[str, Any]], told: Counter[str]
+) -> str:
+    """Take each rule off alone: what differs from the graph that has only the others."""
+    model = graphpatch.load(patched)
+    for off in rules if len(rules) > 1 else ():
+        try:
+            left = revert(model, off["name"]).graph_def()
+        except graphpatch.PatchError:  # another builds on it, or it matched nothing
+            continue
+        others = [rule for rule in rules if rule is not off]
+        expected = graphpatch.apply(others, graphpatch.load(original)).graph_def()
+        told["rules taken off alone"] += 1
+        if _nodes(left) != _nodes(expected):
+            return f"without {off['name']} alone it is not what the other rules make of it"
+    return ""
+
+
+def _nodes(graph: Any) -> list[tuple[str, str, Any]]:
+    """The nodes of the graph and of each function, in no order, without what rules wrote down."""
+    functions = ((one.signature.name, one.node_def) for one in graph.library.function)
+    found = []
+    for label, nodes in (("", graph.node), *functions):
+        for node in nodes:
+            node.attr.pop(KEY, None)
+            found.append((label, node.name, node))
+    return sorted(found, key=itemgetter(0, 1))
+
+
+def _forward(folder: Path, number: int) -> str:
+    """Whether the output has other bits; where TensorFlow has no gradient, none was computed."""
+    plain, patched = answer(folder, number, "plain"), answer(folder, number, "patched")
+    if patched and plain[0].tobytes() != patched[0].tobytes():
+        return f"forward: {plain[0]} and {patched[0]}"
+    return ""
 
 
 def _compared(folder: Path, number: int) -> str:
@@ -92,13 +131,12 @@ def _compared(folder: Path, number: int) -> str:
     error = folder / f"{number}.error"
     if error.exists():
         return error.read_text()
-    answers = [np.load(folder / f"{number}.{name}.npz") for name in ("plain", "oracle", "patched")]
-    plain, oracle, patched = ([one[key] for key in one.files] for one in answers)
-    if plain[0].tobytes() != patched[0].tobytes():
-        return f"forward: {plain[0]} and {patched[0]}"
-    for place, (one, two) in enumerate(zip(oracle[1:], patched[1:], strict=True)):
-        if not np.allclose(one, two, rtol=1e-4, atol=1e-5, equal_nan=True):
-            return f"gradient of x{place}: {one.tolist()} and {two.tolist()}"
+    if fault := _forward(folder, number):
+        return fault
+    oracle, patched = answer(folder, number, "oracle"), answer(folder, number, "patched")
+    for place in differing(oracle, patched):
+        one, two = oracle[place + 1], patched[place + 1]
+        return f"gradient of x{place}: {one.tolist()} and {two.tolist()}"
     return ""
 
 

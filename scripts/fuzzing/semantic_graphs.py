@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,6 +28,7 @@ UNARY = (
     "Sign", "Neg",
 )  # fmt: skip
 BINARY = ("AddV2", "Mul", "Sub", "Maximum", "Minimum")
+OURS = ("Mul", "Maximum", "Minimum")  # no other code makes ops of these types
 
 # By name: what flows back, as a patch of a rules file and as TensorFlow has it; of unary ops.
 WAYS: dict[str, tuple[Any, Callable[[Any, Any, Any], Any]]] = {
@@ -56,17 +57,50 @@ WAYS: dict[str, tuple[Any, Callable[[Any, Any, Any], Any]]] = {
         {"filter_gradient": {"clip": {"min": -0.1, "max": 0.1}}},
         lambda tf, op, dy: _own(op, tf.clip_by_value(dy, -0.1, 0.1)),
     ),
+    "clipped behind": (
+        {"filter_gradient": {"clip": {"min": -0.1, "max": 0.1}}, "at": "inputs"},
+        lambda tf, op, dy: _each(_own(op, dy), lambda one: tf.clip_by_value(one, -0.1, 0.1)),
+    ),
+    "bounded": (
+        {"filter_gradient": {"clip_by_norm": {"norm": 0.5}}},
+        lambda tf, op, dy: _own(op, tf.clip_by_norm(dy, 0.5)),
+    ),
+    "bent": (
+        {"override_gradient": {"formula": "dy * abs(dy)"}},
+        lambda tf, op, dy: dy * tf.abs(dy),
+    ),
+}
+
+# The same of ops with two inputs.
+OF_TWO: dict[str, tuple[Any, Callable[[Any, Any, Any], Any]]] = {
+    **{name: WAYS[name] for name in ("reversed", "clipped", "clipped behind", "bounded")},
+    "stopped": (WAYS["stopped"][0], lambda tf, op, dy: (tf.zeros_like(dy), tf.zeros_like(dy))),
+    "to the first": (
+        {"override_gradient": {"formula": ["dy * 2", None]}},
+        lambda tf, op, dy: (2 * dy, None),
+    ),
+    "crossed": (
+        {"override_gradient": {"formula": ["dy * x1", "dy * x0"]}},
+        lambda tf, op, dy: (dy * op.inputs[1], dy * op.inputs[0]),
+    ),
 }
 
 
 def rules_of(rng: Random) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Which op types are overridden, and in what way; and the rules that say so."""
-    chosen = {op: rng.choice(sorted(WAYS)) for op in rng.sample(UNARY, rng.choice((1, 2, 3)))}
-    rules = [
-        {"name": op, "match": {"op": op}, "patch": WAYS[way][0], "expect": {"min": 0}}
-        for op, way in chosen.items()
-    ]
+    types = rng.sample((*UNARY, *OURS), rng.choice((1, 2, 3, 4)))
+    chosen = {op: rng.choice(sorted(ways_of(op))) for op in types}
+    rules = []
+    for op, way in chosen.items():
+        patch = ways_of(op)[way][0]
+        told = {"name": op, "match": {"op": op}, "patch": patch, "expect": {"min": 0}}
+        rules.append(told | ({"emit": "function"} if rng.random() < 0.3 else {}))
     return chosen, rules
+
+
+def ways_of(op: str) -> dict[str, tuple[Any, Callable[[Any, Any, Any], Any]]]:
+    """What may flow back through an op of this type."""
+    return OF_TWO if op in OURS else WAYS
 
 
 def _own(op: Any, dy: Any) -> Any:
@@ -74,6 +108,13 @@ def _own(op: Any, dy: Any) -> Any:
     from tensorflow.python.framework import ops
 
     return ops.gradient_registry.lookup(op.type)(op, dy)
+
+
+def _each(gradients: Any, change: Callable[[Any], Any]) -> Any:
+    """Gradients by each input, those that are there changed."""
+    if isinstance(gradients, list | tuple):
+        return [None if one is None else change(one) for one in gradients]
+    return None if gradients is None else change(gradients)
 
 
 class Builder:
@@ -99,7 +140,9 @@ class Builder:
         if how < 0.5 or depth > 1:
             return self.unary(one)
         if how < 0.7:
-            return getattr(tf.raw_ops, rng.choice(BINARY))(x=one, y=two)
+            op = rng.choice(BINARY)
+            with self.overridden(op):
+                return getattr(tf.raw_ops, op)(x=one, y=two)
         if how < 0.76:
             weights = np.random.default_rng(rng.randrange(99)).normal(size=(4, 4)) / 2
             return tf.matmul(one, tf.constant(weights, tf.float32))
@@ -112,13 +155,18 @@ class Builder:
     def unary(self, x: Tensor) -> Tensor:
         """An op of one input, whose gradient may be overridden, whatever graph it is built in."""
         tf, op = self.tf, self.rng.choice(UNARY)
-        with ExitStack() as stack:
-            if op in self.overrides:
-                graph = tf.compat.v1.get_default_graph()
-                stack.enter_context(graph.gradient_override_map({op: self.overrides[op]}))
+        with self.overridden(op):
             raw = getattr(tf.raw_ops, op)
             takes = "features" if op in ("Relu", "Relu6", "Softplus", "Elu") else "x"
             return raw(**{takes: x / 2 if op == "Square" else x})
+
+    def overridden(self, op: str) -> AbstractContextManager[Any]:
+        """Where ops of this type have the gradient that is asked for, if one is."""
+        if op not in self.overrides:
+            return nullcontext()
+        graph = self.tf.compat.v1.get_default_graph()
+        found: AbstractContextManager[Any] = graph.gradient_override_map({op: self.overrides[op]})
+        return found
 
     def inside(self, depth: int) -> Callable[[Tensor, Tensor], Tensor]:
         """Some steps, the same whenever they are built."""
@@ -174,7 +222,7 @@ def build(folder: Path, seed: int, first: int, count: int) -> None:
         chosen, _ = rules_of(Random(f"rules:{seed}:{number}"))
         overrides = {op: f"Fuzz{seed}_{number}_{op}" for op in chosen}
         for op, way in chosen.items():
-            function = WAYS[way][1]
+            function = ways_of(op)[way][1]
             tf.RegisterGradient(overrides[op])(lambda op, dy, f=function: f(tf, op, dy))
         (
             tf.compat.v1.enable_control_flow_v2
@@ -190,6 +238,22 @@ def build(folder: Path, seed: int, first: int, count: int) -> None:
             np.savez(folder / f"{number}.{name}.npz", *_answer(tf, graph, inputs, out, number))
 
 
+def differing(one: list[Any], two: list[Any]) -> list[int]:
+    """The inputs by which the gradients differ, of two answers."""
+    pairs = zip(one[1:], two[1:], strict=True)
+    return [
+        place
+        for place, (left, right) in enumerate(pairs)
+        if not np.allclose(left, right, rtol=1e-4, atol=1e-5, equal_nan=True)
+    ]
+
+
+def answer(folder: Path, number: int, name: str) -> list[Any]:
+    """An answer that was written: the output and the gradients."""
+    found = np.load(folder / f"{number}.{name}.npz")
+    return [found[key] for key in found.files]
+
+
 def run(folder: Path) -> None:
     """Import what was patched, and write its output and gradients."""
     import tensorflow as tf
@@ -199,10 +263,11 @@ def run(folder: Path) -> None:
         try:
             found = _imported(tf, path, number)
         except Exception as error:
-            refused = _refused(tf, folder / f"{number}.pb", number)
-            told = f"{type(error).__name__}: {error}"
-            (folder / f"{number}.{'refused' if refused else 'error'}").write_text(told)
-            continue
+            found = []
+            (folder / f"{number}.error").write_text(f"{type(error).__name__}: {error}")
+        differs = not found or differing(answer(folder, number, "oracle"), found)
+        if differs and _changed_by_import(tf, folder, number):
+            (folder / f"{number}.refused").touch()
         np.savez(folder / f"{number}.patched.npz", *found)
 
 
@@ -215,13 +280,16 @@ def _imported(tf: Any, path: Path, number: int) -> list[Any]:
         return _answer(tf, graph, inputs, out, number)
 
 
-def _refused(tf: Any, path: Path, number: int) -> bool:
-    """Whether TensorFlow cannot differentiate the original either, once it is imported."""
+def _changed_by_import(tf: Any, folder: Path, number: int) -> bool:
+    """Whether the original too, once imported, has no gradients or others than where it was built.
+
+    As it has where a function is called that has a While in it.
+    """
     try:
-        _imported(tf, path, number)
+        found = _imported(tf, folder / f"{number}.pb", number)
     except Exception:
         return True
-    return False
+    return bool(differing(answer(folder, number, "plain"), found))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import graphpatch
+from graphpatch.formats.opened import opened
+from graphpatch.names import op_of
 from tests import graphs
 from tests.graphs import function, graphdef, node
 
@@ -37,6 +39,8 @@ RULES: list[dict[str, Any]] = [
     {"match": {"between": {"from": "x", "to": ["out", "relu"]}, "op": "Relu*"},
      "patch": {"filter_gradient": {"clip_by_norm": {"norm": 2}}}},
     {"match": {"body": "*", "op": "Relu"}, "patch": {"override_gradient": {"registered": "My"}}},
+    {"match": {"body": "main", "op": ["Re*", "Mul"]}, "patch": {"stop_gradient": True}},
+    {"match": {"body": "main", "op": "Relu*"}, "patch": {"override_gradient": "guided_relu"}},
 ]  # fmt: skip
 
 PATTERNS = [
@@ -86,7 +90,7 @@ def models() -> list[tuple[str, bytes]]:
                 function(
                     "g",
                     ["a"],
-                    [node("r", "Relu", "a"), node("m", "Mul", "r:activations", "a")],
+                    [node("r", "Relu", "a"), node("m", "Mul", "r:activations:0", "a")],
                     {"b": "m:z:0"},
                 ),
             ],
@@ -103,6 +107,17 @@ def models() -> list[tuple[str, bytes]]:
     found.append(("sample.meta", graphs.metagraph(graphs.sample(), "serve").SerializeToString()))
     found += _patched(built["sample"].SerializeToString())
     return found + _real()
+
+
+@functools.cache
+def ends(raw: bytes, label: str) -> tuple[list[str], list[str]]:
+    """What a model is fed with, and the tensors that no op reads: those that it may give."""
+    body = opened(raw, label).graphs[0].main
+    fed = [one.name for one in body if one.op.startswith("Placeholder")]
+    read = {op_of(text) for one in body for text in one.data_inputs}
+    last = [one.name for one in body if one.name not in read and one.op != "NoOp"]
+    names = body.heads.names
+    return fed or names[:1], last or names[-1:]
 
 
 def _patched(raw: bytes) -> list[tuple[str, bytes]]:

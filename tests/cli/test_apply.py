@@ -8,6 +8,7 @@ import pytest
 from google.protobuf import text_format
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
+from graphpatch.fleet.manifest import NAME as MANIFEST
 from graphpatch.formats import load, text
 from tests import graphs
 
@@ -91,15 +92,19 @@ def test_the_json_document(run_cli: Run, rules_file: Callable[..., Path], model_
 def test_a_dry_run_does_all_but_write(run_cli: Run, rules: Path, model_file: Path) -> None:
     wet = run_cli("apply", rules, model_file, "--json", "-o", model_file.with_name("out.pb")).json
     model_file.with_name("out.pb").unlink()
-    for more in ([], ["-o", "out.pb"], ["-o", "new/folder/"]):
+    for would in ("", "out.pb", "new/folder/model.pb"):
+        more = ["-o", would.removesuffix("model.pb")] if would else []
         done = run_cli(
             "apply", rules, model_file, "--dry-run", "--json", *more, cwd=model_file.parent
         )
-        assert done.json["outputs"][0] == wet["outputs"][0] | {"output": None}
+        dry = dict(done.json["outputs"][0])
+        assert dry.pop("would_write") == (would or str(model_file.with_name("model.patched.pb")))
+        assert dry == wet["outputs"][0] | {"output": None}
         assert files(model_file.parent) == ["model.pb"]
         assert not (model_file.parent / "new").exists()
     done = run_cli("apply", rules, model_file, "--dry-run")
-    assert done.stdout.startswith(f"{model_file} -> (dry run, nothing written)\n")
+    patched = model_file.with_name("model.patched.pb")
+    assert done.stdout.startswith(f"{model_file} -> {patched} (dry run, nothing written)\n")
 
 
 def test_a_dry_run_finds_what_is_wrong(
@@ -122,10 +127,12 @@ OUTPUTS: dict[str, tuple[list[str], list[str]]] = {
         ["model.pb", "other.pb"], ["model.patched.pb", "other.patched.pb"],
     ),
     "several to a folder": (
-        ["model.pb", "other.pb", "-o", "old"], ["old/model.pb", "old/other.pb"],
+        ["model.pb", "other.pb", "-o", "old"],
+        ["old/model.pb", "old/other.pb", f"old/{MANIFEST}"],
     ),
     "several to a new one": (
-        ["model.pb", "other.pb", "-o", "new"], ["new/model.pb", "new/other.pb"],
+        ["model.pb", "other.pb", "-o", "new"],
+        ["new/model.pb", "new/other.pb", f"new/{MANIFEST}"],
     ),
     "a link keeps its name": (["link.pb", "-o", "old"], ["old/link.pb"]),
     "text": (["model.pb", "-o", "out.pbtxt"], ["out.pbtxt"]),
@@ -138,7 +145,8 @@ OUTPUTS: dict[str, tuple[list[str], list[str]]] = {
         ["saved/saved_model.pb", "-o", "new/"], ["new/saved/saved_model.pb"],
     ),
     "a SavedModel and a file": (
-        ["saved", "model.pb", "-o", "new"], ["new/saved/saved_model.pb", "new/model.pb"],
+        ["saved", "model.pb", "-o", "new"],
+        ["new/saved/saved_model.pb", "new/model.pb", f"new/{MANIFEST}"],
     ),
     "over an old SavedModel": (["saved", "-o", "older"], ["older/saved_model.pb"]),
 }  # fmt: skip
@@ -158,7 +166,8 @@ def test_where_models_go(
     done = run_cli("apply", rules, *args, "--json", cwd=folder)
     assert (done.code, done.stderr) == (0, "")
     reported = [output["output"] for output in done.json["outputs"]]
-    assert [path.removesuffix("/saved_model.pb") for path in written] == reported
+    models = [path for path in written if MANIFEST not in path]
+    assert [path.removesuffix("/saved_model.pb") for path in models] == reported
     assert all(is_patched(folder / path) for path in reported)
     new = [name for name in files(folder) if name not in before]
     whole = [name for path in written for name in with_the_rest(path)]

@@ -14,8 +14,9 @@ import pytest
 
 import graphpatch
 from graphpatch import cli
+from graphpatch.cli.completion import TURNED_ON, VARIABLE
 from graphpatch.errors import GraphpatchError, ModelError
-from graphpatch.rules import schema
+from graphpatch.schema import schema
 
 Run = Callable[..., Any]
 CHECKOUT = Path(graphpatch.__file__).parent.parent
@@ -37,6 +38,42 @@ def test_every_command_has_help(run_cli: Run, name: str) -> None:
     assert f" {name} " in done.stdout.splitlines()[0]
 
 
+def test_h_is_help(run_cli: Run) -> None:
+    assert run_cli("ops", "-h").stdout == run_cli("ops", "--help").stdout
+
+
+# What is typed, and what a shell is offered.
+COMPLETED = {
+    "graphpatch ap": "plain,apply",
+    "graphpatch gradients guided_rel": "plain,guided_relu",
+    "graphpatch patterns batch": "plain,batch_norm",
+    "graphpatch match m.pb --pattern @batch": "plain,@batch_norm",
+    "graphpatch apply ru": "file,ru",
+    "graphpatch completion ba": "plain,bash",
+    "graphpatch apply --dr": "plain,--dry-run",
+}
+
+
+@pytest.mark.parametrize("typed", COMPLETED)
+def test_shells_complete(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str
+) -> None:
+    monkeypatch.setenv("_GRAPHPATCH_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    with pytest.raises(SystemExit):
+        cli._run()
+    assert COMPLETED[typed] in capsys.readouterr().out.splitlines()
+
+
+def test_how_completion_is_turned_on(run_cli: Run) -> None:
+    for name, how in TURNED_ON.items():
+        assert f"{name:5} {how}\n" in run_cli("completion").stdout
+        done = run_cli("completion", name)
+        assert (done.code, done.stderr) == (0, "")
+        assert VARIABLE in done.stdout
+
+
 def test_the_version(run_cli: Run) -> None:
     done = run_cli("--version")
     assert done.code == 0
@@ -45,6 +82,7 @@ def test_the_version(run_cli: Run) -> None:
 
 def test_the_schema(run_cli: Run) -> None:
     done = run_cli("schema")
+    assert run_cli("schema", "--json").raw == done.raw
     assert (done.code, done.stderr) == (0, "")
     assert done.json == json.loads(json.dumps(schema()))
 
@@ -52,7 +90,9 @@ def test_the_schema(run_cli: Run) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["opps"], "No such command 'opps'"),
+        (["opps"], "no command is called 'opps'; nearest: ops"),
+        (["zzz"], "no command is called 'zzz'; `graphpatch --help` lists the commands"),
+        (["pyproject.toml"], "its ops: graphpatch ops pyproject.toml"),
         (["ops"], "Missing argument 'MODEL'"),
         (["apply", "rules.json"], "Missing argument 'MODEL...'"),
         (["ops", "m.pb", "--jsn"], "--jsn"),

@@ -98,7 +98,7 @@ def test_one_that_fails_fails_alone(run_cli: Run, folder: Path) -> None:
     done = run_cli("apply", "rules.json", "reg", "-o", "out", "--json", cwd=folder)
     assert done.code == 1
     summary, failure = done.stderr.splitlines()
-    assert summary == "7 models: 5 patched, 1 passed over, 1 failed"
+    assert summary == "7 models: 5 patched, 1 skipped, 1 failed"
     assert failure.startswith("graphpatch: reg/bad.pb: truncated")
     found = lines(done)
     assert found["reg/bad.pb"]["error"] == failure.removeprefix("graphpatch: ")
@@ -205,7 +205,7 @@ def test_resume_passes_over_what_was_done(run_cli: Run, folder: Path) -> None:
     assert passed(run_cli(*args, cwd=folder)) == []
     first, said = outputs(folder / "out"), manifest(folder / "out")
     done = run_cli(*args, cwd=folder)
-    assert (done.stderr, passed(done)) == ("5 models: 0 patched, 5 passed over\n", all_of_them)
+    assert (done.stderr, passed(done)) == ("5 models: 0 patched, 5 skipped\n", all_of_them)
     assert manifest(folder / "out") == said
     # Another layout of the same rules is the same; other content is not.
     document = json.loads((folder / "rules.json").read_text())
@@ -220,6 +220,14 @@ def test_resume_passes_over_what_was_done(run_cli: Run, folder: Path) -> None:
     assert outputs(folder / "out") == first | {"a.pb": outputs(folder / "out")["a.pb"]}
     (folder / "rules.json").write_text(rules_text(OTHER))
     assert passed(run_cli(*args, cwd=folder)) == []
+
+
+def test_resume_of_models_named_one_by_one(run_cli: Run, folder: Path) -> None:
+    models = [f"reg/{name}" for name in ("a.pb", "saved")]
+    args = ("apply", "rules.json", *models, "-o", "out", "--json", "-j", "1")
+    without_jobs = [*args[:-2]]
+    assert run_cli(*without_jobs, cwd=folder).code == 0
+    assert passed(run_cli(*args, "--resume", cwd=folder)) == models
 
 
 def test_a_manifest_that_was_cut_short(run_cli: Run, folder: Path) -> None:

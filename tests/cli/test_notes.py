@@ -63,7 +63,7 @@ def test_a_model_in_the_place_of_the_rules(
     model = written(tmp_path / "m.pb", X, node("c", "Const", value=[1.0, 2.0, 3.0]))
     done = run_cli("apply", model, rules_file(STOP))
     assert done.code == 1
-    assert "no rules file, but binary; rules come first, models after" in done.stderr
+    assert "the arguments look swapped" in done.stderr
 
 
 def test_a_glob_that_stays_in_its_scope(run_cli: Run, tmp_path: Path) -> None:

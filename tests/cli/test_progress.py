@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from graphpatch.cli import progress
-from graphpatch.cli.progress import Bar, bar
+from graphpatch.cli.progress import Bar, Lines, bar
 
 
 class Terminal(io.StringIO):
@@ -14,17 +14,28 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_there_is_none_where_nobody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with bar() as shown:
-        assert shown is None
+@pytest.mark.parametrize(
+    ("of_many", "said"), [(False, "reading: 40%\n"), (True, "reading: 2 of 5\n")]
+)
+def test_off_a_terminal_long_work_says_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, of_many: bool, said: str
+) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    with bar(of_many) as shown:
+        assert isinstance(shown, Lines)
+        shown("reading", 1, 5)
+        assert log.getvalue() == ""
+        shown.said -= progress.LINES
+        shown("reading", 2, 5)
+        shown("reading", 3, 5)
+    assert log.getvalue() == said
 
 
 def test_within_the_first_second_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with bar() as shown:
-        assert shown is not None
         for done in range(100):
             shown("reading", done, 100)
         shown("reading", 100, 100)
@@ -37,7 +48,6 @@ def test_after_it_each_stage_has_its_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(progress, "PATIENCE", 0)
     monkeypatch.setenv("TERM", "xterm")
     with bar() as shown:
-        assert shown is not None
         shown("reading", 100, 100)
         shown("writing", 25, 25)
         assert isinstance(shown, Bar)

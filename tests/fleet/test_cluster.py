@@ -62,7 +62,7 @@ def test_it_writes_what_this_machine_does(run_cli: Run, folder: Path, cluster: A
     told = [report(done) for done in (here, there)]
     assert told[0] == told[1]
     again = [*args, "there", "--resume", "--scheduler", cluster.scheduler_address]
-    assert run_cli(*again, cwd=folder).stderr == "20 models: 0 patched, 20 passed over\n"
+    assert run_cli(*again, cwd=folder).stderr == "20 models: 0 patched, 20 skipped\n"
     checked = ["check", "rules.json", "there", "--scheduler", cluster.scheduler_address]
     assert run_cli(*checked, cwd=folder).code == 0
 

@@ -82,10 +82,10 @@ def test_resume_in_a_store(capsys: pytest.CaptureFixture[str], store: Any, regis
     args = ("apply", "memory://rules.json", "memory://reg/**/*.pb", "-o", "memory://out/")
     assert run(capsys, *args, "--resume")[2] == "4 models: 4 patched\n"
     before = stored(store, "/out")
-    assert run(capsys, *args, "--resume")[2] == "4 models: 0 patched, 4 passed over\n"
+    assert run(capsys, *args, "--resume")[2] == "4 models: 0 patched, 4 skipped\n"
     store.pipe_file("/out/a.pb", b"other")
     store.rm("/out/saved", recursive=True)
-    assert run(capsys, *args, "--resume")[2] == "4 models: 2 patched, 2 passed over\n"
+    assert run(capsys, *args, "--resume")[2] == "4 models: 2 patched, 2 skipped\n"
     assert stored(store, "/out") == before
     assert run(capsys, "check", "memory://rules.json", "memory://out")[0] == 0
     assert run(capsys, "check", "memory://rules.json", "memory://reg")[0] == 1

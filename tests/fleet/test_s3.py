@@ -98,11 +98,11 @@ def test_a_bucket_gets_what_a_disk_gets(run_cli: Run, folder: Path, store: Any, 
         one["output"]: one["output_sha256"] for one in lines
     }
     again = run_cli(*ARGS, "--resume", "--jobs", jobs, cwd=folder)
-    assert again.stderr == "12 models: 0 patched, 12 passed over\n"
+    assert again.stderr == "12 models: 0 patched, 12 skipped\n"
     store.pipe_file("bucket/out/a.pb", b"other")
     store.rm("bucket/out/saved", recursive=True)
     mended = run_cli(*ARGS, "--resume", "--jobs", jobs, cwd=folder)
-    assert mended.stderr == "12 models: 2 patched, 10 passed over\n"
+    assert mended.stderr == "12 models: 2 patched, 10 skipped\n"
     assert stored(store) == on_disk
     assert run_cli("check", "s3://bucket/rules.json", "s3://bucket/out", cwd=folder).code == 0
 

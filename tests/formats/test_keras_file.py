@@ -62,5 +62,5 @@ def test_it_is_known_by_its_content(tmp_path: Path) -> None:
 def test_another_archive_is_not_a_keras_model(tmp_path: Path) -> None:
     path = tmp_path / "model.keras"
     path.write_bytes(zipped("notes.txt"))
-    with pytest.raises(ModelError, match="not a GraphDef"):
+    with pytest.raises(ModelError, match="a zip archive; unpack it"):
         load(path)

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.gradients.library import LIBRARY
+
 N, I = math.nan, math.inf  # noqa: E741
 LN3, LN05 = math.log(3), math.log(0.5)
 SELU, SELU_ALPHA = 1.0507009873554805, 1.7580993408473768  # Klambauer et al., 2017
@@ -56,6 +58,11 @@ class Regimes:
     rows: tuple[Row, ...]
     parameters: Mapping[str, float] | float | None = None
     attrs: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def op_type(self) -> str:
+        """The op type whose gradient it is."""
+        return next(iter(LIBRARY[self.name].ops), "")
 
     def __str__(self) -> str:
         return f"{self.name}-{self.parameters}"
@@ -255,7 +262,66 @@ ATTRIBUTION = (
     ),
 )
 
-REGIMES = (*FILTERS, *ACTIVATIONS, *STEPS, *ATTRIBUTION)
+
+def _spike(name: str, *rows: Row, parameters: Any = None) -> Regimes:
+    """Of a surrogate: numbers at some x, and what is no number stays none."""
+    odd = ((0.5, N, N), (N, 1, N))
+    return Regimes(name, np.sign, (*rows, *odd), parameters)
+
+
+SPIKES = (
+    _spike("exponential_surrogate", (0, 3, 3), (LN05, 4, 1), (-LN05, -4, -1), parameters=2),
+    _spike("softsign_surrogate", (0, 3, 3), (0.5, 4, 1), (-0.5, -4, -1), (I, 1, 0)),
+    _spike("log_abs_surrogate", (0, 3, 6), (1.5, 4, 2), (-1.5, -4, -2), (I, 1, 0), parameters=2),
+    _spike(
+        "erf_surrogate",
+        *((0, 1, 1 / math.sqrt(math.pi)), (math.sqrt(LN3), 3, 1 / math.sqrt(math.pi)), (I, 1, 0)),
+        parameters=1,
+    ),
+    Regimes(
+        "piecewise_leaky_surrogate",
+        np.sign,
+        ((0, 4, 1), (2, 4, 1), (-2, -4, -1), (2.5, 4, 1), (-I, 8, 2), (N, 4, 1), (0, N, N)),
+        parameters={"width": 2, "leak": 0.25},
+    ),
+    _spike(
+        "s2nn_surrogate",
+        *((0, 3, 6), (1, 3, 3), (-LN3, 4, 0.75), (-I, 1, 0), (I, 1, 0)),
+        parameters={"slope": 1, "tail": 2},
+    ),
+    _spike("q_pseudo_spike_surrogate", (0, 3, 3), (1, 9, 1), (-1, -9, -1), (I, 1, 0)),
+    Regimes(
+        "leaky_step_surrogate",
+        np.sign,
+        ((0, 3, 6), (5, 3, 6), (-1, 4, 1), (-I, 4, 1), (I, 1, 2), (N, 1, 2), (0, N, N)),
+        parameters={"leak": 0.25, "slope": 2},
+    ),
+    _spike("reciprocal_surrogate", (0, 4, 2), (1, 4, 2), (-4, 4, 1), (I, 1, 0), parameters=0.5),
+    Regimes(
+        "log_tailed_surrogate",
+        np.sign,
+        ((0, 4, 1), (-3, 4, 1), (0.5, 3, 3), (1, 3, 3), (4, 4, 1), (I, 1, 0), (N, 1, N)),
+        parameters={"leak": 0.25},
+    ),
+    _spike("escape_rate_surrogate", (1, 2, 50), (1 + LN3, 3, 25), (1 - LN3, 3, 25), (I, 1, 0)),
+    Regimes(
+        "sparse_fast_sigmoid_surrogate",
+        np.sign,
+        ((0, 3, 3), (1, 4, 1), (-1, 4, 1), (-2, 4, 0), (-3, 4, 0), (I, 1, 0), (N, 1, 0)),
+        parameters={"slope": 1, "reach": 2},
+    ),
+)
+
+OTHERS = (
+    Regimes(
+        "deeplift_rescale_other",
+        relu6,
+        ((9, 4, 2.5), (9, -4, -2.5), (1, 4, 4), (-2, 4, 4 / 3), (0.5, 4, 4), (9, N, N)),
+        parameters={"reference": 1},
+    ),
+)
+
+REGIMES = (*FILTERS, *ACTIVATIONS, *STEPS, *SPIKES, *ATTRIBUTION, *OTHERS)
 
 Vector = tuple[float, ...]
 

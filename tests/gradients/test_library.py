@@ -8,6 +8,9 @@ import pytest
 from graphpatch import opdefs
 from graphpatch.errors import RulesError
 from graphpatch.gradients.library import LIBRARY, named
+from graphpatch.gradients.library.differences import DIFFERENCES
+from graphpatch.gradients.library.quantization import QUANTIZATION
+from graphpatch.gradients.library.relevance import RELEVANCE
 from graphpatch.gradients.numpy_form import numpy_gradient
 from tests.gradients.regimes import NORMS, REGIMES, TOLERANCE, Regimes
 
@@ -20,7 +23,7 @@ def test_the_numbers_of_each_regime(regimes: Regimes) -> None:
     with np.errstate(all="ignore"):
         y = np.asarray(regimes.forward(x), dtype=np.float64)
     formula = LIBRARY[regimes.name].formula(regimes.parameters)
-    (found,) = numpy_gradient(formula, {}, [x], [y], [dy], regimes.attrs)
+    (found,) = numpy_gradient(formula, {}, [x], [y], [dy], regimes.attrs, regimes.op_type)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
 
 
@@ -78,7 +81,8 @@ def test_matrix_products_by_finite_differences(first: bool, second: bool) -> Non
 
 def test_every_gradient_has_its_numbers() -> None:
     shown = {regimes.name for regimes in REGIMES} | {name for name, *_ in NORMS}
-    assert set(LIBRARY) == shown | {"mul", "matmul", "batch_matmul"}
+    methods = {entry.name for entry in (*RELEVANCE, *DIFFERENCES, *QUANTIZATION)}
+    assert set(LIBRARY) == shown | methods | {"mul", "matmul", "batch_matmul"}  # test_methods
 
 
 @pytest.mark.parametrize("name", LIBRARY)
@@ -95,7 +99,7 @@ def test_every_entry_is_whole(name: str) -> None:
     for op_type, other in entry.by_op_type.items():
         assert op_type in LIBRARY[other].ops
         assert named(name, op_type) is LIBRARY[other]
-    assert named(name, "Conv2D") is entry
+    assert named(name, "Cumsum") is entry
     assert all(parameter.does for parameter in entry.parameters)
 
 

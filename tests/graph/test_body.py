@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.errors import ModelError
+from graphpatch.graph import wire
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.heads import LARGE
 from tests import graphs
@@ -164,3 +166,25 @@ def test_two_functions_of_one_name_are_refused() -> None:
     twice = [function("f", ["a"], [], {"b": "a"})] * 2
     with pytest.raises(ModelError, match="two functions are named 'f'"):
         graphs.opened(graphdef(functions=twice))
+
+
+# Fields of a FunctionDef, a library and a GraphDef that protobuf does not read.
+BROKEN = {
+    "an attr of a function": wire.encoded(2, wire.encoded(1, wire.encoded(5, b"\x12\x020\xb8"))),
+    "an argument's attrs": wire.encoded(2, wire.encoded(1, wire.encoded(7, b"\x12\x01\xff"))),
+    "an output of a function": wire.encoded(2, wire.encoded(1, wire.encoded(4, b"\x0a\x01\xff"))),
+    "a gradient": wire.encoded(2, wire.encoded(2, b"\x0a\x05f")),
+    "a registered gradient": wire.encoded(2, wire.encoded(3, b"\x0a\x05f")),
+    "the versions": wire.encoded(4, b"\x08\xff"),
+}
+if "debug_info" in GraphDef.DESCRIPTOR.fields_by_name:  # since tensorboard 2.15
+    BROKEN["what debuggers read"] = wire.encoded(5, b"\x0a\x05f")
+
+
+@pytest.mark.parametrize("field", BROKEN.values(), ids=BROKEN)
+def test_what_stands_beside_the_nodes_is_read_too(field: bytes) -> None:
+    raw = graphs.sample().SerializeToString() + field
+    with pytest.raises(DecodeError):
+        GraphDef.FromString(raw)
+    with pytest.raises(ModelError):
+        graphs.opened(raw)

@@ -6,10 +6,12 @@ import time
 
 import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import ModelError
-from graphpatch.formats.rebuilt import with_contexts
+from graphpatch.formats.control_flow import message_class
+from graphpatch.formats.rebuilt import DEEPEST, with_contexts
 from graphpatch.graph.branches import Loop
 from graphpatch.graph.control_flow import control_flow
 from graphpatch.graph.graph import Graph, open_graph
@@ -173,3 +175,28 @@ def test_the_time_is_linear() -> None:
         return min(times)
 
     assert seconds(8_000) < 8 * seconds(2_000)
+
+
+def nested_loops(depth: int) -> Graph:
+    """Loops of one variable, each in the one before."""
+    nodes, reads = [node("x", "Placeholder")], "x"
+    for number in range(depth):
+        inner = f"{number + 1}/Exit" if number + 1 < depth else f"{number}/Identity"
+        one = [made for made in loop(str(number), reads) if made.op != "NextIteration"]
+        nodes += [*one, op(f"{number}/NextIteration", "NextIteration", inner)]
+        nodes.append(op(f"{number}/Exit", "Exit", f"{number}/Switch"))
+        reads = f"{number}/Identity"
+    return opened(graphdef(*nodes))
+
+
+def test_contexts_are_nested_as_deep_as_protobuf_reads_them() -> None:
+    _, written = with_contexts(nested_loops(DEEPEST))
+    collections = MetaGraphDef.FromString(written).collection_def
+    [raw] = collections["while_context"].bytes_list.value
+    message_class("WhileContextDef").FromString(raw)
+
+
+@pytest.mark.parametrize("depth", [DEEPEST + 1, 1_500])
+def test_contexts_that_protobuf_could_not_read_are_refused(depth: int) -> None:
+    with pytest.raises(ModelError, match="nested more than 50 deep, and TensorFlow could not read"):
+        with_contexts(nested_loops(depth))

@@ -3,6 +3,7 @@ from __future__ import annotations
 from array import array
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.compat.proto.graph_pb2 import GraphDef
@@ -51,9 +52,9 @@ def test_of_large_nodes_the_weights_are_not_read(monkeypatch: pytest.MonkeyPatch
     given: list[int] = []
     parse = heads._parse
 
-    def spied(raw: bytes, number: int, start: int) -> object:
-        given.append(len(raw))
-        return parse(raw, number, start)
+    def spied(source: Source, start: int, end: int, number: int) -> object:
+        given.append(end - start)
+        return parse(source, start, end, number)
 
     monkeypatch.setattr(heads, "_parse", spied)
     nodes = [const("a", LARGE), node("b", "NoOp"), const("c", 9 * LARGE), const("d", 8)]
@@ -128,6 +129,37 @@ def test_a_node_that_is_none_is_refused(broken: bytes, padding: int) -> None:
     large = wire.encoded(5, b"\0" * padding) if padding else b""
     with pytest.raises(ModelError):
         read(serialized(b"\x0a\x01b\x12\x04NoOp", large + broken))
+
+
+# Each is a field of a NodeDef with a name before it; protobuf reads none of them.
+BROKEN_BEHIND_THE_HEAD = {
+    "a dtype without an end": wire.encoded(5, b"\x0a\x01T\x12\x020\xb8"),
+    "a dtype's group": wire.encoded(5, b"\x0a\x01T\x12\x02\x0b\x01"),
+    "a key that is not UTF-8": wire.encoded(5, b"\x0a\x01\xff\x12\x020\x01"),
+    "a device that is not UTF-8": wire.encoded(4, b"\xff"),
+}
+
+
+@pytest.mark.parametrize("padding", [0, LARGE])
+@pytest.mark.parametrize("field", BROKEN_BEHIND_THE_HEAD.values(), ids=BROKEN_BEHIND_THE_HEAD)
+def test_a_node_whose_attrs_are_broken_is_refused_by_name(field: bytes, padding: int) -> None:
+    sound = node("a", "NoOp").SerializeToString()
+    large = wire.encoded(77, b"\0" * padding) if padding else b""
+    raw = serialized(sound, node("b", "Relu", "a").SerializeToString() + large + field, sound)
+    with pytest.raises(DecodeError):
+        GraphDef.FromString(raw)
+    at = len(serialized(sound))
+    with pytest.raises(ModelError, match=f"the node 'b' at byte {at} is broken; TensorFlow"):
+        read(raw)
+
+
+def test_the_byte_of_a_broken_node_is_that_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "RUN", 64)
+    good = [node(f"n{k}", "NoOp").SerializeToString() for k in range(100)]
+    field = BROKEN_BEHIND_THE_HEAD["a dtype without an end"]
+    raw = serialized(*good, node("b", "NoOp").SerializeToString() + field, *good)
+    with pytest.raises(ModelError, match=f"'b' at byte {len(serialized(*good))} is broken"):
+        read(raw)
 
 
 def test_a_node_field_with_a_tag_of_two_bytes_is_not_lost() -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import os
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,12 @@ def every_model(slow: bool = False) -> list[Any]:
     return [
         pytest.param(name, marks=() if name in chosen else pytest.mark.slow) for name in models()
     ]
+
+
+def drawn(choices: Iterable[str], name: str, most: int) -> list[str]:
+    """So many of some choices, other ones for each model; all where GRAPHPATCH_ALL_KINDS is set."""
+    found = sorted(choices, key=lambda choice: zlib.crc32(f"{name} {choice}".encode()))
+    return found if os.environ.get("GRAPHPATCH_ALL_KINDS") else found[:most]
 
 
 def size(path: Path) -> int:

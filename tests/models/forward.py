@@ -9,7 +9,6 @@ import functools
 import multiprocessing
 import os
 import tempfile
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -50,14 +49,13 @@ KINDS: dict[str, Mapping[str, Any]] = {
 # what it says, where the optimiser would make x * rsqrt(y) of it, other in its last bits.
 NOT_OPTIMISED_ACROSS = {"surrogate", "filter outputs, construction"}
 
-# So many kinds of each model are run, other ones of each; all where GRAPHPATCH_ALL_KINDS is set.
-SAMPLE = 4
+# So many kinds of each model are run.
+SAMPLE = 2
 
 
 def kinds_of(name: str) -> list[str]:
     """The kinds that are run of a model."""
-    drawn = sorted(KINDS, key=lambda kind: zlib.crc32(f"{name} {kind}".encode()))
-    return drawn if os.environ.get("GRAPHPATCH_ALL_KINDS") else drawn[:SAMPLE]
+    return catalogue.drawn(KINDS, name, SAMPLE)
 
 
 @dataclass

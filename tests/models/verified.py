@@ -54,6 +54,8 @@ def verified(name: str, kind: str) -> Verified:
         if kind == "guided"
         else [rule for graph in model.graphs for rule in _rules(graph, kind, Outcome())]
     )
+    if not rules:
+        return found
     result = graphpatch.apply(rules, model)
     found.patched = sum(len(rule["matches"]) for rule in result.report["rules"])
     if not found.patched:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from fuzzing import case, kinds, worker  # noqa: E402
+from fuzzing import case, kinds, semantic, semantic_graphs, sources, worker  # noqa: E402
 
 from graphpatch.cli import ops  # noqa: E402
 
@@ -119,6 +121,40 @@ def test_an_output_that_is_not_what_it_should_be_is_seen(
     assert {one.fault for one in finds} >= {"not reverted"}
 
 
+@pytest.mark.parametrize(
+    ("file", "fault"), [("saved_model.pb", "not whole"), (".saved_model.pb.1.tmp", "left over")]
+)
+def test_a_folder_that_is_not_what_it_should_be_is_seen(
+    file: str, fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from graphpatch.cli import apply
+
+    def half(**given: Any) -> None:
+        Path(given["out"]).mkdir()
+        Path(given["out"], file).write_bytes(b"half")
+
+    monkeypatch.setattr(apply.command, "callback", half)
+    command = ["apply", "r.json", "m.pb", "--inputs=x", "--outputs=out", "-o", case.EXPORTED]
+    finds, _ = case.tried(case.Case({"m.pb": b""}, [command], "m.pb"), tmp_path)
+    assert fault in {one.fault for one in finds}
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_models_are_written_as_saved_models(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each says what it is fed with and gives; most of those without loops can be exported."""
+    monkeypatch.chdir(tmp_path)
+    Path("r.json").write_bytes(kinds.rules_file(kinds.RULES[-1:]))
+    codes = []
+    for number, (name, raw) in enumerate(kinds.models()[:6]):
+        Path(name).write_bytes(raw)
+        given, asked = sources.ends(raw, name)
+        words = [f"--inputs={','.join(given)}", f"--outputs={asked[0]}", "-o", f"out{number}"]
+        codes.append(case.ran(["apply", "r.json", name, *words]).code)
+    assert codes.count(0) > len(codes) // 2
+
+
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_an_input_is_the_same_every_time(kind: str) -> None:
     number = worker.Number(kind, 1, 2)
@@ -157,6 +193,33 @@ def test_two_minutes_of_hostile_input(tmp_path: Path) -> None:
     """The same inputs each time: where this fails, the change that it is run for did it."""
     more = ("--seed", "1", "--inputs", "15000", "--folder", str(tmp_path))
     assert " 0 finds" in ran("fuzz", *more)
+
+
+@pytest.mark.slow
+def test_random_graphs_beside_tensorflow(tmp_path: Path) -> None:
+    told = ran("fuzz", "semantic", "--seed", "5", "--inputs", "8", "--folder", str(tmp_path))
+    assert "ops patched" in told
+    assert "finds" not in told
+
+
+def test_gradients_that_differ_are_seen() -> None:
+    one = [np.float32(0), np.ones(3), np.full(3, np.nan)]
+    two = [np.float32(1), np.ones(3) * 1.01, np.full(3, np.nan)]
+    assert semantic_graphs.differing(one, two) == [0]
+    assert semantic_graphs.differing(one, one) == []
+
+
+def test_a_graph_whose_rule_cannot_be_taken_off_cleanly_is_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    raw = kinds.models()[0][1]
+    (tmp_path / "0.pb").write_bytes(raw)
+    patch = {"override_gradient": "zero"}
+    rules = [{"name": op, "match": {"op": op}, "patch": patch} for op in ("Relu", "Relu6")]
+    monkeypatch.setattr(semantic, "rules_of", lambda rng: ({}, rules))
+    assert semantic._patched(tmp_path, 0, 1, Counter()) == ""
+    monkeypatch.setattr(semantic, "_nodes", lambda graph: object())
+    assert semantic._patched(tmp_path, 0, 1, Counter()).startswith("without Relu alone")
 
 
 @pytest.mark.slow

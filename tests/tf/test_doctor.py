@@ -151,8 +151,20 @@ MENDED: dict[str, tuple[Callable[[Any], Any], Any]] = {
         lambda x: tf.cast(x > W, tf.float32),
         1 / (1 + abs(X - W)) ** 2,
     ),
+    "GreaterEqual, cast": (
+        lambda x: tf.cast(x >= W, tf.float32),
+        1 / (1 + abs(X - W)) ** 2,
+    ),
     "Less, cast": (
-        lambda x: tf.cast(x > W, tf.float32),
+        lambda x: tf.cast(x < W, tf.float32),
+        -1 / (1 + abs(X - W)) ** 2,
+    ),
+    "LessEqual, cast": (
+        lambda x: tf.cast(x <= W, tf.float32),
+        -1 / (1 + abs(X - W)) ** 2,
+    ),
+    "Less, cast, its second input": (
+        lambda x: tf.cast(tf.less(W, x), tf.float32),
         1 / (1 + abs(X - W)) ** 2,
     ),
     "casts": (lambda x: tf.cast(tf.cast(x, tf.int32), tf.float32), np.ones_like(X)),

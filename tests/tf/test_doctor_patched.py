@@ -62,7 +62,15 @@ def output(folder: Path) -> list[str]:
     return [signature.outputs["y"].name]
 
 
-@pytest.mark.parametrize("rules", [[STRAIGHT], RULES], ids=["keys", "functions"])
+# No other test may have registered it in this process: a tape would honour it.
+UNREGISTERED = {
+    "name": "lone",
+    "match": {"op": "Tanh"},
+    "patch": {"override_gradient": {"formula": "sign(dy) * 0.8713"}},
+}
+
+
+@pytest.mark.parametrize("rules", [[STRAIGHT], [UNREGISTERED, STRAIGHT]], ids=["keys", "functions"])
 def test_a_tape_over_a_patched_graph(rules: list[dict[str, Any]], tmp_path: Path) -> None:
     with tf1.Graph().as_default() as graph:
         tf1.tanh(tf.sign(tf1.placeholder(tf.float32, X.shape, "x")), name="y")

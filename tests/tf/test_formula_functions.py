@@ -11,7 +11,7 @@ import pytest
 
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functiondef_form import gradient_function
-from graphpatch.gradients.functions import FUNCTIONS, OPERATORS
+from graphpatch.gradients.functions import FUNCTIONS, OF_THE_OP, OPERATORS
 from graphpatch.gradients.numpy_form import numpy_gradient
 from tests.tf import run_graph, tensorflow1
 from tests.tf.function_calls import Calls, dtype_named
@@ -58,12 +58,20 @@ SHAPED = [
     "transpose(transpose(x, perm=[2, 0, 1]), perm=[1, 2, 0])",
     "matmul(matmul(x, dy, transpose_b=true), x)",
     "matmul(x, matmul(dy, x, transpose_a=true))",
+    "split(x, 3, 1, axis=1) * dy - split(dy, parts=5, index=4, axis=-1)",
+    "split(split(concat(x, dy), 2, 1), 3, 0, axis=-2) + x",
+    "split(concat(dy, x, dy, axis=-1), 3, 1, axis=2)",
+    "split(concat(x, dy, axis=1), 6, 5, axis=1) * x",
+    "gather(x, [1, 0]) * gather(dy, [4, 3, 2, 1, 0], axis=-1)",
+    "quantile(x, 0.5) * dy + quantile(dy, 0.3, from_axis=1) + quantile(x, q=1, from_axis=2)",
+    "let s = sigmoid(x); let t = s * dy; t * t - s",
 ]
 
 
 def test_the_formulas_name_every_function() -> None:
     text = " ".join((*ELEMENTWISE, *SHAPED))
-    missing = [name for name in FUNCTIONS if f"{name}(" not in text]
+    elsewhere = {*OF_THE_OP, "normal_like"}
+    missing = [name for name in FUNCTIONS if f"{name}(" not in text and name not in elsewhere]
     assert not missing
     assert all(sign.removesuffix("x") in text for sign in OPERATORS)
 
@@ -129,6 +137,58 @@ def test_functions_under_tensorflow_1(tmp_path: Path) -> None:
     found = tensorflow1.fetch(graph, calls.feeds, calls.fetches, tmp_path)
     for name, (text, dtype, x, dy) in fetched.items():
         compare(text, dtype, found[name], reference(text, x, dy), x, dy)
+
+
+NOISE = ("normal_like(x, seed=3)", "normal_like(dy, 2147483648) + x")
+
+
+def noise_calls() -> tuple[Calls, dict[str, tuple[str, str, Any]]]:
+    calls, x = Calls(), np.linspace(-1, 1, 30).reshape(2, 3, 5)
+    fetched = {}
+    for dtype in TOLERANCE:
+        for text in NOISE:
+            arguments = [("x0", dtype)], [("y0", dtype)]
+            name = f"noise_{len(fetched)}"
+            function = gradient_function(name, Formula.parse(text), {}, *arguments)
+            assert function.signature.is_stateful
+            fetched[calls.add(function, [x, x, x])[0]] = (text, dtype, x)
+    return calls, fetched
+
+
+def same_noise(found: Any, fetched: dict[str, tuple[str, str, Any]]) -> None:
+    for name, (text, dtype, x) in fetched.items():
+        expected = reference(text, *[x.astype(dtype_named(dtype))] * 2)
+        limit = max(TOLERANCE[dtype], 3e-6)  # the noise itself is drawn in float32
+        np.testing.assert_allclose(found[name], expected, rtol=limit, atol=limit)
+
+
+def test_noise_is_that_of_numpy_in_the_first_run_of_a_session() -> None:
+    calls, fetched = noise_calls()
+    graph = calls.graph.SerializeToString()
+    same_noise(run_graph.run(graph, calls.feeds, calls.fetches), fetched)
+
+
+def test_noise_under_tensorflow_1(tmp_path: Path) -> None:
+    calls, fetched = noise_calls()
+    graph = calls.graph.SerializeToString()
+    same_noise(tensorflow1.fetch(graph, calls.feeds, calls.fetches, tmp_path), fetched)
+
+
+def test_noise_is_another_in_the_next_run() -> None:
+    from graphpatch.runtime.formula import formula_gradients
+
+    with tf.Graph().as_default() as graph:
+        x = [tf.zeros([1000])]
+        (found,) = formula_gradients(Formula.parse("normal_like(dy, 0)"), x, x, x)
+        drawn = [[run.run(found) for _ in range(2)] for run in map(session_of, [graph] * 2)]
+    assert drawn[0][0].tolist() == drawn[1][0].tolist() != drawn[0][1].tolist()
+    assert drawn[0][1].tolist() == drawn[1][1].tolist()
+    assert abs(drawn[0][0].mean()) < 0.1
+    assert abs(drawn[0][0].std() - 1) < 0.1
+
+
+def session_of(graph: Any) -> Any:
+    return tf.compat.v1.Session(graph=graph)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

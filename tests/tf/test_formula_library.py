@@ -44,6 +44,7 @@ def library_calls(same_shape: bool) -> tuple[Calls, dict[str, tuple[str, str, An
                 [("y0", dtype)],
                 regimes.attrs,
                 same_shape,
+                regimes.op_type,
             )
             found, zeros = calls.add(function, [x, y, dy])
             expected[found] = (str(regimes), dtype, dx)
@@ -97,7 +98,7 @@ def test_tensorflow_ops(regimes: Regimes) -> None:
         x, y, dy, dx = columns(regimes, dtype)
         formula = LIBRARY[regimes.name].formula(regimes.parameters)
         tensors = [[tf.constant(array)] for array in (x, y, dy)]
-        (found,) = formula_gradients(formula, *tensors, regimes.attrs)
+        (found,) = formula_gradients(formula, *tensors, regimes.attrs, op_type=regimes.op_type)
         assert found.dtype.name == dtype
         limit = TOLERANCE[dtype]
         np.testing.assert_allclose(tf.cast(found, tf.float64), dx, rtol=limit, atol=limit)

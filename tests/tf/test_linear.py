@@ -20,6 +20,7 @@ from tests.tf.places import PLACES
 tf = pytest.importorskip("tensorflow")
 
 COLUMN = [[1.5], [np.inf], [0.0], [-2.0]]
+KERNEL = np.sin(np.arange(18, dtype=np.float32)).reshape(3, 3, 1, 2)
 MATRIX = np.arange(15, dtype=np.float32).reshape(3, 5) / 7
 
 
@@ -54,6 +55,25 @@ def column(x: Any) -> Any:
     return tf.multiply(2.0 * x, tf.constant(COLUMN) + tf.reduce_sum(0.0 * x))
 
 
+def convolved(x: Any) -> Any:
+    image = tf.reshape(tf.tile(2.0 * x, [16]), [2, 4, 6, 1])
+    return tf.nn.conv2d(image, KERNEL, 2, "SAME")
+
+
+def depthwise(x: Any) -> Any:
+    image = tf.reshape(tf.tile(2.0 * x, [16]), [2, 4, 3, 2])
+    return tf.nn.depthwise_conv2d(image, tf.concat([KERNEL, 2 * KERNEL], 2), [1, 1, 1, 1], "VALID")
+
+
+def pooled(x: Any) -> Any:
+    image = tf.reshape(tf.tile(2.0 * x, [16]), [2, 4, 6, 1])
+    return tf.nn.avg_pool2d(image, 3, 2, "SAME") + tf.nn.max_pool2d(image, 3, 2, "SAME")
+
+
+def biased(x: Any) -> Any:
+    return tf.nn.bias_add(tf.reshape(tf.tile(x, [4]), [4, 3]), 2.0 * x)
+
+
 def product(x: Any) -> Any:
     return tf.matmul((2.0 * x)[tf.newaxis], MATRIX)
 
@@ -78,6 +98,31 @@ CASES: dict[str, Case] = {
     "broadcast, one input": Case(column, "Mul_2", formula("dy * x1 + dy", None)),
     "matrix product": Case(product, "MatMul", "matmul"),
     "fixed matrix": Case(product, "MatMul", formula("2 * matmul(dy, x1, transpose_b=true)", None)),
+    "let": on("Tanh", formula("let s = sigmoid(x); dy * s * (1 - s) + dy * s")),
+    "own": on("Tanh", formula("own(dy) + own(2 * dy, x / 2)")),
+    "own of a relu": Case(relu, "Relu", formula("own(x * dy)")),
+    "own of a convolution": Case(convolved, "Conv2D", formula("own(dy * y)", None)),
+    "z-plus of a convolution": Case(
+        convolved, "Conv2D",
+        formula("let w = relu(x1); own(dy * y / (forward(x0, w) + 1), x0, w)", None)),
+    "both of a convolution": Case(convolved, "Conv2D", formula("own(dy * y)", "2 * own(dy)")),
+    "forward of dy": Case(convolved, "Conv2D", formula("own(forward(own(dy), x1))", None)),
+    "own of a depthwise one": Case(
+        depthwise, "DepthwiseConv2dNative", formula("own(dy * y)", "2 * own(dy)")),
+    "forward of dy, depthwise": Case(
+        depthwise, "DepthwiseConv2dNative", formula("own(forward(own(dy), x1))", None)),
+    "own of a mean pool": Case(pooled, "AvgPool", formula("own(forward(own(dy)) * y)")),
+    "own of a max pool": Case(pooled, "MaxPool", formula("own(dy * y)")),
+    "own of a bias": Case(biased, "BiasAdd", formula("own(dy * y)", "own(dy * y)")),
+    "own of a product": Case(product, "MatMul", formula("own(dy * y)", None)),
+    "split": on("Tanh", formula("gather(concat(split(dy, 3, 0), split(dy * x, 3, 2), "
+                                "split(y, 3, 1) * split(dy, 3, 1)), [0, 1, 2])"),
+                is_linear=False),
+    "concat": on("Tanh", formula("concat(split(dy, 3, 0), split(dy * x, 3, 2), "
+                                 "split(y, 3, 1) * split(dy, 3, 1)) + x * dy")),
+    "constants": on("Tanh", {"formula": "dy * w + dy * c",
+                             "constants": {"w": [1.5, -2.0, 0.25], "c": 2}}),
+    "noise": on("Tanh", formula("dy + 0 * normal_like(dy, seed=1)"), is_linear=False),
     "filter": on("Tanh", {"scale": 0.25}, kind="filter_gradient"),
     "filter with a slope": on("Tanh", formula("dy * x"), kind="filter_gradient"),
     "clip": on("Tanh", {"clip": {"min": -0.1, "max": 0.1}}, is_linear=False),

@@ -55,7 +55,7 @@ def test_the_same_graph_object_and_the_map_is_the_identity() -> None:
     assert patched.graph is graph
     assert patched.tensor(x) is x
     assert patched.of([x.op]) == [x.op]
-    assert repr(patched) == "<PatchedGraph: 1 rules on 1 ops, in place>"
+    assert repr(patched) == "<PatchedGraph: 1 rule on 1 op, in place>"
 
 
 def test_rules_are_not_applied_twice() -> None:

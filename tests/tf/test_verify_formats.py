@@ -58,20 +58,23 @@ def test_a_loop_with_a_variable(tmp_path: Path) -> None:
     assert [one["max_error"] for one in graph["formulas"]] == [0]
 
 
-def saved(folder: Path, spy: str = "") -> Path:
-    """A TF2 SavedModel: relu(x @ w + noise), and what it writes where it is told to."""
+def saved(folder: Path, spy: str = "", draw: Any = None) -> Path:
+    """A TF2 SavedModel: relu(x @ w) + noise, and what it writes where it is told to."""
     import tensorflow as tf
+
+    draw = draw or tf.random.normal
 
     class Net(tf.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.w = tf.Variable(tf.random.stateless_normal([3, 3], [0, 1]))
+            self.drawn = getattr(draw, "__self__", None)  # a tf.random.Generator
 
         @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32)])
         def __call__(self, x: Any) -> Any:
             if spy:
                 tf.io.write_file(spy, "there")
-            drawn = tf.random.normal([3])
+            drawn = draw([3])
             return {"y": tf.nn.relu(tf.matmul(x, self.w)) * 2.0 + drawn}
 
     net, path = Net(), folder / "saved"
@@ -89,6 +92,17 @@ def test_a_saved_model_of_tf2(tmp_path: Path) -> None:
     assert (pair["from"], pair["to"]) == ("serving_default:x", "serving_default:y")
     assert pair["state"] == "changed"
     assert [one["op"] for one in graph["overrides"]["fired"]] == ["Relu"]
+
+
+def test_a_saved_model_that_draws_on_from_run_to_run(tmp_path: Path) -> None:
+    """Ops with seeds of their own, as tf.random.set_seed gives them, and a generator's."""
+    import tensorflow as tf
+
+    generator = tf.random.Generator.from_seed(3)
+    for place, draw in enumerate([lambda shape: tf.random.normal(shape, seed=7), generator.normal]):
+        (tmp_path / str(place)).mkdir()
+        path = saved(tmp_path / str(place), draw=draw)
+        assert only(graphpatch.verify(path, patched(path)))["overrides"]["fired"]
 
 
 def test_a_variable_that_changed_is_found(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from graphpatch.analysis.rule_words import words
+from graphpatch.analysis.soundness.joined import JOINS, input_of, joined, passed, reads_of
 from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.fits import signature
+from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import Computed, Named, Written, from_key, parse
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
@@ -27,7 +29,8 @@ class Carried:
 
     `computed` is None where no formula of ours says what flows back, and `why` tells that. Of a
     construction, `reads` are the tensors that the formula calls x0, x1, ..., `moved` is the op
-    whose place it has taken.
+    whose place it has taken, and `gives` the tensor of it that is given on. `counts_as` is a
+    formula of these that TensorFlow differentiates, where the rule tells one, and no gradient.
     """
 
     node: Node
@@ -38,6 +41,9 @@ class Carried:
     why: str = ""
     reads: tuple[str, ...] = ()
     moved: Node | None = None
+    gives: str = ""
+    counts_as: Formula | None = None
+    op_type: str = ""  # of the op whose gradient it is; nothing for a match as one op
 
 
 def carried(graph: Graph) -> Iterator[Carried]:
@@ -49,7 +55,7 @@ def carried(graph: Graph) -> Iterator[Carried]:
             if function and not _is(node, "enclosed") and not is_guard(_key(node)):
                 yield _by_function(node, function, rules)
             elif not function and (computed := _by_key(node)) is not None:
-                yield Carried(node, computed.key, "", computed, _attrs(node))
+                yield Carried(node, computed.key, "", computed, _attrs(node), op_type=node.op)
             elif not function and is_join(node):
                 yield from _by_construction(node, rules)
 
@@ -78,49 +84,72 @@ def _key(node: Node) -> str:
 
 
 def _by_construction(node: Node, rules: Mapping[str, Any]) -> Iterator[Carried]:
-    """The gradient of a construction, where a rule tells a formula of dy for it."""
-    patch = _patch(node, rules)
-    kind = next((kind for kind in KINDS if patch and kind in patch), None)
+    """The gradient of a construction, where a rule tells what flows back."""
+    patch = rule_of(node, rules)
+    kind = kind_of(patch)
     if patch is None or kind is None:
         return
-    moved = _stopped(node)
-    label = words(patch)
-    if moved is None:
+    gives, label = stopped(node), words(patch)
+    moved = None if gives is None else node.body.producer(gives)
+    if gives is None or moved is None:
         why = "its Select does not give on what a StopGradient reads"
         yield Carried(node, label, "", None, {}, why)
         return
+    try:
+        yield replace(_constructed(node, moved, patch, kind), label=label, moved=moved, gives=gives)
+    except GraphpatchError as error:
+        yield Carried(node, label, "", None, {}, str(error))
+
+
+def _constructed(node: Node, moved: Node, patch: Mapping[str, Any], kind: str) -> Carried:
+    """What its rule says that flows back. Raises GraphpatchError where that cannot be told."""
+    if kind in JOINS:
+        found = joined(node, moved, patch, kind)
+        formula = found.counts_as
+        return Carried(
+            node, "", "", found.computed, _attrs(moved), "", found.reads, counts_as=formula
+        )
     gradient = parse(patch[kind])
     if not isinstance(gradient, Named | Written):
-        yield Carried(node, label, "", None, {}, "no formula of a rule is told for it")
-        return
-    told = next((one["reads"] for one in provenance.entries(node) if "reads" in one), None)
+        return Carried(node, "", "", None, {}, "no formula of a rule is told for it")
+    told = reads_of(node)
     if told is None:
-        computed, reads, attrs = gradient.for_op(moved.op), moved.data_inputs, _attrs(moved)
-    else:
-        computed, reads, attrs = gradient, told, {}
-    yield Carried(node, label, "", computed, attrs, "", tuple(reads), moved)
+        computed, reads = gradient.for_op(moved.op), tuple(moved.data_inputs)
+        return Carried(node, "", "", computed, _attrs(moved), "", reads, op_type=moved.op)
+    return Carried(node, "", "", gradient, {}, "", tuple(told))
 
 
-def _stopped(node: Node) -> Node | None:
-    """The op whose output a Select gives on, behind a StopGradient."""
+def stopped(node: Node) -> str | None:
+    """The tensor that a Select gives on, behind a StopGradient."""
     stop = node.body.producer(node.data_inputs[1])
     if stop is None or stop.op != "StopGradient":
         return None
-    return node.body.producer(stop.data_inputs[0])
+    return stop.data_inputs[0]
 
 
-def _patch(node: Node, rules: Mapping[str, Any]) -> Any:
-    """The patch of the rule that put an op there."""
+def rule_of(node: Node, rules: Mapping[str, Any]) -> Any:
+    """The patch of the rule that put an op there, of those that the file tells."""
     entries = provenance.entries(node)
     return next((rules[one["id"]] for one in entries if one["id"] in rules), None)
 
 
+def kind_of(patch: Mapping[str, Any] | None) -> str | None:
+    """The kind of a patch, of those whose gradients can be compared."""
+    return next((kind for kind in (*KINDS, *JOINS) if patch and kind in patch), None)
+
+
 def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried:
-    patch = _patch(node, rules)
+    patch = rule_of(node, rules)
     label = words(patch)
-    kind = next((kind for kind in KINDS if patch and kind in patch), None)
+    kind, moved = kind_of(patch), _moved(node)
     if patch is None or kind is None:
         return Carried(node, label, function, None, {}, "no formula of a rule is told for it")
+    if kind == "straight_through" and moved is not None:
+        texts = passed(len(moved.data_inputs), input_of(patch[kind]), "dy")
+        return Carried(node, label, function, Written(Formula.parse(texts)), {})
+    if kind in JOINS:
+        why = f"{kind} that a function carries has no formula of dy"
+        return Carried(node, label, function, None, {}, why)
     try:
         gradient = parse(patch[kind])
     except GraphpatchError as error:
@@ -129,10 +158,11 @@ def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried
         return Carried(
             node, label, function, None, {}, "it is no formula, but code that was traced"
         )
-    moved = _moved(node) if kind == KINDS[0] else None
-    if moved is None:
+    if moved is None or kind != KINDS[0]:
         return Carried(node, label, function, gradient, {})
-    return Carried(node, label, function, gradient.for_op(_type(moved)), _attrs(moved))
+    op_type = _type(moved)
+    attrs = _attrs(moved)
+    return Carried(node, label, function, gradient.for_op(op_type), attrs, op_type=op_type)
 
 
 def _moved(node: Node) -> Node | None:

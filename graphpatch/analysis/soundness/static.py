@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graphpatch.analysis.soundness.clean import clean
 from graphpatch.analysis.soundness.computed import computed
 from graphpatch.analysis.soundness.fault import Fault, apart
 from graphpatch.analysis.soundness.gone import gone
@@ -51,7 +52,7 @@ def static(one: Graph, other: Graph) -> Sound:
         computes = list(computed(one, other))
         told = {(fault.body, fault.op) for fault in (*changed, *computes)}
         rest = (fault for fault in untold(one, other) if (fault.body, fault.op) not in told)
-        changed += [*computes, *rest]
+        changed += [*computes, *rest, *clean(other)]
     return Sound(found["new"], changed, found["too"])
 
 

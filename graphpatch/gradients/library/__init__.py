@@ -8,18 +8,24 @@ from types import MappingProxyType
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library.activations import ACTIVATIONS
 from graphpatch.gradients.library.attribution import ATTRIBUTION
+from graphpatch.gradients.library.differences import DIFFERENCES
 from graphpatch.gradients.library.entry import Entry as Entry
 from graphpatch.gradients.library.entry import Parameter as Parameter
 from graphpatch.gradients.library.filters import FILTERS
 from graphpatch.gradients.library.norms import NORMS
 from graphpatch.gradients.library.products import PRODUCTS
+from graphpatch.gradients.library.quantization import QUANTIZATION
+from graphpatch.gradients.library.relevance import RELEVANCE
+from graphpatch.gradients.library.spikes import SPIKES
 from graphpatch.gradients.library.steps import STEPS
 
+TABLES = (
+    *(FILTERS, NORMS, ACTIVATIONS, STEPS, SPIKES, ATTRIBUTION, RELEVANCE, DIFFERENCES),
+    *(QUANTIZATION, PRODUCTS),
+)
+
 LIBRARY: Mapping[str, Entry] = MappingProxyType(
-    {
-        entry.name: entry
-        for entry in (*FILTERS, *NORMS, *ACTIVATIONS, *STEPS, *ATTRIBUTION, *PRODUCTS)
-    }
+    {entry.name: entry for table in TABLES for entry in table}
 )
 
 

@@ -1,6 +1,6 @@
 """Attribution rules, as far as the gradient of one op can hold them.
 
-Both rules change what flows back through activations; that of linear ops stays as it is. What
+These rules change what flows back through activations; that of linear ops stays as it is. What
 arrives at the input is a multiplier: its product with the input (for deeplift_rescale, with the
 input's difference from its reference) is the attribution, and taken by whoever reads it.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from graphpatch.gradients.library.entry import Entry, Parameter
+from graphpatch.gradients.library.relevance import BATCH_NORMS, LINEAR_OPS
 
 _ANCONA = (
     "Bach et al., On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise"
@@ -21,16 +22,15 @@ _DEEPLIFT = (
     " Differences, 2017; as a gradient: Ancona et al., 2018"
 )
 _DEEPLIFT_REACH = (
-    "one number is the reference of all units; the method takes each unit's own input on a"
-    " reference image, which needs a second forward pass. So it is exact where all have the same,"
-    " such as 0 in a net without biases on a black image; the rules RevealCancel and Linear"
-    " are not reached"
+    "a number is the reference of all units; a tensor, of each its own, as `graphpatch references`"
+    " measures it on a reference input; deeplift_batch takes the reference from the batch itself"
 )
-_ACTIVATIONS = ("Relu", "Relu6", "Elu", "Selu", "Sigmoid", "Tanh", "Softsign")
+_OTHERS = ("Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign")
+_ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softsign")
 
 
 def _rescale(
-    name: str, activation: str, derivative: str, op_type: str, by_op_type: Mapping[str, str]
+    name: str, activation: str, derivative: str, ops: tuple[str, ...], by_op_type: Mapping[str, str]
 ) -> Entry:
     """The difference quotient to the reference, and the derivative close to it."""
     near = "abs(x - reference) > tolerance"
@@ -39,10 +39,12 @@ def _rescale(
         name,
         f"where({near}, {quotient}, {derivative})",
         purpose="DeepLIFT's rescale rule: the slope from the reference to x, not that at x",
-        avoid="units differ much in their input on the reference image",
+        avoid="one number is not the input of all units on the reference image: give a tensor",
         source=_DEEPLIFT,
         parameters=(
-            Parameter("reference", "the input of each unit on the reference image", 0.0),
+            Parameter(
+                "reference", "the input of each unit on the reference image", 0.0, is_tensor=True
+            ),
             Parameter(
                 "tolerance",
                 "how near the reference the derivative is taken",
@@ -50,7 +52,7 @@ def _rescale(
                 "tolerance > 0 and is_finite(tolerance)",
             ),
         ),
-        ops=(op_type,),
+        ops=ops,
         by_op_type=by_op_type,
         reach=_DEEPLIFT_REACH,
     )
@@ -72,16 +74,29 @@ ATTRIBUTION = (
             ),
         ),
         ops=_ACTIVATIONS,
-        reach="x is what the linear op before gives, bias included; rules that change linear ops"
-        " themselves (alpha-beta, gamma, z-plus) need its weights, and are formulas of that op",
+        by_op_type={
+            **dict.fromkeys((*LINEAR_OPS, "BiasAdd", "Mean", "Sum"), "lrp_epsilon_linear"),
+            **dict.fromkeys(BATCH_NORMS, "lrp_epsilon_batch_norm"),
+            "AvgPool": "lrp_epsilon_pool",
+        },
+        reach="x is what the linear op before gives, bias included",
     ),
     _rescale(
         "deeplift_rescale",
         "relu(reference)",
         "where(x > 0, dy, 0)",
-        "Relu",
-        {"Sigmoid": "deeplift_rescale_sigmoid", "Tanh": "deeplift_rescale_tanh"},
+        ("Relu",),
+        {
+            "Sigmoid": "deeplift_rescale_sigmoid",
+            "Tanh": "deeplift_rescale_tanh",
+            **dict.fromkeys(_OTHERS, "deeplift_rescale_other"),
+        },
     ),
-    _rescale("deeplift_rescale_sigmoid", "sigmoid(reference)", "dy * (y * (1 - y))", "Sigmoid", {}),
-    _rescale("deeplift_rescale_tanh", "tanh(reference)", "dy * (1 - square(y))", "Tanh", {}),
+    _rescale(
+        "deeplift_rescale_sigmoid", "sigmoid(reference)", "dy * (y * (1 - y))", ("Sigmoid",), {}
+    ),
+    _rescale("deeplift_rescale_tanh", "tanh(reference)", "dy * (1 - square(y))", ("Tanh",), {}),
+    _rescale(
+        "deeplift_rescale_other", "forward(zeros_like(x) + reference)", "own(dy)", _OTHERS, {}
+    ),
 )

@@ -10,6 +10,7 @@ from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.folding import holds
 from graphpatch.gradients.formula import Formula, Source
+from graphpatch.gradients.tensors import Tensor, unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +18,14 @@ class Parameter:
     """A number that a rule gives by name.
 
     `default` is None where the rule must give it. `legal` is a condition in the formula language,
-    on the parameter alone.
+    on the parameter alone. With `is_tensor` it may be a tensor too.
     """
 
     name: str
     does: str
     default: float | None = None
     legal: str = ""
+    is_tensor: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Entry:
             raise RulesError(f"{self.name} takes {takes}, not {value!r}")
         return {self.parameters[0].name: value}
 
-    def checked(self, given: Mapping[str, object]) -> dict[str, Scalar]:
+    def checked(self, given: Mapping[str, object]) -> dict[str, Scalar | Tensor]:
         """The value of each parameter, the default where none is given.
 
         Raises RulesError where one is unknown, missing, no number, or out of its range.
@@ -93,15 +95,20 @@ class Entry:
                 near = did_you_mean(name, legal) or f"; it has: {', '.join(legal) or 'none'}"
                 raise RulesError(f"{self.name} has no parameter {name!r}{near}")
         values = {name: self._value(parameter, given) for name, parameter in legal.items()}
-        if self.legal and not holds(self.legal, values):
-            found = ", ".join(f"{name} is {value:g}" for name, value in values.items())
+        numbers = {name: one for name, one in values.items() if not isinstance(one, Tensor)}
+        if self.legal and not holds(self.legal, numbers):
+            found = ", ".join(f"{name} is {value:g}" for name, value in numbers.items())
             raise RulesError(f"{self.name}: {found}; it must be that {self.legal}")
         return dict(values)
 
-    def _value(self, parameter: Parameter, given: Mapping[str, object]) -> float:
+    def _value(self, parameter: Parameter, given: Mapping[str, object]) -> float | Tensor:
         value = given.get(parameter.name, parameter.default)
         if parameter.name not in given and parameter.default is None:
             raise RulesError(f"{self.name} needs {parameter.name}: {parameter.does}")
+        if parameter.is_tensor:
+            value = unpacked(value)
+            if isinstance(value, Tensor):
+                return value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise RulesError(f"{self.name}: {parameter.name} is {value!r}, not a number")
         value = float(value)

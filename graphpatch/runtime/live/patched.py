@@ -7,6 +7,7 @@ from typing import Any
 
 from graphpatch.runtime.live import values
 from graphpatch.runtime.live.counterparts import Counterparts
+from graphpatch.table import plural
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,4 +76,4 @@ class PatchedGraph:
         rules = self.report["rules"]
         count = sum(len(rule["matches"]) for rule in rules)
         how = "in place" if self.in_place else "as a new graph"
-        return f"<PatchedGraph: {len(rules)} rules on {count} ops, {how}>"
+        return f"<PatchedGraph: {plural(len(rules), 'rule')} on {plural(count, 'op')}, {how}>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from tensorboard.compat.proto.graph_pb2 import GraphDef
@@ -15,6 +16,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.runtime.function_gradient import as_main, flat_index
+from graphpatch.runtime.surrogate import surrogate_gradient
 
 OUT = "out"
 
@@ -36,8 +38,7 @@ def distinct(one: Carried) -> list[int]:
 
 def dtypes(one: Carried) -> list[str]:
     """The dtypes of x0, x1, ..., and of y0."""
-    assert one.moved is not None
-    return [_dtype(one.node.body, text) for text in (*one.reads, one.moved.tensor(0))]
+    return [_dtype(one.node.body, text) for text in (*one.reads, one.gives)]
 
 
 def alone(one: Carried) -> GraphDef:
@@ -45,8 +46,7 @@ def alone(one: Carried) -> GraphDef:
 
     Raises ModelError where they read what the op does not read.
     """
-    assert one.moved is not None
-    given = {names.parse(one.moved.tensor(0)): "y0"}
+    given = {names.parse(one.gives): "y0"}
     for place, text in reversed(list(enumerate(one.reads))):
         given[names.parse(text)] = f"x{place}"
     found = GraphDef()
@@ -54,6 +54,30 @@ def alone(one: Carried) -> GraphDef:
     _add(one.node, given, {}, found)
     found.node[-1].name = OUT
     return found
+
+
+def counted_gradient(one: Carried, values: Sequence[Any], dy: Any) -> list[Any]:
+    """What flows back to x0, x1, ... where the op counts as a formula of these; y0 comes last.
+
+    TensorFlow computes the formula and differentiates it: nothing of the file is used.
+    """
+    import tensorflow as tf
+
+    assert one.counts_as is not None
+    with tf.Graph().as_default() as scratch:
+        *xs, y = map(tf.constant, values)
+        op = SimpleNamespace(
+            inputs=xs,
+            outputs=[y],
+            type="",
+            name=one.node.name,
+            get_attr=one.attrs.__getitem__,
+        )
+        found = surrogate_gradient(one.counts_as)(op, tf.constant(dy))
+    flowing = {str(place): dx for place, dx in enumerate(found) if dx is not None}
+    with tf.compat.v1.Session(graph=scratch) as session:
+        gradients = session.run(flowing)
+    return [gradients.get(str(place)) for place in range(len(xs))]
 
 
 def construction_gradient(one: Carried, values: Sequence[Any], dy: Any) -> list[Any]:

@@ -20,6 +20,7 @@ from graphpatch.runtime.values import weights
 from graphpatch.runtime.verify.backward import finite
 from graphpatch.runtime.verify.constructed import (
     construction_gradient,
+    counted_gradient,
     distinct,
     dtypes,
     fingerprint,
@@ -28,6 +29,7 @@ from graphpatch.runtime.verify.forward import distance
 
 # By how much of its largest element a gradient may differ: what the dtype's precision leaves.
 TOLERANCE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-5, "float64": 1e-10}
+SCALES = (-1.0, 1e-3, 30.0)
 ANYWHERE = (4, 4)  # the shape of all that a formula reads, where the graph does not tell
 
 
@@ -42,6 +44,7 @@ class Checked:
     error: float = 0.0
     tolerance: float = 0.0
     why: str = ""  # it was not compared
+    by: str = "numpy"  # what computes the gradient that the rule tells
 
     @property
     def is_wrong(self) -> bool:
@@ -56,6 +59,7 @@ class Checked:
             "ops": self.ops,
             "example": self.example,
             "shapes": self.shapes,
+            "compared_with": self.by,
             **({"not_compared": self.why} if self.why else compared),
         }
 
@@ -94,7 +98,7 @@ def _fetchable(running: Running, names: Sequence[str]) -> list[str]:
 def _tensors(one: Carried) -> list[str]:
     """What a call of a function reads, y among it; or what an op reads and gives."""
     if one.moved is not None:
-        return [text if ":" in text else f"{text}:0" for text in (*one.reads, one.moved.tensor(0))]
+        return [text if ":" in text else f"{text}:0" for text in (*one.reads, one.gives)]
     read = [text if ":" in text else f"{text}:0" for text in one.node.data_inputs]
     if one.function:
         return read
@@ -121,7 +125,7 @@ def _checked(
 ) -> Checked:
     one, values = group[0]
     about = one.label, len(group), str(one.node), ", ".join(key[2:])
-    if one.computed is None:
+    if one.computed is None and one.counts_as is None:
         return Checked(*about, why=one.why)
     try:
         error, tolerance = _apart(graph, one, values)
@@ -129,7 +133,8 @@ def _checked(
         return Checked(*about, why=str(refusal))
     except Exception as failure:  # TensorFlow's or numpy's reason why it cannot be computed
         return Checked(*about, why=first_line(failure))
-    return Checked(*about, error, tolerance)
+    by = "numpy" if one.counts_as is None else "TensorFlow"
+    return Checked(*about, error, tolerance, by=by)
 
 
 def _apart(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, float]:
@@ -141,8 +146,18 @@ def _apart(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, fl
         weights(f"x{place}", value) if np.asarray(value).dtype.kind not in "iub" else value
         for place, value in enumerate(values)
     ]
-    found = [_once(graph, one, list(map(np.asarray, some))) for some in (values, seeded)]
+    sets = [values, seeded, *_scaled(seeded)] if one.moved is not None else [values, seeded]
+    found = [_once(graph, one, list(map(np.asarray, some))) for some in sets]
     return max(error for error, _ in found), max(tolerance for _, tolerance in found)
+
+
+def _scaled(values: Sequence[Any]) -> Iterator[list[Any]]:
+    """The values with the other sign, and in other sizes."""
+    for by in SCALES:
+        yield [
+            value if np.asarray(value).dtype.kind in "iub" else (value * by).astype(value.dtype)
+            for value in values
+        ]
 
 
 def _once(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, float]:
@@ -153,10 +168,11 @@ def _once(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, flo
     inputs = _listed(at, "x")
     outputs = _listed(at, "y") or inputs  # a filter gives on what it reads
     upstream = [weights(f"dy{place}", y) for place, y in enumerate(outputs)]
-    assert one.computed is not None
-    expected = numpy_gradient(
-        one.computed.formula, None, inputs, outputs, upstream, dict(one.attrs)
-    )
+    if one.computed is None:
+        expected = counted_gradient(one, [*inputs, outputs[0]], upstream[0])
+    else:
+        formula, attrs = one.computed.formula, dict(one.attrs)
+        expected = numpy_gradient(formula, None, inputs, outputs, upstream, attrs, one.op_type)
     if one.moved is None:
         given = _tensorflow(graph, one, names, values, upstream)
     else:

@@ -76,9 +76,12 @@ class Ran:
                 yield f"override of {one.override} by {one.override.key}: {one.why}"
         for formula in self.formulas:
             if formula.is_wrong:
+                sides = "TensorFlow and numpy differ"
+                if formula.by != "numpy":
+                    sides = "the file and the rule's formula, as TensorFlow computes it, differ"
                 yield (
-                    f"formula {formula.label}, at {formula.example}: TensorFlow and numpy differ "
-                    f"by {formula.error:.3g} of the largest element"
+                    f"formula {formula.label}, at {formula.example}: {sides} by "
+                    f"{formula.error:.3g} of the largest element"
                 )
 
     def gaps(self) -> Iterator[str]:

@@ -17,6 +17,8 @@ from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 
 SEEDS = ("seed", "seed2")
+# They move on the state of a tf.random.Generator, which is a variable.
+GENERATOR = frozenset({"NonDeterministicInts", "RngReadAndSkip", "RngSkip"})
 OURS = "graphpatch_"  # what functions that a rule adds are called
 
 
@@ -36,17 +38,22 @@ def own_names(graph: Graph) -> dict[tuple[str, str], str]:
 
 
 def set_seeds(graph_def: Any, own: Mapping[tuple[str, str], str]) -> list[str]:
-    """Give random ops of a GraphDef, and of its functions, seeds by name; those ops are returned.
+    """Give random ops of a GraphDef, and of its functions, seeds by name.
 
-    An op that a rule put into a function of its own has no name there: those share their type's.
+    An op that has seeds keeps them. One that a rule put into a function of its own has no name
+    there: those share their type's. Returned are all ops that draw on from run to run: ops with
+    seeds of any kind, and those that draw from a tf.random.Generator.
     """
     found = []
     for body, node in _nodes(graph_def):
-        if _is_random(node.op) and not any(node.attr[key].i for key in SEEDS):
-            text = node.op if body.startswith(OURS) else own.get((body, node.name), node.name)
-            node.attr[SEEDS[0]].i = 1 + (zlib.crc32(text.encode()) & 0x7FFFFFFE)
-            node.attr[SEEDS[1]].i = 1
-            found.append(text)
+        if node.op in GENERATOR:
+            found.append(node.name)
+        elif _is_random(node.op):
+            found.append(node.name)
+            if not any(node.attr[key].i for key in SEEDS):
+                text = node.op if body.startswith(OURS) else own.get((body, node.name), node.name)
+                node.attr[SEEDS[0]].i = 1 + (zlib.crc32(text.encode()) & 0x7FFFFFFE)
+                node.attr[SEEDS[1]].i = 1
     return found
 
 

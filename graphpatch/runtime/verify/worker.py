@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from graphpatch.errors import GraphpatchError
 
 
@@ -67,6 +69,29 @@ class Worker:
         graph = model.graphs[place]
         kind = SavedSide if graph.is_object_based else GraphSide
         self.side = kind(model, graph, replace(model, path=path))
+
+    def sizes(
+        self, names: Sequence[str], target: str, dy: Any, whole: Sequence[str]
+    ) -> dict[str, tuple[float | None, Any, str]]:
+        """The largest |gradient| of the target by each tensor, and of some the `whole` gradient.
+
+        None for no gradient, with what TensorFlow says where it raises.
+        """
+        found, _ = self.side.gradients(names, target, dy)
+        return {
+            name: (
+                largest(one.value) if one.kind == "tensor" else None,
+                one.value if name in whole else None,
+                one.says,
+            )
+            for name, one in found.items()
+        }
+
+
+def largest(values: Any) -> float:
+    """The largest size of an element; NaN where there is one."""
+    sizes = np.abs(np.asarray(values))
+    return float(sizes.max()) if sizes.size else 0.0
 
 
 def _imported(name: str) -> None:

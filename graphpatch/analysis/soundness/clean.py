@@ -1,0 +1,151 @@
+"""`backward_as`: does what an op counts as compute what the op does, with the noise left out?
+
+The tensor that a Select's gradient goes to is compared with the one that the Select gives on, op by
+op: a clone must be of the op's type and attrs, and read what the op reads. Where a noisy op was,
+its input must come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from graphpatch import names
+from graphpatch.analysis.rule_words import own_name
+from graphpatch.analysis.soundness.carried import is_added, is_join, kind_of, rule_of, stopped
+from graphpatch.analysis.soundness.fault import Fault, at
+from graphpatch.analysis.soundness.joined import input_of, is_repeat, output_of, repeated_to
+from graphpatch.analysis.soundness.numbering import GIVE_ON, SELECTS, is_true
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.nodedef import attr_spans
+from graphpatch.graph.origin import origin
+from graphpatch.graph.wire import piece_bytes
+
+
+def clean(graph: Graph) -> Iterator[Fault]:
+    """The clean tensors of a graph that do not compute what they should."""
+    rules = origin(graph).get("rules", {})
+    if not any("backward_as" in patch for patch in rules.values()):
+        return
+    for body in graph.bodies:
+        for node in () if body.is_ours else provenance.touched(body):
+            patch = rule_of(node, rules) if is_join(node) else None
+            if patch is not None and kind_of(patch) == "backward_as":
+                yield from _checked(node, input_of(patch["backward_as"]))
+
+
+def _checked(node: Node, place: int) -> Iterator[Fault]:
+    given = stopped(node)
+    if given is None:  # told where its gradient is compared
+        return
+    walk = _Walk(node.body, place)
+    why = walk.compare(node.data_inputs[2], given)
+    if not why and not walk.left_out:
+        why = "leaves out no noisy op"
+    if why:
+        says = f"the tensor that it counts as on the way back {why}"
+        yield at("clean", node, says)
+
+
+@dataclass(eq=False)
+class _Walk:
+    """Two tensors of a body, compared on the way to what both are computed of."""
+
+    body: Body
+    place: int  # of the input that a noisy op counts as
+    left_out: set[str] = field(default_factory=set)
+
+    def compare(self, clean: str, noisy: str) -> str:
+        """What is wrong with the clean tensor; nothing where it is right."""
+        todo, seen = [(clean, noisy)], set[tuple[str, str]]()
+        while todo:
+            pair = todo.pop()
+            if pair in seen:
+                continue
+            seen.add(pair)
+            found = self._step(*pair)
+            if isinstance(found, str):
+                return found
+            todo += found
+        return ""
+
+    def _step(self, clean: str, noisy: str) -> str | list[tuple[str, str]]:
+        """The pairs that must agree for these to; or what is wrong."""
+        clean, noisy = self._through(clean), self._through(noisy)
+        one, other = self.body.producer(clean), self.body.producer(noisy)
+        if names.parse(clean) == names.parse(noisy):
+            return f"reads {noisy}, which is noisy" if other and self._is_cloned(other) else []
+        if other is None:
+            return f"reads {clean} instead of {noisy}"
+        if one is not None and _original(one) in _names(other):
+            return _clone(one, clean, other, noisy)
+        if self._is_cloned(other):
+            return f"reads {clean} instead of a clone of {other}"
+        return self._left_out(one, clean, other, noisy)
+
+    def _left_out(
+        self, one: Node | None, clean: str, other: Node, noisy: str
+    ) -> str | list[tuple[str, str]]:
+        """A noisy op stands for its input, repeated to its shape where that may be smaller."""
+        if self.place >= len(other.data_inputs) or output_of(other, noisy):
+            return f"reads {clean} instead of {noisy}"
+        if one is not None and is_repeat(one):
+            if names.parse(self._through(repeated_to(one))) != names.parse(noisy):
+                return f"is repeated to another shape than that of {noisy}"
+            clean = one.data_inputs[0]
+        self.left_out.add(own_name(other))
+        return [(clean, other.data_inputs[self.place])]
+
+    def _through(self, text: str) -> str:
+        """What ops give on that rules added, to carry a gradient."""
+        while (given := _given_on(self.body.producer(text), text)) is not None:
+            text = given
+        return text
+
+    def _is_cloned(self, node: Node) -> bool:
+        return not self._cloned.isdisjoint(_names(node))
+
+    @cached_property
+    def _cloned(self) -> set[str]:
+        """The ops that have clones, by the names that they had before any rule."""
+        return {name for node in provenance.touched(self.body) if (name := _original(node))}
+
+
+def _original(node: Node) -> str:
+    """The op whose clone an op is; "" for other ops."""
+    return next((str(one["of"]) for one in provenance.entries(node) if "of" in one), "")
+
+
+def _names(node: Node) -> set[str]:
+    return {node.name, own_name(node)}
+
+
+def _clone(one: Node, clean: str, other: Node, noisy: str) -> str | list[tuple[str, str]]:
+    if one.op != other.op or _attrs(one) != _attrs(other):
+        return f"is computed by {one}, which is not like {other}, whose clone it is"
+    if output_of(one, clean) != output_of(other, noisy):
+        return f"reads {clean} instead of {noisy}"
+    return list(zip(one.data_inputs, other.data_inputs, strict=True))
+
+
+def _attrs(node: Node) -> Mapping[str, bytes]:
+    """The attrs that say what an op computes."""
+    spans = attr_spans(node.body.payload(node.index))
+    return {key: piece_bytes(span) for key, span in spans.items() if not key.startswith("_")}
+
+
+def _given_on(node: Node | None, text: str) -> str | None:
+    """What an added op gives on as this tensor; None for other ops, and for clones."""
+    if node is None or not is_added(node) or _original(node):
+        return None
+    inputs, output = node.data_inputs, output_of(node, text)
+    if node.op in GIVE_ON or node.op == "IdentityN":
+        return inputs[output]
+    if node.op in SELECTS and is_true(node.body, inputs[0]):
+        return inputs[1]
+    if node.op in node.body.library.gradients:
+        return inputs[len(inputs) - len(node.outputs or ()) + output]
+    return None

@@ -1,0 +1,96 @@
+"""The tensor that an op counts as on the way back: what the rule says must come to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from graphpatch import names
+from graphpatch.errors import FormulaError, ModelError
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.spec import Computed, Written
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Node
+
+JOINS = ("surrogate_gradient", "straight_through", "backward_as")
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What flows back where a Select gives on an op: `reads` are x0, x1, ...
+
+    Either `computed` has the gradients of these, or TensorFlow differentiates `counts_as`, a
+    formula of them.
+    """
+
+    reads: tuple[str, ...]
+    computed: Computed | None = None
+    counts_as: Formula | None = None
+
+
+def joined(node: Node, moved: Node, patch: Mapping[str, Any], kind: str) -> Joined:
+    """What the rule of a Select says that flows back. Raises ModelError where it cannot be told."""
+    if kind == "straight_through":
+        return _passed(tuple(moved.data_inputs), input_of(patch[kind]))
+    if kind == "backward_as":
+        return _passed((counted(node),), 0)
+    try:
+        formula = Formula.parse(patch[kind])
+    except FormulaError as error:
+        raise ModelError(str(error)) from None
+    told = reads_of(node)
+    if told is None and patch.get("on") == "match":
+        raise ModelError(
+            "the file does not tell what the match reads, as graphpatch before 0.2 wrote it; "
+            "patch the original again"
+        )
+    return Joined(tuple(moved.data_inputs if told is None else told), None, formula)
+
+
+def reads_of(node: Node) -> Any:
+    """What a rule says that x0, x1, ... are, where it is at a match as a whole."""
+    return next((one["reads"] for one in provenance.entries(node) if "reads" in one), None)
+
+
+def input_of(given: Any) -> int:
+    """The input that `straight_through` or `backward_as` names, in a rule as the file has it."""
+    return int(given.get("input", 0)) if isinstance(given, Mapping) else 0
+
+
+def _passed(reads: tuple[str, ...], place: int) -> Joined:
+    """Dy for the one input, summed to its shape where that was repeated; nothing for others."""
+    texts = passed(len(reads), place, f"sum_like(dy, x{place})")
+    return Joined(reads, Written(Formula.parse(texts)))
+
+
+def passed(inputs: int, place: int, text: str) -> list[str | None]:
+    """The formula of an op that passes dy to one of its inputs alone, as this text says."""
+    return [text if n == place else None for n in range(inputs)]
+
+
+def counted(node: Node) -> str:
+    """The tensor to which the Select's gradient goes, before it was repeated to the op's shape."""
+    text = node.data_inputs[2]
+    repeat = node.body.producer(text)
+    return repeat.data_inputs[0] if repeat is not None and is_repeat(repeat) else text
+
+
+def is_repeat(node: Node) -> bool:
+    """Whether a rule put an op there to repeat a tensor to the shape of another."""
+    entries = provenance.entries(node)
+    return node.op == "BroadcastTo" and any(
+        one["did"] == "added" and "of" not in one for one in entries
+    )
+
+
+def repeated_to(node: Node) -> str:
+    """The tensor to whose shape such an op repeats; "" where it is none of another tensor's."""
+    shape = node.body.producer(node.data_inputs[1])
+    return shape.data_inputs[0] if shape is not None and shape.op == "Shape" else ""
+
+
+def output_of(node: Node, text: str) -> int:
+    """Which output of an op a tensor is."""
+    spelled = [names.parse(node.tensor(place)) for place in range(len(node.outputs or ()))]
+    return spelled.index(names.parse(text))

@@ -1,0 +1,134 @@
+"""`graphpatch view`."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from graphpatch.cli.progress import bar
+from graphpatch.cli.say import say, say_error, say_json, say_lines
+from graphpatch.errors import OutputError
+from graphpatch.formats import load
+from graphpatch.page.view import View, refuse_model, view
+
+SHOWN = 5
+VERDICTS = {"flows": "flows", "zero": "zeros", "none": "None", "error": "an error"}
+
+
+@click.command("view")
+@click.argument("model")
+@click.argument("patched", required=False)
+@click.option("--from", "sources", multiple=True, metavar="X", help="Back to this tensor.")
+@click.option("--to", "targets", multiple=True, metavar="LOSS", help="The gradient of this tensor.")
+@click.option("--rules", metavar="RULES", help="Show the model before and after these rules.")
+@click.option("--pattern", metavar="PATTERN", help="Mark where this small graph is.")
+@click.option("--run", is_flag=True, help="Run the gradients too; this needs TensorFlow.")
+@click.option("--feed", metavar="FILE.npz", help="With --run: arrays by tensor name.")
+@click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")
+@click.option("-o", "output", metavar="PAGE.html", help="Default: MODEL.html, beside the model.")
+@click.option("--tensorboard", metavar="LOGDIR", help="Write the graph for TensorBoard instead.")
+@click.option("--open", "is_opened", is_flag=True, help="Open the page in the browser.")
+@click.option("--json", "as_json", is_flag=True, help="Print the page's data; write no page.")
+def command(
+    model: str,
+    patched: str | None,
+    sources: tuple[str, ...],
+    targets: tuple[str, ...],
+    rules: str | None,
+    pattern: str | None,
+    run: bool,
+    feed: str | None,
+    allow_unsafe_ops: bool,
+    output: str | None,
+    tensorboard: str | None,
+    is_opened: bool,
+    as_json: bool,
+) -> int:
+    """Write a page that shows what flows back through MODEL: where it ends, what rules change.
+
+    The page is one HTML file that loads nothing. With PATCHED, both models stand beside each other;
+    a patched model alone stands beside its original.
+    """
+    if sum(map(bool, (patched, rules, pattern))) > 1:
+        raise click.UsageError("give PATCHED, --rules or --pattern; one of them")
+    if feed and not run:
+        raise click.UsageError("--feed is what the gradients are run with; give --run too")
+    if as_json and (output or tensorboard or is_opened):
+        raise click.UsageError("--json prints the page's data, and writes no file")
+    path = output or _beside(model)
+    with bar() as progress:
+        one = load(model, progress)
+        other = load(patched, progress) if patched else None
+        for each in (one, other):
+            if each is not None:
+                refuse_model(Path(path), each)
+        found = view(
+            one,
+            other,
+            sources=list(sources),
+            targets=list(targets),
+            rules={"pattern": pattern} if pattern else rules,
+            run=run,
+            feed=feed,
+            allow_unsafe_ops=allow_unsafe_ops,
+        )
+    if as_json:
+        say_json(found.document())
+    elif tensorboard:
+        _write_events(found, tensorboard)
+    else:
+        _write(found, path, is_opened)
+    for error in found.errors:
+        say_error(f"{model}: {error}")
+    return 0 if found.ok else 1
+
+
+def _beside(model: str) -> str:
+    """Where the page goes when nobody says: `MODEL.html` beside the model."""
+    if model == "-":
+        return "-"
+    path = Path(model) if Path(model).name not in {"", ".."} else Path(model).resolve()
+    return str(path.with_name(f"{path.stem if path.is_file() else path.name}.html"))
+
+
+def _write(found: View, path: str, is_opened: bool) -> None:
+    if path == "-":
+        sys.stdout.write(found.html)
+        return
+    found.save(path)
+    say_lines(_text(found.document(), path))
+    if is_opened and not webbrowser.open(Path(path).resolve().as_uri()):
+        raise OutputError(f"there is no browser to open {path} in; it was written")
+
+
+def _write_events(found: View, folder: str) -> None:
+    from graphpatch.page.events import write_events
+
+    for path in write_events(found, Path(folder)):
+        say(str(path))
+
+
+def _text(document: dict[str, Any], path: str) -> Iterator[str]:
+    graphs, bodies = document["graphs"], document["bodies"]
+    lines = sum(len(bodies[graph["body"]]["names"]) for graph in graphs)
+    yield f"{path}: {lines:,} line{'' if lines == 1 else 's'}"
+    for graph in graphs:
+        for pair in graph["pairs"][:SHOWN]:
+            yield f"  {pair['from']} -> {pair['to']}: {' -> '.join(map(_verdict, pair['sides']))}"
+        more = len(graph["pairs"]) + graph["pairs_left_out"] - SHOWN
+        if more > 0:
+            yield f"  ... {more:,} more pair{'' if more == 1 else 's'}"
+        yield from (f"  note: {note}" for note in graph["notes"])
+    for graph in (document["run"] or {"graphs": []})["graphs"]:
+        yield f"  {graph['note']}"
+
+
+def _verdict(side: dict[str, Any]) -> str:
+    words = VERDICTS[side["verdict"]] if side["connected"] else "not connected"
+    blocked = [f"{one['type']} {one['op']}" for one in side["findings"]]
+    return f"{words}, at {blocked[0]}" if blocked and side["verdict"] != "flows" else words

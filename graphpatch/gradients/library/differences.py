@@ -1,0 +1,120 @@
+"""DeepLIFT and DeepSHAP with a reference for each unit.
+
+Entries whose name ends in `_batch` take the second half of the batch as references of the first:
+example k is compared with example k + n / 2. What arrives at the input is a multiplier: its product
+with the difference of the two inputs is the attribution.
+"""
+
+from __future__ import annotations
+
+from graphpatch.gradients.library.entry import Entry, Parameter
+
+_RESCALE = ("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign", "Sigmoid", "Tanh")
+
+_DEEPLIFT = (
+    "Shrikumar, Greenside and Kundaje, Learning Important Features Through Propagating Activation"
+    " Differences, 2017"
+)
+_SHAP = "Lundberg and Lee, A Unified Approach to Interpreting Model Predictions, 2017; shap,"
+_TWICE = "the batch is not examples and then as many references: deeplift_rescale has constants"
+
+TOLERANCE = Parameter(
+    "tolerance",
+    "how near the reference the derivative is taken",
+    1e-6,
+    "tolerance > 0 and is_finite(tolerance)",
+)
+
+
+def _of(tensor: str, name: str) -> str:
+    """`let`: the difference of the two halves, for both."""
+    both = f"split({tensor}, 2, 0) - split({tensor}, 2, 1)"
+    return f"let {name}h = {both}; let {name} = concat({name}h, {name}h); "
+
+
+def _pair(name: str, tensor: str) -> str:
+    """`let`: both halves, each for both."""
+    return "".join(
+        f"let {name}{n} = concat(split({tensor}, 2, {n}), split({tensor}, 2, {n})); "
+        for n in (0, 1)
+    )
+
+
+_SOFTMAX = (
+    "let m = max(x, axes=-1, keepdims=true); let c = x - m; let e = exp(c);"
+    " let s = sum(e, axes=-1, keepdims=true); "
+    + _pair("e", "e")
+    + _pair("s", "s")
+    + _of("x", "a")
+    + _of("c", "b")
+    + "let f = where(abs(e0 - e1) < tolerance, dy / s, dy * (0.5 *"
+    " (e0 / s0 - e1 / s0 + e0 / s1 - e1 / s1) / (e0 - e1))); "
+    "let t = sum(where(abs(s0 - s1) < tolerance, -dy * e / square(s), dy * (0.5 *"
+    " (e0 / s0 - e0 / s1 + e1 / s0 - e1 / s1) / (s0 - s1))), axes=-1, keepdims=true); "
+    "let g = (f + t) * where(abs(b) < tolerance, e, (e0 - e1) / b); "
+    "where(abs(a) < tolerance, g, g * (b / a))"
+)
+
+# x0, x1, x2 are input, weights and bias of a dense layer with a ReLU.
+_REVEAL = (
+    _of("x0", "d")
+    + _pair("r", "x0")
+    + "let w = relu(x1); let v = -relu(-x1); let p = relu(d); let n = -relu(-d);"
+    " let z = matmul(r1, x1) + x2; let a = matmul(p, w) + matmul(n, v);"
+    " let b = matmul(p, v) + matmul(n, w);"
+    " let f = 0.5 * (relu(z + a) - relu(z) + relu(z + a + b) - relu(z + b));"
+    " let g = 0.5 * (relu(z + b) - relu(z) + relu(z + a + b) - relu(z + a));"
+    " let s = where(abs(a) > tolerance, dy * (f / a), 0);"
+    " let t = where(abs(b) > tolerance, dy * (g / b), 0);"
+    " let up = matmul(s, w, transpose_b=true) + matmul(t, v, transpose_b=true);"
+    " let down = matmul(s, v, transpose_b=true) + matmul(t, w, transpose_b=true);"
+    " where(d > 0, up, where(d < 0, down, 0.5 * (up + down)))"
+).replace("let r0 = concat(split(x0, 2, 0), split(x0, 2, 0)); ", "")
+
+DIFFERENCES = (
+    Entry(
+        "reveal_cancel_batch",
+        (_REVEAL, None, None),
+        purpose="DeepLIFT's RevealCancel rule of a dense layer, as one op: `MatMul -> BiasAdd ->"
+        ' Relu` with "on": "match"',
+        avoid=f"{_TWICE}; the weights of the MatMul stand transposed",
+        source=_DEEPLIFT,
+        parameters=(TOLERANCE,),
+        elementwise=False,
+        reach="convolutions and other activations: DeepLIFT's authors take the rescale rule there",
+    ),
+    Entry(
+        "deeplift_batch",
+        _of("x", "a") + _of("y", "b") + "where(abs(a) > tolerance, dy * (b / a), own(dy))",
+        purpose="DeepLIFT's rescale rule, the references in the second half of the batch",
+        avoid=_TWICE,
+        source=_DEEPLIFT,
+        parameters=(TOLERANCE,),
+        ops=_RESCALE,
+        by_op_type={"MaxPool": "shap_max_pool_batch", "Softmax": "shap_softmax_batch"},
+        elementwise=False,
+    ),
+    Entry(
+        "shap_max_pool_batch",
+        "let t = split(y, 2, 0); let r = split(y, 2, 1); let m = maximum(t, r);"
+        " let g = own(dy * concat(m - r, t - m)); let s = split(g, 2, 0) + split(g, 2, 1);"
+        " let d = split(x, 2, 0) - split(x, 2, 1);"
+        " let q = where(abs(d) < tolerance, 0, s / d); concat(q, q)",
+        purpose="DeepSHAP's rule of max pooling: the difference goes to the inputs that made it",
+        avoid=_TWICE,
+        source=f"{_SHAP} deep_tf.py, maxpool",
+        parameters=(Parameter("tolerance", TOLERANCE.does, 1e-7, TOLERANCE.legal),),
+        ops=("MaxPool",),
+        elementwise=False,
+    ),
+    Entry(
+        "shap_softmax_batch",
+        _SOFTMAX,
+        purpose="DeepSHAP's rule of softmax: exp by the rescale rule, the quotient by Shapley's",
+        avoid=f"{_TWICE}; the last axis is not that of the classes",
+        source=f"{_SHAP} deep_tf.py, softmax",
+        parameters=(TOLERANCE,),
+        ops=("Softmax",),
+        elementwise=False,
+    ),
+)

@@ -1,0 +1,201 @@
+"""Layer-wise relevance propagation (LRP) through linear ops, as gradients.
+
+What flows is a multiplier m: the relevance of a tensor t is t * m. So the gradient of a linear op
+by its input is the rule "epsilon" with an epsilon of 0, ops without a rule pass relevance on in
+proportion, and input * gradient at the end is the attribution.
+
+Relevance of an output y is y * dy. A rule shares it among the inputs by their contributions x * w:
+
+|            | contributions                                 | biases                            |
+|------------|-----------------------------------------------|-----------------------------------|
+| epsilon    | x * w                                         | keep their share                  |
+| z-plus     | the positive ones                             | get none (lrp_pass at BiasAdd)    |
+| alpha-beta | alpha times the positive, -beta the negative  | the same                          |
+| gamma      | x * w, positive w enlarged by gamma           | keep their share                  |
+| w2         | w * w, whatever x is                          | for the first layer               |
+| flat       | equal ones                                    | for the first layer               |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from graphpatch.gradients.library.entry import Entry, Parameter
+
+LINEAR_OPS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Conv2D", "DepthwiseConv2dNative")
+BATCH_NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+
+BACH = (
+    "Bach et al., On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise"
+    " Relevance Propagation, 2015"
+)
+MONTAVON = "Montavon et al., Layer-Wise Relevance Propagation: An Overview, 2019"
+DEEP_TAYLOR = "Montavon et al., Explaining NonLinear Classification Decisions with Deep Taylor"
+BASTINGS = "Bach et al., Controlling Explanatory Heatmap Resolution and Semantics, 2016"
+
+EPSILON = Parameter(
+    "epsilon", "keeps the quotient finite at 0", 1e-4, "epsilon > 0 and is_finite(epsilon)"
+)
+
+STABLE = "own(dy * (y / where(y < 0, y - epsilon, y + epsilon)))"
+PASSED = "dy * (y / where(x < 0, x - epsilon, x + epsilon))"
+
+_POSITIVE = (
+    "let p = relu(x0); let n = -relu(-x0); let w = relu(x1); let v = -relu(-x1);"
+    " let z = forward(p, w) + forward(n, v); let s = where(z > 0, dy * (y / z), 0); "
+)
+_PLUS = "where(x0 > 0, own(s, x0, w), own(s, x0, v))"
+_NEGATIVE = "let u = forward(p, v) + forward(n, w); let t = where(u < 0, dy * (y / u), 0); "
+_MINUS = "where(x0 > 0, own(t, x0, v), own(t, x0, w))"
+
+
+def _first_layer(weights: str) -> str:
+    """Relevance in proportion to these weights, divided by x, which whoever reads it multiplies."""
+    return (
+        f"let w = {weights}; let z = forward(ones_like(x0), w);"
+        " let r = own(where(z > 0, dy * (y / z), 0), x0, w); where(x0 == 0, 0, r / x0)"
+    )
+
+
+def _linear(
+    name: str,
+    text: str,
+    purpose: str,
+    avoid: str,
+    source: str,
+    parameters: tuple[Parameter, ...] = (),
+    legal: str = "",
+    by_op_type: Mapping[str, str] | None = None,
+) -> Entry:
+    return Entry(
+        name,
+        (text, None),
+        purpose=purpose,
+        avoid=avoid,
+        source=source,
+        parameters=parameters,
+        ops=LINEAR_OPS,
+        elementwise=False,
+        legal=legal,
+        by_op_type=by_op_type or {},
+        reach="the weights get no gradient: relevance is that of inputs",
+    )
+
+
+_EPSILON_PURPOSE = "LRP's epsilon rule at the op itself: small outputs pass less relevance on"
+_EPSILON_AVOID = "lrp_epsilon is at the activation that follows: one of the two is the rule"
+_BY_POOL = {"AvgPool": "lrp_zplus_pool"}
+_BY_MEAN = dict.fromkeys(("AvgPool",), "lrp_epsilon_pool")
+_FIRST = "the op is not the first one: the rule does not look at x, and needs x to be read back"
+
+RELEVANCE = (
+    Entry(
+        "lrp_epsilon_linear",
+        (STABLE, None),
+        purpose=_EPSILON_PURPOSE,
+        avoid=_EPSILON_AVOID,
+        source=BACH,
+        parameters=(EPSILON,),
+        ops=(*LINEAR_OPS, "BiasAdd", "Mean", "Sum"),
+        elementwise=False,
+        by_op_type=_BY_MEAN | dict.fromkeys(BATCH_NORMS, "lrp_epsilon_batch_norm"),
+    ),
+    Entry(
+        "lrp_epsilon_pool",
+        STABLE,
+        purpose=_EPSILON_PURPOSE,
+        avoid=_EPSILON_AVOID,
+        source=BACH,
+        parameters=(EPSILON,),
+        ops=("AvgPool",),
+        elementwise=False,
+        reach="MaxPool needs no rule: its own gradient gives the largest input all relevance",
+    ),
+    Entry(
+        "lrp_epsilon_batch_norm",
+        (STABLE, None, None, None, None),
+        purpose=_EPSILON_PURPOSE,
+        avoid=_EPSILON_AVOID,
+        source=BACH,
+        parameters=(EPSILON,),
+        ops=BATCH_NORMS,
+        elementwise=False,
+        reach="batch norm with the moments it was trained to, in NHWC",
+    ),
+    _linear(
+        "lrp_zplus",
+        _POSITIVE + _PLUS,
+        "LRP's z-plus rule (alpha 1, beta 0): positive contributions alone get relevance",
+        "inputs or weights are such that a whole layer has no positive contribution",
+        f"{BACH}; {DEEP_TAYLOR}",
+        by_op_type=_BY_POOL,
+    ),
+    Entry(
+        "lrp_zplus_pool",
+        "let z = forward(relu(x)); where(x > 0, own(where(z > 0, dy * (y / z), 0)), 0)",
+        purpose="LRP's z-plus rule through a mean: positive inputs alone get relevance",
+        avoid="inputs are below 0 on purpose: they get nothing",
+        source=BACH,
+        ops=("AvgPool",),
+        elementwise=False,
+    ),
+    _linear(
+        "lrp_alpha_beta",
+        f"{_POSITIVE}{_NEGATIVE}alpha * {_PLUS} - beta * {_MINUS}",
+        "LRP's alpha-beta rule: positive contributions weigh alpha, negative ones -beta",
+        "beta is 0: lrp_zplus computes half as much",
+        BACH,
+        (
+            Parameter("alpha", "the weight of positive contributions", 2.0, "alpha >= 1"),
+            Parameter("beta", "the weight of negative contributions", 1.0, "beta >= 0"),
+        ),
+        "alpha - beta == 1",
+    ),
+    _linear(
+        "lrp_gamma",
+        "let w = x1 + gamma * relu(x1); let z = forward(x0, w);"
+        " own(dy * (y / where(z < 0, z - epsilon, z + epsilon)), x0, w)",
+        "LRP's gamma rule: positive weights count 1 + gamma times",
+        "inputs are negative: what gamma favours is then what counts against",
+        MONTAVON,
+        (
+            Parameter("gamma", "by how much positive weights count more", 0.25, "gamma >= 0"),
+            Parameter(*("epsilon", EPSILON.does), 1e-9, EPSILON.legal),
+        ),
+    ),
+    _linear(
+        "lrp_w2",
+        _first_layer("square(x1)"),
+        "LRP's w-square rule, for a first layer: relevance in proportion to the squared weights",
+        _FIRST,
+        DEEP_TAYLOR,
+    ),
+    _linear(
+        "lrp_flat",
+        _first_layer("ones_like(x1)"),
+        "LRP's flat rule, for a first layer: equal relevance for all inputs of a unit",
+        _FIRST,
+        BASTINGS,
+    ),
+    Entry(
+        "lrp_pass",
+        (PASSED, None),
+        purpose="all relevance goes to what a bias is added to: relevance of y is that of x",
+        avoid="the bias is to keep its share, as in the epsilon rule: no rule does that",
+        source=MONTAVON,
+        parameters=(Parameter("epsilon", EPSILON.does, 1e-9, EPSILON.legal),),
+        ops=("BiasAdd", "Add", "AddV2", "Sub"),
+        by_op_type=dict.fromkeys(BATCH_NORMS, "lrp_pass_batch_norm"),
+        elementwise=False,
+    ),
+    Entry(
+        "lrp_pass_batch_norm",
+        (PASSED, None, None, None, None),
+        purpose="all relevance goes through batch norm: relevance of y is that of x",
+        avoid="its offset is to keep its share: no rule does that",
+        source=MONTAVON,
+        parameters=(Parameter("epsilon", EPSILON.does, 1e-9, EPSILON.legal),),
+        ops=BATCH_NORMS,
+        elementwise=False,
+    ),
+)

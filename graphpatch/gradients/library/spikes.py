@@ -1,0 +1,121 @@
+"""Further surrogates of steps, as spikingjelly and snntorch have them. The step is at x = 0."""
+
+from __future__ import annotations
+
+from graphpatch.gradients.library.entry import Entry, Parameter
+
+_SPIKINGJELLY = "spikingjelly, surrogate.py"
+_SNNTORCH = "snntorch, surrogate.py"
+_AVOID = "the steps are not at 0 alone, as those of Round and Floor: straight_through suits these"
+
+
+def _spike(
+    name: str, slope: str, purpose: str, source: str, *parameters: tuple[str, str, float, str]
+) -> Entry:
+    """`slope` is dx / dy; each parameter its name, what it does, default and what is legal."""
+    return Entry(
+        name,
+        f"dy * ({slope})",
+        purpose=purpose,
+        avoid=_AVOID,
+        source=source,
+        parameters=tuple(Parameter(*one) for one in parameters),
+        ops=("Sign",),
+    )
+
+
+def _positive(name: str, default: float, does: str) -> tuple[str, str, float, str]:
+    return (name, does, default, f"{name} > 0 and is_finite({name})")
+
+
+SPIKES = (
+    _spike(
+        "exponential_surrogate",
+        "slope / 2 * exp(-slope * abs(x))",
+        "the derivative of the step falls exponentially",
+        f"{_SPIKINGJELLY}, PiecewiseExp",
+        _positive("slope", 1.0, "the steepness; at 0 dx is slope / 2 * dy"),
+    ),
+    _spike(
+        "softsign_surrogate",
+        "slope / 2 / square(1 + slope * abs(x))",
+        "the step counts as a soft sign, which needs no exp",
+        f"{_SPIKINGJELLY}, SoftSign",
+        _positive("slope", 2.0, "the steepness; at 0 dx is slope / 2 * dy"),
+    ),
+    _spike(
+        "log_abs_surrogate",
+        "1 / (1 / slope + abs(x))",
+        "the step counts as sign(x) * log(1 + slope * abs(x)): a long tail",
+        f"{_SPIKINGJELLY}, NonzeroSignLogAbs",
+        _positive("slope", 1.0, "at 0 dx is slope * dy"),
+    ),
+    _spike(
+        "erf_surrogate",
+        "slope / sqrt(pi) * exp(-square(slope * x))",
+        "the step counts as the error function: the derivative is a normal distribution",
+        f"{_SPIKINGJELLY}, Erf; Esser et al., 2015",
+        _positive("slope", 2.0, "the steepness; at 0 dx is slope / sqrt(pi) * dy"),
+    ),
+    _spike(
+        "piecewise_leaky_surrogate",
+        "where(abs(x) <= width, 1 / (2 * width), leak)",
+        "the step counts as a line within its width, and leaks beyond",
+        f"{_SPIKINGJELLY}, PiecewiseLeakyReLU",
+        _positive("width", 1.0, "how far the line goes"),
+        ("leak", "dx / dy beyond", 0.01, "leak >= 0"),
+    ),
+    _spike(
+        "s2nn_surrogate",
+        "where(x < 0, slope * sigmoid(slope * x) * sigmoid(-slope * x), tail / (1 + x))",
+        "the step counts as a logistic function below 0, as a logarithm above",
+        f"{_SPIKINGJELLY}, S2NN; Suetake et al., S2NN, 2022",
+        _positive("slope", 4.0, "the steepness below 0"),
+        _positive("tail", 1.0, "dx / dy at 0 from above"),
+    ),
+    _spike(
+        "q_pseudo_spike_surrogate",
+        "(1 + 2 / (q - 1) * abs(x)) ** -q",
+        "the derivative of the step has a tail that falls as a power",
+        f"{_SPIKINGJELLY}, QPseudoSpike; Herranz-Celotti and Rouat, 2022",
+        ("q", "how fast the tail falls", 2.0, "q > 1 and is_finite(q)"),
+    ),
+    _spike(
+        "leaky_step_surrogate",
+        "where(x < 0, leak, slope)",
+        "one slope below the step and one above: a leaky ReLU",
+        f"{_SPIKINGJELLY}, LeakyKReLU; {_SNNTORCH}, LeakySpikeOperator (leak 0.1, slope 1)",
+        ("leak", "dx / dy below 0", 0.0, "is_finite(leak)"),
+        ("slope", "dx / dy from 0 on", 1.0, "is_finite(slope)"),
+    ),
+    _spike(
+        "reciprocal_surrogate",
+        "minimum(1 / abs(x), most)",
+        "the slope of the line from the origin to the step",
+        f"{_SPIKINGJELLY}, FakeNumericalGradient",
+        _positive("most", 0.3, "the largest dx / dy"),
+    ),
+    _spike(
+        "log_tailed_surrogate",
+        "where(x <= 0, leak, where(x <= 1, 1, 1 / x))",
+        "the step counts as a ReLU that goes on as a logarithm from 1",
+        f"{_SPIKINGJELLY}, LogTailedReLU",
+        ("leak", "dx / dy below 0", 0.0, "is_finite(leak)"),
+    ),
+    _spike(
+        "escape_rate_surrogate",
+        "slope * exp(-decay * abs(x - 1))",
+        "Boltzmann's distribution around 1, as rates of escape have it",
+        f"{_SNNTORCH}, SpikeRateEscape; Gerstner and Kistler, Spiking Neuron Models, 2002",
+        _positive("decay", 1.0, "how fast it falls"),
+        _positive("slope", 25.0, "dx / dy at x = 1"),
+    ),
+    _spike(
+        "sparse_fast_sigmoid_surrogate",
+        "where(x > -reach, 1 / square(1 + slope * abs(x)), 0)",
+        "fast_sigmoid_surrogate, and nothing far below the step: gradients are sparse",
+        f"{_SNNTORCH}, SFS; Perez-Nieves and Goodman, Sparse Spiking Gradient Descent, 2021",
+        _positive("slope", 25.0, "how fast it falls; at 0 dx is dy"),
+        _positive("reach", 1.0, "how far below the step something flows"),
+    ),
+)

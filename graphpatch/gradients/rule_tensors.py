@@ -1,0 +1,54 @@
+"""The tensors of a rules file: what names one, or spells it out, becomes its JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from graphpatch.errors import RulesError
+from graphpatch.gradients.tensors import packed
+
+CONSTANTS = "constants"
+GRADIENTS = ("override_gradient", "filter_gradient")
+
+
+def with_tensors(document: Any, folder: Path | None = None) -> Any:
+    """Rules with their tensors in their JSON form, read from `folder` where they name a file.
+
+    What is no list of rules stays as it is. Raises RulesError with the way to the tensor.
+    """
+    rules = document.get("rules") if isinstance(document, Mapping) else None
+    if not isinstance(rules, list | tuple):
+        return document
+    return {**document, "rules": [_rule(n, one, folder) for n, one in enumerate(rules)]}
+
+
+def _rule(number: int, rule: Any, folder: Path | None) -> Any:
+    patch = rule.get("patch") if isinstance(rule, Mapping) else None
+    if not isinstance(patch, Mapping):
+        return rule
+    found = dict(patch)
+    for kind in GRADIENTS:
+        if isinstance(patch.get(kind), Mapping):
+            found[kind] = _gradient(f"rules[{number}].patch.{kind}", patch[kind], folder)
+    return {**rule, "patch": found}
+
+
+def _gradient(path: str, spec: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """The constants of a formula, and the parameters of a gradient of the library."""
+    return {
+        name: {key: _packed(f"{path}.{name}.{key}", one, folder) for key, one in value.items()}
+        if isinstance(value, Mapping) and "shape" not in value
+        else value
+        for name, value in spec.items()
+    }
+
+
+def _packed(path: str, value: Any, folder: Path | None) -> Any:
+    if isinstance(value, str) and not value.endswith(".npy"):
+        return value
+    try:
+        return packed(value, folder)
+    except RulesError as error:
+        raise RulesError(f"{path}: {error}") from None

@@ -1,0 +1,216 @@
+"""The lines of one body as data: what the page draws of the main graph, or of a function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphpatch.analysis.doctor.look import Finding
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Node
+from graphpatch.graph.calls import called
+from graphpatch.names import op_of
+from graphpatch.page.flowing import Flow
+from graphpatch.page.folds import folds
+from graphpatch.page.lanes import columns
+from graphpatch.page.order import ordered
+from graphpatch.page.sides import Line, Side, head, mark_changed
+from graphpatch.page.tables import Tables, tensor_text
+from graphpatch.shown import one_line
+
+MOST_SHAPES = 10_000  # lines of a body whose shapes are inferred
+Findings = Mapping[str, Sequence[Finding]]
+
+
+@dataclass(eq=False)
+class Lines:
+    """A body of one model, or of two, whose lines stand beside each other."""
+
+    sides: Sequence[Side]
+    order: list[str]
+    rows: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rows = {key: row for row, key in enumerate(self.order)}
+
+    def line(self, key: str) -> tuple[Side, Line]:
+        """The line of this key, of the last side that has it: as it is after a patch."""
+        found = next(one for one in reversed(self.sides) if key in one.lines)
+        return found, found.lines[key]
+
+
+def lines(sides: Sequence[Side]) -> Lines:
+    """The lines of one or two sides in one order, which is right for both."""
+    reads: dict[str, dict[str, None]] = {}
+    for side in reversed(sides):
+        for key, line in side.lines.items():
+            reads.setdefault(key, {}).update(dict.fromkeys(line.reads))
+    starts = [key for side in sides for key in side.targets()]
+    own = {key: key.lstrip("+") for key in reads}
+    order = ordered({key: list(found) for key, found in reads.items()}, starts, own)
+    for side in sides:
+        mark_changed(side, order)
+    return Lines(sides, order)
+
+
+def document(
+    found: Lines,
+    tables: Tables,
+    rules: Mapping[str, Any],
+    told: Findings,
+    numbers: Mapping[str, int],
+) -> dict[str, Any]:
+    """A body as the page reads it: columns of values, one for each line, and what few lines have.
+
+    `told` are doctor's findings on the ways that were asked about, by op; `numbers` those of the
+    functions that have lines of their own.
+    """
+    names = [key.lstrip("+") for key in found.order]
+    marks = _marks(found, rules)
+    findings = _findings(found, tables, told)
+    ends = _ends(found)
+    ways = {
+        row for row, some in findings.items() if any(tables.findings.values[n]["way"] for n in some)
+    }
+    shown = {*marks, *ends, *ways}
+    shapes = {id(side): _shapes(side) for side in found.sides}
+    heads = [_head(found, key) for key in found.order]
+    return {
+        "name": one_line(found.sides[0].body.label),
+        "names": [one_line(name) for name in names],
+        "types": [tables.types.number(one_line(_type(node))) for _, node, _ in heads],
+        "tensors": [
+            tables.tensors.number(tensor_text(side.flowing.wiring, shapes[id(side)], index))
+            for side, _, index in heads
+        ],
+        "attrs": [-1 if node is None else tables.form(node) for _, node, _ in heads],
+        "inputs": [_inputs(found, side, node) for side, node, _ in heads],
+        "marks": marks,
+        "findings": findings,
+        "ends": ends,
+        "calls": _calls(found, numbers),
+        "carried": _carried(found),
+        "plots": _plots(found, tables, rules),
+        "folds": [
+            [one.first, one.last, one.depth, one_line(one.name), int(one.is_open)]
+            for one in folds(names, shown)
+        ],
+        "sides": [_side(found, side) for side in found.sides],
+    }
+
+
+def _shapes(side: Side) -> Shapes | None:
+    """The shapes of a body's tensors; None for a body that is too large to infer them."""
+    return Shapes(side.flowing.wiring) if len(side.lines) <= MOST_SHAPES else None
+
+
+def _side(found: Lines, side: Side) -> dict[str, Any]:
+    there = [side.lines.get(key) for key in found.order]
+    reads = [None if line is None else [found.rows[key] for key in line.reads] for line in there]
+    return {
+        "columns": columns(reads),
+        "flow": [int(line.flow) if line is not None else Flow.ABSENT for line in there],
+        "arrives": [int(line.arrives) if line is not None else Flow.ABSENT for line in there],
+        "edges": [
+            []
+            if line is None
+            else [n for key, flow in line.reads.items() for n in (found.rows[key], int(flow))]
+            for line in there
+        ],
+    }
+
+
+def _head(found: Lines, key: str) -> tuple[Side, Node | None, int]:
+    side, line = found.line(key)
+    node = head(side, line)
+    return side, node, line.nodes[0] if node is None else node.index
+
+
+def _type(node: Node | None) -> str:
+    """The op type, that before a rule where one put the op into a function."""
+    if node is None:
+        return "argument"
+    edits = provenance.entries(node)
+    return str(next((one["was"] for one in edits if one["did"] == "enclosed"), node.op))
+
+
+def _inputs(found: Lines, side: Side, node: Node | None) -> list[int | str]:
+    """What an op reads: the rows of lines, and the names of what is not in view."""
+    if node is None:
+        return []
+    body, read = node.body, []
+    for text in node.inputs:
+        index = body.by_name.get(op_of(text), None)
+        row = None if text.startswith("^") or index is None else found.rows.get(side.key(index))
+        read.append(one_line(text) if row is None or ":" in text else row)
+    return read
+
+
+def _marks(found: Lines, rules: Mapping[str, Any]) -> dict[int, list[int]]:
+    places = {name: place for place, name in enumerate(rules)}
+    marks: dict[int, list[int]] = {}
+    for row, key in enumerate(found.order):
+        named = [rule for side in found.sides for rule in side.rules.get(key, ())]
+        if named:
+            marks[row] = sorted({places[rule] for rule in named if rule in places})
+    return marks
+
+
+def _ends(found: Lines) -> dict[int, str]:
+    sources = {key: "source" for side in found.sides for key in side.sources()}
+    targets = {key: "target" for side in found.sides for key in side.targets()}
+    both = {**sources, **targets}
+    return {found.rows[key]: end for key, end in both.items() if key in found.rows}
+
+
+def _findings(found: Lines, tables: Tables, told: Findings) -> dict[int, list[int]]:
+    """What doctor says of lines: of those where a gradient ends, and of those that it blames."""
+    findings: dict[int, list[int]] = {}
+    for row, key in enumerate(found.order):
+        named = [*told.get(key, ())]
+        own = [line.finding for side in found.sides if (line := side.lines.get(key))]
+        listed = [tables.finding(one, True) for one in named]
+        listed += [tables.finding(one, False) for one in own if one is not None and not named]
+        if listed:
+            findings[row] = list(dict.fromkeys(listed))
+    return findings
+
+
+def _calls(found: Lines, numbers: Mapping[str, int]) -> dict[int, list[int]]:
+    """The functions that ops call, as far as they have lines of their own."""
+    calls: dict[int, list[int]] = {}
+    for row, key in enumerate(found.order) if numbers else ():
+        _, node, _ = _head(found, key)
+        inside = [numbers[name] for name in called(node) if name in numbers] if node else []
+        if inside:
+            calls[row] = inside
+    return calls
+
+
+def _carried(found: Lines) -> dict[int, list[list[str]]]:
+    """The nodes that rules added for an op: op type and name."""
+    carried = {}
+    for row, key in enumerate(found.order):
+        side, line = found.line(key)
+        if len(line.nodes) > 1 or line.rules:
+            nodes = [Node(side.body, index) for index in line.nodes if index >= 0]
+            added = [[one_line(node.op), one_line(node.name)] for node in nodes]
+            if len(added) > 1:
+                carried[row] = added
+    return carried
+
+
+def _plots(found: Lines, tables: Tables, rules: Mapping[str, Any]) -> dict[int, int]:
+    """The curves of ops that rules are at; of others the op type tells."""
+    plots = {}
+    for row, key in enumerate(found.order):
+        side, line = found.line(key)
+        named = [name for one in found.sides for name in one.rules.get(key, ())]
+        if named:
+            patch = (rules.get(named[-1]) or {}).get("patch")
+            number = tables.plot(patch, _type(head(side, line))) if patch else None
+            if number is not None:
+                plots[row] = number
+    return plots

@@ -1,0 +1,242 @@
+"""The document of a page: everything that it draws, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import graphpatch
+from graphpatch.analysis.doctor.answers import Answers
+from graphpatch.analysis.doctor.backward import Backward
+from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
+from graphpatch.analysis.doctor.look import Finding
+from graphpatch.analysis.doctor.survey import doctors
+from graphpatch.analysis.rule_words import own_name
+from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.errors import ModelError
+from graphpatch.formats import Model
+from graphpatch.graph.body import Body
+from graphpatch.graph.calls import calls
+from graphpatch.page.bodies import document as body_document
+from graphpatch.page.bodies import lines
+from graphpatch.page.ends import Ends, ends, pairs, tensors
+from graphpatch.page.flowing import flowing
+from graphpatch.page.rule_marks import Marks
+from graphpatch.page.sides import Side, side
+from graphpatch.page.tables import Tables
+from graphpatch.shown import one_line
+
+VERSION = 1
+MOST_LINES = 2_000_000
+
+
+@dataclass(eq=False)
+class Made:
+    """A document, and the lines of the main graphs that it has, for what runs them."""
+
+    document: dict[str, Any]
+    ends: list[Ends] = field(default_factory=list)
+    mains: list[Any] = field(default_factory=list)
+
+
+def made(
+    models: Sequence[Model], marks: Marks, sources: Sequence[str], targets: Sequence[str]
+) -> Made:
+    """The document of a model, or of one before and one after.
+
+    Raises ModelError for a broken graph, and where no tensor leads from the ends that are named to
+    each other.
+    """
+    asked = [doctors(model) for model in models]
+    tables = Tables()
+    found = Made({})
+    graphs, bodies = [], list[dict[str, Any]]()
+    for place, both in enumerate(zip(*asked, strict=True)):
+        one = _Graph(both, marks, place, ends(_wiring(both[0]), sources, targets), tables)
+        if sources or targets:
+            one.refuse_apart(models[0].path)
+        graphs.append(one.document(bodies))
+        found.ends.append(one.ends)
+        found.mains.append(one.main)
+    roles = ["model"] if len(models) == 1 else ["before", "after"]
+    found.document = {
+        "graphpatch": graphpatch.__version__,
+        "document": VERSION,
+        "models": [
+            {
+                "path": one_line(str(model.path)),
+                "format": model.format,
+                "ops": model.node_count,
+                "role": role,
+            }
+            for model, role in zip(models, roles, strict=True)
+        ],
+        "rules": marks.document({}),
+        "graphs": graphs,
+        "bodies": bodies,
+        "tables": tables.document(),
+        "run": None,
+        "notes": [],
+    }
+    types = {one: tables.plot(None, one) for one in tables.types.values}
+    found.document["defaults"] = {
+        one: number for one, number in types.items() if number is not None
+    }
+    found.document["tables"] = tables.document()
+    return found
+
+
+def _wiring(doctor: Doctor) -> Any:
+    return doctor.session.wiring(doctor.session.graph.main)
+
+
+class _Graph:
+    """One graph of each model: its ends, its bodies, and what doctor says of its pairs."""
+
+    def __init__(
+        self, both: Sequence[Doctor], marks: Marks, place: int, chosen: Ends, tables: Tables
+    ) -> None:
+        self.both, self.marks, self.place, self.ends, self.tables = (
+            both,
+            marks,
+            place,
+            chosen,
+            tables,
+        )
+        self.backs = [self._back(doctor) for doctor in both]
+        asked = [pairs(doctor, chosen, back) for doctor, back in zip(both, self.backs, strict=True)]
+        self.pairs, self.left_out = [found for found, _ in asked], asked[0][1]
+        self.main = lines([self._main(number) for number in range(len(both))])
+
+    def refuse_apart(self, path: str) -> None:
+        """Raise ModelError where no tensor leads from any source to any target."""
+        asked = self.pairs[0]
+        if asked and not self.left_out and not any(one.connected for one in asked):
+            pair = asked[0]
+            raise ModelError(
+                f"{path}: no tensor leads from {pair.source} to {pair.target}, so nothing can flow "
+                f"back; name tensors with --from and --to of which one is computed from the other"
+            )
+
+    def document(self, bodies: list[dict[str, Any]]) -> dict[str, Any]:
+        """The graph as the page reads it; its bodies are added to `bodies`."""
+        graph = self.both[0].session.graph
+        names = self._functions()
+        numbers = {name: len(bodies) + 1 + n for n, name in enumerate(names)}
+        first = len(bodies)
+        bodies.append(self._body(self.main, "main", numbers))
+        for name in names:
+            inside = [
+                self._function(doctor, number, name)
+                for number, doctor in enumerate(self.both)
+                if name in doctor.tape.graph.functions
+            ]
+            bodies.append(self._body(lines(inside), name, numbers))
+        return {
+            "label": one_line(graph.label),
+            "from": [one_line(one) for one in self.ends.sources],
+            "to": [one_line(one) for one in self.ends.targets],
+            "pairs": list(self._pairs()),
+            "pairs_left_out": self.left_out,
+            "body": first,
+            "notes": list(self._notes()),
+        }
+
+    def _back(self, doctor: Doctor) -> Backward:
+        """The way back in the main graph; of a TF2 SavedModel as a tape differentiates it."""
+        graph, answers = doctor.session.graph, self._answers(doctor)
+        return answers.backward(graph.main, *self._tensors(answers.wiring(graph.main)))
+
+    def _answers(self, doctor: Doctor) -> Answers:
+        return doctor.tape if doctor.session.graph.is_object_based else doctor.session
+
+    def _tensors(self, wiring: Wiring) -> tuple[list[Tensor], list[Tensor]]:
+        return tensors(wiring, self.ends.sources), tensors(wiring, self.ends.targets)
+
+    def _main(self, number: int) -> Side:
+        """The lines of the main graph of one model."""
+        back, answers = self.backs[number], self._answers(self.both[number])
+        found = flowing(answers, back, self._tensors(back.wiring))
+        return side(found, self._rules("main", number))
+
+    def _function(self, doctor: Doctor, number: int, name: str) -> Side:
+        answers: Answers = doctor.tape
+        body = answers.graph.functions[name]
+        wiring = answers.wiring(body)
+        both = [(index, 0) for index in wiring.arguments.values()], wiring.returned()
+        back = answers.inside(name) or answers.backward(body, *both)
+        return side(flowing(answers, back, both), self._rules(name, number))
+
+    def _rules(self, label: str, number: int) -> dict[str, tuple[str, ...]]:
+        """The rules at the ops of a body: of the model after, or of the only one."""
+        is_last = number == len(self.both) - 1
+        return self.marks.of_body(self.place, label) if is_last else {}
+
+    def _functions(self) -> list[str]:
+        """The functions that ops in view call, those that graphpatch added left out."""
+        found: dict[str, None] = {}
+        todo: list[tuple[Doctor, Body]] = [(one, one.tape.graph.main) for one in self.both]
+        while todo:
+            doctor, body = todo.pop()
+            for _, name in calls(body):
+                inner = doctor.tape.graph.functions.get(name)
+                if inner is not None and not _is_ours(inner) and name not in found:
+                    found[name] = None
+                    todo.append((doctor, inner))
+        return list(found)
+
+    def _body(self, found: Any, label: str, numbers: Mapping[str, int]) -> dict[str, Any]:
+        told: dict[str, list[Finding]] = {}
+        for one in (pair for some in self.pairs for pair in some):
+            for finding in one.findings if self._is_blocked(one) else ():
+                if finding.node.body.label == label:
+                    told.setdefault(own_name(finding.node), []).append(finding)
+        return body_document(found, self.tables, self.marks.written, told, numbers)
+
+    def _is_blocked(self, one: Diagnosis) -> bool:
+        """Whether nothing flows as this graph is differentiated: in a Session, or on a tape."""
+        return (one.tape if self.both[0].session.graph.is_object_based else one.verdict) != "flows"
+
+    def _pairs(self) -> Iterator[dict[str, Any]]:
+        for several in zip(*self.pairs, strict=False):
+            yield {
+                "from": one_line(several[0].source),
+                "to": one_line(several[0].target),
+                "sides": [_verdict(one) for one in several],
+            }
+
+    def _notes(self) -> Iterator[str]:
+        shown = set(self.main.rows)
+        missing = [op for op in self.marks.of_body(self.place, "main") if op not in shown]
+        if missing:
+            some = ", ".join(one_line(op) for op in missing[:3])
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            yield (
+                f"{len(missing)} of the ops that rules touch are not between the two ends, and "
+                f"have no line: {some}{more}"
+            )
+        if not self.ends.sources:
+            yield "it has no placeholder and no variable: name a source with --from"
+
+
+def _is_ours(body: Body) -> bool:
+    return body.is_ours or body.label.startswith("graphpatch_")
+
+
+def _verdict(one: Diagnosis) -> dict[str, Any]:
+    return {
+        "verdict": one.verdict,
+        "tape": one.tape,
+        "connected": one.connected,
+        "says": one_line(one.says),
+        "findings": [
+            {
+                "op": one_line(f.node.name),
+                "type": one_line(f.node.op),
+                "body": one_line(f.node.body.label),
+                "what": one_line(f.what),
+            }
+            for f in one.findings
+        ],
+    }

@@ -1,0 +1,104 @@
+"""From which tensors to which a page leads: those that are named, or those a user would name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from graphpatch.analysis.doctor.backward import Backward
+from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
+from graphpatch.analysis.doctor.survey import outputs, placeholders
+from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.errors import ModelError
+from graphpatch.formats import Model
+from graphpatch.graph.topology import tensor_named
+from graphpatch.match.nearest import nearest_names
+from graphpatch.page.flowing import between
+
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
+MOST_PAIRS = 12
+WORK = 400_000  # ops that are looked at for pairs, all together
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Tensors of the main graph, by name: the gradients of `targets` flow back to `sources`."""
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+
+
+def ends(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> Ends:
+    """The ends of a graph; names that it does not have are left out.
+
+    Default: from what is computed of the sources, read by no op, and may be a loss, to the
+    placeholders. A graph without placeholders is differentiated by its variables.
+    """
+    to = list(_named(wiring, sources)) if sources else placeholders(wiring) or _variables(wiring)
+    back = list(_named(wiring, targets)) or _dependent(wiring, outputs(wiring, every=False), to)
+    return Ends(tuple(map(wiring.spelled, to)), tuple(map(wiring.spelled, back)))
+
+
+def tensors(wiring: Wiring, names: Sequence[str]) -> list[Tensor]:
+    """The tensors of these names that there are."""
+    return list(_named(wiring, names))
+
+
+def _named(wiring: Wiring, texts: Sequence[str]) -> Iterator[Tensor]:
+    for text in texts:
+        found = tensor_named(wiring.body, text)
+        if found is not None:
+            yield wiring.tensor(str(found))
+
+
+def _dependent(
+    wiring: Wiring, targets: Sequence[Tensor], sources: Sequence[Tensor]
+) -> list[Tensor]:
+    """Of the targets those that are computed of a source; all where none is."""
+    found = between(wiring, sources, targets)
+    return [tensor for tensor in targets if tensor[0] in found] or list(targets)
+
+
+def _variables(wiring: Wiring) -> list[Tensor]:
+    return [(index, 0) for op in VARIABLES for index in wiring.body.by_type.get(op, ())]
+
+
+def refuse_unknown(models: Sequence[Model], texts: Sequence[str]) -> None:
+    """Raise ModelError for a name that is no tensor of a main graph of any of these models."""
+    mains = [graph.main for model in models for graph in model.graphs]
+    for text in texts:
+        if all(tensor_named(main, text) is None for main in mains):
+            legal = [name for main in mains for name in main.heads.names]
+            near = ", ".join(nearest_names(text.partition(":")[0], legal))
+            words = f"; nearest: {near}" if near else ""
+            raise ModelError(
+                f"{models[0].path}: no tensor of the main graph is named {text!r}{words}"
+            )
+
+
+def pairs(doctor: Doctor, chosen: Ends, back: Backward) -> tuple[list[Diagnosis], int]:
+    """What doctor says of each pair of ends, and how many pairs it was not asked about.
+
+    Of many pairs the first are asked about, fewer in a large graph. `back` is the way back of the
+    gradients of all targets to all sources.
+    """
+    wiring = doctor.session.wiring(doctor.session.graph.main)
+    most = max(1, min(MOST_PAIRS, WORK // (len(wiring.body) + 1)))
+    every = [(a, b) for b in chosen.targets for a in chosen.sources]
+    asked = [(tensors(wiring, [a]), tensors(wiring, [b])) for a, b in every[:most]]
+    found = [_diagnosis(doctor, back, a[0], b[0], len(chosen.targets)) for a, b in asked if a and b]
+    return found, max(0, len(every) - most)
+
+
+def _diagnosis(
+    doctor: Doctor, back: Backward, source: Tensor, target: Tensor, targets: int
+) -> Diagnosis:
+    """What doctor says of a pair; of one that flows, in a graph without functions, `back` tells."""
+    wiring = back.wiring
+    is_plain = not doctor.session.graph.functions and not doctor.session.held.in_loops
+    flows = source in back.live and not back.refusals and wiring.dtype(target) in REAL
+    if targets == 1 and is_plain and flows:
+        names = wiring.spelled(source), wiring.spelled(target)
+        return Diagnosis(*names, "flows", "flows", connected=True)
+    return doctor.diagnose(source, target)

@@ -1,0 +1,98 @@
+"""A model for TensorBoard: its graph with ops coloured by rule, and the sizes of gradients.
+
+TensorBoard colours ops by device or by cluster. So the rule at an op stands as its device and its
+cluster in the event file, which is for looking at alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from graphpatch.errors import OutputError
+from graphpatch.formats import Model
+from graphpatch.formats.output import reported
+from graphpatch.graph.attrs import plain
+from graphpatch.graph.body import Node
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.nodedef import attr_spans, attr_value
+from graphpatch.page.view import View
+from graphpatch.shown import one_line
+
+CLUSTER = "_XlaCluster"
+SMALL = 1 << 10  # bytes of an attr that is written; weights are not
+TAG = "largest gradient on the way back"
+
+
+def write_events(view: View, folder: Path) -> list[Path]:
+    """Write an event file for each model of a page, in a folder of its own, and return them.
+
+    Raises OutputError where they cannot be written.
+    """
+    document = view.document()
+    written = []
+    for number, model in enumerate(view.models):
+        role = document["models"][number]["role"]
+        path = folder / role / f"events.out.tfevents.{int(time.time())}.graphpatch"
+        if path.parent.is_file():
+            raise OutputError(f"{path.parent} is a file, and TensorBoard reads folders")
+        with reported(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                records = RecordWriter(file)
+                for event in _events(document, model, number):
+                    records.write(event.SerializeToString())
+        written.append(path)
+    return written
+
+
+def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[Event]:
+    now = time.time()
+    yield Event(wall_time=now, file_version="brain.Event:2")
+    graph, told = model.graphs[0], document["graphs"][0]
+    body = document["bodies"][told["body"]]
+    rules = {
+        name: document["rules"][marks[0]]["name"]
+        for row, marks in body["marks"].items()
+        for name in (body["names"][int(row)],)
+    }
+    yield Event(wall_time=now, graph_def=_graph(graph, rules).SerializeToString())
+    ran = document["run"]["graphs"][0]["sizes"] if document["run"] else None
+    for step, sizes in (ran or {"lines": {}})["lines"].items():
+        if isinstance(sizes[number], float):
+            summary = Summary(value=[Summary.Value(tag=TAG, simple_value=sizes[number])])
+            yield Event(wall_time=now, step=int(step), summary=summary)
+
+
+def _graph(graph: Graph, rules: Mapping[str, str]) -> GraphDef:
+    """The main graph without weights, the rule at each op as its device and its cluster."""
+    return GraphDef(node=[_node(node, rules.get(_own(node, rules), "")) for node in graph.main])
+
+
+def _own(node: Node, rules: Mapping[str, str]) -> str:
+    """The op that a node belongs to: a rule adds nodes below the name of the op that it is for."""
+    return node.name if node.name in rules else node.name.rpartition("/")[0]
+
+
+def _node(node: Node, rule: str) -> NodeDef:
+    found = NodeDef(name=node.name, op=node.op, input=node.inputs)
+    spans = attr_spans(node.body.payload(node.index))
+    for key, span in spans.items():
+        if span.end - span.start < SMALL and not key.startswith("_"):
+            value = attr_value(span)
+            found.attr[key].CopyFrom(
+                AttrValue(s=repr(plain(value)).encode()) if value.HasField("tensor") else value
+            )
+    if rule:
+        found.device = f"/rule: {one_line(rule)}"
+        found.attr[CLUSTER].s = one_line(rule).encode()
+    return found

@@ -1,0 +1,311 @@
+"use strict";
+
+// The page: what the file holds, what is selected, the search, and the keys.
+
+const VERDICTS = { flows: "flows", zero: "zeros", none: "None", error: "error" };
+
+class View {
+  constructor(doc) {
+    this.doc = doc;
+    this.bodies = doc.bodies;
+    for (const body of doc.bodies) {
+      body.ways = new Set(Object.keys(body.findings).map(Number).filter(row => body.findings[row].some(number => doc.tables.findings[number].way)));
+    }
+    this.only = doc.models.length > 1 ? null : 0;
+    this.selected = -1;
+    this.hits = null;
+    this.shown = new Shown(doc);
+    this.list = new List(this);
+    this.panel = new Panel(this);
+    this.choose(0);
+    this.header();
+    this.keys();
+  }
+
+  sides() {
+    return this.only === null ? [0, 1] : [this.only];
+  }
+
+  choose(number) {
+    this.number = number;
+    this.graph = this.doc.graphs[number];
+    this.sizes = this.doc.run && this.doc.run.graphs[number] ? this.doc.run.graphs[number].sizes : null;
+    this.rebuild();
+    this.verdicts();
+    this.legend();
+    this.pictures();
+  }
+
+  rebuild() {
+    this.shown.build(this.graph.body);
+    this.list.draw();
+  }
+
+  header() {
+    const [first, second] = this.doc.models;
+    const isDry = second && second.path === first.path;
+    const names = this.doc.models.map((model, place) => place && isDry ? `with ${this.doc.rules.length} rules` : model.path);
+    const title = document.getElementById("title");
+    names.forEach((name, place) => {
+      if (place) title.append(make("span", "to", " → "));
+      title.append(make("bdi", "", name));
+    });
+    title.title = this.doc.models.map(model => `${model.path}: ${model.format}, ${model.ops.toLocaleString("en")} ops`).join("\n");
+    const graphs = document.getElementById("graph");
+    graphs.hidden = this.doc.graphs.length < 2;
+    this.doc.graphs.forEach((graph, number) => graphs.append(new Option(graph.label || `graph ${number}`, number)));
+    graphs.addEventListener("change", () => { this.selected = -1; this.panel.close(); this.choose(Number(graphs.value)); });
+    this.sideButtons();
+    const all = isOpen => { this.keep(() => this.shown.setAll(isOpen)); };
+    document.getElementById("fold").addEventListener("click", () => all(false));
+    document.getElementById("open").addEventListener("click", () => all(true));
+    document.getElementById("theme").addEventListener("click", () => this.theme());
+    document.getElementById("help").addEventListener("click", () => this.help());
+  }
+
+  sideButtons() {
+    const group = document.getElementById("sides");
+    group.hidden = this.doc.models.length < 2;
+    const choices = [["both", null], ["before", 0], ["after", 1]];
+    const buttons = choices.map(([name, only]) => {
+      const button = make("button", "", name);
+      button.type = "button";
+      button.addEventListener("click", () => {
+        this.only = only;
+        buttons.forEach(one => one.setAttribute("aria-pressed", one === button));
+        this.list.draw();
+      });
+      button.setAttribute("aria-pressed", only === this.only);
+      return button;
+    });
+    group.append(...buttons);
+  }
+
+  theme() {
+    const root = document.documentElement;
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = isDark ? "light" : "dark";
+  }
+
+  verdicts() {
+    const box = document.getElementById("verdicts");
+    const told = this.graph.pairs.map(pair => this.verdict(pair));
+    if (!told.length) told.push(make("p", "note", "No pair of tensors was asked about: there is no input, or nothing is computed."));
+    if (this.graph.pairs_left_out) told.push(make("p", "note", `${this.graph.pairs_left_out.toLocaleString("en")} more pairs were not asked about; name --from and --to.`));
+    for (const note of [...this.doc.notes, ...this.graph.notes]) told.push(make("p", "note", note));
+    box.replaceChildren(...told);
+  }
+
+  verdict(pair) {
+    const line = make("p", "verdict", "gradient of ", make("bdi", "mono", pair.to), " by ", make("bdi", "mono", pair.from), " ");
+    pair.sides.forEach((side, place) => {
+      if (place) line.append(make("span", "to", " → "));
+      const words = side.connected ? VERDICTS[side.verdict] : "None: not connected";
+      const chip = make("span", `chip v-${side.verdict}`, words);
+      chip.title = side.says;
+      line.append(chip);
+    });
+    const blocked = pair.sides[0].verdict === "flows" ? [] : pair.sides[0].findings;
+    blocked.slice(0, 3).forEach((finding, place) => {
+      const link = make("button", "link", `${finding.type} ${finding.op}`);
+      link.type = "button";
+      link.title = finding.what;
+      link.addEventListener("click", () => this.goTo(finding));
+      line.append(place ? ", " : (pair.sides.length > 1 ? " before, it ends at " : " it ends at "), link);
+    });
+    if (blocked.length > 3) line.append(` and ${blocked.length - 3} more`);
+    return line;
+  }
+
+  goTo(finding) {
+    const number = this.bodies.findIndex((body, place) => place >= this.graph.body && body.name === finding.body);
+    const row = number < 0 ? -1 : this.bodies[number].names.findIndex((name, at) => this.bodies[number].ways.has(at) && (name === finding.op || finding.op.startsWith(name + "/")));
+    if (row >= 0) this.go(number, row);
+  }
+
+  legend() {
+    const box = document.getElementById("legend");
+    box.replaceChildren(...this.doc.rules.map((rule, number) => {
+      const button = make("button", "rule", badge(number, rule.name), " ", rule.name, make("span", "words", rule.words && rule.words !== rule.name ? ` ${rule.words}` : ""), make("span", "count", `${rule.ops} ${rule.ops === 1 ? "op" : "ops"}`));
+      button.type = "button";
+      button.title = "Go to the next op of this rule";
+      if (rule.error) button.append(make("span", "flow f6", rule.error));
+      button.addEventListener("click", () => this.next(row => (this.bodies[row.body].marks[row.row] || []).includes(number)));
+      return button;
+    }));
+  }
+
+  pictures() {
+    const box = document.getElementById("pictures"), run = this.doc.run && this.doc.run.graphs[this.number];
+    box.replaceChildren();
+    if (!run) return;
+    if (run.note) box.append(make("p", "note", run.note));
+    const figures = run.sources.flatMap(source => source.pictures.map(drawPicture));
+    if (figures.length) box.append(make("div", "pictures", ...figures));
+  }
+
+  isHit(row) {
+    return this.hits !== null && row.kind === "line" && this.hits.has(`${row.body}:${row.row}`);
+  }
+
+  // Does something to the folds, and keeps the selected line selected.
+  keep(change) {
+    const row = this.shown.rows[this.selected];
+    change();
+    this.shown.build(this.graph.body);
+    if (row) {
+      const at = this.shown.rows.find(one => one.body === row.body && one.path === row.path && one.kind !== "function") || this.shown.rows.find(one => one.body === row.body && one.row <= row.row && row.row <= one.last && one.kind !== "scope");
+      this.selected = at ? at.index : -1;
+    }
+    this.list.draw();
+  }
+
+  // Shows a line: opens what is folded around it, selects it, and shows what is known of it.
+  go(number, row) {
+    this.shown.reveal(number, row);
+    if (number !== this.graph.body) this.openCallsOf(number);
+    this.shown.build(this.graph.body);
+    const found = this.shown.rows.find(one => one.kind === "line" && one.body === number && one.row === row);
+    if (found) this.select(found.index, true);
+  }
+
+  openCallsOf(number) {
+    const way = (body, path, seen) => {
+      for (const [row, called] of Object.entries(this.bodies[body].calls)) {
+        for (const inner of called) {
+          const here = `${path}${body}:${row}`;
+          if (inner === number || (!seen.has(inner) && way(inner, `${here}>`, new Set([...seen, inner])))) {
+            this.shown.inside.add(here);
+            this.shown.reveal(body, Number(row));
+            return true;
+          }
+        }
+      }
+      return false;
+    };
+    way(this.graph.body, "", new Set([this.graph.body]));
+  }
+
+  select(index, withPanel) {
+    this.selected = Math.max(0, Math.min(index, this.shown.rows.length - 1));
+    this.list.scrollTo(this.selected);
+    if (withPanel || !this.panel.box.hidden) this.panel.show(this.shown.rows[this.selected]);
+    this.list.draw();
+  }
+
+  // Opens or closes a scope or the functions of a call; or shows what is known of a line.
+  toggle(index) {
+    const row = this.shown.rows[index];
+    this.selected = index;
+    if (!row) return;
+    if (row.fold >= 0) this.keep(() => { this.shown.opened[row.body][row.fold] = row.kind === "folded"; });
+    else if (row.kind === "line") { this.select(index, true); }
+  }
+
+  toggleCall(row, isOpen) {
+    this.keep(() => { if (isOpen) this.shown.inside.add(row.path); else this.shown.inside.delete(row.path); });
+  }
+
+  // Goes to the next line of which something is true, whether or not it is folded away.
+  next(test, step = 1) {
+    const body = this.graph.body, count = this.bodies[body].names.length, row = this.shown.rows[this.selected];
+    let at = row && row.body === body ? row.row : (step > 0 ? -1 : count);
+    for (let tried = 0; tried < count; tried++) {
+      at = (at + step + count) % count;
+      if (test({ body, row: at })) { this.go(body, at); return true; }
+    }
+    return false;
+  }
+
+  search(query) {
+    const wanted = query.trim().toLowerCase(), found = document.getElementById("found");
+    if (!wanted) { this.hits = null; found.textContent = ""; this.list.draw(); return; }
+    this.hits = new Set();
+    const types = this.doc.tables.types.map(type => type.toLowerCase().includes(wanted));
+    const body = this.bodies[this.graph.body];
+    body.names.forEach((name, row) => {
+      if (types[body.types[row]] || name.toLowerCase().includes(wanted)) this.hits.add(`${this.graph.body}:${row}`);
+    });
+    found.textContent = `${this.hits.size.toLocaleString("en")} found`;
+    this.list.draw();
+  }
+
+  nextHit(step) {
+    if (this.hits && this.hits.size) this.next(row => this.hits.has(`${row.body}:${row.row}`), step);
+  }
+
+  help() {
+    const keys = [["↑ ↓", "go from line to line"], ["→ ←", "open, fold"], ["Enter", "what is known of a line"], ["/", "search; Enter goes to the next"], ["n N", "next, previous found"], ["b", "next op at which a gradient ends"], ["r", "next op of a rule"], ["Esc", "close"]];
+    const list = make("dl", "facts");
+    for (const [key, does] of keys) list.append(make("dt", "mono", key), make("dd", "", does));
+    const symbols = make("ul", "symbols");
+    for (let flow = Flow.FULL; flow <= Flow.ERROR; flow++) symbols.append(symbol(flow));
+    symbols.append(symbol(Flow.ZERO), symbol(Flow.NONE));
+    const close = make("button", "close", "✕");
+    close.type = "button";
+    close.setAttribute("aria-label", "Close");
+    close.addEventListener("click", () => this.panel.close());
+    const says = make("p", "", "Each line is an op, from the targets back to the sources. A lane leads from an op to those that it reads: that is the way on which a gradient flows back.");
+    this.panel.box.replaceChildren(close, make("h2", "", "Keys and symbols"), says, symbols, list);
+    this.panel.box.hidden = false;
+  }
+
+  keys() {
+    const box = this.list.box, search = document.getElementById("search");
+    box.addEventListener("click", event => {
+      const element = event.target.closest(".row");
+      if (!element) return;
+      const index = Number(element.id.slice(3)), row = this.shown.rows[index];
+      if (event.target.closest(".arrow") && row.kind === "line") { this.selected = index; this.toggleCall(row, !this.shown.inside.has(row.path)); }
+      else this.toggle(index);
+    });
+    box.addEventListener("keydown", event => { if (this.key(event)) event.preventDefault(); });
+    search.addEventListener("input", () => this.search(search.value));
+    search.addEventListener("keydown", event => {
+      if (event.key === "Enter") { this.nextHit(event.shiftKey ? -1 : 1); event.preventDefault(); }
+      if (event.key === "Escape") { search.value = ""; this.search(""); box.focus(); }
+    });
+    document.addEventListener("keydown", event => {
+      if (event.key === "/" && document.activeElement !== search) { search.focus(); event.preventDefault(); }
+      if (event.key === "Escape") this.panel.close();
+    });
+  }
+
+  key(event) {
+    const page = Math.max(1, Math.floor(this.list.box.clientHeight / HEIGHT) - 1), row = this.shown.rows[this.selected];
+    const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    if (event.ctrlKey || event.metaKey || event.altKey) return false;
+    if (event.key in moves) this.select(this.selected < 0 ? 0 : this.selected + moves[event.key], false);
+    else if (event.key === "n") this.nextHit(1);
+    else if (event.key === "N") this.nextHit(-1);
+    else if (event.key === "b") this.next(one => this.bodies[one.body].ways.has(one.row));
+    else if (event.key === "r") this.next(one => one.row in this.bodies[one.body].marks);
+    else if (!row) return false;
+    else if (event.key === "ArrowRight" && row.kind === "folded") this.toggle(row.index);
+    else if (event.key === "ArrowRight" && row.kind === "line") this.toggleCall(row, true);
+    else if (event.key === "ArrowLeft") this.left(row);
+    else if (event.key === "Enter" || event.key === " ") this.toggle(row.index);
+    else return false;
+    return true;
+  }
+
+  left(row) {
+    if (row.kind === "scope") this.toggle(row.index);
+    else if (row.kind === "line" && this.shown.inside.has(row.path)) this.toggleCall(row, false);
+    else {
+      for (let index = row.index - 1; index >= 0; index--) {
+        const above = this.shown.rows[index];
+        if (above.kind === "scope" && above.body === row.body && above.row <= row.row && row.row <= above.last) { this.select(index, false); return; }
+      }
+    }
+  }
+}
+
+function symbol(flow) {
+  const picture = svg("svg", { width: 30, height: HEIGHT, "aria-hidden": "true" });
+  if (flow <= Flow.CHANGED) picture.append(svg("path", { d: `M12 0V${HEIGHT}`, class: `lane f${flow}` }));
+  picture.append(drawKnot(12, flow, false));
+  return make("li", "", picture, WORDS[flow]);
+}
+
+window.view = new View(JSON.parse(document.getElementById("document").textContent));

@@ -1,0 +1,103 @@
+"use strict";
+
+// Curves, bars, heat maps and histograms, each an SVG.
+
+function drawPlot(plot) {
+  const group = make("div", "plot");
+  const upstream = plot.axis === "x" ? [1, -1] : [null];
+  for (const dy of upstream) {
+    const curves = plot.curves.filter(curve => curve.dy === dy);
+    group.append(make("figure", "", drawCurves(curves, plot.axis), make("figcaption", "", dy === null ? "dx over dy" : `dx over x, where dy = ${dy}`)));
+  }
+  return group;
+}
+
+function drawCurves(curves, axis) {
+  const W = 210, H = 130, P = 16;
+  const values = curves.flatMap(curve => (curve.points || []).map(point => point[1]));
+  const top = Math.max(1.2, ...values.map(Math.abs)) * 1.05;
+  const x = v => P + (v + 3) / 6 * (W - 2 * P), y = v => H / 2 - v / top * (H / 2 - 10);
+  const picture = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", class: "curves", "aria-label": curves.map(curve => `${curve.side}: ${curve.points ? "a curve" : "None"}`).join(", ") });
+  picture.append(svg("path", { d: `M${P} ${y(0)}H${W - P}M${x(0)} 8V${H - 8}`, class: "axis" }));
+  for (const v of [-3, 3]) picture.append(text(x(v), y(0) + 11, v, "tick"));
+  for (const v of [-1, 1]) picture.append(svg("path", { d: `M${x(0) - 3} ${y(v)}h6`, class: "axis" }), text(x(0) - 9, y(v) + 3, v, "tick"));
+  picture.append(text(W - 8, y(0) - 4, axis, "tick"));
+  const none = [];
+  for (const curve of curves) {
+    if (!curve.points) { none.push(curve.side); continue; }
+    const d = curve.points.map(([a, b], place) => `${place ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
+    picture.append(svg("path", { d, class: `curve ${curve.side}` }));
+  }
+  none.forEach((side, place) => picture.append(text(W / 2, 14 + 12 * place, `${side}: None`, `none ${side}`)));
+  return picture;
+}
+
+function text(x, y, words, className) {
+  return svg("text", { x, y, class: className, "text-anchor": "middle" }, String(words));
+}
+
+// The size of the gradient at a line: a bar for each side, on one logarithmic scale.
+function drawBars(sizes, row, sides) {
+  const known = sizes.lines[row];
+  if (!known) return null;
+  const W = 84, cell = svg("svg", { width: W, height: HEIGHT, class: "bars", role: "img" });
+  const words = [];
+  const two = sides.length > 1;
+  sides.forEach((side, place) => {
+    const size = known[side], y = two ? 5 + 9 * place : 9;
+    const name = two ? (side ? "after " : "before ") : "";
+    words.push(`${name}${sizeInWords(size)}`);
+    if (size === null || size === undefined) return;
+    if (typeof size === "string") cell.append(svg("text", { x: 2, y: y + 7, class: "nan" }, size));
+    else if (size === 0) cell.append(svg("text", { x: 2, y: y + 7, class: "zero" }, "0"));
+    else cell.append(svg("rect", { x: 0, y, height: 6, width: Math.max(2, W * place_(sizes, size)), class: `size s${two ? side : 1}` }));
+  });
+  const title = `largest |gradient|: ${words.join(", ")}`;
+  cell.setAttribute("aria-label", title);
+  cell.append(svg("title", {}, title));
+  return cell;
+}
+
+function place_(sizes, size) {
+  const low = Math.log10(sizes.least), high = Math.log10(sizes.most);
+  return high > low ? 0.08 + 0.92 * (Math.log10(size) - low) / (high - low) : 1;
+}
+
+function sizeInWords(size) {
+  if (size === null || size === undefined) return "None";
+  return typeof size === "string" ? size : size === 0 ? "0" : size.toPrecision(3);
+}
+
+// A heat map: numbers from 0 to 255 row by row, in 16 inks; each ink is one path.
+function drawHeat(map) {
+  const inks = Array.from({ length: 16 }, () => []);
+  map.values.forEach((value, place) => {
+    const ink = Math.min(15, value >> 4);
+    if (ink) inks[ink].push(`M${place % map.width} ${Math.floor(place / map.width)}h1v1h-1z`);
+  });
+  const picture = svg("svg", { viewBox: `0 0 ${map.width} ${map.height}`, class: "heat", role: "img", "shape-rendering": "crispEdges", "aria-label": map.title });
+  picture.append(svg("rect", { width: map.width, height: map.height, class: "ink0" }));
+  inks.forEach((cells, ink) => { if (cells.length) picture.append(svg("path", { d: cells.join(""), class: `ink${ink}` })); });
+  return picture;
+}
+
+function drawHistogram(counts, low, high, title) {
+  const W = 160, H = 90, most = Math.max(...counts, 1);
+  const picture = svg("svg", { viewBox: `0 0 ${W} ${H + 14}`, class: "histogram", role: "img", "aria-label": title });
+  counts.forEach((count, place) => {
+    const height = count ? Math.max(1, count / most * H) : 0;
+    picture.append(svg("rect", { x: place * W / counts.length, y: H - height, width: W / counts.length - 1, height }));
+  });
+  picture.append(svg("text", { x: 0, y: H + 11, class: "tick" }, low.toPrecision(2)), svg("text", { x: W, y: H + 11, class: "tick", "text-anchor": "end" }, high.toPrecision(2)));
+  return picture;
+}
+
+function drawPicture(picture) {
+  const figure = make("figure");
+  if (picture.kind === "heat") figure.append(drawHeat(picture));
+  else if (picture.kind === "histogram") figure.append(drawHistogram(picture.counts, picture.low, picture.high, picture.title));
+  else if (picture.kind === "number") figure.append(make("div", "nothing", picture.value));
+  else figure.append(make("div", "nothing", picture.says));
+  figure.append(make("figcaption", "", picture.title));
+  return figure;
+}

@@ -1,0 +1,110 @@
+"""What flows back through each op of a body: what comes to it, and what goes into its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from graphpatch.analysis.doctor.answers import Answers
+from graphpatch.analysis.doctor.backward import Answer, Backward
+from graphpatch.analysis.doctor.ours import CARRIED
+from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.errors import ModelError
+
+
+class Flow(IntEnum):
+    """What flows along a lane, or through an op; the greatest counts where several meet."""
+
+    ABSENT = 0
+    NONE = 1
+    ZERO = 2
+    FULL = 3
+    CHANGED = 4
+    BLOCKED = 5  # a gradient comes to the op, and goes no further
+    ERROR = 6  # tf.gradients raises at the op
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """An op in view: what comes to it, and by input slot the op it reads and what flows there."""
+
+    arrives: Flow
+    edges: tuple[tuple[int, int, Flow], ...]  # slot, op that is read, what flows back into it
+    raises: bool = False
+
+
+@dataclass(eq=False)
+class Flowing:
+    """The ops of a body between its sources and targets, in the order in which they are found."""
+
+    wiring: Wiring
+    answers: Answers
+    sources: Sequence[Tensor] = ()
+    targets: Sequence[Tensor] = ()
+    passages: dict[int, Passage] = field(default_factory=dict)
+
+
+def flowing(
+    answers: Answers, back: Backward, ends: tuple[Sequence[Tensor], Sequence[Tensor]]
+) -> Flowing:
+    """Follow a gradient op by op, between sources and targets.
+
+    The ops are found by tensors of any dtype, as a way may end in one that carries no gradient.
+    Without sources, all that the targets are computed from is in view.
+    """
+    sources, targets = ends
+    found = Flowing(back.wiring, answers, sources, targets)
+    inside = between(back.wiring, sources, targets)
+    raising = {one.node.index for one in back.refusals if one.node.body is back.wiring.body}
+    for index in inside:
+        found.passages[index] = _passage(answers, back, index, inside, index in raising)
+    return found
+
+
+def between(
+    wiring: Wiring, sources: Sequence[Tensor], targets: Sequence[Tensor]
+) -> dict[int, None]:
+    """The ops that depend on a source and that a target depends on, in the order of discovery."""
+    after = set[int]()
+    todo = [index for index, _ in sources]
+    while todo:
+        index = todo.pop()
+        if index not in after:
+            after.add(index)
+            todo += [reader for _, reader, _ in wiring.readers(index)]
+    before: dict[int, None] = {}
+    todo = [index for index, _ in reversed(targets)]
+    while todo:
+        index = todo.pop()
+        if index not in before and (index in after or not sources):
+            before[index] = None
+            todo += [producer for producer, _ in reversed(wiring.inputs(index))]
+    return before
+
+
+def _passage(
+    answers: Answers, back: Backward, index: int, inside: dict[int, None], raises: bool
+) -> Passage:
+    wiring = back.wiring
+    outputs = range(max(len(wiring.outputs(index)), 1))
+    got = any((index, output) in back.got for output in outputs)
+    live = {output for output in outputs if (index, output) in back.live}
+    arrives = Flow.FULL if live else Flow.ZERO if got else Flow.NONE
+    reads = [(slot, read) for slot, read in enumerate(wiring.inputs(index)) if read[0] in inside]
+    asked = got and reads and index in back.visited  # what reads nothing in view is not asked
+    answer = _answer(answers, wiring, index) if asked else Answer()
+    edges = []
+    for slot, read in reads:
+        flows = slot in answer.slots and read in back.got and wiring.trainable(read)
+        full = not live.isdisjoint(answer.reach.get(slot, live))
+        edges.append((slot, read[0], (Flow.FULL if full else Flow.ZERO) if flows else Flow.NONE))
+    refused = any(one.kind != CARRIED for one in answer.refusals)
+    return Passage(arrives, tuple(edges), refused or (raises and got and not answer.slots))
+
+
+def _answer(answers: Answers, wiring: Wiring, index: int) -> Answer:
+    try:
+        return answers.ask(wiring, index)
+    except ModelError:  # its attrs do not tell its inputs
+        return Answer()

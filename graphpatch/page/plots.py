@@ -1,0 +1,166 @@
+"""Curves of gradients: what goes in and what comes out, before and after a rule, as numbers.
+
+A gradient that reads the op's input is drawn over it, from -3 to 3, for an upstream gradient of 1
+and of -1. One that reads the upstream gradient alone is drawn over that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphpatch.errors import GraphpatchError
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.numpy_form import evaluate, numpy_gradient
+from graphpatch.gradients.spec import Named, Python, Registered, Stock, parse
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+LOWEST, HIGHEST, POINTS = -3.0, 3.0, 61
+UPSTREAM = (1.0, -1.0)
+
+# Ops of one input: what they compute, and TensorFlow's default gradient of them.
+FORWARD: dict[str, tuple[Callable[[Array], Array], str | None]] = {
+    "Abs": (np.abs, "dy * sign(x)"),
+    "Ceil": (np.ceil, None),
+    "Elu": (lambda x: np.where(x > 0, x, np.expm1(x)), "where(x > 0, dy, dy * (y + 1))"),
+    "Exp": (np.exp, "dy * y"),
+    "Floor": (np.floor, None),
+    "Identity": (lambda x: x, "dy"),
+    "LeakyRelu": (lambda x: np.where(x > 0, x, 0.2 * x), "where(x > 0, dy, 0.2 * dy)"),
+    "Neg": (np.negative, "-dy"),
+    "Relu": (lambda x: np.maximum(x, 0), "where(x > 0, dy, 0)"),
+    "Relu6": (lambda x: np.clip(x, 0, 6), "where(x > 0 and x < 6, dy, 0)"),
+    "Rint": (np.rint, None),
+    "Round": (np.rint, None),
+    "Sigmoid": (lambda x: 1 / (1 + np.exp(-x)), "dy * y * (1 - y)"),
+    "Sign": (np.sign, "0"),
+    "Softplus": (lambda x: np.log1p(np.exp(x)), "dy / (1 + exp(-x))"),
+    "Softsign": (lambda x: x / (1 + np.abs(x)), "dy / (1 + abs(x)) ** 2"),
+    "Square": (np.square, "dy * 2 * x"),
+    "StopGradient": (lambda x: x, None),
+    "Tanh": (np.tanh, "dy * (1 - y ** 2)"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """A gradient that can be drawn: in words, and dx of given x, y and dy; None gives no tensor."""
+
+    words: str
+    dx: Callable[[Array, Array, Array], Array | None]
+    reads: frozenset[str] = frozenset({"dy0"})
+
+
+def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None:
+    """The curves of an op type before and after a patch; None where no curve can say it.
+
+    `words` has both gradients in words, `axis` what goes to the right, and `curves` the points of
+    each side, for each upstream gradient `dy` where x goes to the right.
+    """
+    filters = "filter_gradient" in (patch or {})
+    before = IDENTITY if filters else _default(op_type)
+    after = _patched(patch, op_type) if patch else None
+    found = {"before": before, "after": after}
+    sides = {side: one for side, one in found.items() if one is not None}
+    if not sides or (patch and after is None):
+        return None
+    axis = "x" if any(one.reads & {"x0", "y0"} for one in sides.values()) else "dy"
+    curves = [
+        {"side": side, "dy": dy, "points": _points(one, op_type, dy)}
+        for side, one in sides.items()
+        for dy in ((None,) if axis == "dy" else UPSTREAM)
+    ]
+    if any(one.reads & {"y0"} and op_type not in FORWARD for one in sides.values()):
+        return None
+    words = {side: one.words for side, one in sides.items()}
+    return {"op": op_type, "axis": axis, "words": words, "curves": curves}
+
+
+def _default(op_type: str) -> Back | None:
+    """TensorFlow's default gradient of an op type."""
+    if op_type not in FORWARD:
+        return None
+    text = FORWARD[op_type][1]
+    return NOTHING if text is None else _of_formula(Formula.parse(text))
+
+
+def _patched(patch: Mapping[str, Any], op_type: str) -> Back | None:
+    if "straight_through" in patch:
+        return IDENTITY
+    if "stop_gradient" in patch:
+        return NOTHING
+    if "surrogate_gradient" in patch:
+        return _surrogate(str(patch["surrogate_gradient"]))
+    for kind in ("override_gradient", "filter_gradient"):
+        if kind in patch:
+            return _of_spec(patch[kind], op_type)
+    return None
+
+
+def _of_spec(spec: Any, op_type: str) -> Back | None:
+    try:
+        found = parse(spec)
+    except GraphpatchError:
+        return None
+    if isinstance(found, Stock):
+        return _default(op_type)
+    if isinstance(found, Registered):
+        return _default(found.key)
+    if isinstance(found, Python):
+        return None
+    own = found.for_op(op_type)
+    entry = LIBRARY.get(own.name) if isinstance(own, Named) else None
+    by_element = entry is None or entry.elementwise or own.name == "zero"  # type: ignore[union-attr]
+    return _of_formula(own.formula) if by_element else None
+
+
+def _of_formula(formula: Formula) -> Back | None:
+    """A formula of one input that reads x, y and dy alone."""
+    if formula.attrs or formula.variables - {"x0", "y0", "dy0"} or not formula.alike:
+        return None
+
+    def dx(x: Array, y: Array, dy: Array) -> Array | None:
+        return numpy_gradient(formula, None, [x], [y], [dy])[0]
+
+    given = [f"{name}={value:g}" for name, value in formula.values]
+    return Back(", ".join([str(formula), *given]), dx, formula.variables)
+
+
+def _surrogate(text: str) -> Back | None:
+    """The derivative of g, by differences."""
+    formula = Formula.parse(text)
+    if formula.variables != {"x0"} or formula.expressions[0] is None:
+        return None
+    expression, half = formula.expressions[0], 1e-4
+
+    def dx(x: Array, y: Array, dy: Array) -> Array | None:
+        up, down = (
+            np.asarray(evaluate(expression, text, {"x0": x + step}, {}, {}))
+            for step in (half, -half)
+        )
+        return np.asarray(dy * (up - down) / (2 * half))
+
+    return Back(f"dy * g'(x), g(x) = {text}", dx, frozenset({"x0", "dy0"}))
+
+
+def _points(back: Back, op_type: str, dy: float | None) -> list[list[float]] | None:
+    across = np.linspace(LOWEST, HIGHEST, POINTS)
+    x = np.ones_like(across) if dy is None else across
+    upstream = across if dy is None else np.full_like(across, dy)
+    y = FORWARD[op_type][0](x) if op_type in FORWARD else x
+    try:
+        dx = back.dx(x, y, upstream)
+    except GraphpatchError:
+        return None
+    if dx is None or not np.isfinite(dx).all():
+        return None
+    return [[round(float(a), 2), round(float(b), 3)] for a, b in zip(across, dx, strict=True)]
+
+
+IDENTITY = Back("dy", lambda x, y, dy: dy)
+NOTHING = Back("None", lambda x, y, dy: None)

@@ -1,0 +1,102 @@
+"""The rules that a page marks: which there are, at which ops, and what each does in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphpatch.analysis.matches import Matches
+from graphpatch.analysis.rule_words import Place, rules_at, words
+from graphpatch.graph import provenance
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.origin import origin
+
+SELECTED = "selected"
+
+
+@dataclass(eq=False)
+class Marks:
+    """Rules by name, each as a rules file has it, and the rules at each op of each graph.
+
+    `wrong` has what `apply` says of a rule that it would refuse, `steps` the ops that each rule
+    matches, in the order of the rules.
+    """
+
+    written: dict[str, Any] = field(default_factory=dict)
+    at: dict[int, dict[Place, tuple[str, ...]]] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
+
+    def of_body(self, graph: int, label: str) -> dict[str, tuple[str, ...]]:
+        """The rules at the ops of a body, by name."""
+        found = self.at.get(graph, {})
+        return {op: rules for (body, op), rules in found.items() if body == label}
+
+    def document(self, plots: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The rules as the page's document lists them."""
+        counts = dict.fromkeys(self.written, 0)
+        for places in self.at.values():
+            for rules in places.values():
+                for rule in rules:
+                    counts[rule] = counts.get(rule, 0) + 1
+        return [
+            {
+                "name": name,
+                "words": words((rule or {}).get("patch")) if rule else SELECTED,
+                "rule": rule,
+                "ops": counts[name],
+                "error": self.wrong.get(name, ""),
+                "plots": plots.get(name, {}),
+            }
+            for name, rule in self.written.items()
+        ]
+
+
+def of_patched(graphs: Sequence[Graph]) -> Marks:
+    """The rules that a patched model tells of."""
+    found = Marks()
+    for place, graph in enumerate(graphs):
+        patches, names = origin(graph).get("rules", {}), _names(graph)
+        for rule, name in sorted(names.items(), key=lambda one: _place(patches, one[0])):
+            found.written.setdefault(name, {"name": name, "patch": patches.get(rule, {})})
+        found.at[place] = {op: tuple(rules) for op, rules in rules_at(graph).items()}
+    return found
+
+
+def _names(graph: Graph) -> dict[str, str]:
+    """The names of the rules, by id."""
+    return {
+        str(entry["id"]): str(entry["rule"])
+        for body in graph.bodies
+        for node in provenance.touched(body)
+        for entry in provenance.entries(node)
+    }
+
+
+def _place(patches: Mapping[str, Any], rule: str) -> int:
+    return list(patches).index(rule) if rule in patches else len(patches)
+
+
+def of_matches(found: Matches) -> Marks:
+    """The rules that were matched, or what a match alone picks out."""
+    written = {rule.author.rule: _written(rule) for rule in found.rules} or {SELECTED: None}
+    marks = Marks(written)
+    labels = [graph.label for graph in found.model.graphs]
+    for one in found.found:
+        name = one.rule if one.rule in written else SELECTED
+        if one.error:
+            marks.wrong[name] = one.error
+        for place in one.places:
+            graph = labels.index(place.graph) if place.graph in labels else 0
+            at = marks.at.setdefault(graph, {})
+            for op in place.ops:
+                key = (place.body, op)
+                at[key] = tuple(dict.fromkeys([*at.get(key, ()), name]))
+    return marks
+
+
+def _written(rule: Any) -> Any:
+    import msgspec
+
+    found = msgspec.to_builtins(rule.written)
+    return {"name": rule.author.rule, **{k: v for k, v in found.items() if v is not None}}

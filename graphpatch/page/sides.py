@@ -1,0 +1,151 @@
+"""One side of the page: the ops of a body as lines, what rules added taken into the line it is for.
+
+A patched op is several nodes: its own under another name, a StopGradient, a call. They are one
+line, under the name that the op had before; so the lines of a model and of its patched one are the
+same, and can stand beside each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from graphpatch.analysis.doctor.causes import explain
+from graphpatch.analysis.doctor.look import Finding, Look
+from graphpatch.analysis.doctor.way import Step
+from graphpatch.analysis.rule_words import own_name
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body, Node
+from graphpatch.page.flowing import Flow, Flowing, Passage
+
+
+@dataclass(eq=False)
+class Line:
+    """An op: its nodes, the one that has its name first; what comes to it and flows on.
+
+    `reads` has, by the line that is read, what flows back there. `rules` are those at the op.
+    """
+
+    key: str
+    nodes: list[int]
+    arrives: Flow = Flow.NONE
+    flow: Flow = Flow.NONE
+    reads: dict[str, Flow] = field(default_factory=dict)
+    rules: tuple[str, ...] = ()
+    finding: Finding | None = None
+
+
+@dataclass(eq=False)
+class Side:
+    """A body of one model: its lines by key."""
+
+    flowing: Flowing
+    lines: dict[str, Line]
+    key_of: dict[int, str]
+    rules: dict[str, tuple[str, ...]]
+
+    @property
+    def body(self) -> Body:
+        """The body."""
+        return self.flowing.wiring.body
+
+    def targets(self) -> list[str]:
+        """The lines where it begins."""
+        return [self.key(index) for index, _ in self.flowing.targets]
+
+    def sources(self) -> list[str]:
+        """The lines where it ends."""
+        return [self.key(index) for index, _ in self.flowing.sources]
+
+    def key(self, index: int) -> str:
+        """The line of an op, by index."""
+        if index < 0:
+            return list(self.body.arguments)[-1 - index]
+        return self.key_of.get(index, self.body.heads.names[index])
+
+
+def side(flowing: Flowing, rules: dict[str, tuple[str, ...]]) -> Side:
+    """The lines of a body; `rules` are those at its ops, by the name that each op had."""
+    found = Side(flowing, {}, _keys(flowing.wiring.body), rules)
+    for index, passage in flowing.passages.items():
+        line = found.lines.setdefault(found.key(index), Line(found.key(index), []))
+        line.nodes.append(index)
+        line.arrives = max(line.arrives, passage.arrives)
+    for line in found.lines.values():
+        line.nodes.sort(key=lambda index: _is_head(found.body, index, line.key), reverse=True)
+        line.rules = rules.get(line.key, ())
+        _follow(found, line)
+    return found
+
+
+def _is_head(body: Body, index: int, key: str) -> bool:
+    return index >= 0 and body.heads.names[index] == key.lstrip("+")
+
+
+def _keys(body: Body) -> dict[int, str]:
+    """The line of each node that a rule touched: that of the op for which it is there."""
+    found = {}
+    for node in provenance.touched(body):
+        edits = provenance.entries(node)
+        if not edits or edits[0]["did"] != "added":
+            found[node.index] = own_name(node)
+        elif "of" in edits[0]:
+            found[node.index] = f"+{node.name}"
+        else:
+            found[node.index] = str(edits[0].get("for") or f"+{node.name}")
+    return found
+
+
+def _follow(found: Side, line: Line) -> None:
+    """Fill in what flows on from a line to those that it reads."""
+    passages = [found.flowing.passages[index] for index in line.nodes]
+    for passage in passages:
+        for _, producer, flow in passage.edges:
+            key = found.key(producer)
+            if key != line.key:
+                line.reads[key] = max(flow, line.reads.get(key, Flow.NONE))
+    raises = any(passage.raises for passage in passages)
+    best = max(line.reads.values(), default=line.arrives)
+    if raises:
+        line.flow = Flow.ERROR
+    elif line.arrives > Flow.NONE and best == Flow.NONE:
+        line.flow = Flow.BLOCKED
+    else:
+        line.flow = min(best, line.arrives) if best < Flow.BLOCKED else best
+    if raises or best < line.arrives:
+        line.finding = _finding(found, line, passages)
+
+
+def _finding(found: Side, line: Line, passages: list[Passage]) -> Finding | None:
+    """Doctor's words for an op at which the gradient ends."""
+    wiring, answers = found.flowing.wiring, found.flowing.answers
+    for index, passage in zip(line.nodes, passages, strict=True):
+        outside = [slot for slot, read, _ in passage.edges if found.key(read) != line.key]
+        if index >= 0 and outside and (passage.arrives > Flow.NONE or passage.raises):
+            step = Step(index, 0, outside[0])
+            return explain(Look(wiring, step, answers.ask(wiring, index)))
+    return None
+
+
+def mark_changed(found: Side, order: list[str]) -> None:
+    """Tell what flows after a rule from what flows before it; `order` is that of the lines.
+
+    What passes an op that a rule is at is changed, and so is all that it is made of further on.
+    """
+    changed: set[str] = set()
+    for key in order:
+        line = found.lines.get(key)
+        if line is None:
+            continue
+        if line.flow in (Flow.FULL, Flow.CHANGED) and (key in changed or line.rules):
+            line.flow = Flow.CHANGED
+            for read, flow in line.reads.items():
+                if flow == Flow.FULL:
+                    line.reads[read] = Flow.CHANGED
+                    changed.add(read)
+
+
+def head(found: Side, line: Line) -> Node | None:
+    """The node that a line is about: that of the op itself, where rules moved it aside too."""
+    nodes = [Node(found.body, index) for index in line.nodes if index >= 0]
+    own = [node for node in nodes if not any(e["did"] == "added" for e in provenance.entries(node))]
+    return next(iter(own or nodes), None)

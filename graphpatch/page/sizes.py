@@ -1,0 +1,186 @@
+"""How large gradients are when they are run: of each line, and of the sources as pictures."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphpatch.analysis.soundness.static import as_written
+from graphpatch.analysis.unsafe import refuse_unsafe
+from graphpatch.errors import GraphpatchError
+from graphpatch.formats import Model
+from graphpatch.page.bodies import Lines
+from graphpatch.page.ends import Ends
+from graphpatch.page.pictures import pictures
+from graphpatch.runtime.values import read_feed
+from graphpatch.runtime.verify.process import Died, Process
+from graphpatch.shown import one_line
+
+MOST = 3000  # lines of a graph whose gradients are run
+REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
+NOT_RUN = "not run: TensorFlow calls a TF2 SavedModel as a whole, and tells nothing of its ops"
+
+Feed = str | Path | Mapping[str, Any]
+Answers = dict[str, tuple[float | None, Any, str]]
+
+
+def sizes(
+    ends: Sequence[Ends],
+    mains: Sequence[Lines],
+    models: Sequence[Model],
+    feed: Feed | None,
+    allow_unsafe_ops: bool,
+) -> dict[str, Any]:
+    """What the document says of a run: for each graph the sizes of its lines, and pictures.
+
+    Each model runs in a process of its own, with the same seeded values where none are given.
+    Raises UnsafeError where a model would do more than compute.
+    """
+    given = {} if feed is None else feed if isinstance(feed, Mapping) else read_feed(feed)
+    values = {name if ":" in name else f"{name}:0": value for name, value in given.items()}
+    written = [as_written(model) for model in models]
+    for model in written:
+        for graph, chosen in zip(model.graphs, ends, strict=True):
+            refuse_unsafe(graph, allow_unsafe_ops, chosen.targets)
+    with tempfile.TemporaryDirectory() as folder:
+        files = [one.file_in(Path(folder, str(n))) for n, one in enumerate(written)]
+        return {
+            "graphs": [
+                _graph(place, chosen, main, written, files, values)
+                for place, (chosen, main) in enumerate(zip(ends, mains, strict=True))
+            ]
+        }
+
+
+def _graph(
+    place: int,
+    ends: Ends,
+    main: Lines,
+    models: Sequence[Model],
+    files: Sequence[Path],
+    feed: Mapping[str, Any],
+) -> dict[str, Any]:
+    if models[0].graphs[place].is_object_based:
+        return _nothing(NOT_RUN)
+    target = _target(main, ends)
+    if target is None:
+        return _nothing("not run: no target is a real number")
+    with ExitStack() as stack:
+        processes = [Process(model.path) for model in models]
+        for process in processes:
+            stack.enter_context(closing(process))
+            process.start()
+        try:
+            return _ran(processes, models, files, place, ends, main, target, feed)
+        except Died as error:
+            return _nothing(f"not run: {one_line(str(error))}")
+
+
+def _nothing(why: str) -> dict[str, Any]:
+    return {"note": why, "sizes": None, "sources": []}
+
+
+def _target(main: Lines, ends: Ends) -> str | None:
+    """The first target that is a real number."""
+    wiring = main.sides[0].flowing.wiring
+    for name, tensor in zip(ends.targets, main.sides[0].flowing.targets, strict=False):
+        if wiring.dtype(tensor) in REAL:
+            return name
+    return None
+
+
+def _ran(
+    processes: Sequence[Process],
+    models: Sequence[Model],
+    files: Sequence[Path],
+    place: int,
+    ends: Ends,
+    main: Lines,
+    target: str,
+    feed: Mapping[str, Any],
+) -> dict[str, Any]:
+    with ThreadPoolExecutor(len(processes)) as pool:
+        begun = [(p, f, m.path, place) for p, f, m in zip(processes, files, models, strict=True)]
+        list(pool.map(lambda one: _begin(*one), begun))
+        feeds, variables = processes[0].ask("choose", [target], feed)
+        for process in processes:
+            process.keep("values", variables)
+            process.keep("feed", feeds)
+        found, reasons = processes[0].ask("run", [target], False)
+        if target not in found:
+            return _nothing(f"not run: {one_line(reasons.get(target, 'nothing is computed'))}")
+        upstream, words = chosen(found[target])
+        rows = _tensors(main)
+        names = processes[0].ask("there", list(rows))
+        whole = [name for name in ends.sources if name in names]
+        asked = [(process, names, target, upstream, whole) for process in processes]
+        answers = list(pool.map(lambda one: _asked(*one), asked))
+    says = f"run: gradients of {words} of {one_line(target)}"
+    raised = [one_line(says) for one in answers for _, _, says in one.values() if says]
+    if raised:
+        says += f"; {raised[0]}"
+    shown = {name: [one[name] for one in answers] for name in whole}
+    return {
+        "note": says,
+        "sizes": _sizes({name: rows[name] for name in names}, answers),
+        "sources": [
+            {"name": one_line(name), "pictures": pictures(name, feeds.get(name), given)}
+            for name, given in shown.items()
+        ],
+    }
+
+
+def _begin(process: Process, file: Path, path: str, place: int) -> None:
+    process.keep("begin", [])
+    process.keep("open", str(file), path, place)
+
+
+def _asked(
+    process: Process, names: Sequence[str], target: str, dy: Any, whole: Sequence[str]
+) -> Answers:
+    try:
+        found: Answers = process.ask("sizes", names, target, dy, whole)
+    except GraphpatchError as error:
+        return dict.fromkeys(names, (None, None, str(error)))
+    return found
+
+
+def chosen(value: Any) -> tuple[Any, str]:
+    """The upstream gradient: 1 at the largest element of each row of scores, else everywhere."""
+    value = np.asarray(value)
+    if value.ndim not in (1, 2) or not value.size:
+        return np.ones_like(value), "the sum"
+    upstream = np.zeros_like(value)
+    largest = np.argmax(value, axis=-1)
+    np.put_along_axis(upstream, np.expand_dims(largest, -1), 1, axis=-1)
+    return upstream, "the largest element of each row"
+
+
+def _tensors(main: Lines) -> dict[str, int]:
+    """The tensors that lines give first, with their rows: those of which there are gradients."""
+    found = {}
+    for row, key in enumerate(main.order[:MOST]):
+        wiring = main.sides[0].flowing.wiring
+        index = wiring.body.by_name.get(key)
+        if index is not None and wiring.dtype((index, 0)) in REAL:
+            found[f"{key}:0"] = row
+    return found
+
+
+def _sizes(rows: Mapping[str, int], answers: Sequence[Answers]) -> dict[str, Any]:
+    lines = {row: [_size(one[name][0]) for one in answers] for name, row in rows.items()}
+    known = [size for some in lines.values() for size in some if isinstance(size, float) and size]
+    return {"lines": lines, "least": min(known, default=1.0), "most": max(known, default=1.0)}
+
+
+def _size(found: float | None) -> float | str | None:
+    """A size as JSON has it, which knows neither NaN nor infinity."""
+    if found is None:
+        return None
+    return float(f"{found:.4g}") if np.isfinite(found) else "NaN" if np.isnan(found) else "inf"

@@ -1,0 +1,120 @@
+"""What many lines of a page share, written once: op types, shapes, attrs, gradients, findings."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphpatch.analysis.doctor.look import Finding
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.wiring import Wiring
+from graphpatch.graph import attrs, provenance
+from graphpatch.graph.body import Node
+from graphpatch.graph.nodedef import attr_spans, attr_value
+from graphpatch.graph.wire import piece_bytes, size
+from graphpatch.page.plots import plot
+from graphpatch.shown import one_line
+
+DEVICE_OR_ATTR = (b"\x22", b"\x2a")  # how the fields behind the inputs begin
+LARGE = 1 << 10  # bytes of an attr from which on it is not shown
+
+
+@dataclass(eq=False)
+class Table:
+    """Values, each once; a line has the number of its value."""
+
+    values: list[Any] = field(default_factory=list)
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def number(self, value: Any) -> int:
+        """The number of a value."""
+        key = value if isinstance(value, str) else json.dumps(value)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.values)
+            self.values.append(value)
+        return self._numbers[key]
+
+
+@dataclass(eq=False)
+class Tables:
+    """The tables of a document."""
+
+    types: Table = field(default_factory=Table)
+    tensors: Table = field(default_factory=Table)
+    attrs: Table = field(default_factory=Table)
+    findings: Table = field(default_factory=Table)
+    plots: Table = field(default_factory=Table)
+    _plain: dict[bytes, int] = field(default_factory=dict)
+    _plotted: dict[tuple[str, str], int | None] = field(default_factory=dict)
+
+    def form(self, node: Node) -> int:
+        """The number of an op's attrs, in plain values; those of equal bytes are read once."""
+        payload = node.body.payload(node.index)
+        tail = _behind_inputs(node)
+        if tail in self._plain:
+            return self._plain[tail]
+        spans = attr_spans(payload)
+        small = {k: s for k, s in spans.items() if s.end - s.start < LARGE and k != provenance.KEY}
+        plain = {one_line(k): _shown(attrs.plain(attr_value(s))) for k, s in small.items()}
+        plain |= {one_line(k): "(large)" for k in spans.keys() - small.keys() - {provenance.KEY}}
+        number = self.attrs.number(dict(sorted(plain.items())))
+        if tail:
+            self._plain[tail] = number
+        return number
+
+    def finding(self, finding: Finding, is_on_the_way: bool) -> int:
+        """The number of what doctor says of an op; whether it blocks a way that was asked about."""
+        told = _shown(finding.document())
+        return self.findings.number({**told, "way": is_on_the_way})
+
+    def plot(self, patch: Mapping[str, Any] | None, op_type: str) -> int | None:
+        """The number of the curves of an op type, before and after a patch."""
+        key = (json.dumps(patch, sort_keys=True), op_type)
+        if key not in self._plotted:
+            found = plot(patch, op_type)
+            self._plotted[key] = None if found is None else self.plots.number(found)
+        return self._plotted[key]
+
+    def document(self) -> dict[str, list[Any]]:
+        """The tables by name."""
+        names = ("types", "tensors", "attrs", "findings", "plots")
+        return {name: getattr(self, name).values for name in names}
+
+
+def _behind_inputs(node: Node) -> bytes:
+    """The bytes of a small NodeDef behind its inputs, as TensorFlow writes it; else nothing.
+
+    Most nodes are alike in these.
+    """
+    payload = node.body.payload(node.index)
+    if len(payload) != 1 or size(payload) > LARGE:
+        return b""
+    raw = piece_bytes(payload[0])
+    texts = [text.encode() for text in (node.name, node.op, *node.inputs)]
+    start = sum(len(text) + (2 if len(text) < 128 else 3) for text in texts)
+    return raw[start:] if raw[start : start + 1] in DEVICE_OR_ATTR else b""
+
+
+def _shown(value: Any) -> Any:
+    """Plain values whose texts are safe to show."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, Mapping):
+        return {one_line(str(key)): _shown(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def tensor_text(wiring: Wiring, shapes: Shapes | None, index: int) -> str:
+    """The dtype and shape of what an op gives first: `float32 [?, 8, 8, 1]`, as far as known."""
+    dtype = wiring.dtype((index, 0)) or ""
+    shape = shapes.of((index, 0)) if index >= 0 and shapes is not None else None
+    if shape is None:
+        return dtype
+    return f"{dtype} [{', '.join('?' if size is None else str(size) for size in shape)}]"

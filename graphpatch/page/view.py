@@ -1,0 +1,180 @@
+"""`graphpatch.view`: the page that shows what flows back through a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from graphpatch.analysis.matches import Matches, matches
+from graphpatch.analysis.revert import revert
+from graphpatch.application import RulesLike, apply
+from graphpatch.errors import OutputError, PatchError
+from graphpatch.formats import Model
+from graphpatch.formats.given import ModelLike
+from graphpatch.formats.load import model_from
+from graphpatch.formats.output import write_file
+from graphpatch.graph.heads import Progress
+from graphpatch.match.spec import Pattern
+from graphpatch.page.document import Made, made
+from graphpatch.page.ends import refuse_unknown
+from graphpatch.page.html import page
+from graphpatch.page.rule_marks import Marks, of_matches, of_patched
+from graphpatch.runtime.parts import several
+
+HIGH = 560  # pixels of the page in a notebook
+
+Feed = str | Path | Mapping[str, Any]
+
+
+@dataclass(frozen=True, repr=False)
+class View:
+    """What flows back through a model, as the page draws it.
+
+    `document()` is the data, `html` the page, `save` writes it. A notebook shows the page itself.
+    """
+
+    models: tuple[Model, ...]
+    data: dict[str, Any]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rule that was to be shown could be applied."""
+        return not self.errors
+
+    @property
+    def errors(self) -> list[str]:
+        """What `apply` would say of the rules that it would refuse."""
+        return [f"{one['name']}: {one['error']}" for one in self.data["rules"] if one["error"]]
+
+    @property
+    def html(self) -> str:
+        """The page, as one HTML document that loads nothing."""
+        names = " → ".join(Path(one["path"]).name for one in self.data["models"])
+        return page(self.data, f"{names}: what flows back")
+
+    def document(self) -> dict[str, Any]:
+        """What `view --json` prints: the data that the page draws."""
+        return self.data
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file, whole or not at all, over what was there.
+
+        Raises OutputError where the file cannot be written, or is one of the models.
+        """
+        for model in self.models:
+            refuse_model(Path(path), model)
+        write_file(Path(path), [self.html.encode()])
+
+    def __repr__(self) -> str:
+        lines = sum(len(self.data["bodies"][one["body"]]["names"]) for one in self.data["graphs"])
+        names = " -> ".join(one["path"] for one in self.data["models"])
+        return f"<View: {names}, {lines:,} lines>"
+
+    def _repr_html_(self) -> str:
+        page = escape(self.html)
+        return f'<iframe srcdoc="{page}" style="width:100%;height:{HIGH}px;border:0"></iframe>'
+
+
+def refuse_model(path: Path, model: Model) -> None:
+    """Raise OutputError where a page would be written over a model, or into its folder."""
+    held = Path(model.path)
+    if model.in_memory or model.path == "-" or not held.exists():
+        return
+    target = Path(os.path.realpath(path))
+    if target == held.resolve():
+        raise OutputError(f"{path} is the model itself; a model is never written over")
+    if held.is_dir() and held.resolve() in target.parents:
+        raise OutputError(f"{path} lies in the model's folder, which is never changed")
+
+
+def view(
+    model: ModelLike,
+    patched: ModelLike | None = None,
+    *,
+    sources: str | Sequence[str] = (),
+    targets: str | Sequence[str] = (),
+    rules: RulesLike | Pattern | Mapping[str, Any] | None = None,
+    run: bool = False,
+    feed: Feed | None = None,
+    allow_unsafe_ops: bool = False,
+    progress: Progress | None = None,
+) -> View:
+    """Show what flows back through a model: where gradients flow, where they end, and why.
+
+    Args:
+        model: What `load` takes. A patched model is shown beside its original, which it tells.
+        patched: A model to be shown beside it: the same model after rules.
+        sources: Gradients flow back to these tensors. Default: to all placeholders, or variables.
+        targets: Gradients of these tensors. Default: of what is computed, read by no op, and may
+            be a loss.
+        rules: A dry run: the model is shown before and after these rules. A match or a `pattern`
+            without a patch is marked.
+        run: Run the gradients too, and show their sizes and pictures; this needs TensorFlow.
+        feed: For `run`: arrays by tensor name, or a .npz file; other inputs get seeded values.
+        allow_unsafe_ops: Run ops too that touch files, the network or Python.
+        progress: Called with what is done, how much of it, and of how much.
+
+    Nothing is changed: forward and backward the models are what they were.
+
+    Raises:
+        ModelError: A model cannot be read or is broken, has no tensor of such a name, or no
+            tensor leads from the one end to the other.
+        RulesError: A rule is not valid.
+        UnsafeError: It would do more than compute when it runs.
+        TypeError: `model` or `rules` is none.
+
+    Example:
+        >>> graphpatch.view("model.pb", sources="x", targets="loss").save("page.html")
+        ... # doctest: +SKIP
+    """
+    ends = several(sources) if sources else [], several(targets) if targets else []
+    loaded = model_from("model", model, progress)
+    models, marks = _models(loaded, patched, rules, progress)
+    refuse_unknown(models, [*ends[0], *ends[1]])
+    found = made(models, marks, *ends)
+    if run:
+        _run(found, models, feed, allow_unsafe_ops)
+    return View(tuple(models), found.document)
+
+
+def _models(
+    model: Model,
+    patched: ModelLike | None,
+    rules: RulesLike | Pattern | Mapping[str, Any] | None,
+    progress: Progress | None,
+) -> tuple[list[Model], Marks]:
+    """What is shown beside what, and the rules that are marked."""
+    if patched is not None and rules is not None:
+        raise TypeError("give patched, or rules that make a patched model; not both")
+    if patched is not None:
+        other = model_from("patched", patched, progress)
+        return [model, other], of_patched(other.graphs)
+    if rules is not None:
+        return _with_rules(model, matches(rules, model))
+    marks = of_patched(model.graphs)
+    if marks.written:
+        try:
+            return [revert(model, allow_changed=True).model, model], marks
+        except PatchError:  # it holds a part of its original alone
+            return [model], marks
+    return [model], marks
+
+
+def _with_rules(model: Model, found: Matches) -> tuple[list[Model], Marks]:
+    marks = of_matches(found)
+    if not found.rules or not found.ok:
+        return [model], marks
+    patched = apply(list(found.rules), model).model
+    marks.at = of_patched(patched.graphs).at
+    return [model, patched], marks
+
+
+def _run(made: Made, models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool) -> None:
+    from graphpatch.page.sizes import sizes
+
+    ran = sizes(made.ends, made.mains, models, feed, allow_unsafe_ops)
+    made.document["run"] = ran

@@ -1,0 +1,141 @@
+"""The JSON of a rules file: its values, or what is wrong with it, where, and what to do."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from graphpatch.errors import ModelError, RulesError
+from graphpatch.formats.container import is_text, recognise
+from graphpatch.formats.foreign import foreign_file
+from graphpatch.graph.wire import Source
+
+SHORTEST = (
+    '{"version": 1, "rules": [{"match": {"op": "Relu"}, "patch": {"override_gradient": '
+    '"guided_relu"}}]}'
+)
+_FROM_YAML = (
+    "this looks like YAML, and rules are JSON; convert it: python -c "
+    "'import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)' < OLD > NEW"
+)
+_COMMENT = "JSON has no comments; remove this one (a rule can say what it is for in its `name`)"
+
+# What a file that is not JSON looks like as a whole, and what to say then.
+LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\s*\Z"), f"the file is empty; a rules file looks like this: {SHORTEST}"),
+    (re.compile(r"\s*\[\[?[a-z_.]+\]\]?\s*\n|\s*\w+ *= "), "this looks like TOML; rules are JSON"),
+    (re.compile(r"(?:---|%YAML|(?:#[^\n]*|\s*)\n)*\s*(?:- )?[\w$]+:(?:\s|\Z)"), _FROM_YAML),
+)
+
+# What there is where JSON ends to be JSON.
+FOUND: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"//|/\*|#"), _COMMENT),
+    (re.compile(r"'"), 'strings are in double quotes: "Relu"'),
+    (re.compile(r"(?:True|False|None|NaN)\b"), "JSON writes true, false and null"),
+)
+
+# The reasons of msgspec, in the words of a user.
+REASONS = {
+    "Input data was truncated": "it ends too early: a bracket or a quote is not closed",
+    "trailing comma in array": "remove the comma before this ]",
+    "trailing comma in object": "remove the comma before this }",
+    "object keys must be strings": 'keys are in double quotes: "match"',
+    "trailing characters": "expected nothing after the last bracket",
+}
+
+# The JSON types, as msgspec calls them and as users do; null stands for a key that is not there.
+TYPES = {
+    "object": "an object",
+    "array": "a list",
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "null",
+}
+
+
+def decoded(raw: bytes) -> Any:
+    """The values of a JSON document, which may start with a byte order mark.
+
+    Raises RulesError with line and column where it is not JSON, or where a key is there twice.
+    """
+    raw = raw.removeprefix(codecs.BOM_UTF8)
+    try:
+        text = raw.decode()
+        document = msgspec.json.decode(text)
+        # msgspec lets the last of two equal keys win, and a rule would do half of what it says.
+        json.loads(text, object_pairs_hook=_unique)
+        return document
+    except RecursionError:
+        raise RulesError("it is nested too deeply: rules have some levels, not hundreds") from None
+    except UnicodeDecodeError as error:
+        raise RulesError(_binary(raw) or _at(raw, error.start, "not UTF-8")) from None
+    except msgspec.DecodeError as error:
+        if not is_text(raw):
+            raise RulesError(_binary(raw)) from None
+        raise RulesError(_not_json(raw, str(error))) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise RulesError(f"the key {key!r} is there twice in one object; one would be lost")
+        found[key] = value
+    return found
+
+
+def _binary(raw: bytes) -> str:
+    """What bytes that are not text are; nothing where they may be text of another encoding."""
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "the text is UTF-16; save the file as UTF-8"
+    try:
+        what = f"a {recognise(Source(raw)).name}"
+    except ModelError:
+        what = foreign_file("it", raw).partition(";")[0] or ("" if is_text(raw) else "binary data")
+    return what and f"expected a rules file, found {what}; RULES come first, then MODEL"
+
+
+def _not_json(raw: bytes, said: str) -> str:
+    text = raw.decode()
+    whole = next((says for look, says in LOOKS if look.match(text)), "")
+    found = re.search(r"byte (\d+)", said)
+    place = int(found[1]) if found else len(raw)
+    place -= "trailing characters" in said  # there msgspec counts from 1
+    there = raw[place:].decode(errors="replace")
+    reason = said.removeprefix("JSON is malformed: ").partition(" (byte")[0]
+    here = next((says for look, says in FOUND if look.match(there)), REASONS.get(reason, reason))
+    return whole or _at(raw, place, here)
+
+
+def _at(raw: bytes, place: int, reason: str) -> str:
+    before = raw[:place]
+    line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
+    return f"line {line}, column {column}: not valid JSON: {reason}"
+
+
+def in_words(text: str) -> str:
+    """What msgspec says of a value, in the words of JSON's users."""
+    if text.startswith("Object missing required field"):
+        return f"the key {text.split('`')[1]!r} is missing"
+    wrong = re.fullmatch(r"Expected `(.+?)`, got `(.+?)`", text)
+    if wrong is not None:
+        return f"expected {_any_of(wrong[1].split(' | '))}, found {TYPES.get(wrong[2], wrong[2])}"
+    short = re.fullmatch(r"Expected `array` of length >= (\d+)", text)
+    if short is not None:
+        return f"the list is empty; at least {short[1]} is needed"
+    bound = re.fullmatch(r"Expected `(?:int|float)` >= (\d+)", text)
+    return text if bound is None else f"expected a number of at least {bound[1]}"
+
+
+def _any_of(types: Sequence[str]) -> str:
+    """Types in words; a key that may be null may as well be left out, and nobody writes null."""
+    left_out = {"null", "int"} if "float" in types else {"null"}
+    words = [TYPES.get(one, one) for one in types if one not in left_out]
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -1,0 +1,126 @@
+"""The JSON Schema of rules files: what an editor completes, explains and checks."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+import graphpatch
+from graphpatch.dtypes import DTYPE_NAMES
+from graphpatch.gradients.spec import GradientSpec
+from graphpatch.match.ready import READY
+from graphpatch.patches import KINDS
+from graphpatch.rules import RulesFile
+from graphpatch.schema.gradient import TEXT, gradient
+from graphpatch.schema.texts import TEXTS
+
+# The types of ours that users know by another name.
+RENAMED = {"RuleSpec": "Rule", "PatchSpec": "Patch"}
+GRADIENT = {"$ref": "#/$defs/Gradient"}
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+# A name, not an address: it tells one version's schema from another's.
+ID = f"urn:graphpatch:rules:{graphpatch.__version__}"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of rules files: of the document with `rules`, and of a bare list of rules."""
+    raw = json.loads(msgspec.json.encode(msgspec.json.schema(RulesFile)))  # lists, not tuples
+    defined = {RENAMED.get(name, name): _plain(one) for name, one in raw["$defs"].items()}
+    for name, one in defined.items():
+        one["title"] = name
+        if "description" in one:
+            one["description"] = inspect.cleandoc(one["description"]).replace("\n", " ")
+    _constrain(defined)
+    defined["Gradient"] = gradient()
+    _explain(defined)
+    rules = defined["RulesFile"]["properties"]["rules"]
+    return {
+        "$schema": DIALECT,
+        "$id": ID,
+        "title": "Rules of graphpatch",
+        "description": "Which ops of a TensorFlow graph get which gradient.",
+        "anyOf": [{"$ref": "#/$defs/RulesFile"}, rules],
+        "$defs": defined,
+    }
+
+
+def _plain(part: Any) -> Any:
+    """A part of msgspec's schema in which a key that may be left out is never null."""
+    if isinstance(part, list):
+        return [_plain(one) for one in part if one != {"type": "null"}]
+    if not isinstance(part, dict):
+        return part
+    found = {key: _plain(value) for key, value in part.items()}
+    if len(found.get("anyOf", ())) == 1:
+        found |= found.pop("anyOf")[0]
+    if found.get("default", 0) is None:
+        del found["default"]
+    if "$ref" in found:
+        name = found["$ref"].rpartition("/")[2]
+        found["$ref"] = f"#/$defs/{RENAMED.get(name, name)}"
+    return found
+
+
+def _constrain(defined: dict[str, Any]) -> None:
+    """Say what the types of Python do not: one patch, options of their kinds, legal names."""
+    patch, match = defined["Patch"], defined["Match"]["properties"]
+    for name, kind in KINDS.items():
+        if kind.value == GradientSpec:
+            patch["properties"][name] = GRADIENT
+    patch["oneOf"] = [{"required": [name]} for name in KINDS]
+    options = dict.fromkeys(option for kind in KINDS.values() for option in kind.options)
+    patch["dependentSchemas"] = {option: {"anyOf": list(_with(option))} for option in options}
+    patch["properties"]["surrogate_gradient"] = TEXT
+    patch["properties"]["on"] = _texts({"type": "string"})
+    for name in ("op", "name", "body", "upstream_of", "downstream_of"):
+        match[name] = _not_empty(match[name])
+    match["any"]["minItems"] = match["all"]["minItems"] = 1
+    defined["Rule"] |= {"if": _has("patch", "on"), "then": _has("match", "pattern")}
+    match["dtype"] = _texts({"enum": list(dict.fromkeys(DTYPE_NAMES.values()))})
+    match["pattern"] = _patterns()
+
+
+def _has(key: str, inner: str) -> dict[str, Any]:
+    return {"properties": {key: {"required": [inner]}}}
+
+
+def _with(option: str) -> Iterator[dict[str, Any]]:
+    return ({"required": [name]} for name, kind in KINDS.items() if option in kind.options)
+
+
+def _texts(one: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]}
+
+
+def _not_empty(found: dict[str, Any]) -> dict[str, Any]:
+    """The same, where a list has something in it."""
+    return {
+        "anyOf": [
+            {**one, "minItems": 1} if one.get("type") == "array" else one for one in found["anyOf"]
+        ]
+    }
+
+
+def _patterns() -> dict[str, Any]:
+    ready = {"enum": [f"@{name}" for name in READY]}
+    text = {"type": "string", "pattern": r"^\s*[^@\s]"}
+    one = {"anyOf": [ready, text, {"$ref": "#/$defs/Pattern"}]}
+    return {"anyOf": [*one["anyOf"], {"type": "array", "items": one, "minItems": 1}]}
+
+
+def _explain(defined: dict[str, Any]) -> None:
+    """Give each property its description and its example."""
+    for name, one in defined.items():
+        for form in (one, *one.get("anyOf", ())):  # of a gradient, the form of an object
+            for key, part in form.get("properties", {}).items():
+                if f"{name}.{key}" in TEXTS:
+                    description, example = TEXTS[f"{name}.{key}"]
+                    form["properties"][key] = {
+                        **part,
+                        "description": description,
+                        "examples": [example],
+                    }

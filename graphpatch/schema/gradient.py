@@ -1,0 +1,77 @@
+"""The schema of a gradient: the names of the library with their parameters, and formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from graphpatch import opdefs
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.library.entry import Entry
+from graphpatch.gradients.spec import FORMULA, PYTHON, REGISTERED
+
+TEXT = {"type": "string", "pattern": r"\S"}
+FORMULAS = {
+    "anyOf": [
+        TEXT,
+        {
+            "type": "array",
+            "items": {"anyOf": [TEXT, {"type": "null"}]},
+            "minItems": 1,
+            "contains": TEXT,
+        },
+    ]
+}
+
+
+def gradient() -> dict[str, Any]:
+    """What flows back: a name, or an object with one key."""
+    return {
+        "title": "Gradient",
+        "description": "What flows back: a name, or one name with its parameters, or a formula.",
+        "examples": ["guided_relu", {"scale": 0.5}, {"formula": "where(dy > 0, dy, 0)"}],
+        "anyOf": [
+            {"enum": ["stock", *_without_parameters(), *_op_types()]},
+            {
+                "type": "object",
+                "properties": {
+                    REGISTERED: TEXT,
+                    FORMULA: FORMULAS,
+                    PYTHON: {"type": "string", "pattern": r"^[\w.]+:[\w.]+$"},
+                    **{name: _parameters(entry) for name, entry in LIBRARY.items()},
+                },
+                "minProperties": 1,
+                "maxProperties": 1,
+                "additionalProperties": False,
+            },
+        ],
+    }
+
+
+def _without_parameters() -> Iterator[str]:
+    for name, entry in LIBRARY.items():
+        if all(parameter.default is not None for parameter in entry.parameters):
+            yield name
+
+
+def _op_types() -> list[str]:
+    """The op types whose own gradient can stand for that of another op."""
+    known = ((name, opdefs.lookup(name)) for name in opdefs.op_types())
+    return [name for name, one in known if one is not None and one.gradient != "missing"]
+
+
+def _parameters(entry: Entry) -> dict[str, Any]:
+    """What may stand behind the name of a gradient."""
+    needed = [parameter.name for parameter in entry.parameters if parameter.default is None]
+    named = {
+        "type": "object",
+        "properties": {one.name: _number(one.does) for one in entry.parameters},
+        "additionalProperties": False,
+        **({"required": needed} if needed else {}),
+    }
+    short = [{"type": "number"}] if len(entry.parameters) == 1 else []
+    return {"description": entry.purpose, "anyOf": [named, *short]}
+
+
+def _number(does: str) -> dict[str, Any]:
+    return {"type": "number", "description": does}

@@ -1,0 +1,129 @@
+"""What graphpatch says to 150 mistakes: a table, to be read by somebody who sees nothing else.
+
+provoke.py                     what it says now
+provoke.py --before CHECKOUT   beside what the graphpatch of another checkout says
+provoke.py --json              for programs: the exit code and the message of each
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+if __name__ == "__main__":
+    sys.path.insert(1, os.environ.get("PROVOKED", str(Path(__file__).parent.parent)))
+
+from provoking.case import Case
+from provoking.files import write
+from provoking.of_commands import COMMANDS
+from provoking.of_matches import MATCHES
+from provoking.of_models import MODELS
+from provoking.of_rules import FILES, GRADIENTS, KEYS
+
+CHAPTERS: dict[str, tuple[Case, ...]] = {
+    "Models": MODELS,
+    "Rules files": FILES,
+    "Keys of rules": KEYS,
+    "Gradients": GRADIENTS,
+    "Matches and patches": MATCHES,
+    "Commands and outputs": COMMANDS,
+}
+
+
+def provoked() -> Iterator[dict[str, Any]]:
+    """Do all of it, each mistake in a folder of its own, which is the current one meanwhile."""
+    for chapter, cases in CHAPTERS.items():
+        for case in cases:
+            with tempfile.TemporaryDirectory() as folder:
+                code, said = _done(case, folder)
+            command = " ".join(("graphpatch", *case.command))
+            said = said.replace(folder, "FOLDER")
+            yield {
+                "chapter": chapter,
+                "what": case.what,
+                "command": command,
+                "files": {name: _text(data) for name, data in case.files.items()},
+                "code": code,
+                "says": said,
+            }
+
+
+def _done(case: Case, folder: str) -> tuple[int, str]:
+    os.chdir(folder)
+    write(Path())
+    for name, data in case.files.items():
+        Path(name).write_bytes(data.encode() if isinstance(data, str) else data)
+    if "patched.pb" in case.command:
+        run(["apply", "rules.json", "model.pb", "-o", "patched.pb"])
+    return run(list(case.command), case.stdin)
+
+
+def run(command: list[str], stdin: bytes = b"") -> tuple[int, str]:
+    """The exit code of a command, and all that it prints; it runs in this process."""
+    from graphpatch import cli
+
+    said, kept = io.StringIO(), (sys.argv, sys.stdin)
+    sys.argv, sys.stdin = ["graphpatch", *command], io.TextIOWrapper(io.BytesIO(stdin))
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            cli.main()
+    except SystemExit as done:
+        return int(done.code or 0), said.getvalue().rstrip("\n")
+    finally:
+        sys.argv, sys.stdin = kept
+    raise AssertionError("main() always exits")
+
+
+def _text(data: str | bytes) -> str:
+    return data if isinstance(data, str) else repr(data)
+
+
+def _of(checkout: str) -> list[dict[str, Any]]:
+    """What the graphpatch of another checkout says."""
+    command = [sys.executable, __file__, "--json"]
+    done = subprocess.run(
+        command, env={**os.environ, "PROVOKED": checkout}, stdout=subprocess.PIPE, check=True
+    )
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def table(found: list[dict[str, Any]], before: list[dict[str, Any]]) -> Iterator[str]:
+    """A chapter each, in Markdown; what changed has both messages."""
+    chapter = ""
+    for place, one in enumerate(found):
+        if one["chapter"] != chapter:
+            chapter = one["chapter"]
+            yield f"\n## {chapter}"
+        yield f"\n**{one['what']}** (exit {one['code']})\n\n```text\n$ {one['command']}"
+        yield from (f"# {name}: {text}".rstrip() for name, text in one["files"].items())
+        old = before[place]["says"] if before else one["says"]
+        yield from [f"{old}", "```", "", "now:", "```text"] if old != one["says"] else []
+        yield f"{one['says']}\n```"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--before", metavar="CHECKOUT")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = list(provoked())
+    if options.json:
+        print(json.dumps(found, indent=1))
+    else:
+        print(f"# What graphpatch says to {len(found)} mistakes")
+        print(*table(found, _of(options.before) if options.before else []), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Run the console examples of README.md and docs again and write down what they print now.
+
+    python scripts/record_examples.py                   every page
+    python scripts/record_examples.py docs/doctor.md    these pages
+
+Look at the difference before you commit it: tests/test_readme.py and tests/test_docs.py hold the
+pages to what the commands print, and this script makes the pages agree.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.examples import pages, ran  # noqa: E402
+
+BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=```)", re.S)
+
+
+def recorded(page: str) -> str:
+    """The text of a page with the output that its commands print now, in the order of the page."""
+    return BLOCK.sub(lambda found: _again(found[0]), page)
+
+
+def _again(block: str) -> str:
+    command = block.partition("\n")[0]
+    run = ran(block)
+    return "\n".join(filter(None, [command, (run.stdout + run.stderr).strip()])) + "\n"
+
+
+def main() -> None:
+    """Record the pages that are named, or all."""
+    for path in [Path(name).resolve() for name in sys.argv[1:]] or pages():
+        before = path.read_text()
+        after = recorded(before)
+        if after != before:
+            path.write_text(after)
+            print(f"changed: {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

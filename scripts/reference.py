@@ -1,0 +1,53 @@
+"""Write what the code knows into the pages of the reference, between their markers.
+
+    python scripts/reference.py
+
+tests/test_reference.py fails while a page is not up to date.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from pages import commands, formulas, gradients, rules
+
+from graphpatch.analysis import patterns
+
+ROOT = Path(__file__).parent.parent
+
+# For each page: what stands between `<!-- NAME -->` and `<!-- /NAME -->`.
+PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "commands": {"commands": commands.sections},
+    "formulas": {
+        "operators": formulas.operators,
+        "functions": formulas.functions,
+        "constants": formulas.constants,
+    },
+    "gradients": {"table": gradients.table, "sections": gradients.sections},
+    "patterns": {"patterns": patterns.markdown},
+    "rules": {name: partial(rules.table, name) for name in rules.TABLES},
+}
+
+
+def page(name: str) -> Path:
+    """The file of a page of the reference."""
+    return ROOT / "docs" / "reference" / f"{name}.md"
+
+
+def with_tables(name: str, text: str) -> str:
+    """A page's text with the tables as they are now. Exits where a marker is missing."""
+    for part, table in PAGES[name].items():
+        start, end = f"<!-- {part} -->", f"<!-- /{part} -->"
+        if start not in text or end not in text:
+            sys.exit(f"{page(name)} lacks the markers {start} and {end}")
+        before, _, rest = text.partition(start)
+        text = f"{before}{start}\n{table()}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+if __name__ == "__main__":
+    for one in PAGES:
+        page(one).write_text(with_tables(one, page(one).read_text()))

@@ -1,0 +1,96 @@
+"""Write the page of each model of a folder, open it in Chromium, and tell what went wrong.
+
+Usage: view_models.py FOLDER [--keep DIR]. A model that graphpatch refuses with one message counts
+as refused; what counts as wrong is any other exception, a message in the browser's console, and a
+page that shows no line of those that it has. Exits 1 where something is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from chromium import launched
+
+import graphpatch
+from graphpatch.errors import GraphpatchError
+
+PATIENCE = 10  # seconds
+SAVED_MODEL = "saved_model.pb"
+
+
+def models(folder: Path) -> list[Path]:
+    """The models in a folder: files, and folders of SavedModels."""
+    found = [path for path in folder.rglob("*") if path.suffix in {".pb", ".pbtxt", ".meta"}]
+    return sorted({path.parent if path.name == SAVED_MODEL else path for path in found})
+
+
+def opened(page: Any, path: Path) -> Iterator[str]:
+    """What is wrong with a page."""
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(path.resolve().as_uri())
+    page.click("#open")
+    lines, rows = page.evaluate(
+        "[view.bodies[view.graph.body].names.length, document.querySelectorAll('.row').length]"
+    )
+    page.keyboard.press("b")
+    if lines and not rows:
+        yield "it has lines, and shows none"
+    yield from said
+
+
+def shown(path: Path, target: Path, browser: Any) -> list[str]:
+    """What is wrong with a model's page, which is written to `target`."""
+    try:
+        graphpatch.view(path).save(target)
+    except GraphpatchError:
+        raise
+    except Exception:
+        return [traceback.format_exc()]
+    page = browser.new_page()
+    faults = list(opened(page, target))
+    page.close()
+    return faults
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--keep", type=Path, help="where the pages stay")
+    options = parser.parse_args(arguments)
+    from playwright.sync_api import sync_playwright
+
+    wrong, counts = 0, {"shown": 0, "refused": 0}
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = launched(playwright)
+        out = options.keep or Path(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        for path in models(options.folder):
+            name = str(path.relative_to(options.folder)).replace("/", "__")
+            begun = time.monotonic()
+            try:
+                faults = shown(path, out / f"{name}.html", browser)
+                counts["shown"] += 1
+            except GraphpatchError as error:
+                counts["refused"] += 1
+                print(f"{name}: refused: {error}")
+                continue
+            wrong += bool(faults)
+            for fault in faults:
+                print(f"{name}: {fault}")
+            if time.monotonic() - begun > PATIENCE:
+                print(f"{name}: {time.monotonic() - begun:.1f} s")
+    print(f"{counts['shown']} shown, {counts['refused']} refused, {wrong} with faults")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,216 @@
+"""LRP, DeepLIFT, DeepSHAP and learned quantization against what defines them, in numpy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.numpy_form import numpy_gradient
+from graphpatch.gradients.numpy_ops import forward
+
+IMAGE = {"strides": [1, 2, 1, 1], "padding": "SAME"}
+LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "MatMul": ((2, 5), (5, 3), {}),
+    "BatchMatMulV2": ((2, 3, 4), (2, 5, 4), {"adj_y": True}),
+    "Conv2D": ((2, 4, 5, 2), (3, 2, 2, 3), IMAGE),
+    "DepthwiseConv2dNative": ((2, 4, 5, 2), (2, 3, 2, 2), IMAGE | {"strides": [1, 1, 1, 1]}),
+}
+
+
+def drawn(*shape: int, seed: int) -> Any:
+    return np.random.default_rng([*shape, seed]).normal(size=shape)
+
+
+def dense(op_type: str, x: Any, weights: Any, attrs: Any) -> Any:
+    """A linear op as one matrix: what each input gives each output, for an input of ones."""
+    rows = [forward(op_type, [one.reshape(x.shape), weights], attrs).ravel()
+            for one in np.eye(x.size)]  # fmt: skip
+    return np.stack(rows)
+
+
+def ratio(a: Any, b: Any) -> Any:
+    return np.divide(a, b, out=np.zeros_like(a + b), where=b != 0)
+
+
+def shared(parts: Any, relevance: Any) -> Any:
+    """The relevance of outputs, shared among inputs in proportion to their parts."""
+    return ratio(parts, parts.sum(0)) @ relevance
+
+
+def relevance(name: str, x: Any, matrix: Any, squares: Any, ones: Any, above: Any) -> Any:
+    """What a rule gives the inputs, from what defines it: the parts of each input and output."""
+    parts = x[:, np.newaxis] * matrix
+    positive, negative = np.maximum(parts, 0), np.minimum(parts, 0)
+    if name == "lrp_zplus":
+        return shared(positive, above)
+    if name == "lrp_alpha_beta":
+        return 2 * shared(positive, above) - shared(negative, above)
+    if name == "lrp_gamma":
+        return shared(parts + 0.25 * x[:, np.newaxis] * np.maximum(matrix, 0), above)
+    if name == "lrp_w2":
+        return shared(squares, above)
+    assert name == "lrp_flat"
+    return shared(ones, above)
+
+
+RULES = ("lrp_zplus", "lrp_alpha_beta", "lrp_gamma", "lrp_w2", "lrp_flat")
+
+
+@pytest.mark.parametrize("op_type", LAYERS)
+@pytest.mark.parametrize("name", RULES)
+def test_relevance_is_shared_as_the_rule_says(name: str, op_type: str) -> None:
+    first, second, attrs = LAYERS[op_type]
+    x, weights = drawn(*first, seed=1), drawn(*second, seed=2)
+    y = forward(op_type, [x, weights], attrs)
+    dy = drawn(*y.shape, seed=3)
+    formula = LIBRARY[name].formula()
+    dx, none = numpy_gradient(formula, None, [x, weights], [y], [dy], attrs, op_type)
+    assert none is None
+    matrices = [dense(op_type, x, w, attrs) for w in (weights, weights**2, weights * 0 + 1)]
+    expected = relevance(name, x.ravel(), *matrices, (y * dy).ravel())
+    assert dx is not None
+    np.testing.assert_allclose((dx * x).ravel(), expected, rtol=1e-5, atol=1e-8)
+    if name in ("lrp_w2", "lrp_flat"):  # no relevance is lost
+        np.testing.assert_allclose((dx * x).sum(), (y * dy).sum())
+
+
+def one(name: str, op_type: str, x: Any, y: Any, dy: Any, attrs: Any = None, **given: Any) -> Any:
+    """Dx of an op of one input."""
+    formula = LIBRARY[name].formula(given or None)
+    arity = 1 if isinstance(LIBRARY[name].text, str) else len(LIBRARY[name].text)
+    inputs = [x] if arity == 1 else list(x)
+    found = numpy_gradient(formula, None, inputs, [y], [dy], attrs, op_type)[0]
+    assert found is not None
+    return found
+
+
+def test_epsilon_at_a_linear_op() -> None:
+    x, weights = np.array([[1.0, -2.0]]), np.array([[1.0, 3.0], [2.0, 0.0]])
+    y, dy = x @ weights, np.array([[5.0, 7.0]])  # y is -3, 3
+    found = one("lrp_epsilon_linear", "MatMul", (x, weights), y, dy, epsilon=1.0)
+    np.testing.assert_allclose(found, (dy * 0.75) @ weights.T)
+
+
+def test_epsilon_and_z_plus_through_a_mean() -> None:
+    x = np.array([[1.0, -2.0], [4.0, 5.0]]).reshape(1, 2, 2, 1)
+    attrs = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
+    y = np.full((1, 1, 1, 1), 2.0)
+    found = one("lrp_epsilon_pool", "AvgPool", x, y, 8 * y / 2, attrs, epsilon=2.0)
+    np.testing.assert_allclose(found.ravel(), [1, 1, 1, 1])
+    found = one("lrp_zplus_pool", "AvgPool", x, y, 5 * y / 2, attrs)
+    np.testing.assert_allclose((x * found).ravel(), [1, 0, 4, 5])
+
+
+NORM = {"epsilon": 0.0, "is_training": False}
+
+
+def test_relevance_passes_bias_and_batch_norm() -> None:
+    x, bias, dy = np.array([[2.0, -4.0]]), np.array([1.0, 1.0]), np.array([[3.0, 5.0]])
+    y = x + bias
+    found = one("lrp_pass", "BiasAdd", (x, bias), y, dy)
+    np.testing.assert_allclose(x * found, y * dy)
+    given = (x, *(np.array([a, b]) for a, b in ((2.0, 3.0), (1.0, 1.0), (0.5, 1.0), (4.0, 1.0))))
+    y = forward("FusedBatchNormV3", given, NORM)
+    np.testing.assert_allclose(y, [[2.5, -14.0]])
+    found = one("lrp_pass_batch_norm", "FusedBatchNormV3", given, y, dy, NORM)
+    np.testing.assert_allclose(x * found, y * dy)
+    found = one("lrp_epsilon_batch_norm", "FusedBatchNormV3", given, y, dy, NORM, epsilon=2.5)
+    np.testing.assert_allclose(found, [[3.0 / 2, 5.0 * 14 / 16.5 * 3]])
+
+
+ACTIVATIONS = ("Relu", "Relu6", "Sigmoid", "Tanh", "Softplus", "Elu")
+
+
+@pytest.mark.parametrize("op_type", ACTIVATIONS)
+def test_deeplift_gives_differences_from_the_reference(op_type: str) -> None:
+    x, dy = 3 * drawn(4, 5, seed=1), drawn(4, 5, seed=2)
+    x[3, 0] = x[1, 0]
+    y = forward(op_type, [x], {})
+    found = one("deeplift_batch", op_type, x, y, dy)
+    delta, gives = x[:2] - x[2:], y[:2] - y[2:]
+    np.testing.assert_allclose(found * np.tile(delta, (2, 1)), dy * np.tile(gives, (2, 1)))
+    assert found[1, 0] == pytest.approx(
+        numpy_gradient(LIBRARY_OWN, None, [x], [y], [dy], {}, op_type)[0][1, 0]  # type: ignore[index]
+    )
+
+
+LIBRARY_OWN = LIBRARY["identity"].formula().parse("own(dy)")
+
+
+def test_shap_max_pool_gives_the_difference_of_the_outputs() -> None:
+    x = drawn(4, 4, 6, 2, seed=1)
+    attrs = {"ksize": [1, 2, 3, 1], "strides": [1, 2, 3, 1], "padding": "VALID"}
+    y = forward("MaxPool", [x], attrs)
+    dy = np.tile(drawn(2, *y.shape[1:], seed=3), (2, 1, 1, 1))
+    found = one("shap_max_pool_batch", "MaxPool", x, y, dy, attrs)[:2]
+    axes = (1, 2, 3)
+    given, wanted = (x[:2] - x[2:]) * found, dy[:2] * (y[:2] - y[2:])
+    np.testing.assert_allclose(given.sum(axes), wanted.sum(axes))
+
+
+def test_shap_softmax_gives_the_difference_of_the_outputs() -> None:
+    x = 2 * drawn(6, 4, seed=1)
+    y = forward("Softmax", [x], {})
+    for which in range(4):
+        dy = np.zeros_like(y)
+        dy[:, which] = 1
+        found = one("shap_softmax_batch", "Softmax", x, y, dy)[:3]
+        # The largest logit is taken from all: its own difference goes to no one.
+        top = x.max(axis=1, keepdims=True)
+        moved = (x - top)[:3] - (x - top)[3:]
+        np.testing.assert_allclose((moved * ratio(found * (x[:3] - x[3:]), moved)).sum(1),
+                                   (y[:3] - y[3:])[:, which])  # fmt: skip
+
+
+def test_reveal_cancel() -> None:
+    x, weights, bias = drawn(4, 5, seed=1), drawn(5, 3, seed=2), drawn(3, seed=3)
+    y = np.maximum(x @ weights + bias, 0)
+    dy = np.tile(drawn(2, 3, seed=4), (2, 1))
+    formula = LIBRARY["reveal_cancel_batch"].formula()
+    found, *others = numpy_gradient(formula, None, [x, weights, bias], [y], [dy])
+    assert others == [None, None]
+    assert found is not None
+    given = ((x[:2] - x[2:]) * found[:2]).sum(1)
+    np.testing.assert_allclose(given, (dy[:2] * (y[:2] - y[2:])).sum(1))
+
+
+def test_reveal_cancel_shows_both_inputs_of_a_minimum() -> None:
+    """min(a, b) = a - relu(a - b): the example of the paper, where rescale gives b alone."""
+    x = np.array([[4.0, 1.0], [0.0, 0.0]])
+    weights, bias = np.array([[1.0], [-1.0]]), np.zeros(1)
+    y = np.maximum(x @ weights + bias, 0)
+    formula = LIBRARY["reveal_cancel_batch"].formula()
+    (found, _, _) = numpy_gradient(formula, None, [x, weights, bias], [y], [np.full((2, 1), -1.0)])
+    assert found is not None
+    of_min = found[0] * x[0] + [x[0, 0], 0]
+    np.testing.assert_allclose(of_min, [0.5, 0.5])
+
+
+def test_learned_step_size() -> None:
+    x, step = np.array([-9.0, -1.4, 0.2, 1.6, 9.0]), np.array(2.0)
+    formula = LIBRARY["lsq"].formula({"low": -2, "high": 3})
+    dx, ds = numpy_gradient(formula, None, [x, step], [x], [np.ones(5)])
+    np.testing.assert_allclose(dx, [0, 1, 1, 1, 0])  # type: ignore[arg-type]
+    expected = (-2 + (-1 + 0.7) + (0 - 0.1) + (1 - 0.8) + 3) / math.sqrt(5 * 3)
+    np.testing.assert_allclose(ds, expected)  # type: ignore[arg-type]
+
+
+def test_a_bound_that_learns() -> None:
+    x, bound, dy = np.array([-1.0, 0.0, 2.0, 3.0, 5.0]), np.array(3.0), np.arange(1.0, 6)
+    dx, db = numpy_gradient(LIBRARY["pact"].formula(), None, [x, bound], [x], [dy])
+    np.testing.assert_allclose(dx, [0, 2, 3, 0, 0])  # type: ignore[arg-type]
+    np.testing.assert_allclose(db, 9)  # type: ignore[arg-type]
+
+
+def test_rectified_gradient_and_noise() -> None:
+    y = np.array([[1.0, 2.0, 3.0, 0.0], [4.0, 1.0, 1.0, 2.0]])
+    dy = np.array([[1.0, 2.0, -1.0, 9.0], [1.0, 1.0, 5.0, 4.0]])
+    found = one("rectified_gradient", "Relu", y, y, dy, q=0.5)
+    np.testing.assert_allclose(found, [[1, 2, 0, 0], [0, 0, 5, 4]])
+    found = one("gradient_noise", "", np.zeros((40, 50)), y, np.ones((40, 50)), stddev=0.5, seed=7)
+    assert abs(found.mean() - 1) < 0.05
+    assert abs(found.std() - 0.5) < 0.05

@@ -1,0 +1,57 @@
+"""The reference says what the code has, and its examples are rules that apply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pages import rules
+
+import graphpatch
+from graphpatch.cli import COMMANDS
+from graphpatch.gradients.functions import FUNCTIONS
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.match.ready import READY
+from scripts import reference
+from tests.examples import ROOT
+
+EXAMPLES = dict(rules.examples())
+
+
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_a_page_says_what_the_code_has(name: str) -> None:
+    text = reference.page(name).read_text()
+    assert reference.with_tables(name, text) == text, "run: python scripts/reference.py"
+
+
+@pytest.mark.parametrize("key", EXAMPLES)
+def test_the_example_of_a_key_applies(key: str) -> None:
+    rule: Mapping[str, Any] = EXAMPLES[key]
+    result = graphpatch.apply([rule], ROOT / "scripts/models/digits.pb")
+    assert result.report["rules"][0]["matches"]
+
+
+def test_no_type_of_the_schema_is_left_out() -> None:
+    assert rules.unknown() == []
+
+
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [
+        ("commands", [f"## {name}\n" for name in COMMANDS]),
+        ("gradients", [f"### {name}\n" for name in LIBRARY]),
+        ("patterns", [f"| `@{name}` |" for name in READY]),
+        ("formulas", [f"| `{one.spelled}` |" for one in FUNCTIONS.values()]),
+    ],
+)
+def test_everything_is_told(page: str, told: list[str]) -> None:
+    text = reference.page(page).read_text()
+    assert told
+    assert [one for one in told if one not in text] == []
+
+
+def test_a_key_without_its_line_stops_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(rules.rule_keys.MATCH, "dtype")
+    with pytest.raises(SystemExit, match=r"rule_keys.py lacks 'dtype' of Match"):
+        rules.table("match")

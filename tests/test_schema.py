@@ -1,0 +1,151 @@
+"""The JSON Schema of rules files, held against what graphpatch itself takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from provoking.of_rules import FILES, GRADIENTS, KEYS
+
+from graphpatch.errors import RulesError
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.match.ready import READY
+from graphpatch.match.spec import Match
+from graphpatch.patches import KINDS
+from graphpatch.rules import Expect, RuleSpec, rules_from
+from graphpatch.rules_json import decoded
+from graphpatch.schema import schema
+from graphpatch.schema.texts import TEXTS
+from tests.examples import ROOT
+from tests.test_rules_errors import ERRORS
+
+jsonschema = pytest.importorskip("jsonschema")
+SCHEMA = schema()
+DEFINED = SCHEMA["$defs"]
+
+
+def passes(document: Any) -> bool:
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    return bool(validator.is_valid(json.loads(json.dumps(document))))
+
+
+def test_it_is_a_schema_with_a_name() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$id"].startswith("urn:graphpatch:rules:")
+    assert json.loads(json.dumps(SCHEMA)) == SCHEMA
+
+
+def test_it_has_every_key() -> None:
+    assert DEFINED["RulesFile"]["required"] == ["version", "rules"]
+    for name, struct in (("Match", Match), ("Rule", RuleSpec), ("Expect", Expect)):
+        legal = {field.encode_name for field in msgspec.structs.fields(struct)}
+        assert DEFINED[name]["properties"].keys() == legal
+        assert DEFINED[name]["additionalProperties"] is False
+    assert DEFINED["Patch"]["properties"].keys() >= KINDS.keys()
+
+
+def properties() -> list[str]:
+    forms = [(name, form) for name, one in DEFINED.items() for form in (one, *one.get("anyOf", ()))]
+    return [f"{name}.{key}" for name, form in forms for key in form.get("properties", ())]
+
+
+@pytest.mark.parametrize("name", [name for name in properties() if name[9:] not in LIBRARY])
+def test_each_property_has_a_description_and_an_example(name: str) -> None:
+    description, example = TEXTS[name]
+    assert description.endswith(".")
+    typ, _, key = name.partition(".")
+    forms = (DEFINED[typ], *DEFINED[typ].get("anyOf", ()))
+    part = next(one["properties"][key] for one in forms if key in one.get("properties", ()))
+    assert (part["description"], part["examples"]) == (description, [example])
+    validator = jsonschema.Draft202012Validator({**part, "$defs": DEFINED})
+    assert validator.is_valid(json.loads(json.dumps(example)))
+
+
+RULE = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+
+
+def test_what_is_legal_passes() -> None:
+    document = {"version": 1, "rules": [RULE]}
+    for legal in ([RULE], document, {"$schema": "x", **document}):
+        assert passes(legal)
+    for name in LIBRARY:
+        needed = {p.name: 1 for p in LIBRARY[name].parameters if p.default is None}
+        assert passes([RULE | {"patch": {"override_gradient": {name: needed} if needed else name}}])
+    for name in READY:
+        assert passes([RULE | {"match": {"pattern": f"@{name}"}}])
+
+
+def written_rules() -> list[Path]:
+    """The rules files of the repository, and those in its pages."""
+    return [
+        path
+        for path in [*(ROOT / "tests" / "data").glob("*.json"), *(ROOT / "scripts").rglob("*.json")]
+        if '"rules"' in path.read_text()
+    ]
+
+
+@pytest.mark.parametrize("path", written_rules(), ids=lambda path: path.name)
+def test_the_rules_of_the_repository_pass(path: Path) -> None:
+    assert passes(json.loads(path.read_text()))
+
+
+def test_the_rules_of_the_pages_pass() -> None:
+    found = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for text in re.findall(r"```json\n(.*?)```", page.read_text(), re.S):
+            if '"rules"' in text:
+                found.append(page.name)
+                assert passes(json.loads(text)), text
+    assert found
+
+
+# What the schema passes and graphpatch refuses, as docs/schema.md says: the page has a line for
+# each reason.
+PASSED = {
+    "a regular expression": {
+        "a regular expression",
+        "a regular expression inside",
+        "a regular expression that is not one",
+    },
+    "the text of a pattern": {"a typo in a pattern"},
+    "a formula": {
+        "a formula with a typo",
+        "a formula that is cut short",
+        "a formula with a name that is not there",
+        "Python in a formula",
+        "`and` spelled &&",
+        "a power spelled ^",
+    },
+    "`expect`": {"more than at most", "a maximum below the minimum"},
+    "Python": {"Python without --allow-python"},
+}
+
+
+def wrong() -> dict[str, Any]:
+    """Documents that graphpatch refuses, by what is wrong with them."""
+    found = {name: document for name, (document, _) in ERRORS.items()}
+    for case in (*FILES, *KEYS, *GRADIENTS):
+        text = case.files.get("bad.json", b"")
+        document = None
+        try:
+            document = decoded(text.encode() if isinstance(text, str) else text)
+            rules_from(document)
+        except RulesError:
+            if document is not None:
+                found[case.what] = document
+    return found
+
+
+def test_what_it_passes_and_graphpatch_refuses() -> None:
+    assert {name for name, document in wrong().items() if passes(document)} == set().union(
+        *PASSED.values()
+    )
+
+
+def test_the_page_says_so() -> None:
+    page = (ROOT / "docs" / "schema.md").read_text()
+    assert re.findall(r"^\| (.+?) \| ", page, re.M)[1:] == [*PASSED]

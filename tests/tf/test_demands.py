@@ -1,0 +1,228 @@
+"""What users of this field asked for in vain: the graph of each, and the answer it gets here.
+
+The numbers are issues of tensorflow/tensorflow, but where a repository is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.errors import MatchError
+
+tf = pytest.importorskip("tensorflow")
+
+from tests.tf import live  # noqa: E402
+from tests.tf.live import filtered, overridden  # noqa: E402
+
+tf1 = tf.compat.v1
+GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+
+
+def placeholder() -> Any:
+    return tf1.placeholder(tf.float32, [2], name="x")
+
+
+def gradient(graph: Any, of: str = "y:0", wrt: str = "x:0", x: Any = (-1.0, 2.0)) -> Any:
+    found = live.gradients(graph, of, [wrt], {"x:0": x})[0]
+    return None if found is None else list(found)
+
+
+def imported(model: Any) -> Any:
+    with tf.Graph().as_default() as graph:
+        graphpatch.import_model(model)
+    return graph
+
+
+def test_1_an_override_that_does_nothing_for_a_typo_is_an_error() -> None:
+    # 8138: gradient_override_map({"ReLU": ...}) is silent, as it knows no op of that type.
+    with tf.Graph().as_default() as graph:
+        tf.nn.relu(placeholder(), name="y")
+    with pytest.raises(MatchError, match=r"matched nothing(.|\n)*nearest: Relu"):
+        graphpatch.apply([overridden({"op": "ReLU"}, "guided_relu")], graph)
+
+
+def test_1_an_op_that_is_really_two_is_found_as_a_pattern() -> None:
+    # 8608: a layer is no op: a dense layer is MatMul and BiasAdd.
+    with tf.Graph().as_default() as graph:
+        w = tf.constant([[1.0, 2.0], [3.0, 4.0]], name="w")
+        tf.nn.bias_add(tf.matmul(placeholder()[None], w), [0.5, 0.5], name="y")
+    with pytest.raises(MatchError, match=r"there are: .*BiasAdd"):
+        graphpatch.apply([overridden({"op": "Dense"}, "zero")], graph)
+    found = graphpatch.select(graph, pattern="MatMul -> BiasAdd")
+    assert [op.name for op in found] == ["y"]
+
+
+def test_2_a_model_that_is_built_already() -> None:
+    # 35203, 36870: gradient_override_map reaches only what is built inside of it.
+    with tf.Graph().as_default() as graph:
+        tf.multiply(tf.nn.relu(placeholder(), name="r"), [1.0, -1.0], name="y")
+    assert gradient(graph, x=(1.0, 2.0)) == [1.0, -1.0]
+    assert gradient(graphpatch.patch_graph([GUIDED], graph).graph, x=(1.0, 2.0)) == [1.0, 0.0]
+
+
+def test_3_no_gradient_defined_names_the_op_and_proposes_a_rule() -> None:
+    # deepmd-kit 3724, lucid 62: LookupError: No gradient defined for operation.
+    with tf.Graph().as_default() as graph:
+        tf.identity(tf.raw_ops.Bitcast(input=placeholder(), type=tf.float32, name="bits"), "y")
+    with pytest.raises(LookupError):
+        gradient(graph)
+    found = graphpatch.diagnose(graph, ["x"], ["y"])
+    [pair] = found.pairs
+    assert (pair.verdict, pair.findings[0].node.name) == ("error", "bits")
+    assert "override_gradient" in pair.findings[0].remedy
+    model = graphpatch.apply([overridden("bits", {"formula": "dy"})], graph)
+    assert gradient(imported(model)) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("blocker", "build"),
+    [
+        ("Cast", lambda x: tf.cast(tf.cast(x, tf.int32), tf.float32)),
+        ("Round", lambda x: tf.round(x)),
+        ("ArgMax", lambda x: tf.cast(tf.argmax(x), tf.float32)),
+        ("Greater", lambda x: tf.cast(x > 0.0, tf.float32)),
+        ("StopGradient", lambda x: tf.stop_gradient(x)),
+    ],
+)
+def test_4_which_op_makes_the_gradient_none(blocker: str, build: Any) -> None:
+    # 783, lucid 34: tf.gradients returns None, and does not say why.
+    with tf.Graph().as_default() as graph:
+        tf.identity(build(placeholder()), name="y")
+    assert gradient(graph) is None
+    [pair] = graphpatch.diagnose(graph, ["x"], ["y"]).pairs
+    assert pair.verdict == "none"
+    assert blocker in [finding.node.op for finding in pair.findings]
+
+
+def test_4_that_no_tensor_connects_them() -> None:
+    with tf.Graph().as_default() as graph:
+        placeholder()
+        tf.constant([1.0], name="y")
+    [pair] = graphpatch.diagnose(graph, ["x"], ["y"]).pairs
+    assert not pair.connected
+
+
+@pytest.fixture
+def v1_control_flow() -> Iterator[None]:
+    tf1.disable_control_flow_v2()
+    yield
+    tf1.enable_control_flow_v2()
+
+
+@pytest.mark.usefixtures("v1_control_flow")
+def test_5_a_loop_from_a_file_has_a_gradient() -> None:
+    # 7404, 20263, models 7329: 'NoneType' object has no attribute 'outer_context'.
+    with tf.Graph().as_default() as graph:
+        step = lambda k, v: (k + 1, v * 3.0)  # noqa: E731
+        loop = tf1.while_loop(lambda k, _: k < 2, step, [0, placeholder()])
+        tf.identity(loop[1], name="y")
+    data = graph.as_graph_def()
+    with tf.Graph().as_default() as plain:
+        tf1.import_graph_def(data, name="")
+    with pytest.raises(AttributeError, match="outer_context"):
+        gradient(plain)
+    assert gradient(imported(data)) == [9.0, 9.0]
+
+
+def test_6_the_inputs_of_an_op_can_be_changed() -> None:
+    # 1758, 54363: ops of a live graph cannot be rewired; here a new graph is written.
+    with tf.Graph().as_default() as graph:
+        tf.square(placeholder(), name="y")
+    rule = filtered("y", {"scale": 0.5}, at="inputs")
+    assert gradient(imported(graphpatch.apply([rule], graph))) == [-1.0, 2.0]
+    assert gradient(graph) == [-2.0, 4.0]
+
+
+def test_7_a_saved_model_keeps_its_gradients(tmp_path: Path) -> None:
+    # 40166, 34211, models 9294: custom gradients are lost in SavedModels.
+    with tf.Graph().as_default() as graph:
+        tf.multiply(tf.nn.relu(placeholder()), [1.0, -1.0], name="y")
+    export = graphpatch.Export(("x",), ("y",))
+    graphpatch.apply([GUIDED], graph, export=export).save(tmp_path / "saved")
+    loaded = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
+    x = tf.constant([1.0, 2.0])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = loaded(x)["y"]
+    assert list(tape.gradient(y, x)) == [1.0, 0.0]
+
+
+def test_8_activations_that_no_rule_covers_are_listed() -> None:
+    # Grad-CAM-tensorflow 10, keras-vis 177, shap 1463: Relu6, LeakyRelu, swish are left out.
+    with tf.Graph().as_default() as graph:
+        tf.nn.leaky_relu(tf.nn.relu6(tf.nn.relu(placeholder(), "one"), "two"), name="y")
+    model = graphpatch.apply([GUIDED], graph)
+    notes = [note.text() for note in graphpatch.diagnose(model, ["x"], ["y"]).seen[0].notes]
+    assert "activations on the way that no rule covers: Relu6 two, LeakyRelu y" in notes
+
+
+def test_9_a_group_of_ops_has_one_gradient() -> None:
+    # 18673: override the gradient of several ops as one.
+    with tf.Graph().as_default() as graph:
+        tf.multiply(placeholder(), tf.sigmoid(graph.get_tensor_by_name("x:0")), name="y")
+    rule = {
+        "match": {"pattern": "@swish"},
+        "patch": {"override_gradient": {"formula": "7 * dy"}, "on": "match"},
+    }
+    assert gradient(imported(graphpatch.apply([rule], graph))) == [7.0, 7.0]
+
+
+def test_10_a_gradient_in_parts_and_of_one_use() -> None:
+    # 6395, 54065, 56879.
+    with tf.Graph().as_default() as graph:
+        x = placeholder()
+        tf.add(tf.square(tf.multiply(x, 3.0, name="h"), name="a"), tf.square(x, name="b"), name="y")
+        parts = graphpatch.gradient_in_parts(graph, "y:0", ["h:0", "b:0"], "x:0")
+        [whole] = parts.at_wrt.values()
+    assert list(live.run(graph, [whole], {"x:0": [1.0, 2.0]})[0]) == [20.0, 40.0]
+    one_use = filtered("b", "zero", at="inputs")
+    assert gradient(imported(graphpatch.apply([one_use], graph)), x=(1.0, 2.0)) == [18.0, 36.0]
+
+
+def test_11_a_module_that_is_used_twice() -> None:
+    # captum 1082: hooks go to the module, and hit each of its uses.
+    with tf.Graph().as_default() as graph:
+        first = tf.nn.relu(placeholder(), name="block/relu")
+        tf.negative(tf.nn.relu(first, name="block/relu_1"), name="y")
+    model = graphpatch.apply([overridden({"name": "block/relu_1"}, "guided_relu")], graph)
+    assert gradient(graph, x=(1.0, 2.0)) == [-1.0, -1.0]
+    assert gradient(imported(model), x=(1.0, 2.0)) == [0.0, 0.0]
+
+
+def test_11_an_interior_tensor_that_is_used_outside_is_no_closed_match() -> None:
+    with tf.Graph().as_default() as graph:
+        h = tf.square(placeholder(), name="h")
+        tf.add(tf.exp(h, name="e"), h, name="y")
+    ops = {"nodes": {"h": {"op": "Square"}, "e": {"op": "Exp"}}, "edges": [["h", "e"]]}
+    assert len(graphpatch.select(graph, pattern=ops)) == 1
+    rule = {"match": {"pattern": {**ops, "closed": True}}, "patch": {"stop_gradient": True}}
+    with pytest.raises(MatchError, match="outside"):
+        graphpatch.apply([rule], graph)
+
+
+def test_12_signatures_and_collections_stay() -> None:
+    # 20519, 28812, 43688: lost by tools that rewrite graphs.
+    with tf.Graph().as_default():
+        y = tf.nn.relu(placeholder(), name="y")
+        tf1.add_to_collection("losses", y)
+        meta = tf1.train.export_meta_graph()
+    meta.signature_def["serve"].outputs["y"].name = "y:0"
+    after = graphpatch.apply([GUIDED], meta).meta_graph_def()
+    assert after.signature_def == meta.signature_def
+    assert after.collection_def == meta.collection_def
+
+
+def test_13_a_difference_starts_with_gradients(tmp_path: Path) -> None:
+    # netron 705, model-explorer 46.
+    with tf.Graph().as_default() as graph:
+        tf.nn.relu(placeholder(), name="y")
+    graphpatch.load(graph).save(tmp_path / "a.pb")
+    graphpatch.apply([GUIDED], graph).save(tmp_path / "b.pb")
+    found = graphpatch.diff(tmp_path / "a.pb", tmp_path / "b.pb").document()
+    assert [one["op"] for one in found["gradients"]] == ["y"]
+    assert next(key for key, value in found.items() if isinstance(value, list)) == "gradients"

@@ -1,0 +1,158 @@
+"""`forward` and `own` of formulas: numpy, the FunctionDef and TensorFlow's ops give one number.
+
+TensorFlow's own gradient of the op is the oracle of `own(dy)`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphpatch.errors import FormulaError
+from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.functiondef_form import gradient_function
+from graphpatch.gradients.numpy_form import numpy_gradient
+from graphpatch.gradients.own import OWN
+from tests.tf import run_graph, tensorflow1
+from tests.tf.function_calls import Calls
+from tests.tf.op_cases import CASES, OpCase, drawn
+
+tf = pytest.importorskip("tensorflow")
+
+DTYPE = "float64"
+TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
+NOT_HERE = {"Conv3D", "BatchMatMul", "Add", "Div", "FusedBatchNorm", "FusedBatchNormV2"} | {
+    "FusedBatchNormV3"
+}
+
+
+def at(case: OpCase, place: int, text: str) -> Formula:
+    """The formula for one input of the op alone."""
+    return Formula.parse([text if n == place else None for n in range(len(case.inputs))])
+
+
+def others(case: OpCase) -> str:
+    """The inputs of the op, the float ones moved."""
+    return ", ".join(
+        f"0.5 * x{n} + 1" if n in case.places else f"x{n}" for n in range(len(case.inputs))
+    )
+
+
+def formulas(case: OpCase) -> list[tuple[int, str]]:
+    """At each input: the op's own gradient, and that at other inputs of a dy that it gives."""
+    found = []
+    for place in case.places:
+        found.append((place, "own(dy)"))
+        moved = f"let f = forward({others(case)}); own(dy * f, {others(case)})"
+        found.append((place, moved))
+    return found
+
+
+@cache
+def given(number: int) -> tuple[Any, Any]:
+    """The output of an op, and dy."""
+    y = CASES[number].raw(*map(tf.constant, CASES[number].inputs)).numpy()
+    return y, drawn(*y.shape, seed=9)
+
+
+def reference(number: int, place: int, text: str) -> Any:
+    case, (y, dy) = CASES[number], given(number)
+    formula = at(case, place, text)
+    found = numpy_gradient(formula, None, case.inputs, [y], [dy], case.attrs, case.op_type)
+    return found[place]
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: CASES[n].op_type)
+def test_numpy_gives_what_tensorflow_does(number: int) -> None:
+    case, (_, dy) = CASES[number], given(number)
+    tensors = [tf.constant(one) for one in case.inputs]
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([tensors[place] for place in case.places])
+        value = case.raw(*tensors)
+        moved = [0.5 * one + 1 if n in case.places else one for n, one in enumerate(tensors)]
+        other = case.raw(*moved)
+    for place in case.places:
+        expected = tape.gradient(value, tensors[place], tf.constant(dy))
+        np.testing.assert_allclose(reference(number, place, "own(dy)"), expected, **TOLERANCE)
+        # By the chain rule, d other / d x is half of the gradient at the moved inputs.
+        expected = 2 * tape.gradient(other, tensors[place], tf.constant(dy) * other)
+        text = f"own(dy * forward({others(case)}), {others(case)})"
+        np.testing.assert_allclose(reference(number, place, text), expected, **TOLERANCE)
+
+
+def calls() -> tuple[Calls, dict[str, tuple[int, int, str]]]:
+    gathered, expected = Calls(), {}
+    for number, case in enumerate(CASES):
+        y, dy = given(number)
+        inputs = [(f"x{n}", one.dtype.name) for n, one in enumerate(case.inputs)]
+        for place, text in formulas(case):
+            function = gradient_function(
+                f"f{len(expected)}",
+                at(case, place, text),
+                None,
+                inputs,
+                [("y0", DTYPE)],
+                case.attrs,
+                op_type=case.op_type,
+            )
+            found = gathered.add(function, [*case.inputs, y, dy])
+            expected[found[place]] = (number, place, text)
+    return gathered, expected
+
+
+def compare(found: Any, expected: dict[str, tuple[int, int, str]]) -> None:
+    for name, (number, place, text) in expected.items():
+        wanted = reference(number, place, text)
+        told = f"{text} of {CASES[number].op_type}"
+        np.testing.assert_allclose(found[name], wanted, **TOLERANCE, err_msg=told)
+
+
+def test_functions_in_a_session() -> None:
+    gathered, expected = calls()
+    graph = gathered.graph.SerializeToString()
+    compare(run_graph.run(graph, gathered.feeds, gathered.fetches), expected)
+
+
+def test_functions_under_tensorflow_1(tmp_path: Path) -> None:
+    gathered, expected = calls()
+    graph = gathered.graph.SerializeToString()
+    compare(tensorflow1.fetch(graph, gathered.feeds, gathered.fetches, tmp_path), expected)
+
+
+def test_tensorflow_ops() -> None:
+    from graphpatch.runtime.formula import formula_gradients
+
+    for number, case in enumerate(CASES):
+        y, dy = given(number)
+        tensors = [list(map(tf.constant, some)) for some in (case.inputs, [y], [dy])]
+        for place, text in formulas(case):
+            found = formula_gradients(
+                at(case, place, text), *tensors, case.attrs, op_type=case.op_type
+            )
+            np.testing.assert_allclose(found[place], reference(number, place, text), **TOLERANCE)
+
+
+def test_every_op_type_of_the_table_is_here() -> None:
+    assert {case.op_type for case in CASES} | NOT_HERE == set(OWN)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "text", "message"),
+    [
+        ("", "own(dy)", "a match as one op have none"),
+        ("Cumsum", "own(dy)", "own(dy) is known for MatMul, BatchMatMul"),
+        ("Relu", "forward(x, x)", "Relu has 1 inputs"),
+        ("Relu", "forward(1)", "takes a tensor here"),
+        ("Relu", "own(2)", "takes a tensor here"),
+        ("RandomStandardNormal", "forward(x)", "has a state"),
+    ],
+)
+def test_what_an_op_does_not_have(op_type: str, text: str, message: str) -> None:
+    arguments = [("x0", "float32")], [("y0", "float32")]
+    with pytest.raises(FormulaError) as caught:
+        gradient_function("f", Formula.parse(text), None, *arguments, op_type=op_type)
+    assert message in str(caught.value)
