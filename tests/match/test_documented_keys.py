@@ -10,7 +10,7 @@ import pytest
 
 import graphpatch
 from graphpatch.match.conditions import KEYS
-from graphpatch.rules import schema
+from graphpatch.schema import schema
 from tests.match.test_keys import LOOP_DEF
 
 ROOT = Path(__file__).parent.parent.parent
