@@ -89,7 +89,7 @@ ERRORS: dict[str, tuple[Any, str]] = {
     ),
     "a type for an input": (
         [matched(inputs={"op": "Relu"})],
-        "rules[0].match.inputs[...]: Expected `object`, got `str`; it is which of them, and what "
+        "rules[0].match.inputs[...]: expected an object, found a string; it is which of them, and what "
         'that must be: {"0": {"op": "Relu"}}, or "any", "all", "none"',
     ),
     "a match for a list": (
