@@ -89,8 +89,8 @@ ERRORS: dict[str, tuple[Any, str]] = {
     ),
     "a type for an input": (
         [matched(inputs={"op": "Relu"})],
-        "rules[0].match.inputs[...]: expected an object, found a string; it is which of them, and what "
-        'that must be: {"0": {"op": "Relu"}}, or "any", "all", "none"',
+        "rules[0].match.inputs[...]: expected an object, found a string; it is which of them, "
+        'and what that must be: {"0": {"op": "Relu"}}, or "any", "all", "none"',
     ),
     "a match for a list": (
         [matched(any={"op": "x"})],
