@@ -248,7 +248,13 @@ def _legal(message: str) -> str:
 
 
 # What is legal where a value is one of a few; `true` where this is silent.
-_VALUES = {"version": "1", "emit": ", ".join(EMITS), "at": "outputs, inputs, output:0, input:1"}
+_VALUES = {
+    "version": "1",
+    "emit": ", ".join(EMITS),
+    "at": "outputs, inputs, output:0, input:1",
+    "inside": "loop, branch",
+    "by": "graph, name, file",
+}
 
 
 def _keys_at(last: str) -> list[str]:

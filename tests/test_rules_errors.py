@@ -87,6 +87,11 @@ ERRORS: dict[str, tuple[Any, str]] = {
         "rules[0].match.attr[...]: expected true or false, a number, a string, an object or a list,"
         " found null",
     ),
+    "a type for an input": (
+        [matched(inputs={"op": "Relu"})],
+        "rules[0].match.inputs[...]: expected an object, found a string; it is which of them, "
+        'and what that must be: {"0": {"op": "Relu"}}, or "any", "all", "none"',
+    ),
     "a match for a list": (
         [matched(any={"op": "x"})],
         "rules[0].match.any: expected a list, found an object; it is a list of "

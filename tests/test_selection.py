@@ -160,3 +160,10 @@ def test_a_bad_pattern_in_python_is_one_message(make: Any, message: str) -> None
     with pytest.raises(PatternError) as raised:
         make()
     assert message in str(raised.value)
+
+
+def test_a_tensor_that_is_nowhere_is_named(model: Model) -> None:
+    with pytest.raises(MatchError, match="no tensor is called 'reluu'; nearest: relu"):
+        select(model, upstream_of="reluu")
+    with pytest.raises(MatchError, match="no tensor is called 'reluu'"):
+        select(model).where(between={"from": "x", "to": "reluu"})

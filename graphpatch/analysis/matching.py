@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from graphpatch.application import check_all
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
-from graphpatch.match.forms import notes
+from graphpatch.match.forms import forms, notes
 from graphpatch.match.misses import explain
 from graphpatch.match.select import find
 from graphpatch.match.spec import WHOLE, Match
@@ -60,8 +60,28 @@ def match_rules(
 
 
 def match_only(match: Match, model: Model, why: bool = False, with_places: bool = False) -> Matched:
-    """What a match means, without a rule around it."""
-    return _described("", match, (), model.graphs, why, with_places)
+    """What a match means, without a rule around it.
+
+    Where a pattern leaves open which tensor is x0, x1, ..., the notes say so.
+    """
+    found = _described("", match, (), model.graphs, why, with_places)
+    return replace(found, notes=(*found.notes, *_left_open(match, model.graphs)))
+
+
+def _left_open(match: Match, graphs: Sequence[Graph]) -> Iterator[str]:
+    """That the pattern does not tell which of the tensors that a match reads is which."""
+    if match.pattern is None or not any(form.tensors for form in forms(match.pattern)):
+        return
+    every = (kept for graph in graphs for kept in find(graph, match, (WHOLE,)).kept)
+    kept = next((one for one in every if one.orders), None)
+    if kept is not None:
+        one, other = kept.binding.inputs, kept.orders[0]
+        place = next(n for n, text in enumerate(one) if text != other[n])
+        yield (
+            f"the pattern leaves open which tensor is x{place}: in the match that ends in "
+            f"{kept.last} it could be {one[place]} or {other[place]}; where that matters, write "
+            f"the input slot, as in x:_ -> m:Mul:0"
+        )
 
 
 class _Applied:

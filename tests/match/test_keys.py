@@ -63,7 +63,7 @@ NET = opened(
 )
 
 # A v1 cond in a v1 loop, as tf.while_loop and tf.cond make them.
-LOOP = opened(
+LOOP_DEF = graphdef(
     node("x", "Placeholder"),
     node("rnn/enter", "Enter", "x", frame_name="rnn/while_context"),
     node("rnn/merge", "Merge", "rnn/enter", "rnn/next", N=2),
@@ -82,6 +82,7 @@ LOOP = opened(
     node("cond/on", "Tanh", "cond/in_1:1"),
     node("cond/Merge", "Merge", "cond/off", "cond/on", N=2),
 )
+LOOP = graphs.opened(LOOP_DEF)
 
 
 def called(op: str, name: str, **functions: Any) -> Any:
@@ -255,14 +256,14 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no such class": ({"class": "activations"}, "there is no class 'activations'; nearest: act"),
     "another class": ({"class": "x"}, "legal: activation, convolution, elementwise, has_weights"),
     "no slice": ({"nth": "second"}, 'expected a number, "first", "last", a list of num'),
-    "an order": ({"nth": {"at": 0, "by": "size"}}, "nth.by: Invalid enum value 'size'"),
+    "an order": ({"nth": {"at": 0, "by": "size"}}, "'size' is not a legal value; legal: graph, na"),
     "no comparison": ({"attr": {"T": {}}}, "attr[...]: it is empty: give one of >, <, >=, <=, !="),
-    "no number": ({"value": {">": "a"}}, "value.>: Expected `int | float`, got `str`"),
+    "no number": ({"value": {">": "a"}}, "value.>: expected a number, found a string"),
     "a tolerance alone": ({"value": {"tolerance": 1}}, "value: give near, or one of >, <, >=, <="),
-    "no place": ({"inside": "function"}, "inside: Invalid enum value 'function'"),
+    "no place": ({"inside": "function"}, "'function' is not a legal value; legal: loop, branch"),
     "a key of inside": ({"inside": {"frame": "x"}}, "inside: unknown key 'frame'; "),
     "a key of shape": ({"shape": {"rnak": 1}}, "shape: unknown key 'rnak'; nearest: rank"),
-    "a size": ({"shape": [1.5]}, "shape[0]: Expected `int | object | null`, got `float`"),
+    "a size": ({"shape": [1.5]}, "shape[0]: expected a whole number or an object, found a number"),
     "a key of between": (
         {"between": {"from": "a", "to": "b", "whithin": {}}},
         "between: unknown key 'whithin'; nearest: within",

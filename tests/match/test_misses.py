@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from graphpatch.match import nearest
+import graphpatch
+from graphpatch.match import forms, nearest
 from graphpatch.match.misses import explain
 from graphpatch.match.nearest import nearest_names
 from graphpatch.match.spec import Match
@@ -98,7 +99,8 @@ SAID: dict[str, tuple[Any, list[str]]] = {
             "body 'main': 10 of them",
             "op 'Relu': 2 of them",
             "inputs: 0 of them",
-            "near: Relu 'relu': input 0 is Placeholder 'x'",
+            "near: Relu 'relu': input 0 is Mul 'Multiply'",
+            "near: Relu 'relu' in function f: it is in f; input 0 is a",
         ],
     ),
     "a regular expression": (
@@ -153,3 +155,32 @@ def test_among_very_many_names_it_is_quick(monkeypatch: pytest.MonkeyPatch) -> N
     legal = ["a", "b", "conv1", "scope/conv"]
     assert nearest_names("conv2", legal) == []
     assert nearest_names("conv", legal) == ["conv1", "scope/conv"]
+
+
+def test_of_a_ready_pattern_it_says_the_nearest_form_alone() -> None:
+    lines = said({"pattern": "@hard_swish"})
+    assert lines[2].startswith("of 12 forms, form ")
+    assert lines[2].endswith("comes nearest; graphpatch patterns hard_swish")
+    assert sum(line.startswith("alone, ") for line in lines) == 1
+    assert len(lines) < 10
+
+
+def test_a_type_that_is_written_twice_is_said_to_be_two_ops() -> None:
+    rule = {
+        "match": {"pattern": "x:_ -> Sigmoid -> Mul; x -> Mul"},
+        "patch": {"stop_gradient": True},
+    }
+    nodes = [
+        node("x", "Placeholder"),
+        node("s", "Sigmoid", "x"),
+        node("m", "Mul", "s", "s"),
+        node("other", "Mul", "x", "x"),
+    ]
+    note = "the pattern writes Mul in several chains, and each is another op; to mean "
+    [found] = graphpatch.matches([rule], graphdef(*nodes)).found
+    assert [text for text in found.notes if text.startswith(note)]
+    assert found.document()["notes"] == list(found.notes)
+    notes = graphpatch.apply([rule], graphdef(*nodes)).report["notes"]
+    assert [text for text in notes if text.startswith(f"rule 'rule 1': {note}")]
+    assert forms.notes("x:_ -> Sigmoid -> m:Mul; x -> m") == []
+    assert forms.notes("Conv2D -> Relu -> Conv2D -> Relu") == []

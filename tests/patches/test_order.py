@@ -105,3 +105,22 @@ def test_match_says_what_x0_is(tmp_path: Path) -> None:
     [entry] = match_only(Match(pattern="s:_ -> m:MatMul:1"), graphpatch.load(path)).matches
     assert entry["tensors"] == {"s": "b"}
     assert entry["inputs"] == {"x0": "b", "x1": "a"}
+
+
+def test_match_says_where_the_pattern_leaves_it_open(tmp_path: Path) -> None:
+    path = tmp_path / "model.pb"
+    path.write_bytes(graphdef(A, B, PRODUCT).SerializeToString())
+    model = graphpatch.load(path)
+    [note] = match_only(Match(pattern="s:_ -> m:MatMul"), model).notes
+    assert note.startswith("the pattern leaves open which tensor is x0: in the match that ends in ")
+    assert "it could be a or b; where that matters, write the input slot" in note
+    for clear in ("s:_ -> m:MatMul:1", "MatMul", "s:_ -> m:MatMul:0; t:_ -> m:1"):
+        assert match_only(Match(pattern=clear), model).notes == ()
+
+
+def test_a_name_that_is_read_elsewhere_too_is_clear(tmp_path: Path) -> None:
+    """Two names may be one tensor, where each has an input of its own."""
+    nodes = (A, B, node("m", "Mul", "a", "b", **T), node("d", "Sub", "m", "b", **T))
+    pattern = "x:_ -> m:Mul; k:_ -> m -> d:Sub:0; k -> d:1"
+    found = patched(tmp_path, pattern, {"formula": ["dy * x1", None]}, *nodes)
+    assert found.report["rules"][0]["matches"][-1]["inputs"] == {"x0": "a", "x1": "b"}

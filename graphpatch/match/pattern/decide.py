@@ -58,7 +58,19 @@ class Decider:
         found: list[tuple[Vertex, ...]] = []
         for anchor in left.found[plan.anchor]:
             found += join.assignments({plan.anchor: anchor}, 0)
+        found = [one for one in found if self.has_own_links(one, around.links)]
         return sorted(found, key=lambda one: [place(body, vertex) for vertex in one])
+
+    def has_own_links(self, vertices: Sequence[Vertex], links: Links) -> bool:
+        """Whether edges from tensors that turn out as one and the same each have a link."""
+        read = vertices[self.op_count :]
+        if len(set(read)) == len(read):
+            return True
+        shared: dict[tuple[Vertex, Vertex], list[int]] = {}
+        for number, (source, target, _) in enumerate(self.edges):
+            if source >= self.op_count:
+                shared.setdefault((vertices[source], vertices[target]), []).append(1 << number)
+        return all(_assigned(edges, [*links[ends].values()]) for ends, edges in shared.items())
 
     def _bind(self, at: int, step: Step) -> _Bind:
         """A step with what is asked of the vertex, given those that were bound before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +89,7 @@ class Walker:
             return []
         self._leave_out_begun_runs(around.found)
         if self.decider.is_plain and all(len(one) <= 1 for one in around.found.values()):
-            return self._only(around.found)
+            return self._only(around)
         wiring = self.wiring
         return self.decider.assignments(self.plan, around, wiring.body, wiring.walk)
 
@@ -119,13 +119,15 @@ class Walker:
 
         found[end] = {one for one in found[end] if not goes_on(one)}
 
-    def _only(self, found: Mapping[int, set[Vertex]]) -> list[tuple[Vertex, ...]]:
+    def _only(self, around: Neighbourhood) -> list[tuple[Vertex, ...]]:
         """The one assignment where no node has a choice: its links are those that were walked."""
+        found = around.found
         if not all(found.values()):
             return []
         assigned = tuple(next(iter(found[number])) for number in range(len(found)))
         ops = self.decider.op_count
-        return [assigned] if len(set(assigned[:ops])) == ops else []
+        is_one = len(set(assigned[:ops])) == ops
+        return [assigned] if is_one and self.decider.has_own_links(assigned, around.links) else []
 
 
 def _any_tensor(tensor: Vertex) -> bool:

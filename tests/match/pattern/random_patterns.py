@@ -11,7 +11,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from graphpatch.errors import PatternError
 from graphpatch.graph.body import Body
 from graphpatch.match.pattern.check import check
-from graphpatch.match.spec import Edge, Link, Match, Pattern
+from graphpatch.match.spec import Edge, Link, Match, Pattern, Shape
 from graphpatch.names import op_of
 from tests import graphs
 from tests.graphs import function, graphdef, node
@@ -25,6 +25,7 @@ TYPES: dict[str, tuple[int, int, list[str]]] = {
     "AddN": (1, 4, ["sum:0"]),
     "Unpack": (1, 1, ["output:0", "output:1"]),
 }
+CLASS = {"Relu": "activation", "Identity": "elementwise", "Mul": "elementwise"}
 WANTED: list[Any] = [*TYPES, "*", ("Relu", "Identity"), "*N"]
 
 
@@ -65,9 +66,7 @@ def patterns(draw: st.DrawFn, body: Body) -> Pattern:
     """
     ops = draw(grown(body))
     names = {index: f"p{place}" for place, index in enumerate(sorted(ops))}
-    nodes = {
-        name: Match(op=draw(types(body.heads.ops[index]))) for index, name in sorted(names.items())
-    }
+    nodes = {name: draw(wanted(body.heads.ops[index])) for index, name in sorted(names.items())}
     edges, tensors = [], []
     for index in sorted(ops):
         for slot, text in enumerate(body.heads.inputs[index]):
@@ -116,6 +115,20 @@ def grown(draw: st.DrawFn, body: Body) -> set[int]:
         if near:
             ops.add(draw(st.sampled_from(sorted(near))))
     return ops
+
+
+@st.composite
+def wanted(draw: st.DrawFn, op: str) -> Match:
+    """What an op is asked to be: mostly its type, and now and then another key besides."""
+    more: list[dict[str, Any]] = [
+        *[{}] * 6,
+        {"class_": CLASS[op]} if op in CLASS else {},
+        {"class_": ("pooling", "activation")},
+        {"nth": draw(st.sampled_from(["first", "last", ":-1", 1]))},
+        {"shape": Shape(rank=0)},
+        {"inside": "loop"},
+    ]
+    return Match(op=draw(types(op)), **draw(st.sampled_from(more)))
 
 
 def types(op: str) -> st.SearchStrategy[Any]:

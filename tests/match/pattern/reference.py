@@ -131,10 +131,25 @@ def bindings(body: Body, small: Small) -> list[dict[str, Any]]:
             name: vertex[1] if isinstance(vertex, tuple) else vertex
             for vertex, name in mapping.items()
         }
-        bound = completed(body, small, names)
+        bound = completed(body, small, names) if is_read_apart(body, small, names) else None
         if bound is not None and not open_or_present(body, small, bound):
             found.append(bound)
     return found
+
+
+def is_read_apart(body: Body, small: Small, names: dict[str, Any]) -> bool:
+    """Whether edges from several names of one tensor can each be a use of their own."""
+    wanted: dict[tuple[Any, int], list[Link]] = {}
+    for source, target, link in small.edges:
+        if source in small.tensors and target in small.ops and not link.repeat:
+            wanted.setdefault((names[source], names[target]), []).append(link)
+    return all(
+        any(
+            all(fits(body, use, tensor, link) for use, link in zip(order, edges, strict=True))
+            for order in permutations([use for use in reads(body) if use[0] == reader], len(edges))
+        )
+        for (tensor, reader), edges in wanted.items()
+    )
 
 
 def whole_graph(body: Body, small: Small) -> Any:
@@ -272,7 +287,7 @@ def symmetries(small: Small) -> Iterable[dict[str, str]]:
     closed = small.closed if isinstance(small.closed, tuple) else ()
     for name, match in {**small.ops, **small.absent}.items():
         marks = (name in small.absent, name in closed, name in small.optional)
-        graph.add_node(name, kind=(match.op, *marks))
+        graph.add_node(name, kind=(str(match), *marks))
     graph.add_nodes_from((name, {"kind": "tensor"}) for name in small.tensors)
     for source, target, link in small.edges:
         graph.add_edge(source, target, link=link)

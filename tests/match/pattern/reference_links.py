@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import networkx as nx
+from msgspec.structs import replace
+
 from graphpatch.graph.body import Body
 from graphpatch.match import glob
 from graphpatch.match.spec import Link, Match, texts
@@ -39,7 +42,34 @@ def output_number(body: Body, read: Tensor) -> int | None:
 
 def is_such(body: Body, index: int, match: Match) -> bool:
     types = texts(match.op or "*")
-    return any(glob.matches(one, body.heads.ops[index]) for one in types)
+    if not any(glob.matches(one, body.heads.ops[index]) for one in types):
+        return False
+    if match.class_ and not set(texts(match.class_)) & CLASSES.get(body.heads.ops[index], set()):
+        return False
+    if match.inside or match.shape:
+        return False  # there are no loops, and as constants hold no tensors no shape is known
+    return match.nth is None or index in numbered(body, match)
+
+
+CLASSES = {
+    "Relu": {"activation", "elementwise"},
+    **{op: {"elementwise"} for op in ("Identity", "Mul", "AddN")},
+}
+
+
+def numbered(body: Body, match: Match) -> list[int]:
+    """The ops that `nth` means, counted by the longest way to each, then by name."""
+    graph: Any = nx.DiGraph()
+    graph.add_nodes_from(range(len(body)))
+    for reader, _, read in reads(body):
+        source = body.by_name.get(read[0]) if read else None
+        if source is not None:
+            graph.add_edge(source, reader)
+    before = {i: graph.subgraph({i, *nx.ancestors(graph, i)}) for i in graph}
+    depth = {i: len(nx.dag_longest_path(some)) for i, some in before.items()}
+    every = [i for i in graph if is_such(body, i, replace(match, nth=None))]
+    every.sort(key=lambda index: (depth[index], body.heads.names[index]))
+    return {"first": every[:1], "last": every[-1:], ":-1": every[:-1], 1: every[1:2]}[match.nth]
 
 
 def fits(body: Body, use: tuple[int, int, Tensor | None], source: int | Tensor, link: Link) -> bool:

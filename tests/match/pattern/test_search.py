@@ -20,7 +20,7 @@ DRAWN = bodies().flatmap(lambda body: st.tuples(st.just(body), patterns(body)))
 UNHURRIED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@settings(UNHURRIED, max_examples=300)
+@settings(UNHURRIED, max_examples=100)
 @given(DRAWN)
 def test_the_same_matches_as_by_brute_force(drawn: tuple[Body, Pattern]) -> None:
     compare(*drawn)

@@ -138,6 +138,11 @@ CASES: dict[str, tuple[list[NodeDef], Any, list[str]]] = {
     "the last of a list": (MANY, "Relu -> ConcatV2:8", ["r8 cat"]),
     "what is behind a list": (MANY, "Placeholder -> ConcatV2:9", ["x cat"]),
     # Shared captures.
+    "two names of tensors, each read by its own input": (
+        HALVES,
+        "a:_ -> m:Mul; b:_ -> m; !Placeholder -> m:0",
+        ["b"],
+    ),
     "swish reads its x twice": (SHARED, "x:_ -> s:Sigmoid -> m:Mul; x -> m", ["sigmoid swish"]),
     "a gate does not": (SHARED, "Sigmoid -> Mul", ["sigmoid swish", "sigmoid gate"]),
     "x as an op of the match": (SHARED, "x:* -> Sigmoid -> m:Mul; x -> m", ["x sigmoid swish"]),
