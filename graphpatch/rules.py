@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -21,8 +20,8 @@ from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import WHOLE, Between, Link, Match, Near, OneOf, Pattern, Texts, texts
 from graphpatch.patches import KINDS, Patch, WholePatch
-
-DEEPEST = 120  # levels of JSON; each match in another one is at least one
+from graphpatch.recipes import is_recipe, recipe_rules
+from graphpatch.rules_json import DEEPEST, decoded, depth
 
 Emit = Literal["auto", "construction", "function", "attr"]
 EMITS = get_args(Emit)
@@ -74,7 +73,7 @@ class RulesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A rules file."""
 
     version: Literal[1]
-    rules: Annotated[tuple[RuleSpec, ...], msgspec.Meta(min_length=1)]
+    rules: tuple[RuleSpec, ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -104,18 +103,31 @@ class Rule:
 def load_rules(
     path: str | os.PathLike[str], emit: str | None = None, allow_python: bool = False
 ) -> list[Rule]:
-    """The rules of a file; `-` reads standard input. `emit` stands where a rule names no carrier.
+    """The rules of a file; `-` reads standard input, and `@NAME` is a recipe.
 
-    `allow_python` lets {"python": "package.module:function"} import that module and call the
-    function when the rules are applied. Raises RulesError with line and column where it is no
-    JSON, and with the way to the key where it is no rules file.
+    `emit` stands where a rule names no carrier. `allow_python` lets
+    {"python": "package.module:function"} import that module and call the function when the rules
+    are applied. Raises RulesError with line and column where it is no JSON, and with the way to the
+    key where it is no rules file.
     """
+    return read_rules(path, emit, allow_python)
+
+
+def read_rules(
+    path: str | os.PathLike[str],
+    emit: str | None = None,
+    allow_python: bool = False,
+    allow_none: bool = False,
+) -> list[Rule]:
+    """What `load_rules` gives; with `allow_none` the file may hold no rule."""
+    if is_recipe(path):
+        return rules_from(recipe_rules(str(path)), emit, allow_python)
     try:
         raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
     except OSError as error:
         raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
     folder = Path() if str(path) == "-" else Path(path).parent
-    return rules_in(raw, str(path), emit, allow_python, folder)
+    return rules_in(raw, str(path), emit, allow_python, folder, allow_none)
 
 
 def rules_in(
@@ -124,13 +136,14 @@ def rules_in(
     emit: str | None = None,
     allow_python: bool = False,
     folder: Path | None = None,
+    allow_none: bool = False,
 ) -> list[Rule]:
     """The rules that the bytes of a file hold; `path` is what errors call it.
 
     Files that a rule names lie in `folder`.
     """
     try:
-        return rules_from(_decoded(raw), emit, allow_python, folder)
+        return rules_from(decoded(raw), emit, allow_python, folder, allow_none)
     except RulesError as error:
         raise RulesError(f"{path}: {error}") from error
 
@@ -140,16 +153,20 @@ def rules_from(
     emit: str | None = None,
     allow_python: bool = False,
     folder: Path | None = None,
+    allow_none: bool = False,
 ) -> list[Rule]:
     """The rules of a parsed rules file, or of a list of rules; `.npy` files lie in `folder`."""
     if isinstance(document, Sequence) and not isinstance(document, str):
         document = {"version": 1, "rules": document}
     try:
-        if _depth(document) > DEEPEST:
+        if depth(document) > DEEPEST:
             raise RulesError(f"it is nested more than {DEEPEST} levels deep")
         file = msgspec.convert(with_tensors(document, folder), RulesFile)
     except msgspec.ValidationError as error:
         raise RulesError(_legal(str(error))) from None
+    if not file.rules and not allow_none:
+        raise RulesError("rules: expected at least 1 rule, found none; without one, apply only "
+                         "converts: -o MODEL.meta, or --inputs and --outputs")  # fmt: skip
     return [
         _rule(place, spec, emit or "auto", allow_python) for place, spec in enumerate(file.rules)
     ]
@@ -158,51 +175,6 @@ def rules_from(
 def schema() -> dict[str, Any]:
     """The JSON Schema of rules files."""
     return msgspec.json.schema(RulesFile)
-
-
-def _depth(document: Any) -> int:
-    """How many lists and objects lie in each other, counted up to one too many."""
-    level, depth = [document], 0
-    while level and depth <= DEEPEST:
-        level = [one for some in level for one in _inside(some)]
-        depth += 1
-    return depth
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, list | tuple) else ()
-
-
-def _decoded(raw: bytes) -> Any:
-    try:
-        document = msgspec.json.decode(raw.decode())
-        # msgspec lets the last of two equal keys win, and a rule would do half of what it says.
-        json.loads(raw, object_pairs_hook=_unique)
-        return document
-    except RecursionError:
-        raise RulesError("it is nested too deeply: rules have some levels, not hundreds") from None
-    except UnicodeDecodeError as error:
-        if b"\0" in raw:
-            raise RulesError("no rules file, but binary; rules come first, models after") from None
-        place, reason = error.start, "not UTF-8"
-    except msgspec.DecodeError as error:
-        found = re.search(r"byte (\d+)", str(error))
-        place = int(found[1]) if found else len(raw)
-        reason = str(error).removeprefix("JSON is malformed: ").partition(" (byte")[0]
-    before = raw[:place]
-    line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
-    raise RulesError(f"line {line}, column {column}: not valid JSON: {reason}")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise RulesError(f"the key {key!r} is there twice in one object; one would be lost")
-        found[key] = value
-    return found
 
 
 def _rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:

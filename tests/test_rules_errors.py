@@ -37,7 +37,11 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "no version": ({"rules": [rule()]}, "at the top: Object missing required field `version`"),
     "another version": ({"version": 2, "rules": []}, "version: Invalid enum value 2; legal: 1"),
     "no rules": ({"version": 1}, "at the top: Object missing required field `rules`"),
-    "an empty list": ([], "rules: Expected `array` of length >= 1"),
+    "an empty list": (
+        [],
+        "rules: expected at least 1 rule, found none; without one, apply only converts: "
+        "-o MODEL.meta, or --inputs and --outputs",
+    ),
     "an unknown key at the top": (
         {"version": 1, "rulez": []},
         "at the top: unknown key 'rulez'; nearest: rules",

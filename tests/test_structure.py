@@ -29,6 +29,8 @@ ROOMS = (
     "match",
     "gradients",
     "patches",
+    "recipes",
+    "rules_json",
     "rules",
     "step",
     "application",

@@ -27,6 +27,7 @@ COMMANDS = {
     "gradients": "the library of gradients: formula, parameters, what each is for",
     "doctor": "why a gradient is None, zero or an error, and the rules that mend it",
     "verify": "a patched model beside its original: forward bit-equal, which gradients changed",
+    "recipes": "ready rules by name, for `apply @NAME`: what each is for, its rules",
     "schema": "the JSON Schema of rules files",
 }
 
