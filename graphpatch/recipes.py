@@ -80,11 +80,11 @@ def _lrp_composite(epsilon: float, first: str) -> Rules:
     convolution: dict[str, Any] = {"op": list(CONVOLUTIONS)}
     others = {"all": [convolution, {"not": {"name": first}}]} if first else convolution
     activations = {"op": list(LIBRARY["lrp_epsilon"].ops)}
-    # Convolutions come last: their rule adds ops of some of the types above.
+    # In this order: what a rule adds is never what a later one is for.
     found = [
-        _override(f"{name}: activations", {"lrp_epsilon": {"epsilon": epsilon}}, activations, 0),
         _override(f"{name}: biases", "lrp_pass", {"any": _biases(convolution)}, 0),
         _override(f"{name}: batch norm", "lrp_pass", {"op": list(BATCH_NORMS)}, 0),
+        _override(f"{name}: activations", {"lrp_epsilon": {"epsilon": epsilon}}, activations, 0),
         _override(f"{name}: means", "lrp_zplus", {"op": "AvgPool"}, 0),
         _override(f"{name}: z-plus", "lrp_zplus", others),
     ]

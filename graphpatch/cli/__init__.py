@@ -28,6 +28,7 @@ COMMANDS = {
     "doctor": "why a gradient is None, zero or an error, and the rules that mend it",
     "verify": "a patched model beside its original: forward bit-equal, which gradients changed",
     "recipes": "ready rules by name, for `apply @NAME`: what each is for, its rules",
+    "references": "DeepLIFT's references of each unit, measured on an input",
     "schema": "the JSON Schema of rules files",
 }
 
