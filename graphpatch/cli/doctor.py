@@ -164,7 +164,7 @@ def _fixed(fixed: Fixed, rules: str, blocked: bool) -> Iterator[str]:
         flow = "more pair flows" if mended == 1 else "more pairs flow"
         yield f"{rules}: {_counted(count, 'rule')}; with {_them(count)} {mended} {flow}"
     elif fixed.left or blocked:
-        yield "no rule mends any of it; nothing was written"
+        yield "doctor knows no rule for a single op that mends any of it; nothing was written"
     else:
         yield "nothing to mend; nothing was written"
     if fixed.left:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,7 +64,7 @@ def table(name: str) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", MODELS)
-def test_each_method_runs_by_one_recipe(label: str, capsys: Any) -> None:
+def test_each_method_runs_by_one_recipe(label: str) -> None:
     name = MODELS[label]
     if name not in catalogue.models():
         pytest.skip(f"no {name} in {catalogue.folder()}")
@@ -76,6 +75,4 @@ def test_each_method_runs_by_one_recipe(label: str, capsys: Any) -> None:
         pytest.skip(f"{name} does not run on seeded inputs: {str(error).splitlines()[0]}")
     finally:
         tf.compat.v1.enable_control_flow_v2()
-    with capsys.disabled():
-        print(f"\n{label}: {found}")
     assert "wrong" not in found.values(), found
