@@ -73,9 +73,10 @@ def table(name: str) -> dict[str, str]:
             continue
         try:
             after, found = answers(result.model, guess)
-        except ValueError as error:  # the file has a batch of one, which has no two halves
-            assert "Cannot reshape" in str(error)
-            assert recipe == "@deeplift"
+        except ValueError:
+            if recipe != "@deeplift":
+                raise
+            # The file has a batch of one, which has no two halves: TensorFlow says so as it loads.
             told[recipe] = "needs a batch of two"
             continue
         same = all(before[key].tobytes() == after[key].tobytes() for key in before)
