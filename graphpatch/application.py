@@ -18,6 +18,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
+from graphpatch.recipes import left_alone
 from graphpatch.rules import Rule, load_rules, rules_from
 from graphpatch.step import Step, take
 from graphpatch.table import html_table, plural, short
@@ -91,7 +92,8 @@ def apply(
     that came in is left as it was, a live graph too.
 
     Args:
-        rules: A path, a list of dicts or of `Rule`s, a dict with `rules`, or a `Rule`.
+        rules: A path, a recipe (`@guided_backprop`), a list of dicts or of `Rule`s, a dict with
+            `rules`, or a `Rule`.
         model: What `load` takes.
         progress: Called with what is done, how much of it, and of how much.
         export: The patched graph is to be saved as a TF2 SavedModel from its inputs to its
@@ -109,7 +111,13 @@ def apply(
         >>> rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
         >>> graphpatch.apply([rule], "model.pb").save("patched.pb")  # doctest: +SKIP
     """
-    read, loaded = rules_of(rules), model_from("model", model, progress)
+    return apply_rules(rules_of(rules), model_from("model", model, progress), progress, export)
+
+
+def apply_rules(
+    read: Sequence[Rule], loaded: Model, progress: Progress | None, export: Export | None
+) -> Result:
+    """What `apply` does; without a rule the model is only converted, or written again."""
     try:
         digest = checksum_begun(loaded)
         patched = loaded.copy() if export is None else loaded.exported(export)
@@ -186,6 +194,8 @@ def _refuse_again(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
 
 def _report(before: Model, after: Model, notes: list[str], steps: list[Step]) -> dict[str, Any]:
     told = [*notes, *(note for step in steps for note in step.notes)]
+    matched = {(one["body"], one["op"]) for step in steps for one in step.matches}
+    told += left_alone((step.rule for step in steps), before.graphs, matched)
     if any("function" in step.emit for step in steps):
         told.append(PATCH_LAST)
     if any(graph.restored for graph in after.graphs):

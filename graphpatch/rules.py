@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -22,9 +22,8 @@ from graphpatch.match.conditions import conditions
 from graphpatch.match.expected import OBJECTS, WRITTEN
 from graphpatch.match.spec import WHOLE, Match, Texts, texts
 from graphpatch.patches import KINDS, Patch, WholePatch
-from graphpatch.rules_json import decoded, in_words
-
-DEEPEST = 120  # levels of JSON; each match in another one is at least one
+from graphpatch.recipes import is_recipe, recipe_rules
+from graphpatch.rules_json import DEEPEST, decoded, depth, in_words
 
 Emit = Literal["auto", "construction", "function", "attr"]
 EMITS = get_args(Emit)
@@ -76,7 +75,7 @@ class RulesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A rules file."""
 
     version: Literal[1]
-    rules: Annotated[tuple[RuleSpec, ...], msgspec.Meta(min_length=1)]
+    rules: tuple[RuleSpec, ...]
     schema: str = msgspec.field(default="", name="$schema")  # for editors
 
 
@@ -107,12 +106,25 @@ class Rule:
 def load_rules(
     path: str | os.PathLike[str], emit: str | None = None, allow_python: bool = False
 ) -> list[Rule]:
-    """The rules of a file; `-` reads standard input. `emit` stands where a rule names no carrier.
+    """The rules of a file; `-` reads standard input, and `@NAME` is a recipe.
 
-    `allow_python` lets {"python": "package.module:function"} import that module and call the
-    function when the rules are applied. Raises RulesError with line and column where it is no
-    JSON, and with the way to the key where it is no rules file.
+    `emit` stands where a rule names no carrier. `allow_python` lets
+    {"python": "package.module:function"} import that module and call the function when the rules
+    are applied. Raises RulesError with line and column where it is no JSON, and with the way to the
+    key where it is no rules file.
     """
+    return read_rules(path, emit, allow_python)
+
+
+def read_rules(
+    path: str | os.PathLike[str],
+    emit: str | None = None,
+    allow_python: bool = False,
+    allow_none: bool = False,
+) -> list[Rule]:
+    """What `load_rules` gives; with `allow_none` the file may hold no rule."""
+    if is_recipe(path):
+        return rules_from(recipe_rules(str(path)), emit, allow_python)
     try:
         raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
     except FileNotFoundError as error:
@@ -120,7 +132,7 @@ def load_rules(
     except OSError as error:
         raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
     folder = Path() if str(path) == "-" else Path(path).parent
-    return rules_in(raw, str(path), emit, allow_python, folder)
+    return rules_in(raw, str(path), emit, allow_python, folder, allow_none)
 
 
 def rules_in(
@@ -129,13 +141,14 @@ def rules_in(
     emit: str | None = None,
     allow_python: bool = False,
     folder: Path | None = None,
+    allow_none: bool = False,
 ) -> list[Rule]:
     """The rules that the bytes of a file hold; `path` is what errors call it.
 
     Files that a rule names lie in `folder`.
     """
     try:
-        return rules_from(decoded(raw), emit, allow_python, folder)
+        return rules_from(decoded(raw), emit, allow_python, folder, allow_none)
     except RulesError as error:
         raise RulesError(f"{path}: {error}") from error
 
@@ -145,34 +158,23 @@ def rules_from(
     emit: str | None = None,
     allow_python: bool = False,
     folder: Path | None = None,
+    allow_none: bool = False,
 ) -> list[Rule]:
     """The rules of a parsed rules file, or of a list of rules; `.npy` files lie in `folder`."""
     if isinstance(document, Sequence) and not isinstance(document, str):
         document = {"version": 1, "rules": document}
     try:
-        if _depth(document) > DEEPEST:
+        if depth(document) > DEEPEST:
             raise RulesError(f"it is nested more than {DEEPEST} levels deep")
         file = msgspec.convert(with_tensors(document, folder), RulesFile)
     except msgspec.ValidationError as error:
         raise RulesError(_legal(str(error))) from None
+    if not file.rules and not allow_none:
+        raise RulesError("rules: expected at least 1 rule, found none; without one, apply only "
+                         "converts: -o MODEL.meta, or --inputs and --outputs")  # fmt: skip
     return [
         _rule(place, spec, emit or "auto", allow_python) for place, spec in enumerate(file.rules)
     ]
-
-
-def _depth(document: Any) -> int:
-    """How many lists and objects lie in each other, counted up to one too many."""
-    level, depth = [document], 0
-    while level and depth <= DEEPEST:
-        level = [one for some in level for one in _inside(some)]
-        depth += 1
-    return depth
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, list | tuple) else ()
 
 
 def _rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from graphpatch.formats.container import is_text, recognise
 from graphpatch.formats.foreign import foreign_file
 from graphpatch.graph.wire import Source
 
+DEEPEST = 120  # levels of JSON; each match in another one is at least one
 SHORTEST = (
     '{"version": 1, "rules": [{"match": {"op": "Relu"}, "patch": {"override_gradient": '
     '"guided_relu"}}]}'
@@ -58,6 +59,21 @@ TYPES = {
     "bool": "true or false",
     "null": "null",
 }
+
+
+def depth(document: Any) -> int:
+    """How many lists and objects lie in each other, counted up to one too many."""
+    level, depth = [document], 0
+    while level and depth <= DEEPEST:
+        level = [one for some in level for one in _inside(some)]
+        depth += 1
+    return depth
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def decoded(raw: bytes) -> Any:

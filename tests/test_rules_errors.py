@@ -37,7 +37,11 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "no version": ({"rules": [rule()]}, "at the top: the key 'version' is missing"),
     "another version": ({"version": 2, "rules": []}, "version: 2 is not a legal value; legal: 1"),
     "no rules": ({"version": 1}, "at the top: the key 'rules' is missing"),
-    "an empty list": ([], "rules: the list is empty; at least 1 is needed"),
+    "an empty list": (
+        [],
+        "rules: expected at least 1 rule, found none; without one, apply only converts: "
+        "-o MODEL.meta, or --inputs and --outputs",
+    ),
     "an unknown key at the top": (
         {"version": 1, "rulez": []},
         "at the top: unknown key 'rulez'; nearest: rules",

@@ -29,6 +29,7 @@ ROOMS = (
     "match",
     "gradients",
     "patches",
+    "recipes",
     "rules_json",
     "rules",
     "schema",

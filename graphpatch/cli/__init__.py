@@ -29,6 +29,8 @@ COMMANDS = {
     "doctor": "why a gradient is None, zero or an error, and the rules that fix it",
     "view": "a page that shows what flows back, where it ends and what rules change",
     "verify": "compare a patched model with its original: forward bits, gradients",
+    "recipes": "ready rules by name, for `apply @NAME`: what each is for, its rules",
+    "references": "DeepLIFT's references of each unit, measured on an input",
     "schema": "the JSON Schema of rules files",
     "completion": "shell completion for bash, zsh and fish",
 }

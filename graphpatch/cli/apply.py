@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from graphpatch.application import Result, apply, counted
+from graphpatch.application import Result, apply_rules, counted
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.many import apply_to_many, goes, worker_options
 from graphpatch.cli.progress import bar
@@ -29,7 +29,7 @@ from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import FILES, NO_CONTEXTS
 from graphpatch.formats.output import reported
-from graphpatch.rules import EMITS, Rule, load_rules
+from graphpatch.rules import EMITS, Rule, read_rules
 
 _EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
 
@@ -105,7 +105,8 @@ def _here(order: Order, export: Export | None, as_json: bool, losses: list[str] 
     piped = not dry_run and "-" in (targets if out is not None else models)
     if piped and as_json:
         raise click.UsageError("--json and the model would both go to standard output")
-    loaded = load_rules(order.rules, order.emit, order.allow_python)
+    converts = export is not None or bool(out and out.endswith(".meta"))
+    loaded = read_rules(order.rules, order.emit, order.allow_python, allow_none=converts)
     if out is not None and targets != [out] and not dry_run:
         _make_folder(out)
     reports, errors = [], []
@@ -152,7 +153,7 @@ def _patch(
 ) -> dict[str, Any]:
     with bar() as progress:
         source = load(model, progress)
-        result = apply(rules, source, progress, export)
+        result = apply_rules(rules, source, progress, export)
         if losses is not None:
             result = _rebuilt(result, losses)
         output = target or default_output(source)
@@ -240,7 +241,7 @@ def folded(notes: Iterable[str]) -> list[str]:
 
 def _summary(report: dict[str, Any]) -> list[str]:
     lines = [goes(report)]
-    width = max(len(rule["name"]) for rule in report["rules"])
+    width = max((len(rule["name"]) for rule in report["rules"]), default=0)
     for rule in report["rules"]:
         listed = counted(rule["matches"])
         lines.append(

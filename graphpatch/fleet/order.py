@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from graphpatch.errors import RulesError
 from graphpatch.fleet import remote
 from graphpatch.fleet.search import is_search
 from graphpatch.formats.foreign import not_there
+from graphpatch.recipes import is_recipe, recipe_rules
 
 if TYPE_CHECKING:
     from graphpatch.fleet.task import Job
@@ -72,6 +75,8 @@ def _read(rules: str) -> bytes:
         return sys.stdin.buffer.read()
     if remote.is_remote(rules):
         return remote.read(rules)
+    if is_recipe(rules):
+        return msgspec.json.encode(recipe_rules(rules))
     try:
         return Path(rules).read_bytes()
     except FileNotFoundError as error:

@@ -55,10 +55,11 @@ def read_feed(path: str | Path) -> dict[str, Any]:
         with np.load(path) as found:
             if not isinstance(found, np.lib.npyio.NpzFile):
                 raise ModelError(f"{path} is no .npz file of arrays by name")
-            return {_tensor(name): found[name] for name in found.files}
+            return {tensor_name(name): found[name] for name in found.files}
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
 
 
-def _tensor(name: str) -> str:
+def tensor_name(name: str) -> str:
+    """The name of a tensor: that of an op means its output 0."""
     return name if ":" in name else f"{name}:0"

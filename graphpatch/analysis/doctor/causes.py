@@ -23,6 +23,11 @@ NONE = "None: tf.gradients gives no tensor, and says nothing"
 ZEROS = "zeros: the gradient is there, and every element of it is 0"
 
 STRAIGHT = "let it count as the identity on the way back (straight_through)"
+IN_BETWEEN = (
+    "let the ops from what is still float to what is float again count as one identity: a pattern "
+    'of them with {{"override_gradient": "identity", "on": "match"}}; or differentiate by a tensor '
+    "behind it"
+)
 OUTSIDE = "no gradient can be given to it; differentiate by a tensor behind it"
 
 
@@ -111,6 +116,9 @@ CAUSES = (
     Cause("prevent", _raises("prevent"),
           "PreventGradient: whoever put it there wants no gradient here",
           "{says}", STRAIGHT, mends),
+    Cause("missing", lambda look: _raises("missing")(look) and look.read not in flow.TRAINABLE,
+          "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
+          "{says}", IN_BETWEEN),
     Cause("missing", _raises("missing"),
           "{op} has no gradient registered", "{says}",
           "give it one (override_gradient), or stop gradients behind it", mends),

@@ -31,7 +31,8 @@ from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 
 LOOP_REMEDY = (
-    "write the model with its control-flow contexts: graphpatch apply RULES MODEL -o model.meta"
+    "write the model with its control-flow contexts: graphpatch apply RULES MODEL -o model.meta; "
+    'where no rule is needed, RULES has "rules": []'
 )
 
 IN_FUNCTIONS = (

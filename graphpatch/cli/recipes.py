@@ -1,0 +1,67 @@
+"""`graphpatch recipes`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from graphpatch.cli.say import say_json, say_lines
+from graphpatch.errors import OutputError
+from graphpatch.formats.output import reported
+from graphpatch.recipes import RECIPES, SIGN, Recipe, named, recipe_rules
+from graphpatch.rules import rules_from
+
+
+@click.command("recipes")
+@click.argument("name", required=False)
+@click.option("--save", metavar="FILE", help="Write the recipe NAME as a rules file to edit.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(name: str | None, save: str | None, as_json: bool) -> None:
+    """List the recipes, or print the rules of NAME, such as `@reverse(at=features)`."""
+    if name is None:
+        if save is not None:
+            raise click.UsageError("--save goes with the NAME of a recipe")
+        _list(as_json)
+        return
+    rules = recipe_rules(name if name.startswith(SIGN) else SIGN + name)
+    rules_from(rules)
+    if save is not None:
+        _write(rules, Path(save))
+    elif as_json:
+        say_json(rules)
+    else:
+        say_lines(_spelled(rules).splitlines())
+
+
+def _list(as_json: bool) -> None:
+    if as_json:
+        say_json({"recipes": [_described(one) for one in RECIPES.values()]})
+    else:
+        say_lines(text for one in RECIPES.values() for text in _line(one))
+
+
+def _line(recipe: Recipe) -> list[str]:
+    return [recipe.spelled, f"    {recipe.purpose}"]
+
+
+def _described(recipe: Recipe) -> dict[str, object]:
+    return {
+        "name": named(recipe.name).name,
+        "for": recipe.purpose,
+        "source": recipe.source,
+        "parameters": dict(recipe.parameters),
+    }
+
+
+def _spelled(rules: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(rules), indent=2).decode()
+
+
+def _write(rules: object, path: Path) -> None:
+    if path.exists():
+        raise OutputError(f"{path} exists; it is not written over")
+    with reported(str(path)):
+        path.write_text(_spelled(rules) + "\n")
+    say_lines([str(path)])

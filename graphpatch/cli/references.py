@@ -1,0 +1,37 @@
+"""`graphpatch references`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from graphpatch.cli.say import say_lines
+from graphpatch.errors import OutputError
+from graphpatch.formats.output import reported
+
+
+@click.command("references")
+@click.argument("model")
+@click.option("--feed", metavar="FILE.npz", required=True, help="The reference: a batch of one.")
+@click.option("-o", "--output", "out", default="references.json", show_default=True)
+def command(model: str, feed: str, out: str) -> None:
+    """Measure what each activation of MODEL reads on a reference input, and write DeepLIFT's rules.
+
+    The arrays go to a folder beside the rules file. `graphpatch apply` takes the rules.
+    """
+    path = Path(out)
+    if path.suffix != ".json":
+        raise click.UsageError("-o is the name of a rules file: FILE.json")
+    if path.exists() or path.with_suffix("").exists():
+        raise OutputError(f"{path}, or the folder {path.with_suffix('')}, exists; not written over")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from graphpatch.runtime.references import references
+    from graphpatch.runtime.values import read_feed
+
+    found = references(model, read_feed(feed), path.with_suffix("").name)
+    with reported(out):
+        found.save(path)
+    skipped = [f"  skipped  {name}: {why}" for name, why in found.skipped.items()]
+    say_lines([f"{model}: {len(found.arrays)} activations -> {out}", *skipped])

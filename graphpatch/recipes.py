@@ -1,0 +1,271 @@
+"""Recipes: ready rules by name, for whole methods: `@guided_backprop`, `@reverse(at=features)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from graphpatch.errors import RulesError, did_you_mean
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.library.relevance import BATCH_NORMS
+from graphpatch.graph.graph import Graph
+
+SIGN = "@"
+ACTIVATIONS = (
+    *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign", "Sigmoid", "Tanh"),
+    *("Softmax", "LogSoftmax", "Erf", "CRelu"),
+)
+CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
+
+_SPELLED = re.compile(r"@(?P<name>[\w-]+)(?:\((?P<given>.*)\))?", re.ASCII | re.DOTALL)
+
+Rules = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method as rules: what it is for, where it is from, what it takes and makes.
+
+    A parameter without a default must be given. `explains`: it is about activations, so that the
+    report names those that it leaves alone.
+    """
+
+    name: str
+    purpose: str
+    source: str
+    make: Callable[..., Rules]
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    explains: bool = False
+
+    @property
+    def spelled(self) -> str:
+        """How it is called: `@reverse(at=, strength=1)`."""
+        given = (f"{k}={'' if v is None else v}" for k, v in self.parameters.items())
+        return f"{SIGN}{self.name}({', '.join(given)})" if self.parameters else SIGN + self.name
+
+
+def rule(name: str, match: Any, patch: Any, at_least: int = 1) -> dict[str, Any]:
+    """A rule as a rules file has it."""
+    found = {"name": f"{SIGN}{name}", "match": match, "patch": patch}
+    return found if at_least else {**found, "expect": {"min": 0}}
+
+
+def _override(name: str, gradient: Any, match: Any, at_least: int = 1) -> dict[str, Any]:
+    return rule(name, match, {"override_gradient": gradient}, at_least)
+
+
+def _family(name: str) -> list[str]:
+    """The op types that a gradient of the library is for, with those of its family."""
+    entry = LIBRARY[name]
+    return [*entry.ops, *(one for one in entry.by_op_type if one not in entry.ops)]
+
+
+def _of_family(name: str, gradient: str, given: Any = None) -> Rules:
+    """One rule: the family of a gradient of the library, on all that it is for."""
+    spec = {gradient: given} if given else gradient
+    return [_override(name, spec, {"op": _family(gradient)})]
+
+
+def _lrp_epsilon(epsilon: float) -> Rules:
+    match = {"op": list(LIBRARY["lrp_epsilon"].ops)}
+    return [_override("lrp_epsilon", {"lrp_epsilon": {"epsilon": epsilon}}, match)]
+
+
+def _lrp_composite(epsilon: float, first: str) -> Rules:
+    """z-plus below, epsilon above; biases and batch norm behind convolutions get nothing."""
+    name = "lrp_composite"
+    convolution: dict[str, Any] = {"op": list(CONVOLUTIONS)}
+    others = {"all": [convolution, {"not": {"name": first}}]} if first else convolution
+    activations = {"op": list(LIBRARY["lrp_epsilon"].ops)}
+    # In this order: what a rule adds is never what a later one is for.
+    found = [
+        _override(f"{name}: biases", "lrp_pass", {"any": _biases(convolution)}, 0),
+        _override(f"{name}: batch norm", "lrp_pass", {"op": list(BATCH_NORMS)}, 0),
+        _override(f"{name}: activations", {"lrp_epsilon": {"epsilon": epsilon}}, activations, 0),
+        _override(f"{name}: means", "lrp_zplus", {"op": "AvgPool"}, 0),
+        _override(f"{name}: z-plus", "lrp_zplus", others),
+    ]
+    return [*found, _override(f"{name}: first", "lrp_w2", {"name": first})] if first else found
+
+
+def _biases(convolution: Any) -> Rules:
+    """The ops that add a bias, not another tensor, to a convolution."""
+    held = {"op": ["Const", "VariableV2", "VarHandleOp"]}
+    read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": held}}
+    weights = {"any": [held, read]}
+    added = {"op": ["Add", "AddV2"], "inputs": {"0": convolution, "1": weights}}
+    return [{"op": "BiasAdd", "inputs": {"0": convolution}}, added]
+
+
+def _straight_through(name: str) -> Rules:
+    match: dict[str, Any] = {"op": ["Round", "Rint", "Floor", "Ceil", "Sign"]}
+    match |= {"name": name} if name else {}
+    return [rule("straight_through", match, {"straight_through": True})]
+
+
+def _reverse(at: str, strength: float) -> Rules:
+    patch = {"filter_gradient": {"reverse": {"strength": strength}}}
+    return [rule("reverse", {"name": at}, patch)]
+
+
+def _freeze(scope: str) -> Rules:
+    held = {"op": ["VariableV2", "Variable", "VarHandleOp"], "name": scope}
+    read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": held}}
+    return [rule("freeze", read, {"stop_gradient": True})]
+
+
+_GUIDED = "Springenberg et al., Striving for Simplicity: The All Convolutional Net, 2015"
+_ANCONA = "Ancona et al., Towards better understanding of gradient-based attribution methods, 2018"
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Recipe(
+                "guided_backprop",
+                "guided backpropagation, for the whole ReLU family",
+                _GUIDED,
+                lambda: _of_family("guided_backprop", "guided_relu"),
+                explains=True,
+            ),
+            Recipe(
+                "deconvnet",
+                "deconvnet: only the positive part of the gradient passes activations",
+                "Zeiler and Fergus, Visualizing and Understanding Convolutional Networks, 2014",
+                lambda: _of_family("deconvnet", "deconv_relu"),
+                explains=True,
+            ),
+            Recipe(
+                "rectified_gradient",
+                "rectified gradient: of each layer the parts that matter most",
+                LIBRARY["rectified_gradient"].source,
+                lambda q: _of_family("rectified_gradient", "rectified_gradient", {"q": q}),
+                {"q": 0.98},
+                explains=True,
+            ),
+            Recipe(
+                "deeplift",
+                "DeepLIFT (rescale), max pooling and softmax as in DeepSHAP: feed examples and,"
+                " behind them in the batch, as many references",
+                LIBRARY["deeplift_batch"].source,
+                lambda: _of_family("deeplift", "deeplift_batch"),
+                explains=True,
+            ),
+            Recipe(
+                "lrp_epsilon",
+                "layer-wise relevance propagation by the epsilon rule: input * gradient",
+                _ANCONA,
+                _lrp_epsilon,
+                {"epsilon": 1e-4},
+                explains=True,
+            ),
+            Recipe(
+                "lrp_composite",
+                "LRP with z-plus at convolutions, epsilon elsewhere, w-square at the op `first`",
+                "Montavon et al., Layer-Wise Relevance Propagation: An Overview, 2019",
+                _lrp_composite,
+                {"epsilon": 1e-4, "first": ""},
+                explains=True,
+            ),
+            Recipe(
+                "straight_through",
+                "straight-through estimators: Round, Floor, Ceil, Sign count as the identity",
+                LIBRARY["straight_through"].source,
+                _straight_through,
+                {"name": ""},
+            ),
+            Recipe(
+                "reverse",
+                "gradient reversal at a tensor, for domain-adversarial training",
+                LIBRARY["reverse"].source,
+                _reverse,
+                {"at": None, "strength": 1.0},
+            ),
+            Recipe(
+                "freeze",
+                "variables of a scope get no gradient; what lies before them still does",
+                "definition",
+                _freeze,
+                {"scope": None},
+            ),
+        )
+    }
+)
+
+
+def is_recipe(path: object) -> bool:
+    """Whether a path of a rules file is the call of a recipe."""
+    return isinstance(path, str) and path.startswith(SIGN)
+
+
+def recipe_rules(spelled: str) -> dict[str, Any]:
+    """The rules file of a recipe, as it is called: `@reverse(at=features, strength=0.3)`.
+
+    Raises RulesError, with the nearest name, for one that does not exist, and for a parameter that
+    it does not have, that is missing, or that is not of the kind of its default.
+    """
+    found = _SPELLED.fullmatch(spelled)
+    if found is None:
+        raise RulesError(f"expected @NAME or @NAME(key=value, ...), found {spelled!r}")
+    recipe = named(found["name"])
+    return {"version": 1, "rules": recipe.make(**_given(recipe, found["given"] or ""))}
+
+
+def named(name: str) -> Recipe:
+    """The recipe of this name, with or without @. Raises RulesError, with the nearest name."""
+    name = name.removeprefix(SIGN)
+    if name not in RECIPES:
+        near = did_you_mean(name, RECIPES) or f"; there are: {', '.join(RECIPES)}"
+        raise RulesError(f"no recipe is called {name!r}{near}")
+    return RECIPES[name]
+
+
+def _given(recipe: Recipe, text: str) -> dict[str, Any]:
+    values: dict[str, Any] = dict(recipe.parameters)
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        key, sign, value = (one.strip() for one in part.partition("="))
+        if not sign and len(values) == 1:
+            key, value = next(iter(values)), key
+        if key not in values:
+            near = did_you_mean(key, values) or f"; it has: {', '.join(values) or 'none'}"
+            raise RulesError(f"{SIGN}{recipe.name} has no parameter {key!r}{near}")
+        values[key] = _value(recipe, key, value)
+    missing = [key for key, value in values.items() if value is None]
+    if missing:
+        raise RulesError(f"{SIGN}{recipe.name} needs {missing[0]}=: {recipe.spelled}")
+    return values
+
+
+def _value(recipe: Recipe, key: str, text: str) -> object:
+    if not isinstance(recipe.parameters[key], float):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        message = f"{SIGN}{recipe.name}: {key} is {text!r}, not a number"
+        raise RulesError(message) from None
+
+
+def left_alone(
+    names: Iterable[str], graphs: Iterable[Graph], touched: Collection[tuple[str, str]]
+) -> list[str]:
+    """The activations that recipes about activations do not patch, as the report says it.
+
+    `names` are those of rules, `touched` the body and name of ops that they matched.
+    """
+    called = {name.removeprefix(SIGN).split(":")[0] for name in names if name.startswith(SIGN)}
+    if not any(RECIPES[name].explains for name in called & RECIPES.keys()):
+        return []
+    found: dict[str, list[str]] = {}
+    for graph in graphs:
+        for body in graph.bodies:
+            for op_type in ACTIVATIONS:
+                for index in body.by_type.get(op_type, ()):
+                    name = body.heads.names[index]
+                    if (body.label, name) not in touched:
+                        place = "" if body.is_main else f" in function {body.label}"
+                        found.setdefault(op_type, []).append(f"{name}{place}")
+    return [f"left alone: {len(ops)} {op_type}: {', '.join(ops)}" for op_type, ops in found.items()]

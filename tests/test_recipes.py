@@ -1,0 +1,110 @@
+"""Recipes: what they are called, the rules that they make, and what they leave alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.errors import RulesError
+from graphpatch.recipes import RECIPES, recipe_rules
+from graphpatch.rules import load_rules, rules_from
+
+GIVEN = {"reverse": "(at=features, strength=0.3)", "freeze": "(scope=backbone/**)"}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_a_rules_file(name: str) -> None:
+    recipe = RECIPES[name]
+    rules = recipe_rules(f"@{name}{GIVEN.get(name, '')}")
+    assert rules_from(rules)
+    assert json.loads(json.dumps(rules)) == rules
+    assert all(rule["name"].startswith(f"@{name}") for rule in rules["rules"])
+    assert recipe.purpose
+    assert recipe.source
+    assert load_rules(f"@{name}{GIVEN.get(name, '')}")
+
+
+def test_parameters() -> None:
+    (rule,) = recipe_rules("@reverse(at=features, strength=0.3)")["rules"]
+    assert rule["match"] == {"name": "features"}
+    assert rule["patch"] == {"filter_gradient": {"reverse": {"strength": 0.3}}}
+    (rule,) = recipe_rules("@freeze(backbone/**)")["rules"]
+    assert rule["match"]["inputs"]["0"]["name"] == "backbone/**"
+    (rule,) = recipe_rules("@lrp_epsilon(epsilon=0.5)")["rules"]
+    assert rule["patch"] == {"override_gradient": {"lrp_epsilon": {"epsilon": 0.5}}}
+
+
+@pytest.mark.parametrize(
+    ("spelled", "message"),
+    [
+        ("@guided_backpro", "no recipe is called 'guided_backpro'; nearest: guided_backprop"),
+        ("@reverse", "@reverse needs at=: @reverse(at=, strength=1.0)"),
+        ("@reverse(at=x, strenth=1)", "has no parameter 'strenth'; nearest: strength"),
+        ("@reverse(at=x, strength=much)", "strength is 'much', not a number"),
+        ("@reverse(at=x", "expected @NAME or @NAME(key=value, ...)"),
+        ("@deconvnet(x=1)", "@deconvnet has no parameter 'x'; it has: none"),
+        ("@", "expected @NAME"),
+    ],
+)
+def test_what_is_no_recipe(spelled: str, message: str) -> None:
+    with pytest.raises(RulesError) as caught:
+        recipe_rules(spelled)
+    assert message in str(caught.value)
+
+
+DIGITS = Path(__file__).parent.parent / "scripts" / "models" / "digits.pb"
+
+
+def op_types(path: Path) -> list[str]:
+    return sorted(node.op for graph in graphpatch.load(path).graphs for node in graph.main)
+
+
+def test_what_is_left_alone_is_named() -> None:
+    report = graphpatch.apply("@guided_backprop", DIGITS).report
+    assert sum(len(rule["matches"]) for rule in report["rules"]) > 0
+    softmaxes = op_types(DIGITS).count("Softmax")
+    told = [note for note in report["notes"] if note.startswith("left alone")]
+    assert len(told) == bool(softmaxes)
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+    notes = graphpatch.apply([rule], DIGITS).report["notes"]
+    assert not any(note.startswith("left alone") for note in notes)
+
+
+def test_a_recipe_that_finds_nothing_is_an_error() -> None:
+    with pytest.raises(graphpatch.GraphpatchError, match="@freeze"):
+        graphpatch.apply("@freeze(scope=nothing/**)", DIGITS)
+
+
+def test_the_command(run_cli: Callable[..., Any], tmp_path: Path) -> None:
+    listed = run_cli("recipes")
+    assert listed.code == 0
+    assert [line for line in listed.stdout.splitlines() if line.startswith("@")] == [
+        recipe.spelled for recipe in RECIPES.values()
+    ]
+    assert len(run_cli("recipes", "--json").json["recipes"]) == len(RECIPES)
+    saved = tmp_path / "rules.json"
+    assert run_cli("recipes", "guided_backprop", "--save", saved).code == 0
+    assert json.loads(saved.read_text()) == recipe_rules("@guided_backprop")
+    assert run_cli("recipes", "@guided_backprop", "--save", saved).code == 1
+    assert run_cli("recipes", "--save", saved).code == 2
+    done = run_cli("apply", saved, DIGITS, "--dry-run", "--json")
+    other = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run", "--json")
+    assert done.json["outputs"][0]["rules"] == other.json["outputs"][0]["rules"]
+
+
+def test_no_rule_is_needed_to_write_a_meta_graph(
+    run_cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    rules = tmp_path / "empty.json"
+    rules.write_text('{"version": 1, "rules": []}')
+    done = run_cli("apply", rules, DIGITS, "-o", tmp_path / "model.meta")
+    assert done.code == 0, done.stderr
+    assert op_types(tmp_path / "model.meta") == op_types(DIGITS)
+    done = run_cli("apply", rules, DIGITS, "-o", tmp_path / "model.pb")
+    assert done.code == 1
+    assert "expected at least 1 rule, found none" in done.stderr

@@ -1,0 +1,139 @@
+"""Recipes give what DeepExplain's tests say, and what defines DeepLIFT, in a Session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphpatch
+from graphpatch.errors import GraphpatchError
+
+tf = pytest.importorskip("tensorflow")
+tf1 = tf.compat.v1
+
+X = [[-10.0, -5.0], [3.0, 1.0]]
+
+
+def simpler_model() -> None:
+    """DeepExplain's: relu(relu(x1 - 1) - relu(x2))."""
+    x = tf1.placeholder(tf.float32, [None, 2], name="x")
+    hidden = tf.nn.relu(tf.matmul(x, np.eye(2, dtype=np.float32)) + tf.constant([-1.0, 0.0]))
+    tf.nn.relu(tf.matmul(hidden, [[1.0], [-1.0]]), name="y")
+
+
+def concatenated() -> None:
+    """DeepExplain's model of two inputs, here the halves of one: relu(concat(3 * x1, 2 * x2))."""
+    x = tf1.placeholder(tf.float32, [None, 4], name="x")
+    tf.nn.relu(tf.concat([3.0 * x[:, :2], 2.0 * x[:, 2:]], 1), name="y")
+
+
+def small_net() -> None:
+    """Two convolutions, pooling, a dense layer and a softmax."""
+    draw = np.random.default_rng(0)
+    x = tf1.placeholder(tf.float32, [None, 6, 6, 1], name="x")
+    w = draw.normal(size=(3, 3, 1, 4)).astype(np.float32)
+    h = tf.nn.relu6(tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME"), [0.1, 0.2, -0.1, 0.0]))
+    h = tf.nn.max_pool2d(h, 2, 2, "VALID")
+    h = tf.nn.elu(tf.nn.conv2d(h, draw.normal(size=(2, 2, 4, 3)).astype(np.float32), 1, "SAME"))
+    h = tf.reshape(tf.nn.avg_pool2d(h, 3, 3, "VALID"), [-1, 3])
+    tf.matmul(tf.sigmoid(h), draw.normal(size=(3, 2)).astype(np.float32), name="y")
+
+
+def saved(build: Callable[[], None], path: Path) -> Path:
+    with tf.Graph().as_default() as graph:
+        build()
+    path.write_bytes(graph.as_graph_def().SerializeToString())
+    return path
+
+
+def gradient(model: Any, x: Any, target: int | None = None) -> tuple[Any, Any]:
+    """The output, and its gradient by the input: of all outputs, or of one."""
+    with tf.Graph().as_default() as graph:
+        graphpatch.import_model(model)
+        y, fed = graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("x:0")
+        (dx,) = tf1.gradients(y if target is None else y[:, target], fed)
+        with tf1.Session() as session:
+            found = session.run([y, dx], {fed: x})
+            return found[0], found[1]
+
+
+@pytest.mark.parametrize(("epsilon", "decimals"), [("1e-4", 3), ("1e-9", 6)])
+def test_epsilon_lrp_of_deep_explain(epsilon: str, decimals: int, tmp_path: Path) -> None:
+    model = saved(simpler_model, tmp_path / "model.pb")
+    patched = graphpatch.apply(f"@lrp_epsilon({epsilon})", model).model
+    _, dx = gradient(patched, X)
+    np.testing.assert_almost_equal(X * dx, [[0, 0], [3, -1]], decimals)
+
+
+def test_deeplift_of_deep_explain(tmp_path: Path) -> None:
+    model = saved(simpler_model, tmp_path / "model.pb")
+    patched = graphpatch.apply("@deeplift", model).model
+    references = np.zeros((2, 2))
+    _, dx = gradient(patched, [*X, *references])
+    np.testing.assert_almost_equal(dx[:2] * (X - references), [[0, 0], [2, -1]])
+    _, dx = gradient(patched, [X[1], X[1]])  # the reference is the input itself
+    np.testing.assert_almost_equal(dx[:1] * (np.subtract(X[1], X[1])), [[0, 0]])
+
+
+@pytest.mark.parametrize("recipe", ["@lrp_epsilon(1e-9)", "@deeplift"])
+def test_two_inputs_of_deep_explain(recipe: str, tmp_path: Path) -> None:
+    model = saved(concatenated, tmp_path / "model.pb")
+    x = np.array([[-10.0, -5.0, 3.0, 1.0]])
+    fed = np.concatenate([x, 0 * x]) if recipe == "@deeplift" else x
+    _, dx = gradient(graphpatch.apply(recipe, model).model, fed)
+    np.testing.assert_almost_equal(x * dx[:1], [[0, 0, 6, 2]], 6)
+
+
+def test_measured_references_of_deep_explain(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
+    model = saved(simpler_model, tmp_path / "model.pb")
+    np.savez(tmp_path / "feed.npz", x=np.zeros((1, 2), np.float32))
+    rules, out = tmp_path / "rules.json", tmp_path / "patched.pb"
+    done = run_cli("references", model, "--feed", tmp_path / "feed.npz", "-o", rules)
+    assert (done.code, done.stdout) == (0, f"{model}: 2 activations -> {rules}\n"), done.stderr
+    named = json.loads(rules.read_text())["rules"][0]["patch"]["override_gradient"]
+    assert named == {"deeplift_rescale": {"reference": "rules/000.npy"}}
+    assert np.load(tmp_path / "rules" / "000.npy").tolist() == [[-1.0, 0.0]]
+    assert run_cli("apply", rules, model, "-o", out).code == 0
+    _, dx = gradient(out, X)
+    np.testing.assert_almost_equal(X * dx, [[0, 0], [2, -1]])
+
+
+def test_what_cannot_be_measured(tmp_path: Path) -> None:
+    from graphpatch.runtime.references import references
+
+    model = saved(simpler_model, tmp_path / "model.pb")
+    with pytest.raises(GraphpatchError, match="the feed has no x:0"):
+        references(model, {})
+    with pytest.raises(GraphpatchError, match="no batch of one"):
+        references(model, {"x": np.zeros((2, 2), np.float32)})
+
+
+def test_deeplift_explains_the_difference_of_a_net(tmp_path: Path) -> None:
+    model = saved(small_net, tmp_path / "model.pb")
+    x = np.random.default_rng(1).normal(size=(4, 6, 6, 1)).astype(np.float32)
+    result = graphpatch.apply("@deeplift", model)
+    types = sorted({match["type"] for match in result.report["rules"][0]["matches"]})
+    assert types == ["Elu", "MaxPool", "Relu6", "Sigmoid"]
+    assert not any("left alone" in note for note in result.report["notes"])
+    for target in range(2):
+        y, dx = gradient(result.model, x, target)
+        given = ((x[:2] - x[2:]) * dx[:2]).sum((1, 2, 3))
+        np.testing.assert_allclose(given, (y[:2] - y[2:])[:, target], rtol=1e-4)
+
+
+def test_the_composite_gives_all_relevance_to_the_input(tmp_path: Path) -> None:
+    model = saved(small_net, tmp_path / "model.pb")
+    x = np.abs(np.random.default_rng(1).normal(size=(3, 6, 6, 1))).astype(np.float32)
+    result = graphpatch.apply("@lrp_composite(epsilon=1e-9)", model)
+    assert [len(rule["matches"]) for rule in result.report["rules"]] == [1, 0, 3, 1, 2]
+    assert result.report["consumer"] == {"session": [], "tape": []}
+    y, dx = gradient(result.model, x, 0)
+    assert np.isfinite(dx).all()
+    assert np.abs(dx).max() > 0
+    before, _ = gradient(model, x, 0)
+    assert before.tobytes() == y.tobytes()
