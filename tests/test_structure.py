@@ -36,6 +36,7 @@ ROOMS = (
     "analysis",
     "fleet",
     "runtime",
+    "page",
     "keras",
     "tf_keras",
     "cli",
