@@ -43,10 +43,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def chain(names: list[str]) -> GraphDef:
     """A placeholder, and a Relu of each name, one reading the other."""
-    nodes = [graphs.node("x", "Placeholder", dtype="float32")]
-    for place, name in enumerate(names):
-        nodes.append(graphs.node(name, "Relu", ["x", *names][place]))
-    return GraphDef(node=nodes)
+    read = zip(names, ["x", *names], strict=False)
+    relus = (graphs.node(name, "Relu", one) for name, one in read)
+    return GraphDef(node=[graphs.node("x", "Placeholder", dtype="float32"), *relus])
 
 
 def test_what_is_seen_at_first(chrome: Any, digits: Path) -> None:
@@ -156,6 +155,7 @@ def test_a_function_opens_to_its_body(chrome: Any, tmp_path: Path) -> None:
     opened.close()
 
 
+@pytest.mark.slow
 def test_100_000_lines_open_in_seconds_and_scroll(chrome: Any, tmp_path: Path) -> None:
     graph = chain([f"tower/block{n // 10}/op{n}" for n in range(100_000)])
     view = graphpatch.view(graph)
@@ -182,14 +182,10 @@ def test_what_is_printed_has_every_line(chrome: Any, digits: Path) -> None:
     opened.close()
 
 
-@pytest.mark.parametrize("name", every_model(slow=True))
+@pytest.mark.parametrize("name", every_model())
 @pytest.mark.slow
 def test_the_page_of_a_real_model_says_nothing(chrome: Any, name: str, tmp_path: Path) -> None:
-    try:
-        graphpatch.view(models()[name]).save(tmp_path / "page.html")
-    except graphpatch.GraphpatchError as error:
-        assert "\n" not in str(error)
-        return
+    graphpatch.view(models()[name]).save(tmp_path / "page.html")
     opened = Opened(chrome, tmp_path / "page.html")
     opened.page.click("#open")
     opened.press("b", "Enter", "End", "Enter")
