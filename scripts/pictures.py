@@ -1,7 +1,7 @@
 """Make the pictures of README and docs: pages of graphpatch view, as Chromium shows them.
 
-Usage: pictures.py [--models FOLDER] [--to docs/pictures]. FOLDER has the MobileNet of the real models;
-without it that picture stays as it is.
+Usage: pictures.py [--models FOLDER] [--to docs/pictures]. FOLDER has the MobileNet of the real
+models; without it that picture stays as it is.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def digits() -> Shot:
 
 def blocked() -> Shot:
     """A gradient that Round blocks, doctor's words, and the rule that fixes it."""
-    view = graphpatch.view(DIGITS, rules=graphpatch.diagnose(DIGITS, "image", "logits", fix=True).rules,
-                           sources="image", targets="logits")  # fmt: skip
+    fix = graphpatch.diagnose(DIGITS, "image", "logits", fix=True).rules
+    view = graphpatch.view(DIGITS, rules=fix, sources="image", targets="logits")
     return Shot("blocked", view, 1000, 620, ["b", "Enter"])
 
 
@@ -70,14 +70,16 @@ def flower() -> Any:
 
 def guided(folder: Path) -> Shot:
     """Guided backpropagation on a trained net, for a photograph."""
+    os.chdir(folder)  # the page names the model as it was named here
     view = graphpatch.view(
-        folder / MOBILENET,
+        MOBILENET,
         rules=GUIDED_RELU,
         sources="input",
         targets=LOGITS,
         run=True,
         feed={"input": flower()},
     )
+    os.chdir(ROOT)
     return Shot("guided", view, 1000, 620)
 
 
