@@ -70,7 +70,8 @@ def _rows(body: Mapping[str, Any], document: Mapping[str, Any]) -> list[tuple[in
     """Stretches of lines, each a row: its first and last line, whether it is one to be shown."""
     findings = document["tables"]["findings"]
     ways = [row for row, some in body["findings"].items() if any(findings[n]["way"] for n in some)]
-    wanted = sorted({*list(body["marks"])[:MOST], *ways[:MOST], *list(body["ends"])[:2]})[:MOST]
+    ends = [min(body["ends"]), max(body["ends"])] if body["ends"] else []
+    wanted = sorted({*list(body["marks"])[:MOST], *ways[:MOST], *ends})
     rows, at = [], 0
     for line in wanted:
         if line > at:

@@ -104,6 +104,7 @@ def test_a_pattern_is_marked() -> None:
     found = graphpatch.view(DIGITS, rules={"pattern": "FusedBatchNormV3 -> Relu|Relu6"}).document()
     body = found["bodies"][0]
     assert [body["names"][row] for row in body["marks"]] == ["block2/relu", "block1/relu"]
+    assert CHANGED not in body["sides"][0]["flow"]
 
 
 X = graphs.node("x", "Placeholder", dtype="float32")

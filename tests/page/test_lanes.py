@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphpatch.page.folds import FEW, Fold, folds
 from graphpatch.page.lanes import ABSENT, columns
 from graphpatch.page.order import ordered, scopes
+
+# On a busy machine one draw may take seconds.
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Reads = list[list[int] | None]
 
@@ -37,11 +40,13 @@ def lanes(reads: Reads) -> dict[int, int]:
     return firsts
 
 
+@quick
 @given(lists())
 def test_every_line_that_is_there_has_a_column(reads: Reads) -> None:
     assert [column == ABSENT for column in columns(reads)] == [read is None for read in reads]
 
 
+@quick
 @given(lists())
 def test_no_lane_crosses_a_knot(reads: Reads) -> None:
     found = columns(reads)
@@ -50,6 +55,7 @@ def test_no_lane_crosses_a_knot(reads: Reads) -> None:
         assert found[producer] not in between
 
 
+@quick
 @given(lists())
 def test_no_two_lanes_are_one(reads: Reads) -> None:
     """In the gap behind each line, every lane has a column of its own."""
@@ -59,6 +65,7 @@ def test_no_two_lanes_are_one(reads: Reads) -> None:
         assert len(here) == len(set(here))
 
 
+@quick
 @given(lists())
 def test_a_chain_stays_in_its_column(reads: Reads) -> None:
     """What one line alone reads, and reads alone, stands right below it where nothing joins."""
@@ -66,6 +73,7 @@ def test_a_chain_stays_in_its_column(reads: Reads) -> None:
     assert set(columns(chain)) == {0}
 
 
+@quick
 @given(lists())
 def test_no_more_columns_than_lanes_are_open(reads: Reads) -> None:
     found, begun = columns(reads), lanes(reads)
@@ -98,12 +106,14 @@ def graphs(draw: st.DrawFn) -> dict[str, list[str]]:
     }
 
 
+@quick
 @given(graphs())
 def test_every_line_is_there_once(reads: dict[str, list[str]]) -> None:
     order = ordered(reads, list(reads)[:1], {name: name for name in reads})
     assert sorted(order) == sorted(reads)
 
 
+@quick
 @given(graphs())
 def test_a_line_comes_after_all_that_read_it(reads: dict[str, list[str]]) -> None:
     order = ordered(reads, [], {name: name for name in reads})
@@ -125,6 +135,7 @@ def reaches(reads: dict[str, list[str]], one: str, other: str) -> bool:
     return False
 
 
+@quick
 @given(graphs())
 def test_folds_lie_in_each_other_and_share_a_scope(reads: dict[str, list[str]]) -> None:
     order = ordered(reads, [], {name: name for name in reads})
@@ -148,7 +159,7 @@ def test_of_a_long_list_what_is_to_be_shown_is_open() -> None:
     assert [(one.name, one.is_open) for one in found] == [("a", False), ("b", True), ("c", False)]
 
 
-@settings(max_examples=60)
+@quick
 @given(lists(), st.data())
 def test_a_folded_stretch_is_crossed_by_no_lane(reads: Reads, data: st.DataObject) -> None:
     """The knot of a folded scope stands in the column of its first line."""
