@@ -21,7 +21,7 @@ from graphpatch.graph.heads import Progress
 from graphpatch.recipes import left_alone
 from graphpatch.rules import Rule, load_rules, rules_from
 from graphpatch.step import Step, take
-from graphpatch.table import html_table, plural, short
+from graphpatch.table import beside, html_table, plural, short
 
 # What functions take as their argument `rules`.
 RulesLike: TypeAlias = (
@@ -67,7 +67,10 @@ class Result(HasModel):
         return f"<Result: {self._title()}; {short(rules)}>"
 
     def _repr_html_(self) -> str:
-        return html_table(self._title(), ("rule", "ops", "gradient stored as"), self._rules())
+        from graphpatch.page.part import of_model
+
+        table = html_table(self._title(), ("rule", "ops", "gradient stored as"), self._rules())
+        return beside(table, of_model(self.model))
 
     def _title(self) -> str:
         nodes = self.report["nodes"]

@@ -18,7 +18,7 @@ from graphpatch.match.just import just
 from graphpatch.match.misses import missing_tensors
 from graphpatch.match.select import select as matching
 from graphpatch.rules import rules_from
-from graphpatch.table import html_table, plural
+from graphpatch.table import beside, html_table, plural
 
 SHOWN = 20  # ops
 TYPES = 8
@@ -119,7 +119,11 @@ class Selection:
 
     def _repr_html_(self) -> str:
         rows = [(node.op, node.name, node.body.label) for node in self.nodes]
-        return html_table(self._title, ("op type", "name", "body"), rows)
+        from graphpatch.page.part import of_selection
+
+        names = {(key[0], key[1], self._node(key).name): None for key in self.keys}
+        table = html_table(self._title, ("op type", "name", "body"), rows)
+        return beside(table, of_selection(self.model, names))
 
     @property
     def _title(self) -> str:

@@ -18,6 +18,11 @@ def html_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object
     return f"<div><p>{escape(title)}</p>{body}</div>"
 
 
+def beside(table: str, more: str) -> str:
+    """A table, and another below it where there is one."""
+    return f"<div>{table}{more}</div>" if more else table
+
+
 def _row(cells: Sequence[object], tag: str) -> str:
     found = (f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells)
     return f"<tr>{''.join(found)}</tr>"

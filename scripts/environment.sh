@@ -85,3 +85,17 @@ find_tensorflow1() {
     fi
     export GRAPHPATCH_TF1_PYTHON="$PWD/$venv1/bin/python"
 }
+
+# Debian's Chromium, for the tests that open pages in a browser; they are skipped where it is not.
+find_chromium() {
+    if [ -n "${CHROMIUM:-}" ] || command -v chromium chromium-browser google-chrome >/dev/null; then
+        return
+    fi
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "installing chromium (once)"
+        apt-get install -y -qq chromium >/dev/null 2>&1 ||
+            { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 || true
+    fi
+    command -v chromium >/dev/null ||
+        say "no chromium here (apt-get install chromium): the tests in a browser are skipped"
+}

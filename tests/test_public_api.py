@@ -52,6 +52,11 @@ SIGNATURES = {
     "split": "(model: 'ModelLike', loss: 'str', cut: 'str | Sequence[str | Sequence[str]]',"
     " wrt: 'str | Sequence[str]', progress: 'Progress | None' = None,"
     " allow_unsafe_ops: 'bool' = False) -> 'Split'",
+    "view": "(model: 'ModelLike', patched: 'ModelLike | None' = None, *,"
+    " sources: 'str | Sequence[str]' = (), targets: 'str | Sequence[str]' = (),"
+    " rules: 'RulesLike | Pattern | Mapping[str, Any] | None' = None, run: 'bool' = False,"
+    " feed: 'Feed | None' = None, allow_unsafe_ops: 'bool' = False,"
+    " progress: 'Progress | None' = None) -> 'View'",
     "Model.save": "(self, path: 'str | os.PathLike[str]', progress: 'Progress | None' = None)"
     " -> 'None'",
     "Model.graph_def": "(self, tags: 'str' = '') -> 'Any'",
@@ -87,6 +92,7 @@ EXPORTED = {
     "Split",
     "UnsafeError",
     "Verification",
+    "View",
     "apply",
     "backward_as",
     "building",
@@ -113,10 +119,21 @@ EXPORTED = {
     "straight_through",
     "surrogate",
     "verify",
+    "view",
 }
 
 # What every value of a command has, and what of these holds a model.
-VALUES = ("Check", "Diagnosis", "Diff", "Matches", "Result", "Reverted", "Split", "Verification")
+VALUES = (
+    "Check",
+    "Diagnosis",
+    "Diff",
+    "Matches",
+    "Result",
+    "Reverted",
+    "Split",
+    "Verification",
+    "View",
+)
 WITH_A_MODEL = ("Model", "Result", "Reverted")
 
 

@@ -39,13 +39,21 @@ ROOMS = (
     "analysis",
     "fleet",
     "runtime",
+    "page",
     "keras",
     "tf_keras",
     "cli",
 )
 # Upward, and in functions only, to where TensorFlow may be imported: gradients in Python are traced
-# there, and live graphs are taken from there and given to it.
-UPWARD = {("patches", "runtime"), ("formats", "runtime")}
+# there, and live graphs are taken from there and given to it. A value that a notebook shows asks
+# the page for the part that is about it.
+UPWARD = {
+    ("patches", "runtime"),
+    ("formats", "runtime"),
+    ("application", "page"),
+    ("selection", "page"),
+    ("runtime", "page"),
+}
 # Not rooms: the package itself exports what is in them, `python -m` starts it.
 DOORS = {"__init__", "__main__", "data"}
 

@@ -61,22 +61,9 @@ def command(
     if as_json and (output or tensorboard or is_opened):
         raise click.UsageError("--json prints the page's data, and writes no file")
     path = output or _beside(model)
-    with bar() as progress:
-        one = load(model, progress)
-        other = load(patched, progress) if patched else None
-        for each in (one, other):
-            if each is not None:
-                refuse_model(Path(path), each)
-        found = view(
-            one,
-            other,
-            sources=list(sources),
-            targets=list(targets),
-            rules={"pattern": pattern} if pattern else rules,
-            run=run,
-            feed=feed,
-            allow_unsafe_ops=allow_unsafe_ops,
-        )
+    options: dict[str, Any] = {"run": run, "feed": feed, "allow_unsafe_ops": allow_unsafe_ops}
+    options |= {"sources": list(sources), "targets": list(targets)}
+    found = _viewed(path, model, patched, {"pattern": pattern} if pattern else rules, options)
     if as_json:
         say_json(found.document())
     elif tensorboard:
@@ -86,6 +73,19 @@ def command(
     for error in found.errors:
         say_error(f"{model}: {error}")
     return 0 if found.ok else 1
+
+
+def _viewed(
+    path: str, model: str, patched: str | None, rules: Any, options: dict[str, Any]
+) -> View:
+    """What the page shows; a page that would be written over a model is refused first."""
+    with bar() as progress:
+        one = load(model, progress)
+        other = load(patched, progress) if patched else None
+        for each in (one, other):
+            if each is not None:
+                refuse_model(Path(path), each)
+        return view(one, other, rules=rules, **options)
 
 
 def _beside(model: str) -> str:

@@ -107,7 +107,9 @@ def _ints(node: Node, slot: int) -> list[int] | None:
     if found is None or found.size > MOST:
         return None
     pieces = [np.resize(*piece) for piece in found.pieces()]
-    return [int(one) for one in np.concatenate(pieces)] if pieces else []
+    if not pieces:  # an empty list, or a constant without its values
+        return None if found.size else []
+    return [int(one) for one in np.concatenate(pieces)]
 
 
 REDUCED = "Sum Mean Max Min Prod All Any".split()

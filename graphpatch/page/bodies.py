@@ -41,8 +41,11 @@ class Lines:
         return found, found.lines[key]
 
 
-def lines(sides: Sequence[Side]) -> Lines:
-    """The lines of one or two sides in one order, which is right for both."""
+def lines(sides: Sequence[Side], is_applied: bool) -> Lines:
+    """The lines of one or two sides in one order, which is right for both.
+
+    `is_applied`: what the rules at ops say is done; else they mark ops alone.
+    """
     reads: dict[str, dict[str, None]] = {}
     for side in reversed(sides):
         for key, line in side.lines.items():
@@ -50,7 +53,7 @@ def lines(sides: Sequence[Side]) -> Lines:
     starts = [key for side in sides for key in side.targets()]
     own = {key: key.lstrip("+") for key in reads}
     order = ordered({key: list(found) for key, found in reads.items()}, starts, own)
-    for side in sides:
+    for side in sides if is_applied else ():
         mark_changed(side, order)
     return Lines(sides, order)
 

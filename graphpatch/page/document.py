@@ -28,7 +28,6 @@ from graphpatch.page.tables import Tables
 from graphpatch.shown import one_line
 
 VERSION = 1
-MOST_LINES = 2_000_000
 
 
 @dataclass(eq=False)
@@ -59,32 +58,27 @@ def made(
         graphs.append(one.document(bodies))
         found.ends.append(one.ends)
         found.mains.append(one.main)
-    roles = ["model"] if len(models) == 1 else ["before", "after"]
     found.document = {
         "graphpatch": graphpatch.__version__,
         "document": VERSION,
-        "models": [
-            {
-                "path": one_line(str(model.path)),
-                "format": model.format,
-                "ops": model.node_count,
-                "role": role,
-            }
-            for model, role in zip(models, roles, strict=True)
-        ],
-        "rules": marks.document({}),
+        "models": list(_told(models)),
+        "rules": marks.document(),
         "graphs": graphs,
         "bodies": bodies,
-        "tables": tables.document(),
         "run": None,
         "notes": [],
+        "defaults": tables.defaults(),  # before the tables, to which it adds
+        "tables": tables.document(),
     }
-    types = {one: tables.plot(None, one) for one in tables.types.values}
-    found.document["defaults"] = {
-        one: number for one, number in types.items() if number is not None
-    }
-    found.document["tables"] = tables.document()
     return found
+
+
+def _told(models: Sequence[Model]) -> Iterator[dict[str, Any]]:
+    """What is told of each model."""
+    roles = ["model"] if len(models) == 1 else ["before", "after"]
+    for model, role in zip(models, roles, strict=True):
+        path, ops = one_line(str(model.path)), model.node_count
+        yield {"path": path, "format": model.format, "ops": ops, "role": role}
 
 
 def _wiring(doctor: Doctor) -> Any:
@@ -107,7 +101,7 @@ class _Graph:
         self.backs = [self._back(doctor) for doctor in both]
         asked = [pairs(doctor, chosen, back) for doctor, back in zip(both, self.backs, strict=True)]
         self.pairs, self.left_out = [found for found, _ in asked], asked[0][1]
-        self.main = lines([self._main(number) for number in range(len(both))])
+        self.main = lines([self._main(number) for number in range(len(both))], marks.is_applied)
 
     def refuse_apart(self, path: str) -> None:
         """Raise ModelError where no tensor leads from any source to any target."""
@@ -132,7 +126,7 @@ class _Graph:
                 for number, doctor in enumerate(self.both)
                 if name in doctor.tape.graph.functions
             ]
-            bodies.append(self._body(lines(inside), name, numbers))
+            bodies.append(self._body(lines(inside, self.marks.is_applied), name, numbers))
         return {
             "label": one_line(graph.label),
             "from": [one_line(one) for one in self.ends.sources],

@@ -6,9 +6,10 @@ last one is in, so that a scope is one stretch of lines wherever the graph lets 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import networkx as nx
 
 DEEPEST = 12  # scopes in each other that count
 
@@ -50,43 +51,87 @@ class _Ready:
         return key
 
 
+@dataclass(eq=False)
+class _Loops:
+    """The loops among the lines that are left: which of them nothing outside reads any more."""
+
+    reads: Mapping[str, Sequence[str]]
+    taken: set[str]
+    members: list[list[str]] = field(default_factory=list)
+    loop_of: dict[str, int] = field(default_factory=dict)
+    waiting: list[int] = field(default_factory=list)
+    open: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Find them: lines that read each other are one."""
+        left = [key for key in self.reads if key not in self.taken]
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        graph.add_nodes_from(left)
+        graph.add_edges_from((key, one) for key in left for one in self.reads[key])
+        places = {key: place for place, key in enumerate(left)}
+        for members in nx.strongly_connected_components(graph):
+            self.loop_of |= dict.fromkeys(members, len(self.members))
+            self.members.append(sorted(members, key=places.__getitem__))
+        self.waiting = [0] * len(self.members)
+        for key in left:
+            for one in self._outside(key):
+                self.waiting[one] += 1
+        self.open = [number for number, count in enumerate(self.waiting) if not count]
+
+    def _outside(self, key: str) -> set[int]:
+        loops = {self.loop_of[one] for one in self.reads[key] if one in self.loop_of}
+        return loops - {self.loop_of[key]}
+
+    def leave(self, key: str) -> None:
+        """Count a line as taken."""
+        for one in self._outside(key) if key in self.loop_of else ():
+            self.waiting[one] -= 1
+            if not self.waiting[one]:
+                self.open.append(one)
+
+    def first(self, read_already: Container[str]) -> str:
+        """The line with which a loop begins: one that was read already, where there is one."""
+        while True:
+            left = [key for key in self.members[self.open[-1]] if key not in self.taken]
+            if left:
+                return next((key for key in left if key in read_already), left[0])
+            self.open.pop()
+
+
 def ordered(
     reads: Mapping[str, Sequence[str]], starts: Sequence[str], own_names: Mapping[str, str]
 ) -> list[str]:
     """The lines in their order; `reads` says for each which others it reads, `starts` come first.
 
-    In a loop, which has no such order, the line that was read first begins.
+    In a loop, which has no such order, a line that was read already comes next.
     """
     ready = _Ready({key: scopes(own_names[key]) for key in reads})
     waiting = dict.fromkeys(reads, 0)
-    for read in reads.values():
-        for producer in set(read):
+    for key, read in reads.items():
+        for producer in set(read) - {key}:
             waiting[producer] += 1
-    firsts = [key for key in starts if key in waiting] + list(reads)
-    for key in reversed(list(dict.fromkeys(firsts))):
-        if not waiting[key]:
+    for key in reversed(list(dict.fromkeys([*starts, *reads]))):
+        if key in waiting and not waiting[key]:
             ready.add(key)
-    return list(_taken(ready, reads, waiting, deque(firsts)))
+    return list(_taken(ready, reads, waiting))
 
 
 def _taken(
-    ready: _Ready,
-    reads: Mapping[str, Sequence[str]],
-    waiting: dict[str, int],
-    rest: deque[str],
+    ready: _Ready, reads: Mapping[str, Sequence[str]], waiting: dict[str, int]
 ) -> Iterator[str]:
-    """The lines one by one; where a loop lets none come next, one that was read already."""
-    read_already: deque[str] = deque()
+    """The lines one by one."""
+    read_already: set[str] = set()
+    loops: _Loops | None = None
     for _ in range(len(reads)):
         key = ready.take()
-        while key is None:
-            queue = read_already or rest
-            first = queue.popleft()
-            key = ready.begin(first) if first not in ready.taken else None
+        if key is None:
+            loops = loops or _Loops(reads, ready.taken)
+            key = ready.begin(loops.first(read_already))
         yield key
+        if loops is not None:
+            loops.leave(key)
         for producer in reversed(list(dict.fromkeys(reads[key]))):
-            waiting[producer] -= 1
-            if producer not in ready.taken:
-                read_already.append(producer)
-                if not waiting[producer]:
-                    ready.add(producer)
+            waiting[producer] -= producer != key
+            read_already.add(producer)
+            if not waiting[producer] and producer not in ready.taken:
+                ready.add(producer)

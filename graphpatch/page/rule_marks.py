@@ -20,19 +20,20 @@ class Marks:
     """Rules by name, each as a rules file has it, and the rules at each op of each graph.
 
     `wrong` has what `apply` says of a rule that it would refuse, `steps` the ops that each rule
-    matches, in the order of the rules.
+    matches, in the order of the rules. `is_applied`: the last model is what the rules made of it.
     """
 
     written: dict[str, Any] = field(default_factory=dict)
     at: dict[int, dict[Place, tuple[str, ...]]] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
+    is_applied: bool = False
 
     def of_body(self, graph: int, label: str) -> dict[str, tuple[str, ...]]:
         """The rules at the ops of a body, by name."""
         found = self.at.get(graph, {})
         return {op: rules for (body, op), rules in found.items() if body == label}
 
-    def document(self, plots: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def document(self) -> list[dict[str, Any]]:
         """The rules as the page's document lists them."""
         counts = dict.fromkeys(self.written, 0)
         for places in self.at.values():
@@ -46,7 +47,6 @@ class Marks:
                 "rule": rule,
                 "ops": counts[name],
                 "error": self.wrong.get(name, ""),
-                "plots": plots.get(name, {}),
             }
             for name, rule in self.written.items()
         ]
@@ -54,7 +54,7 @@ class Marks:
 
 def of_patched(graphs: Sequence[Graph]) -> Marks:
     """The rules that a patched model tells of."""
-    found = Marks()
+    found = Marks(is_applied=True)
     for place, graph in enumerate(graphs):
         patches, names = origin(graph).get("rules", {}), _names(graph)
         for rule, name in sorted(names.items(), key=lambda one: _place(patches, one[0])):

@@ -78,6 +78,11 @@ class Tables:
             self._plotted[key] = None if found is None else self.plots.number(found)
         return self._plotted[key]
 
+    def defaults(self) -> dict[str, int]:
+        """The number of the curves of TensorFlow's default gradient, by op type."""
+        found = {one: self.plot(None, one) for one in self.types.values}
+        return {one: number for one, number in found.items() if number is not None}
+
     def document(self) -> dict[str, list[Any]]:
         """The tables by name."""
         names = ("types", "tensors", "attrs", "findings", "plots")

@@ -169,7 +169,7 @@ def _with_rules(model: Model, found: Matches) -> tuple[list[Model], Marks]:
     if not found.rules or not found.ok:
         return [model], marks
     patched = apply(list(found.rules), model).model
-    marks.at = of_patched(patched.graphs).at
+    marks.at, marks.is_applied = of_patched(patched.graphs).at, True
     return [model, patched], marks
 
 

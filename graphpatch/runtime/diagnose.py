@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.analysis.doctor.diagnosis import Diagnosis as Pair
@@ -15,7 +15,7 @@ from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
 from graphpatch.runtime.parts import several
-from graphpatch.table import html_table, plural
+from graphpatch.table import beside, html_table, plural
 
 IN_WORDS = {
     "flows": "the gradient flows",
@@ -31,13 +31,14 @@ class Diagnosis:
 
     `seen` has each graph of the model with its pairs and notes; `ran` for each graph what running
     its pairs gave, where they were run; `fixed` the rules that fix what blocks, where these were
-    asked for. `rules` and `pairs` are short ways to them.
+    asked for; `loaded` is the model. `rules` and `pairs` are short ways to them.
     """
 
     model: str
     seen: tuple[Seen, ...]
     ran: tuple[list[dict[str, Any]], ...] = ()
     fixed: Fixed | None = None
+    loaded: Model | None = field(default=None, compare=False)
 
     @property
     def pairs(self) -> list[Pair]:
@@ -90,7 +91,16 @@ class Diagnosis:
             )
             for pair, result in self._told()
         ]
-        return html_table(repr(self)[1:-1], ("by", "of", "verdict", "run", "blocked by"), rows)
+        table = html_table(repr(self)[1:-1], ("by", "of", "verdict", "run", "blocked by"), rows)
+        if self.loaded is None or not self.pairs:
+            return table
+        from graphpatch.page.part import of_model
+
+        ends = {
+            name: list(dict.fromkeys(getattr(pair, name[:-1]) for pair in self.pairs))
+            for name in ("sources", "targets")
+        }
+        return beside(table, of_model(self.loaded, **ends))
 
     def _told(self) -> Iterator[tuple[Pair, dict[str, Any] | None]]:
         """Each pair with what running it gave."""
@@ -141,7 +151,7 @@ def diagnose(
     seen = tuple(survey(loaded, *ends, control_flow_v2, every))
     ran = tuple(_run(loaded, seen, control_flow_v2, allow_unsafe_ops)) if run else ()
     fixed = fixed_by_rules(loaded, *ends, control_flow_v2, every) if fix else None
-    return Diagnosis(loaded.path, seen, ran, fixed)
+    return Diagnosis(loaded.path, seen, ran, fixed, loaded)
 
 
 def _run(

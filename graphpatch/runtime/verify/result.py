@@ -9,11 +9,12 @@ from typing import Any
 from graphpatch.analysis.soundness.fault import Fault
 from graphpatch.analysis.soundness.overrides import Override
 from graphpatch.analysis.soundness.static import Sound
+from graphpatch.formats.model import Model
 from graphpatch.runtime.verify.backward import Backward, of
 from graphpatch.runtime.verify.formulas import Checked
 from graphpatch.runtime.verify.forward import Forward
 from graphpatch.runtime.verify.reached import Reached
-from graphpatch.table import html_table, plural, short
+from graphpatch.table import beside, html_table, plural, short
 
 MOST = 3
 
@@ -161,6 +162,7 @@ class Verification:
     patched: str
     parts: Sequence[Part]
     around: Sequence[Fault]
+    models: tuple[Model, ...] = field(default=(), compare=False)
 
     @property
     def failures(self) -> list[str]:
@@ -203,7 +205,12 @@ class Verification:
         rows += [("failure", one) for one in self.failures]
         rows += [("not compared", one) for one in self.not_compared]
         title = f"{self.patched} against {self.original}: {self.verdict}"
-        return html_table(title, ("", ""), rows)
+        table = html_table(title, ("", ""), rows)
+        if not self.models:
+            return table
+        from graphpatch.page.part import of_model
+
+        return beside(table, of_model(self.models[0], patched=self.models[1]))
 
     def document(self) -> dict[str, Any]:
         """What `verify --json` prints."""

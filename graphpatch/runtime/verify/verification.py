@@ -76,7 +76,8 @@ def _verified(one: Model, other: Model, options: Options | None) -> Verification
             pair = Subject(one, left, files[0]), Subject(other, right, files[1])
             sound = static(left, right)
             parts.append(Part(right.label, sound, _ran(sound, *pair, options)))
-    return Verification(str(one.path), str(other.path), parts, around(one, other))
+    faults = around(one, other)
+    return Verification(str(one.path), str(other.path), parts, faults, (one, other))
 
 
 def _ran(sound: Sound, one: Subject, other: Subject, options: Options | None) -> Ran | None:

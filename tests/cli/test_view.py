@@ -1,0 +1,90 @@
+"""`graphpatch view`: what is written where, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_no_tensorflow import WITHOUT
+
+Run = Callable[..., Any]
+
+ROOT = Path(__file__).parent.parent.parent
+DIGITS, GUIDED = ROOT / "scripts/models/digits.pb", ROOT / "scripts/models/guided.json"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "digits.pb"
+    path.write_bytes(DIGITS.read_bytes())
+    return path
+
+
+def test_the_page_lies_beside_the_model(run_cli: Run, model: Path) -> None:
+    done = run_cli("view", model.name, "--from", "image", cwd=model.parent, **WITHOUT)
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "digits.html: 24 lines",
+        "  image:0 -> logits:0: None, at Round quantize/Round",
+    ]
+    page = (model.parent / "digits.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in page
+
+
+def test_json_is_the_data_and_writes_nothing(run_cli: Run, model: Path) -> None:
+    done = run_cli("view", model, "--rules", GUIDED, "--json", **WITHOUT)
+    assert done.code == 0
+    assert [one["role"] for one in done.json["models"]] == ["before", "after"]
+    assert sorted(model.parent.iterdir()) == [model]
+
+
+def test_a_rule_that_matches_nothing_is_told(run_cli: Run, model: Path, tmp_path: Path) -> None:
+    done = run_cli("view", model, "--rules", ROOT / "tests/data/typo.json", **WITHOUT)
+    assert done.code == 1
+    assert "matched nothing, expected at least 1" in done.stderr
+    assert (tmp_path / "digits.html").exists()
+
+
+REFUSED: dict[str, tuple[list[str], int, str]] = {
+    "no such tensor": (["--to", "logit"], 1, "no tensor of the main graph is named 'logit'"),
+    "no way": (
+        ["--from", "logits", "--to", "image"],
+        1,
+        "no tensor leads from logits:0 to image:0",
+    ),
+    "the model itself": (["-o", "digits.pb"], 1, "digits.pb is the model itself"),
+    "feed without run": (["--feed", "a.npz"], 2, "give --run too"),
+    "json and a page": (["--json", "-o", "a.html"], 2, "writes no file"),
+    "no folder": (["-o", "nowhere/a.html"], 1, "cannot write nowhere/a.html"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_input_gets_one_message(run_cli: Run, model: Path, name: str) -> None:
+    options, code, says = REFUSED[name]
+    done = run_cli("view", model.name, *options, cwd=model.parent, **WITHOUT)
+    assert done.code == code
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(model.parent.glob("*.html"))
+
+
+def test_tensorboard_gets_a_folder_for_each_model(run_cli: Run, model: Path) -> None:
+    done = run_cli(
+        "view", model, "--rules", GUIDED, "--tensorboard", model.parent / "log", **WITHOUT
+    )
+    assert done.code == 0
+    assert [Path(line).parent.name for line in done.stdout.splitlines()] == ["before", "after"]
+
+
+def test_a_page_goes_through_a_pipe(run_cli: Run) -> None:
+    done = run_cli("view", "-", "--from", "image", stdin=DIGITS.read_bytes(), **WITHOUT)
+    assert done.code == 0
+    data = done.stdout.partition('id="document">')[2].partition("</script>")[0]
+    assert json.loads(data)["models"][0]["path"] == "-"

@@ -1,0 +1,265 @@
+"""The document of a page: lines, what flows, findings, rules, functions and loops, as data."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+import graphpatch
+from graphpatch.page.html import as_script, page
+from graphpatch.page.pictures import pictures
+from graphpatch.page.plots import plot
+from tests import graphs
+
+ROOT = Path(__file__).parent.parent.parent
+DIGITS, GUIDED = ROOT / "scripts/models/digits.pb", ROOT / "scripts/models/guided.json"
+NONE, ZERO, FULL, CHANGED, BLOCKED, ERROR = range(1, 7)
+
+
+@pytest.fixture(scope="module")
+def both() -> dict[str, Any]:
+    return graphpatch.view(DIGITS, rules=GUIDED, sources="image", targets="logits").document()
+
+
+def flows(document: dict[str, Any], side: int, name: str, body: int = 0) -> int:
+    found = document["bodies"][body]
+    flow: int = found["sides"][side]["flow"][found["names"].index(name)]
+    return flow
+
+
+def test_what_flows_before_and_after(both: dict[str, Any]) -> None:
+    expected = {
+        "logits": (FULL, FULL),
+        "dense/relu": (FULL, CHANGED),
+        "block1/relu": (FULL, CHANGED),
+        "quantize/Round": (BLOCKED, CHANGED),
+        "quantize/mul": (NONE, CHANGED),
+        "image": (NONE, CHANGED),
+        "dropout/GreaterEqual": (NONE, NONE),
+    }
+    for name, (before, after) in expected.items():
+        if name in both["bodies"][0]["names"]:
+            assert (flows(both, 0, name), flows(both, 1, name)) == (before, after), name
+
+
+def test_each_edge_is_that_of_the_graph(both: dict[str, Any]) -> None:
+    """Each line reads the lines that its op reads, on both sides alike."""
+    body, main = both["bodies"][0], graphpatch.load(DIGITS).graphs[0].main
+    names = body["names"]
+    for side in body["sides"]:
+        for row, edges in enumerate(side["edges"]):
+            read = {names[row] for row in edges[::2]}
+            inputs = {text.partition(":")[0] for text in main.node(names[row]).inputs}
+            assert read == inputs & set(names)
+
+
+def test_doctors_words_are_at_the_line(both: dict[str, Any]) -> None:
+    body = both["bodies"][0]
+    (finding,) = body["findings"][body["names"].index("quantize/Round")]
+    told = both["tables"]["findings"][finding]
+    assert told["way"]
+    assert told["rule"]["patch"] == {"straight_through": True}
+    (pair,) = both["graphs"][0]["pairs"]
+    assert [side["verdict"] for side in pair["sides"]] == ["none", "flows"]
+
+
+def test_rules_are_at_their_ops(both: dict[str, Any]) -> None:
+    body, rules = both["bodies"][0], both["rules"]
+    marked = {
+        rules[number]["name"]: [
+            body["names"][row] for row in body["marks"] if number in body["marks"][row]
+        ]
+        for number in range(len(rules))
+    }
+    assert sorted(marked["guided backprop"]) == ["block1/relu", "block2/relu", "dense/relu"]
+    assert [rule["ops"] for rule in rules] == [1, 3, 1]
+    kinds = [kind for kind, _ in body["carried"][body["names"].index("dense/relu")]]
+    assert "StopGradient" in kinds
+    assert any(kind.startswith("graphpatch_guided_relu") for kind in kinds)
+
+
+def test_a_patched_model_stands_beside_its_original(both: dict[str, Any], tmp_path: Path) -> None:
+    graphpatch.apply(GUIDED, DIGITS).save(tmp_path / "patched.pb")
+    alone = graphpatch.view(tmp_path / "patched.pb", sources="image", targets="logits").document()
+    for key in ("names", "sides", "marks", "folds"):
+        assert alone["bodies"][0][key] == both["bodies"][0][key], key
+
+
+def test_a_rule_that_cannot_be_applied_is_told() -> None:
+    rule = {"name": "typo", "match": {"op": "ReLU"}, "patch": {"stop_gradient": True}}
+    found = graphpatch.view(DIGITS, rules=rule)
+    assert not found.ok
+    assert "matched nothing" in found.errors[0]
+    assert len(found.models) == 1
+
+
+def test_a_pattern_is_marked() -> None:
+    found = graphpatch.view(DIGITS, rules={"pattern": "FusedBatchNormV3 -> Relu|Relu6"}).document()
+    body = found["bodies"][0]
+    assert [body["names"][row] for row in body["marks"]] == ["block2/relu", "block1/relu"]
+    assert CHANGED not in body["sides"][0]["flow"]
+
+
+X = graphs.node("x", "Placeholder", dtype="float32")
+
+
+def test_zero_and_error_and_none() -> None:
+    graph = GraphDef(
+        node=[
+            X,
+            graphs.node("sign", "Sign", "x"),
+            graphs.node("bad", "PreventGradient", "x"),
+            graphs.node("y", "AddV2", "sign", "bad"),
+        ]
+    )
+    found = graphpatch.view(graph, sources="x", targets="y").document()
+    assert flows(found, 0, "sign") == ZERO
+    assert flows(found, 0, "bad") == ERROR
+    assert flows(found, 0, "y") == FULL
+
+
+def test_the_body_of_a_function_has_lines() -> None:
+    inside = [graphs.node("step", "Round", "a", T="float32")]
+    function = graphs.function("inner", ["a"], inside, {"y": "step:y:0"})
+    graph = GraphDef(node=[X, graphs.node("call", "inner", "x")])
+    graph.library.function.append(function)
+    found = graphpatch.view(graph, sources="x", targets="call").document()
+    main, inner = found["bodies"]
+    assert main["calls"] == {main["names"].index("call"): [1]}
+    assert inner["names"] == ["step", "a"]
+    assert flows(found, 0, "step", 1) == BLOCKED
+
+
+def test_a_v1_loop_has_a_line_for_each_op() -> None:
+    add = graphs.node("add", "AddV2", "switch:1", "switch:1")
+    loop = graphs.v1_loop("x", add, gives="add")
+    graph = GraphDef(node=[X, *loop])
+    found = graphpatch.view(graph).document()
+    names = found["bodies"][0]["names"]
+    assert {"x", "enter", "merge", "switch", "add"} <= set(names)
+    assert len(names) == len(set(names))
+
+
+FAULTS = {
+    "no such tensor": (
+        {"sources": "imag"},
+        "no tensor of the main graph is named 'imag'; nearest: im",
+    ),
+    "no way": (
+        {"sources": "logits", "targets": "image"},
+        "no tensor leads from logits:0 to image:0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_bad_input_is_one_message(name: str) -> None:
+    options, says = FAULTS[name]
+    with pytest.raises(graphpatch.ModelError) as raised:
+        graphpatch.view(DIGITS, **options)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_page_is_never_written_over_a_model(tmp_path: Path) -> None:
+    model = tmp_path / "model.pb"
+    model.write_bytes(DIGITS.read_bytes())
+    with pytest.raises(graphpatch.OutputError, match="is the model itself"):
+        graphpatch.view(model).save(model)
+    assert model.read_bytes() == DIGITS.read_bytes()
+
+
+def test_nothing_of_a_document_ends_its_element() -> None:
+    hostile = {"</script><!--": "<\u2028>&'\""}
+    text = as_script(hostile)
+    assert not set(text) & set("<>&\u2028")
+    assert json.loads(text) == hostile
+    written = page(hostile, "<title>")
+    assert "<title>&lt;title&gt;</title>" in written
+    assert "{" + "document}" not in written
+
+
+PLOTS = {
+    "guided": ({"override_gradient": "guided_relu"}, "Relu", "x", {1.0: 1, -1.0: 0}),
+    "straight through": ({"straight_through": True}, "Round", "dy", {None: 3}),
+    "clip": ({"filter_gradient": {"clip": {"min": -1, "max": 1}}}, "MatMul", "dy", {None: 1}),
+    "reverse": ({"filter_gradient": {"reverse": {"strength": 0.5}}}, "MatMul", "dy", {None: -1.5}),
+    "stop": ({"stop_gradient": True}, "Relu", "x", {1.0: None, -1.0: None}),
+    "default": (None, "Tanh", "x", {}),
+}
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_the_last_point_of_a_curve(name: str) -> None:
+    patch, op, axis, ends = PLOTS[name]
+    found = plot(patch, op)
+    assert found is not None
+    assert found["axis"] == axis
+    after = {one["dy"]: one["points"] for one in found["curves"] if one["side"] == "after"}
+    assert {dy: points and points[-1][1] for dy, points in after.items()} == ends
+
+
+def test_what_has_no_curve() -> None:
+    assert plot(None, "Conv2D") is None
+    assert plot({"override_gradient": {"formula": ["dy * x1", None]}}, "Mul") is None
+
+
+def test_an_image_is_a_heat_map_and_others_are_histograms() -> None:
+    gradient = np.zeros((1, 200, 100, 3), np.float32)
+    gradient[0, 150, 20, 1] = -2
+    fed, heat = pictures(
+        "x:0", np.random.default_rng(0).random((1, 8, 8, 1)), [(2.0, gradient, "")]
+    )
+    assert fed["kind"] == "heat"
+    assert (heat["kind"], heat["height"], heat["width"]) == ("heat", 67, 34)
+    assert heat["values"].index(255) == 50 * 34 + 6
+    (many,) = pictures("w:0", None, [(1.0, np.arange(64.0).reshape(8, 8), "")])
+    assert (many["kind"], sum(many["counts"])) == ("histogram", 64)
+    nothing, zero = pictures("x:0", None, [(None, None, ""), (0.0, np.zeros((1, 8, 8, 1)), "")])
+    assert (nothing["says"], zero["says"]) == ("None", "zero everywhere")
+
+
+def events(path: Path) -> list[Event]:
+    """The records of an event file: a length, its checksum, the event, its checksum."""
+    raw, at, found = path.read_bytes(), 0, []
+    while at < len(raw):
+        (size,) = struct.unpack_from("<Q", raw, at)
+        found.append(Event.FromString(raw[at + 12 : at + 12 + size]))
+        at += size + 16
+    return found
+
+
+def test_tensorboard_reads_what_is_written(tmp_path: Path) -> None:
+    from graphpatch.page.events import write_events
+
+    paths = write_events(graphpatch.view(DIGITS, rules=GUIDED), tmp_path)
+    assert [path.parent.name for path in paths] == ["before", "after"]
+    version, second = events(paths[1])
+    assert version.file_version == "brain.Event:2"
+    graph = GraphDef.FromString(second.graph_def)
+    devices = {node.name: node.device for node in graph.node}
+    assert devices["dense/relu"] == devices["dense/relu/stop"] == "/rule: guided backprop"
+    assert devices["logits"] == ""
+    assert paths[1].stat().st_size < 50_000
+
+
+@pytest.mark.slow
+def test_sizes_of_gradients_are_run(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    found = graphpatch.view(DIGITS, rules=GUIDED, sources="image", targets="logits", run=True)
+    (run,) = found.document()["run"]["graphs"]
+    names = found.document()["bodies"][0]["names"]
+    sizes = {names[row]: both for row, both in run["sizes"]["lines"].items()}
+    assert sizes["logits"] == [1.0, 1.0]
+    assert sizes["image"][0] is None
+    assert sizes["image"][1] > 0
+    assert sizes["block2/pool"][1] <= 0.1 + 1e-6 < sizes["block2/pool"][0]
+    (source,) = run["sources"]
+    assert [one["kind"] for one in source["pictures"]] == ["heat", "nothing", "heat"]
