@@ -53,5 +53,5 @@ def test_everything_is_told(page: str, told: list[str]) -> None:
 
 def test_a_key_without_its_line_stops_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(rules.rule_keys.MATCH, "dtype")
-    with pytest.raises(SystemExit, match=r"rule_keys.py lacks 'dtype' of Match"):
+    with pytest.raises(LookupError, match=r"rule_keys.py lacks 'dtype' of Match"):
         rules.table("match")
