@@ -34,7 +34,7 @@ make_venv() {
 # install_graphpatch EXTRAS: an editable install; sets $venv. PYTHON=python3.12 uses .venv-3.12.
 install_graphpatch() {
     local python stamp wanted
-    python=$(find_python)
+    python=$(find_python) || return
     venv=.venv
     if [ -n "${PYTHON:-}" ]; then
         venv=.venv-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -45,9 +45,10 @@ install_graphpatch() {
     if grep -qsxF "$wanted" "$stamp"* && is_supported "$venv/bin/python"; then
         return
     fi
-    is_supported "$venv/bin/python" || make_venv "$python" "$venv"
+    is_supported "$venv/bin/python" || make_venv "$python" "$venv" || return
     say "installing graphpatch[$1] into $venv (once; TensorFlow is large)"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$1]"
+    # A caller may ask whether this worked, and then bash does not stop at an error by itself.
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$1]" || return
     printf '%s\n' "$wanted" >"$stamp"
 }
 

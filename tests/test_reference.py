@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -51,7 +53,41 @@ def test_everything_is_told(page: str, told: list[str]) -> None:
     assert [one for one in told if one not in text] == []
 
 
+# What each command is asked for, to see the keys of what it prints.
+DIGITS, ROUND = "scripts/models/digits.pb", "docs/examples/round.json"
+ASKED = {
+    "apply": [ROUND, DIGITS, "--dry-run"],
+    "check": [ROUND, "build/reference.pb"],
+    "diff": [DIGITS, DIGITS],
+    "doctor": [DIGITS, "--from", "image"],
+    "gradients": ["clip"],
+    "match": [ROUND, DIGITS],
+    "ops": [DIGITS, "image"],
+    "patterns": ["@swish"],
+    "revert": ["build/reference.pb", "--dry-run"],
+    "verify": ["--no-run", DIGITS, "build/reference.pb"],
+}
+
+
+@pytest.mark.parametrize("command", ASKED)
+def test_the_keys_of_json_output_are_told(command: str, run_cli: Callable[..., Any]) -> None:
+    (ROOT / "build").mkdir(exist_ok=True)
+    graphpatch.apply(ROOT / ROUND, ROOT / DIGITS).model.save(ROOT / "build/reference.pb")
+    paths = [ROOT / one if (ROOT / one).suffix else one for one in ASKED[command]]
+    found = run_cli(command, *paths, "--json")
+    text = (ROOT / "docs/reference/json.md").read_text()
+    [told] = re.findall(rf"^\| `{command}` \| (.*) \|$", text, re.M)
+    assert list(json.loads(found.stdout)) == re.findall(r"`(\w+)`", told)
+
+
+def test_each_command_with_json_is_told() -> None:
+    text = (ROOT / "docs/reference/json.md").read_text()
+    told = {name for name in COMMANDS if f"| `{name}` |" in text}
+    assert told == set(ASKED) | {"split"}
+    assert set(COMMANDS) - told == {"schema"}
+
+
 def test_a_key_without_its_line_stops_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(rules.rule_keys.MATCH, "dtype")
-    with pytest.raises(SystemExit, match=r"rule_keys.py lacks 'dtype' of Match"):
+    with pytest.raises(LookupError, match=r"rule_keys.py lacks 'dtype' of Match"):
         rules.table("match")

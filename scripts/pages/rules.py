@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,16 +10,15 @@ from graphpatch.schema import schema
 from pages import rule_keys
 from pages.rule_keys import Key
 
-# For each table of the page: the types of the schema, with the keys that the table tells of.
-TABLES: dict[str, dict[str, Mapping[str, Key]]] = {
-    "rule": {"RuleSpec": rule_keys.RULE, "Expect": rule_keys.EXPECT},
-    "match": {"Match": rule_keys.MATCH},
-    "values": {name: {} for name in ("OneOf", "Near", "Between")},
-    "pattern": {"Pattern": {}, "Link": {}},
-    "patch": {"PatchSpec": rule_keys.PATCH},
-    "options": {"Input": {}, "Until": {}},
+# For each table of the page: the types of the schema whose keys it tells of.
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "rule": ("RuleSpec", "Expect"),
+    "match": ("Match",),
+    "values": ("OneOf", "Near", "Between"),
+    "pattern": ("Pattern", "Link"),
+    "patch": ("PatchSpec",),
+    "options": ("Input", "Until"),
 }
-DOTTED = {**rule_keys.VALUES, **rule_keys.PATTERN, **rule_keys.OPTIONS}
 # The keys whose values these are.
 INSIDE = {
     "Expect": "expect",
@@ -36,7 +34,7 @@ ELSEWHERE = {"RulesFile", "Edge"}
 
 
 def table(name: str) -> str:
-    """One table of the page, in Markdown. Exits where a key lacks its line in `rule_keys`."""
+    """One table of the page, in Markdown. Raises LookupError where a key is not told."""
     lines = ["| key | value | means | example |", "|---|---|---|---|"]
     for label, value, key in _keys(name):
         lines.append(f"| `{label}` | {value} | {key.means} | `{_example(name, label, key)}` |")
@@ -44,10 +42,11 @@ def table(name: str) -> str:
 
 
 def examples() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each key with the whole rule that its example is of."""
-    for name in TABLES:
-        for label, _, key in _keys(name):
-            yield f"{name}: {label}", key.rule
+    """Each key of `rule_keys` with the whole rule that its example is of."""
+    for kinds in TABLES.values():
+        for kind in kinds:
+            for key, text in _told(kind).items():
+                yield f"{kind}.{key}", text.rule
 
 
 def unknown() -> list[str]:
@@ -56,18 +55,27 @@ def unknown() -> list[str]:
     return sorted(set(schema()["$defs"]) - told - ELSEWHERE)
 
 
+def _told(kind: str) -> Mapping[str, Key]:
+    """What `rule_keys` tells of the keys of a type."""
+    whole = {"RuleSpec": rule_keys.RULE, "Expect": rule_keys.EXPECT, "Match": rule_keys.MATCH}
+    whole["PatchSpec"] = rule_keys.PATCH
+    dotted = {**rule_keys.VALUES, **rule_keys.PATTERN, **rule_keys.OPTIONS}
+    start = f"{kind}."
+    return whole.get(kind) or {
+        label.removeprefix(start): key for label, key in dotted.items() if label.startswith(start)
+    }
+
+
 def _keys(name: str) -> Iterator[tuple[str, str, Key]]:
     """The label, the type and the text of each key of a table."""
     defined = schema()["$defs"]
-    for kind, known in TABLES[name].items():
-        found = known or {
-            label.partition(".")[2]: key
-            for label, key in DOTTED.items()
-            if label.startswith(f"{kind}.")
-        }
+    for kind in TABLES[name]:
+        found = _told(kind)
         for key, node in defined[kind]["properties"].items():
             if key not in found:
-                sys.exit(f"scripts/pages/rule_keys.py lacks {key!r} of {kind}: meaning and example")
+                raise LookupError(
+                    f"scripts/pages/rule_keys.py lacks {key!r} of {kind}: its meaning, an example"
+                )
             label = f"{INSIDE[kind]}.{key}" if kind in INSIDE else key
             yield label, spelled(node), found[key]
 

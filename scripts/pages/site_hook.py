@@ -1,28 +1,35 @@
-"""What the site has besides the pages of docs/: the plots of gradients, and pages of others.
+"""What the site has besides the pages of docs/: the plots of gradients; and that it is offline.
 
 MkDocs calls these functions by their names.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from mkdocs.exceptions import BuildError
 from mkdocs.structure.files import File, Files
 
 from pages import plots
 
-ROOT = Path(__file__).parent.parent.parent
+HERE = Path(__file__).parent
 SECTION = "### "
+# What lets the search run in a page that is opened as a file. The theme reads it from the network.
+SHIM = re.compile(r'(?<=src=")https://[^"]*/iframe-worker/shim(?=")')
+FROM_OUTSIDE = re.compile(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//[^"]*"')
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the plots, as SVG."""
+    """Add the plots, and what the theme would read from the network."""
     for name, svg in plots.all_plots():
         files.append(File.generated(config, f"reference/plots/{name}.svg", content=svg))
+    shim = (HERE / "iframe-worker.js").read_text()
+    files.append(File.generated(config, "assets/iframe-worker.js", content=shim))
     return files
 
 
@@ -31,6 +38,15 @@ def on_page_markdown(text: str, page: Any, config: Any, files: Files) -> str:
     if page.file.src_uri != "reference/gradients.md":
         return text
     return "\n".join(_with_plot(line, files) for line in text.split("\n"))
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Read the shim from the site. Raises BuildError for what still comes from the network."""
+    up = "../" * page.file.dest_uri.count("/")
+    output = SHIM.sub(f"{up}assets/iframe-worker.js", output)
+    for found in FROM_OUTSIDE.findall(output):
+        raise BuildError(f"{page.file.src_uri} reads from the network: {found}")
+    return output
 
 
 def _with_plot(line: str, files: Files) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import graphpatch
+from graphpatch.analysis.doctor import mends
 from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import survey
 from tests.models.doctor_oracle import Agreement, compare_pairs
@@ -145,6 +146,7 @@ MENDED: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "Sign": (tf.sign, 1 / (1 + abs(X)) ** 2),
     "FloorDiv": (lambda x: tf1.floordiv(x, W), np.full_like(X, 1 / W)),
     "FloorDiv, the divisor": (lambda x: tf1.floordiv(W, x), -W / X**2),
+    "TruncateDiv": (lambda x: tf1.truncatediv(x, W), np.full_like(X, 1 / W)),
     "TruncateMod": (lambda x: tf1.truncatemod(x, W), np.ones_like(X)),
     "TruncateMod, the divisor": (lambda x: tf1.truncatemod(W, x), -np.trunc(W / X)),
     "Greater, cast": (
@@ -177,6 +179,10 @@ MENDED: dict[str, tuple[Callable[[Any], Any], Any]] = {
         W * X + (1 - W) * X.mean(),
     ),
 }
+
+
+def test_every_fix_of_an_op_type_has_its_numbers() -> None:
+    assert {case.partition(",")[0] for case in MENDED} >= set(mends.OPS)
 
 
 @pytest.mark.parametrize("case", MENDED)
