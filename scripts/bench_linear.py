@@ -35,7 +35,7 @@ def built(folder: Path, shape: str, nodes: int) -> Path:
     model, partial = folder / f"{shape}-{nodes}.pb", folder / f"{shape}-{nodes}.partial"
     if not model.exists():
         script, *options = SHAPES[shape]
-        command = [sys.executable, SCRIPTS / "models" / script, partial, *options]
+        command = [sys.executable, str(SCRIPTS / "models" / script), str(partial), *options]
         subprocess.run([*command, "--nodes", str(nodes)], check=True)
         partial.rename(model)
     return model
