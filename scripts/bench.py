@@ -3,9 +3,11 @@
 Every measurement is a whole process: its wall time, its processor time and its peak memory. What
 users get by default is measured (`functions`), and keys alone beside it (`attrs`). One round runs
 each once, in turn, so that all meet the same machine; the table shows medians, and ratios within
-this one run. Exits 1 where a target is missed. The models (a 553 MB VGG16, a graph of 1,000,000
-nodes) are built in --folder where they are missing; together with outputs they take 2 GB of disk,
-TensorFlow's side 8 GB of memory.
+this one run. Where a third of the ops match (`chain`: 33,332 Relus of 100,000 nodes, with
+`_output_shapes` and without, and ten times as many), and where a pattern is looked for, only
+processor time counts, the least of all rounds. Exits 1 where a target is missed. The models (a
+553 MB VGG16, graphs of up to 1,000,000 nodes) are built in --folder where they are missing;
+together with outputs they take 2 GB of disk, TensorFlow's side 8 GB of memory.
 """
 
 from __future__ import annotations
@@ -23,6 +25,11 @@ from typing import NamedTuple
 
 SCRIPTS = Path(__file__).parent
 GRAPHPATCH = str(Path(sys.executable).with_name("graphpatch"))
+CHAINS = {
+    "chain": ["build_large.py", "--chain", "--nodes", "100000"],
+    "chain-shapes": ["build_large.py", "--chain", "--shapes", "--nodes", "100000"],
+    "chain-1000000": ["build_large.py", "--chain", "--nodes", "1000000"],
+}
 OVERRIDES = {"stock": {"registered": "Relu6"}, "library": "guided_relu"}
 
 
@@ -44,6 +51,13 @@ def share(runs: Mapping[str, Run], title: str) -> float:
     return runs[title].processor / runs["large: TensorFlow"].processor
 
 
+def ratio(runs: Mapping[str, Run], title: str, other: str) -> float:
+    """Of the processor times of two runs."""
+    return runs[title].processor / runs[other].processor
+
+
+FOUR = "Mul -> Add -> Relu -> Mul"
+
 # fmt: off
 TARGETS = (
     Target("apply a stock key to VGG16, within 1.5 cp + 0.3 s",
@@ -58,7 +72,22 @@ TARGETS = (
            lambda r: share(r, "large: apply, functions"), lambda r: 0.1, ""),
     Target("large graph, attrs, of TensorFlow's time",
            lambda r: share(r, "large: apply, attrs"), lambda r: 0.06, ""),
+    Target("chain, a third patched: functions, of TensorFlow's time",
+           lambda r: ratio(r, "chain: apply, functions", "chain: TensorFlow"), lambda r: 0.1, ""),
+    Target("chain, a third patched: attrs, of TensorFlow's time",
+           lambda r: ratio(r, "chain: apply, attrs", "chain: TensorFlow"), lambda r: 0.06, ""),
+    Target("chain with shapes: functions, of TensorFlow's time",
+           lambda r: ratio(r, "shapes: apply, functions", "shapes: TensorFlow"),
+           lambda r: 0.15, ""),
+    Target("chain of 1,000,000 nodes: functions, of 100,000",
+           lambda r: ratio(r, "1M chain: apply, functions", "chain: apply, functions"),
+           lambda r: 11, "x"),
+    Target("chain of 1,000,000 nodes: memory",
+           lambda r: r["1M chain: apply, functions"].megabytes, lambda r: 2000, "MB"),
+    Target("match Mul -> Add -> Relu -> Mul, of networkx's time",
+           lambda r: ratio(r, "chain: match", "chain: networkx"), lambda r: 0.3, ""),
 )
+ONCE = ("1M chain: apply, functions", "shapes: TensorFlow")  # measured in the first round alone
 # fmt: on
 
 
@@ -70,6 +99,8 @@ def commands(folder: Path, nodes: int) -> dict[str, list[str]]:
     apply = [GRAPHPATCH, "apply", "-o", out]
     as_attrs = [GRAPHPATCH, "apply", "--emit", "attr", "-o", out]
     tensorflow = [sys.executable, str(SCRIPTS / "bench_tensorflow.py")]
+    chain, shapes, long = (str(folder / f"{name}.pb") for name in CHAINS)
+    alone = [sys.executable, str(SCRIPTS / "bench_patterns.py"), "--networkx"]
     return {
         "cp": ["cp", vgg16, out],
         "ops": [GRAPHPATCH, "ops", vgg16],
@@ -82,11 +113,21 @@ def commands(folder: Path, nodes: int) -> dict[str, list[str]]:
         "large: apply, functions": [*apply, library, large],
         "large: apply, attrs": [*as_attrs, library, large],
         "large: TensorFlow": [*tensorflow, large, out],
+        "chain: cp": ["cp", chain, out],
+        "chain: apply, functions": [*apply, library, chain],
+        "chain: apply, attrs": [*as_attrs, library, chain],
+        "chain: match": [GRAPHPATCH, "match", "--json", "--pattern", FOUR, chain],
+        "chain: networkx": [*alone, chain, FOUR],
+        "chain: TensorFlow": [*tensorflow, chain, out],
+        "shapes: cp": ["cp", shapes, out],
+        "shapes: apply, functions": [*apply, library, shapes],
+        "shapes: TensorFlow": [*tensorflow, shapes, out],
+        "1M chain: apply, functions": [*apply, library, long],
     }
 
 
-def build(folder: Path, nodes: int) -> None:
-    """Make the models and rules files that are not there yet."""
+def build(folder: Path, nodes: int, only: str) -> None:
+    """Make the models and rules files that are not there yet; with `only`, chains alone."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, gradient in OVERRIDES.items():
         rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": gradient}}
@@ -94,7 +135,10 @@ def build(folder: Path, nodes: int) -> None:
     for name, builder in (
         ("vgg16", ["build_keras.py", "VGG16"]),
         (f"large-{nodes}", ["build_large.py", "--nodes", str(nodes)]),
+        *CHAINS.items(),
     ):
+        if only and name not in CHAINS:
+            continue
         model, partial = folder / f"{name}.pb", folder / f"{name}.partial"
         if not model.exists():
             print(f"building {model}", file=sys.stderr)
@@ -127,10 +171,14 @@ def progress(text: str) -> None:
 
 def measure_all(tasks: Mapping[str, Sequence[str]], folder: Path, rounds: int) -> dict[str, Run]:
     runs: dict[str, list[Run]] = {title: [] for title in tasks}
-    for title in ("cp", "large: cp"):  # not counted: brings the models into the page cache
+    for title in [
+        title for title in tasks if title.endswith("cp")
+    ]:  # not counted: brings the models into the page cache
         measure(tasks[title], folder / "log")
     for number in range(rounds):
         for title, command in tasks.items():
+            if number and title in ONCE:
+                continue
             progress(f"round {number + 1} of {rounds}: {title}")
             (folder / "out.pb").unlink(missing_ok=True)
             runs[title].append(measure(command, folder / "log"))
@@ -153,7 +201,10 @@ def print_runs(runs: Mapping[str, Run]) -> None:
         f"{'of its MB':>11}"
     )
     for title, run in runs.items():
-        prefix = "large: " if title.startswith("large: ") else ""
+        prefix = title.rpartition(": ")[0]
+        prefix = f"{prefix}: " if prefix and f"{prefix}: cp" in runs else ""
+        if prefix not in title or f"{prefix}TensorFlow" not in runs:
+            continue
         copy, tensorflow = runs[f"{prefix}cp"], runs[f"{prefix}TensorFlow"]
         print(
             f"{title:26}{run.seconds:9.2f}{run.megabytes:8.0f}{run.seconds / copy.seconds:9.2f}"
@@ -167,7 +218,10 @@ def print_targets(runs: Mapping[str, Run]) -> bool:
     met = True
     print(f"\n{'target':54}{'measured':>10}{'at most':>10}")
     for target in TARGETS:
-        measured, most = target.measured(runs), target.at_most(runs)
+        try:
+            measured, most = target.measured(runs), target.at_most(runs)
+        except KeyError:  # of what `--only` left out
+            continue
         verdict = "" if measured <= most else "MISSED"
         met = met and not verdict
         print(f"{target.title:54}{measured:10.2f}{most:10.2f} {target.unit:3}{verdict}")
@@ -181,14 +235,17 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=SCRIPTS.parent / "build" / "bench")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--nodes", type=int, default=1_000_000, help="of the large graph")
+    parser.add_argument("--only", default="", help="prefix of the titles that are run: chain:")
     parser.add_argument("--quick", action="store_true", help="3 rounds, 100,000 nodes")
     options = parser.parse_args()
     if not Path(GRAPHPATCH).exists():
         parser.error(f"{GRAPHPATCH} is missing: run scripts/test, then this with .venv/bin/python")
     if options.quick:
         options.rounds, options.nodes = 3, 100_000
-    build(options.folder, options.nodes)
-    runs = measure_all(commands(options.folder, options.nodes), options.folder, options.rounds)
+    build(options.folder, options.nodes, options.only)
+    tasks = commands(options.folder, options.nodes)
+    tasks = {title: task for title, task in tasks.items() if options.only in title}
+    runs = measure_all(tasks, options.folder, options.rounds)
     print_runs(runs)
     return 0 if print_targets(runs) else 1
 

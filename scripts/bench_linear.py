@@ -1,10 +1,10 @@
-"""Time `revert`, `diff`, `doctor` and `match` on graphs of which one is ten times the other.
+"""Time every command on graphs of which one is some times the other: what is linear grows so too.
 
-What is linear takes ten times as long. Every measurement is a whole process, its processor time
-less that of starting: on a machine that has other work too, wall times say little. `match` has many
-rules, each for one op, as `match --save` writes them; a tenth of them on the smaller graph. Exits 1
-where something takes more than twice what is linear, or where what `revert` gives is not the model,
-byte for byte.
+The graphs: a chain of which every third op is patched, one tensor that all ops read, ops below ever
+more scopes, a tenth as many functions as nodes, and many rules, each for one op, as `match --save`
+writes them. Every measurement is a whole process, its processor time less that of starting: on a
+machine that has other work too, wall times say little. Exits 1 where something grows more than
+twice as much as the graph, or where what `revert` gives is not the model, byte for byte.
 """
 
 from __future__ import annotations
@@ -19,69 +19,108 @@ from pathlib import Path
 from bench import GRAPHPATCH, SCRIPTS, measure
 
 RULE = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
-SHARE, MOST = 10, 20
-SMALLER = 50  # so many times smaller is the graph that `match` goes over
+SHAPES = {
+    "chain": ["build_large.py", "--chain"],
+    "wide": ["build_shapes.py", "wide"],
+    "deep": ["build_shapes.py", "deep"],
+    "functions": ["build_shapes.py", "functions"],
+}
+LEAST = 0.1  # seconds: what takes less is taken for so much, as starting varies by some of it
+FEWER = 50  # so many times fewer nodes has the graph that many rules go over
+DOCTORED = 10  # and that which doctor looks at
 
 
-def build(folder: Path, nodes: int) -> Path:
-    """The graph of so many nodes, where it is not there yet."""
-    model = folder / f"large-{nodes}.pb"
+def built(folder: Path, shape: str, nodes: int) -> Path:
+    """The graph of this shape, where it is not there yet."""
+    model, partial = folder / f"{shape}-{nodes}.pb", folder / f"{shape}-{nodes}.partial"
     if not model.exists():
-        script, partial = SCRIPTS / "models" / "build_large.py", folder / "partial"
-        subprocess.run([sys.executable, script, partial, "--nodes", str(nodes)], check=True)
+        script, *options = SHAPES[shape]
+        command = [sys.executable, str(SCRIPTS / "models" / script), str(partial), *options]
+        subprocess.run([*command, "--nodes", str(nodes)], check=True)
         partial.rename(model)
     return model
 
 
 def saved_rules(folder: Path, rules: int) -> Path:
     """A file of so many rules, each for one op."""
-    names = [f"tower/block{place:07}/relu" for place in range(1, 2 * rules) if place % 8][:rules]
+    names = [f"layer_{place}/relu" for place in range(rules)]
     found = [{"name": name, **RULE, "match": {"name": name}, "expect": 1} for name in names]
     (folder / "saved.json").write_text(json.dumps({"version": 1, "rules": found}))
     return folder / "saved.json"
 
 
-def times(folder: Path, nodes: int, rules: int) -> dict[str, float]:
-    """Processor seconds of each command on a graph of so many nodes, without those of a start."""
-    model, patched, reverted = build(folder, nodes), folder / "patched.pb", folder / "reverted.pb"
-    saved, small = saved_rules(folder, rules), build(folder, nodes // SMALLER)
-    commands: dict[str, list[str | Path]] = {
-        "start": ["gradients", "guided_relu"],
-        "apply": ["apply", folder / "rules.json", model, "-o", patched],
-        "revert": ["revert", patched, "-o", reverted],
-        "diff": ["diff", model, patched],
-        "diff of equals": ["diff", model, reverted],
-        "doctor": ["doctor", model],
-        "match": ["match", saved, small],
+def seconds(folder: Path, args: list[str | Path], code: int = 0) -> float:
+    """Of processor time, that one command takes; its exit code is known."""
+    return measure([GRAPHPATCH, *map(str, args)], folder / "log", code).processor
+
+
+def of_shape(folder: Path, shape: str, nodes: int) -> dict[str, float]:
+    """Processor seconds of each command on a graph of so many nodes."""
+    model, rules = built(folder, shape, nodes), folder / "rules.json"
+    patched, reverted = folder / "patched.pb", folder / "reverted.pb"
+    found = {
+        "ops": seconds(folder, ["ops", model]),
+        "apply": seconds(folder, ["apply", rules, model, "-o", patched]),
+        "check": seconds(folder, ["check", rules, patched]),
+        "verify --no-run": seconds(folder, ["verify", "--no-run", model, patched]),
+        "revert": seconds(folder, ["revert", patched, "-o", reverted]),
+        "diff": seconds(folder, ["diff", model, patched], 1),
+        "match --explain": seconds(folder, ["match", rules, model, "--explain"]),
     }
-    found: dict[str, float] = {}
-    for title, args in commands.items():
-        command = [GRAPHPATCH, *[str(one) for one in args]]
-        run = measure(command, folder / "log", 1 if title == "diff" else 0)
-        found[title] = run.processor - found.get("start", 0)
-        size = f"{rules} rules, {nodes // SMALLER}" if title == "match" else str(nodes)
-        print(f"{title:16}{size:>20} nodes{found[title]:8.2f} s {run.megabytes:7.0f} MB")
     if not filecmp.cmp(model, reverted, shallow=False):
-        raise SystemExit("what revert gave is not the model")
+        raise SystemExit(f"what revert gave is not the model: {model}")
+    small = built(folder, shape, nodes // DOCTORED)
+    found["doctor"] = seconds(folder, ["doctor", small])
     return found
+
+
+def of_rules(folder: Path, nodes: int, rules: int) -> dict[str, float]:
+    """Processor seconds of commands with so many rules."""
+    saved, model = saved_rules(folder, rules), built(folder, "chain", nodes)
+    return {
+        "match": seconds(folder, ["match", saved, model]),
+        "apply": seconds(folder, ["apply", saved, model, "-o", folder / "patched.pb"]),
+    }
+
+
+def printed(shape: str, small: dict[str, float], large: dict[str, float], times: float) -> float:
+    """Print how each command grew; the most that one did, as a part of how the graph grew."""
+    worst = 0.0
+    for title, taken in large.items():
+        growth = max(taken, LEAST) / max(small[title], LEAST)
+        verdict = "" if growth <= 2 * times else "MISSED"
+        worst = max(worst, growth / times)
+        print(f"{shape:10}{title:17}{small[title]:9.2f} s{taken:9.2f} s{growth:8.1f} x  {verdict}")
+    return worst
 
 
 def main() -> int:
     """Measure, print, and say whether all is linear."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=SCRIPTS.parent / "build" / "bench")
-    parser.add_argument("--nodes", type=int, default=1_000_000, help="of the larger graph")
-    parser.add_argument("--rules", type=int, default=500, help="that match has, on fewer nodes")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--rules", type=int, default=500, help="the most")
+    parser.add_argument("--shapes", nargs="+", choices=[*SHAPES, "rules"])
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     (options.folder / "rules.json").write_text(json.dumps({"version": 1, "rules": [RULE]}))
-    small = times(options.folder, options.nodes // SHARE, options.rules // SHARE)
-    large = times(options.folder, options.nodes, options.rules)
-    ratios = {title: large[title] / small[title] for title in large if title != "start"}
-    for title, ratio in ratios.items():
-        verdict = "" if ratio <= MOST else "MISSED"
-        print(f"{title:16}{ratio:8.1f} times as long, at most {MOST}  {verdict}")
-    return 0 if max(ratios.values()) <= MOST else 1
+    start, worst = seconds(options.folder, ["gradients", "guided_relu"]), 0.0
+    for less, more in zip(options.nodes, options.nodes[1:], strict=False):
+        print(f"{less:,} nodes, then {more:,}")
+        for shape in options.shapes or [*SHAPES, "rules"]:
+            small, large = (
+                {
+                    title: taken - start
+                    for title, taken in (
+                        of_rules(options.folder, nodes // FEWER, options.rules * nodes // more)
+                        if shape == "rules"
+                        else of_shape(options.folder, shape, nodes)
+                    ).items()
+                }
+                for nodes in (less, more)
+            )
+            worst = max(worst, printed(shape, small, large, more / less))
+    return 0 if worst <= 2 else 1
 
 
 if __name__ == "__main__":

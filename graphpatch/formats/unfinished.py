@@ -8,10 +8,8 @@ of a dead one is given to another, and containers that share a folder count from
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
-import secrets
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -26,6 +24,8 @@ MINE: set[Path] = set()
 
 def unfinished_name(path: Path, ending: str) -> Path:
     """A new name beside `path`, that no other process takes."""
+    import secrets
+
     return path.with_name(f".{_stem(path.name)}.{secrets.token_hex(6)}.{ending}")
 
 
@@ -34,6 +34,8 @@ def _stem(name: str) -> str:
     raw = os.fsencode(name)
     if len(raw) <= LONGEST:
         return name
+    import hashlib
+
     return os.fsdecode(raw[:LONGEST]) + "~" + hashlib.sha256(raw).hexdigest()[:12]
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch.errors import ModelError
-from graphpatch.graph import edits
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.nodedef import (
     Payload,
@@ -43,6 +42,8 @@ class Author:
 
     def entry(self, did: str, **details: Any) -> bytes:
         """One edit by this rule, as it is written down."""
+        from graphpatch.graph import edits
+
         return edits.write({"rule": self.rule, "id": self.id, "did": did, **details})
 
 
@@ -58,6 +59,8 @@ def rewritten(payload: Payload, found: Sequence[Entry]) -> Payload:
     """The payload with these edits written down, and no others."""
     if not found:
         return with_attr(payload, KEY, None)
+    from graphpatch.graph import edits
+
     value = AttrValue(list=AttrValue.ListValue(s=map(edits.write, found)))
     return with_attr(payload, KEY, value.SerializeToString(deterministic=True))
 
@@ -74,6 +77,8 @@ def written(node: Node) -> list[Entry]:
     value = _value(node.body.payload(node.index))
     if value is None:
         return []
+    from graphpatch.graph import edits  # most models have none, and need no msgspec
+
     try:
         if value.WhichOneof("value") != "list":
             raise ValueError("it is no list of edits")

@@ -40,11 +40,7 @@ class Found:
 
     def captures(self) -> dict[Node, dict[str, str]]:
         """Of each op that a pattern brought: the name of the op that each of its nodes is."""
-        return {
-            node: {name: op.name for name, op in one.binding.captures.items()}
-            for one in self.kept
-            for node in one.nodes
-        }
+        return {node: one.binding.captured_names for one in self.kept for node in one.nodes}
 
     def reads(self) -> dict[Node, dict[str, dict[str, str]]]:
         """Of each op that a pattern brought: the tensors that its match reads from outside.

@@ -1,8 +1,10 @@
 """Write a valid GraphDef of very many small nodes, block by block, without TensorFlow.
 
-Usage: build_large.py OUT.pb [--nodes 1000000]. One residual tower: each block is a 1x1 convolution,
-bias, scale and shift, an activation (Relu; every eighth block Tanh) and the sum with its input,
-its weights read through Identity nodes colocated with them, as TensorFlow 1 freezes them.
+Usage: build_large.py OUT.pb [--nodes 1000000] [--chain] [--shapes]. One residual tower: each block
+is a 1x1 convolution, bias, scale and shift, an activation (Relu; every eighth block Tanh) and the
+sum with its input, its weights read through Identity nodes colocated with them, as TensorFlow 1
+freezes them. With `--chain`, a chain of Mul, Add and Relu, of which every third op is a Relu;
+`--shapes` writes `_output_shapes` on each, as graphs have that TensorFlow 1 exported.
 """
 
 from __future__ import annotations
@@ -79,6 +81,30 @@ def serialized(nodes: Sequence[Any]) -> bytes:
     return graph
 
 
+def link(name: str, op: str, inputs: Sequence[str], shapes: bool) -> Any:
+    """An op of the chain; shapes differ from layer to layer."""
+    made = node(name, op, inputs)
+    if shapes:
+        shape = made.attr["_output_shapes"].list.shape.add()
+        shape.dim.add(size=-1)
+        shape.dim.add(size=1 + len(name) % 5)
+    return made
+
+
+def chain(count: int, shapes: bool) -> Iterator[bytes]:
+    """GraphDefs that, one after the other, are a chain of `count` nodes."""
+    yield serialized([node("x", "Placeholder", (), "dtype"), next(variable("c", (), 0.5))])
+    last = "x"
+    for place in range(count - 2):
+        op = ("Mul", "Add", "Relu")[place % 3]
+        name = f"layer_{place // 3}/{op.lower()}"
+        yield serialized([link(name, op, [last] if op == "Relu" else [last, "c"], shapes)])
+        last = name
+    versions = graph_pb2.GraphDef()
+    versions.versions.producer = 27
+    yield versions.SerializeToString()
+
+
 def pieces(count: int) -> Iterator[bytes]:
     """GraphDefs that, one after the other, are a GraphDef of `count` nodes."""
     yield serialized([placeholder(f"{PREVIOUS}/add")])
@@ -103,9 +129,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path)
     parser.add_argument("--nodes", type=int, default=1_000_000)
+    parser.add_argument("--chain", action="store_true", help="every third op is a Relu")
+    parser.add_argument("--shapes", action="store_true", help="_output_shapes on each op of it")
     options = parser.parse_args()
+    made = chain(options.nodes, options.shapes) if options.chain else pieces(options.nodes)
     with options.output.open("wb") as file:
-        file.writelines(pieces(options.nodes))
+        file.writelines(made)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,13 @@ class Binding:
         return {name: Node(self.body, indices[-1]) for name, indices in bound}
 
     @property
+    def captured_names(self) -> dict[str, str]:
+        """The same, by the names of the ops."""
+        ops = self.body.heads.names
+        bound = zip(self.pattern.present, self.bound, strict=True)
+        return {name: ops[indices[-1]] for name, indices in bound}
+
+    @property
     def tensors(self) -> dict[str, str]:
         """The tensor that each name of one from outside stands for, as inputs spell it."""
         return dict(zip(self.pattern.tensors, map(str, self.read), strict=True))
@@ -54,12 +61,17 @@ class Binding:
         First those that the pattern names (`x:_`), in its order; then the others, by the order
         of its ops and their slots.
         """
-        mine = set(self.indices)
-        found = [str(tensor) for tensor in self.read if self._producer(tensor) not in mine]
+        heads = self.body.heads
+        mine = {heads.names[index] for index in self.indices}
+        found = [str(tensor) for tensor in self.read if tensor.op not in mine]
         for indices in self.bound:
             for index in indices:
-                read = map(names.parse, Node(self.body, index).data_inputs)
-                found += [str(one) for one in read if self._producer(one) not in mine]
+                for text in heads.inputs[index]:
+                    if ":" not in text:  # most are an op's output 0, spelled as its name
+                        if text not in mine and text[0] != "^":
+                            found.append(text)
+                    elif names.op_of(text) not in mine and text[0] != "^":
+                        found.append(str(names.parse(text)))
         return tuple(dict.fromkeys(found))
 
     @property
@@ -98,9 +110,6 @@ class Binding:
         present, bound = self.pattern.present, self.bound
         there = (present.index(name) for name in wanted if name in present)
         return tuple(index for place in there for index in bound[place])
-
-    def _producer(self, tensor: TensorName) -> int | None:
-        return self.body.by_name.get(tensor.op)
 
     def _returned(self, node: Node) -> list[tuple[str, str]]:
         return [

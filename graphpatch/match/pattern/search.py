@@ -13,6 +13,7 @@ from graphpatch.match.pattern import refusals
 from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.candidates import Candidates, candidates
 from graphpatch.match.pattern.decide import Decider
+from graphpatch.match.pattern.joins import joined
 from graphpatch.match.pattern.neighbourhood import Walker
 from graphpatch.match.pattern.symmetry import Symmetry, symmetry
 from graphpatch.match.pattern.variants import variants
@@ -51,12 +52,18 @@ class Search:
 
     def bindings(self) -> Iterator[Binding]:
         """Every match, in the order of the ops from which neighbourhoods are walked."""
-        walker = self.walker
-        for anchor in walker.candidates[walker.plan.anchor].indices():
-            for vertices in walker.matches(anchor):
-                binding, reason = self.completed(vertices)
-                if binding is not None and not reason:
-                    yield binding
+        for vertices in self._assignments():
+            binding, reason = self.completed(vertices)
+            if binding is not None and not reason:
+                yield binding
+
+    def _assignments(self) -> Iterator[tuple[Vertex, ...]]:
+        found = joined(self.walker)
+        if found is not None:
+            yield from found
+            return
+        for anchor in self.walker.candidates[self.walker.plan.anchor].indices():
+            yield from self.walker.matches(anchor)
 
     def completed(self, vertices: tuple[Vertex, ...]) -> tuple[Binding | None, str]:
         """The match of an assignment, with its runs; and why it is none, where it is none."""

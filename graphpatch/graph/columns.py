@@ -1,0 +1,57 @@
+"""A body as columns: arrays over all of its links, for questions about all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from graphpatch import names
+from graphpatch.graph.body import Body
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Column = np.ndarray[Any, np.dtype[np.int64]]
+    Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The links of a body: who reads (by index) which op in which slot of NodeDef.input.
+
+    What a function reads of its arguments is not among them.
+    """
+
+    body: Body
+    source: Column
+    reader: Column
+    slot: Column
+    control: Flags
+
+    def are(self, types: Collection[str]) -> Flags:
+        """Which ops of the body have one of these op types."""
+        import numpy as np
+
+        found = np.zeros(len(self.body), np.bool_)
+        for op in types:
+            found[self.body.by_type.get(op, [])] = True
+        return found
+
+
+def links(body: Body) -> Links:
+    """The links of a body as it is now."""
+    import numpy as np
+
+    inputs, by_name = body.heads.inputs, body.by_name
+    counts = np.fromiter(map(len, inputs), np.int64, len(inputs))
+    texts = [text for read in inputs for text in read]
+    control = np.fromiter([text[0] == "^" for text in texts], np.bool_, len(texts))
+    # Most inputs are an op's output 0, spelled as its name: no call for them.
+    source = np.fromiter([by_name.get(text, -1) for text in texts], np.int64, len(texts))
+    for place in np.flatnonzero(source < 0).tolist():
+        source[place] = by_name.get(names.op_of(texts[place]), -1)
+    reader = np.repeat(np.arange(len(inputs)), counts)
+    slot = np.arange(len(texts)) - np.repeat(np.cumsum(counts) - counts, counts)
+    there = source >= 0
+    return Links(body, source[there], reader[there], slot[there], control[there])
