@@ -44,7 +44,7 @@ class View {
   header() {
     const [first, second] = this.doc.models;
     const isDry = second && second.path === first.path;
-    const names = this.doc.models.map((model, place) => place && isDry ? `with ${this.doc.rules.length} rules` : model.path);
+    const names = this.doc.models.map((model, place) => place && isDry ? `with ${this.doc.rules.length} rule${this.doc.rules.length === 1 ? "" : "s"}` : model.path);
     const title = document.getElementById("title");
     names.forEach((name, place) => {
       if (place) title.append(make("span", "to", " → "));
