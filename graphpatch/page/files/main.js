@@ -44,7 +44,7 @@ class View {
   header() {
     const [first, second] = this.doc.models;
     const isDry = second && second.path === first.path;
-    const names = this.doc.models.map((model, place) => place && isDry ? `with ${this.doc.rules.length} rules` : model.path);
+    const names = this.doc.models.map((model, place) => place && isDry ? `with ${this.doc.rules.length} rule${this.doc.rules.length === 1 ? "" : "s"}` : model.path);
     const title = document.getElementById("title");
     names.forEach((name, place) => {
       if (place) title.append(make("span", "to", " → "));
@@ -275,7 +275,7 @@ class View {
     const page = Math.max(1, Math.floor(this.list.box.clientHeight / HEIGHT) - 1), row = this.shown.rows[this.selected];
     const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.ctrlKey || event.metaKey || event.altKey) return false;
-    if (event.key in moves) this.select(this.selected < 0 ? 0 : this.selected + moves[event.key], false);
+    if (event.key in moves) this.select(this.selected + moves[event.key], false);
     else if (event.key === "n") this.nextHit(1);
     else if (event.key === "N") this.nextHit(-1);
     else if (event.key === "b") this.next(one => this.bodies[one.body].ways.has(one.row));
