@@ -55,7 +55,9 @@ ASKED = {
     "match": [ROUND, DIGITS],
     "ops": [DIGITS, "image"],
     "patterns": ["@swish"],
+    "recipes": [],
     "revert": ["build/reference.pb", "--dry-run"],
+    "view": [DIGITS, "--from", "image", "--to", "logits"],
     "verify": ["--no-run", DIGITS, "build/reference.pb"],
 }
 
@@ -75,4 +77,4 @@ def test_each_command_with_json_is_told() -> None:
     text = (ROOT / "docs/reference/json.md").read_text()
     told = {name for name in COMMANDS if f"| `{name}` |" in text}
     assert told == set(ASKED) | {"split"}
-    assert set(COMMANDS) - told == {"schema"}
+    assert set(COMMANDS) - told == {"schema", "completion", "references"}

@@ -122,6 +122,7 @@ PASSED = {
     },
     "`expect`": {"more than at most", "a maximum below the minimum"},
     "Python": {"Python without --allow-python"},
+    "no rules": {"an empty list", "no rules in the list"},
 }
 
 

@@ -24,9 +24,7 @@ MINE: set[Path] = set()
 
 def unfinished_name(path: Path, ending: str) -> Path:
     """A new name beside `path`, that no other process takes."""
-    import secrets
-
-    return path.with_name(f".{_stem(path.name)}.{secrets.token_hex(6)}.{ending}")
+    return path.with_name(f".{_stem(path.name)}.{os.urandom(6).hex()}.{ending}")
 
 
 def _stem(name: str) -> str:

@@ -93,9 +93,9 @@ class _Parser:
         taken = [*self.parameters, *self.defined, *FUNCTIONS]
         if not words.legal_parameter(name.text) or name.text in taken:
             raise fault(self.text, name.column, f"{name.text} has a meaning already")
-        self.expect("=", "is due after the name")
+        self.expect("=", " after the name")
         value = self.expression(0)
-        self.expect(";", "ends a let")
+        self.expect(";", ", which ends a let")
         self.defined[name.text] = value
 
     def left_over(self) -> str:

@@ -151,9 +151,8 @@ def test_9_a_group_of_ops_gets_one_gradient(path: Path) -> None:
     patch = {"override_gradient": {"formula": "dy"}, "on": "match"}
     result = graphpatch.apply([rule({"pattern": "@swish"}, patch)], model)
     matches = result.report["rules"][0]["matches"]
-    assert [(one["op"], one["captures"]) for one in matches] == [
-        (op, {"sigmoid": "s", "mul": "y"}) for op in ("s", "y")
-    ]
+    assert [one["op"] for one in matches] == ["s", "y"]
+    assert matches[-1]["captures"] == {"sigmoid": "s", "mul": "y"}
     assert result.report["rules"][0]["emit"] == "function"
 
 

@@ -134,7 +134,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("no such output", (*NOISY, TANH), {"until": "z:1"}, "there is no tensor 'z:1' in main"),
     ("not behind it", (*NOISY, TANH), {"until": "x"}, "\"until\": x does not hang on Mul 'n'"),
     ("no such input", (*NOISY, TANH), {"input": 2}, "Mul 'n' has no input 2; it has 0 and 1"),
-    ("a list of none", (*NOISY, TANH), {"until": []}, "until: Expected"),
+    ("a list of none", (*NOISY, TANH), {"until": []}, "until: the list is empty"),
     (
         "an integer at the end",
         (*NOISY, node("z", "Cast", "n", SrcT="float32", DstT="int32")),
