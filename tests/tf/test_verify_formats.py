@@ -145,6 +145,19 @@ def test_a_saved_model_of_tf1_has_its_variables_restored(tmp_path: Path) -> None
     assert pair["state"] == "changed"  # with w = 0, as it is initialised, no gradient would flow
 
 
+def test_a_variable_that_holds_a_text(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    tf1, path = tf.compat.v1, tmp_path / "model.meta"
+    with tf1.Graph().as_default():
+        x = tf1.placeholder(tf.float32, [2, 3], "x")
+        tf1.get_variable("label", initializer="a text", use_resource=False)
+        tf.nn.relu(x, "y")
+        tf1.train.export_meta_graph(str(path))
+    graph = only(graphpatch.verify(path, patched(path)))
+    assert "y:0" in graph["forward"]["compared"]
+
+
 def test_what_tensorflow_cannot_import_is_told(tmp_path: Path) -> None:
     from tests import graphs
     from tests.graphs import node

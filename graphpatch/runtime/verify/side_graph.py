@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from graphpatch.analysis.surroundings import meta_around
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
@@ -74,7 +76,7 @@ class GraphSide:
         for size, whole in GUESSES:
             feeds = placeholders(self.tf_graph, size, whole, fed)
             variables = initial(self.tf_graph, values, size, whole)
-            shapes = [str(value.shape) for value in (*feeds.values(), *variables.values())]
+            shapes = [str(np.shape(value)) for value in (*feeds.values(), *variables.values())]
             if shapes in tried:
                 continue
             tried.append(shapes)
