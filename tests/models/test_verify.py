@@ -24,6 +24,8 @@ FEW = (
     ("zoo/h2oai+deepwater__main_resources_mlp_784x1x1_10.meta", "guided"),
 )
 
+SAMPLE = 2  # ways of each model
+
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
@@ -33,11 +35,12 @@ def worker() -> Iterator[Worker]:
 
 
 def parameters() -> list[object]:
-    """FEW, and slow ones: the models of the sample in every way."""
+    """FEW, and slow ones: the models of the sample, each in two of the ways."""
     if not catalogue.models():
         missing = pytest.mark.skip(reason=f"no real models in {catalogue.folder()}")
         return [pytest.param("", "", marks=missing)]
-    slow = [(name, kind) for name in sorted(catalogue.sample()) for kind in KINDS]
+    names = sorted(catalogue.sample())
+    slow = [(name, kind) for name in names for kind in catalogue.drawn(KINDS, name, SAMPLE)]
     return [
         *FEW,
         *(pytest.param(*one, marks=pytest.mark.slow) for one in slow if one not in FEW),
