@@ -82,7 +82,7 @@ def test_no_command_prints_a_name_raw(
     rules = str(rules_file({**GUIDED, "name": EVIL}))
     _, text = ran(*(part.replace("{r}", rules).format(**files) for part in command))
     assert not RAW.search(text)
-    if EVIL not in command:  # what was typed is not the model's
+    if not any(EVIL in part for part in command):  # what was typed is not the model's
         assert not [line for line in text.splitlines() if line.startswith("EVIL")]
 
 

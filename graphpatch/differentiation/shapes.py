@@ -87,7 +87,10 @@ class Shapes:
         if output:
             return None
         rule = RULES.get(node.op)
-        return rule(node, shapes) if rule is not None else _kept(node, shapes)
+        try:
+            return rule(node, shapes) if rule is not None else _kept(node, shapes)
+        except (IndexError, ValueError):  # a broken graph: the op has other inputs
+            return None
 
     def _of_variable(self, node: Node) -> Shape:
         """The shape that the handle of a variable tells, wherever it enters a loop or branch."""

@@ -52,6 +52,8 @@ class Wiring:
         name = names.parse(text)
         index = self.body.by_name.get(name.op)
         if index is None:
+            if name.op not in self.arguments:
+                raise ModelError(f"{self.body.label}: no op gives {text!r}, which another op reads")
             return self.arguments[name.op], 0
         return index, self._output(index, name)
 

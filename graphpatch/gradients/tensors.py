@@ -95,9 +95,13 @@ def _loaded(name: str, folder: Path) -> Any:
     path = folder / name
     if path.suffix != ".npy":
         raise RulesError(f"expected lists of numbers or the name of an .npy file, found {name!r}")
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise RulesError(f"{name!r} leads out of the folder of the rules file; put the file there")
+    if path.exists() and not path.is_file():
+        raise RulesError(f"cannot read {path}: it is not a file")
     try:
         return np.load(path, allow_pickle=False)
     except OSError as error:
         raise RulesError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, EOFError) as error:
         raise RulesError(f"{path} is not an .npy file of numbers: {error}") from None

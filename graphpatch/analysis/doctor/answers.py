@@ -105,8 +105,8 @@ class Answers:
         if is_carrier(node):
             says = "what the tape gives raises NotFoundError or LookupError"
             return Answer(everywhere, (Refusal(node, CARRIED, says),))
-        name = node.op if node.op in wiring.body.library.signatures else called(node, "f")[0]
-        inside = self.inside(name)
+        names = [node.op] if node.op in wiring.body.library.signatures else called(node, "f")
+        inside = self.inside(names[0]) if names else None
         if inside is None:
             return Answer(everywhere)
         slots = {-1 - index for index, _ in inside.got if index < 0}

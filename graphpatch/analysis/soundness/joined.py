@@ -113,6 +113,7 @@ def repeated_to(node: Node) -> str:
 
 
 def output_of(node: Node, text: str) -> int:
-    """Which output of an op a tensor is."""
+    """Which output of an op a tensor is; -1 where the op has no such output."""
     spelled = [names.parse(node.tensor(place)) for place in range(len(node.outputs or ()))]
-    return spelled.index(names.parse(text))
+    wanted = names.parse(text)
+    return spelled.index(wanted) if wanted in spelled else -1

@@ -1,0 +1,41 @@
+"""Graphs that TensorFlow would refuse: `doctor` and `view` say so, or say what they can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphpatch
+from graphpatch.errors import ModelError
+from tests import graphs
+from tests.graphs import graphdef, node
+
+X = node("x", "Placeholder", dtype=graphs.attr("float32"))
+
+
+def model(folder: Path, *nodes: Any) -> graphpatch.Model:
+    path = folder / "model.pb"
+    path.write_bytes(graphdef(*nodes).SerializeToString())
+    return graphpatch.load(path)
+
+
+def test_a_call_of_no_function(tmp_path: Path) -> None:
+    found = model(tmp_path, X, node("call", "PartitionedCall", "x"), node("y", "Relu", "call"))
+    assert graphpatch.diagnose(found).document()["graphs"]
+
+
+def test_a_name_that_no_tensor_can_have(tmp_path: Path) -> None:
+    found = model(tmp_path, X, node("a:b", "Relu", "x"), node("y", "Relu", "a:b"))
+    with pytest.raises(ModelError, match="'a:b'"):
+        graphpatch.diagnose(found)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs"),
+    [("MatMul", "x"), ("MatMul", "x x x"), ("Conv2D", "x"), ("Reshape", "x"), ("Mean", "x")],
+)
+def test_ops_with_other_inputs(op: str, inputs: str, tmp_path: Path) -> None:
+    found = model(tmp_path, X, node("odd", op, *inputs.split()), node("y", "Relu", "odd"))
+    assert graphpatch.view(found).document()["graphs"]
