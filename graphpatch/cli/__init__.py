@@ -120,7 +120,7 @@ def _failed(error: Exception) -> int:
         )
     elif isinstance(error, RecursionError):
         say_error("the input is nested more deeply than graphpatch follows")
-    elif isinstance(error, MemoryError):
+    elif isinstance(error, MemoryError) or _no_room_to_load(error):
         say_error("there is not enough memory for this input")
     else:
         import traceback
@@ -129,3 +129,9 @@ def _failed(error: Exception) -> int:
         say_error("this is a bug of graphpatch; please report the above")
         return BUG
     return GraphpatchError.exit_code
+
+
+def _no_room_to_load(error: Exception) -> bool:
+    """Whether a library was not loaded because there is no memory to map it into."""
+    said = ("failed to map segment", "cannot allocate memory")
+    return isinstance(error, ImportError) and any(one in str(error).lower() for one in said)
