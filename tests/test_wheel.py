@@ -17,7 +17,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", try_release.VERSIONS)
+@pytest.mark.parametrize("version", [try_release.VERSIONS[0], try_release.VERSIONS[-1]])
 def test_the_wheel_runs_the_first_example(dist: Path, version: str) -> None:
     (wheel,) = dist.glob("*.whl")
     if not try_release.try_wheel(wheel, version):
