@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-import numpy as np
-
 from graphpatch.differentiation.shape_windows import WINDOWS
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import constant
@@ -106,6 +104,8 @@ def _ints(node: Node, slot: int) -> list[int] | None:
     found = constant(producer)
     if found is None or found.size > MOST:
         return None
+    import numpy as np  # few rules need it, and its threads keep workers from being forked
+
     pieces = [np.resize(*piece) for piece in found.pieces()]
     if not pieces:  # an empty list, or a constant without its values
         return None if found.size else []

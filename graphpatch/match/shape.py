@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import compare
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.spec import Compared, Shape
-
-if TYPE_CHECKING:
-    from graphpatch.differentiation.shapes import Shapes
 
 Sizes = Sequence[int | None] | None
 
@@ -23,18 +22,10 @@ def shape(wanted: Shape | tuple[Any, ...]) -> Condition:
     asked = wanted if isinstance(wanted, Shape) else Shape(sizes=wanted)
 
     def prepared(body: Body) -> Test:
-        shapes = shapes_of(body)
+        shapes = Shapes(Wiring(body))
         return lambda node: holds(shape_of(shapes, node), asked)
 
     return prepared
-
-
-def shapes_of(body: Body) -> Shapes:
-    """The shapes of a body's tensors. Inferring them takes numpy, which few rules need."""
-    from graphpatch.differentiation.shapes import Shapes
-    from graphpatch.differentiation.wiring import Wiring
-
-    return Shapes(Wiring(body))
 
 
 def shape_of(shapes: Shapes, node: Node) -> Sizes:
@@ -61,7 +52,7 @@ def holds(found: Sizes, wanted: Shape) -> bool:
 
 def told(node: Node, wanted: object) -> str:
     """The shape of an op's output 0, in words."""
-    return f"shape is {words(shape_of(shapes_of(node.body), node))}"
+    return f"shape is {words(shape_of(Shapes(Wiring(node.body)), node))}"
 
 
 def words(found: Sizes) -> str:
