@@ -108,7 +108,8 @@ def disturbed(folder: Path, out: str, cluster: Any, chosen: random.Random, most:
             os.kill(pid, signal.SIGKILL)
             killed.add(pid)
     _, said = process.communicate()
-    assert said.splitlines()[0] == "302 models: 301 patched, 1 failed"
+    # A slow machine shows the progress before it.
+    assert "302 models: 301 patched, 1 failed" in said.splitlines(), said
     assert process.returncode == 1
     return len(killed)
 
