@@ -20,6 +20,11 @@ from graphpatch.errors import RulesError
 SUFFIX = ".npy"
 LARGEST = 256 << 20  # bytes of one file: what it holds is written into each model
 _HEADERS = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}
+# What numpy raises for a header that is none.
+BROKEN = (
+    *(ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError),
+    tokenize.TokenError,
+)
 
 # The bytes of the file that rules call by this name. Raises RulesError where there is none.
 Files = Callable[[str], bytes]
@@ -41,10 +46,20 @@ def checked_name(name: str) -> str:
 
 
 def numbers(raw: bytes, name: str) -> Any:
-    """The numpy array that the bytes of an .npy file hold. Raises RulesError where they do not."""
+    """The array of numbers that the bytes of an .npy file hold. Raises RulesError for another."""
+    found = array(raw, name)
+    if found.dtype.kind not in "fiu" or found.dtype.itemsize > 8:
+        raise RulesError(f"{name}: expected numbers, found {found.dtype}")
+    return found
+
+
+def array(raw: bytes, name: str) -> Any:
+    """The numpy array that the bytes of an .npy file hold, to be read only.
+
+    Raises RulesError where they hold none, or one of Python objects, which would run code.
+    """
     import numpy as np
 
-    broken = (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError)
     stream = io.BytesIO(raw)
     try:
         header = _HEADERS.get(np.lib.format.read_magic(stream), "")
@@ -56,12 +71,12 @@ def numbers(raw: bytes, name: str) -> Any:
         _check(shape, dtype, len(raw) - stream.tell(), name)
         flat = np.frombuffer(raw, dtype, prod(shape), stream.tell())
         return flat.reshape(shape, order="F" if fortran else "C")
-    except (*broken, tokenize.TokenError) as error:
+    except BROKEN as error:
         raise RulesError(f"{name} is not an .npy file of numbers: {_said(error)}") from None
 
 
 def _check(shape: tuple[int, ...], dtype: Any, there: int, name: str) -> None:
-    if dtype.kind not in "fiu" or dtype.itemsize > 8:
+    if dtype.hasobject:
         raise RulesError(f"{name}: expected numbers, found {dtype}")
     needed = prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or needed != there:

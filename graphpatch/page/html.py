@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from functools import cache
 from html import escape
 from importlib import resources
 from typing import Any
+
+from graphpatch.shown import json_text
 
 SCRIPTS = ("rows.js", "lanes.js", "plots.js", "list.js", "detail.js", "main.js")
 PLACE = re.compile(r"\{(\w+)\}")
@@ -35,7 +36,7 @@ def page(document: dict[str, Any], title: str) -> str:
 
 def as_script(document: Any) -> str:
     """A document as JSON in ASCII that cannot end the element that it is in."""
-    return json.dumps(document, separators=(",", ":")).translate(UNSAFE)
+    return json_text(document, separators=(",", ":")).translate(UNSAFE)
 
 
 @cache

@@ -215,8 +215,9 @@ def _typed(option: list[str], rng: Random) -> Case:
 
 
 def _argument(text: str) -> str:
-    """As an operating system passes it: without zeros."""
-    return text.replace("\0", "")
+    """As an operating system passes it: bytes without zeros, which need not be UTF-8."""
+    raw = text.replace("\0", "").encode(errors="surrogatepass")
+    return raw.decode(errors="surrogateescape")
 
 
 def _sound(rng: Random) -> tuple[str, bytes]:
