@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from fuzzing.mutate import changed_bytes
 
 NAME, FEED = "w.npy", "f.npz"
 Made = tuple[str, dict[str, bytes], tuple[tuple[str, str], ...]]  # a name, files, what is no file
-ARRAYS = (
+ARRAYS: tuple[Any, ...] = (
     np.float32([0.5]), np.float32(2), np.ones((2, 3)), np.zeros((0, 4), np.float32),
     np.arange(6).reshape(2, 3), np.float16([1, np.nan, np.inf]), np.ones(3, ">f8"),
     np.array(["a", "b"]), np.array([{}], object), np.ones(2, complex), np.ones(3, bool),
