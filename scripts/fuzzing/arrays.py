@@ -14,11 +14,11 @@ from fuzzing.mutate import changed_bytes
 NAME, FEED = "w.npy", "f.npz"
 Made = tuple[str, dict[str, bytes], tuple[tuple[str, str], ...]]  # a name, files, what is no file
 ARRAYS: tuple[Any, ...] = (
-    np.float32([0.5]), np.float32(2), np.ones((2, 3)), np.zeros((0, 4), np.float32),
-    np.arange(6).reshape(2, 3), np.float16([1, np.nan, np.inf]), np.ones(3, ">f8"),
+    np.array([0.5], np.float32), np.float32(2), np.ones((2, 3)), np.zeros((0, 4), np.float32),
+    np.arange(6).reshape(2, 3), np.array([1, np.nan, np.inf], np.float16), np.ones(3, ">f8"),
     np.array(["a", "b"]), np.array([{}], object), np.ones(2, complex), np.ones(3, bool),
     np.asfortranarray(np.ones((3, 2))), np.zeros(3, [("a", "<f4")]), np.ones(2, np.longdouble),
-    np.array(["2020-01-01"], "datetime64[D]"), np.float32([[[[1]]]]),
+    np.array(["2020-01-01"], "datetime64[D]"), np.array([[[[1]]]], np.float32),
 )  # fmt: skip
 SHAPES = (
     "()", "(1,)", "(-1,)", "(1099511627776,)", f"({10**30},)", "(2, -2)", "(1.5,)", "(True,)",
