@@ -7,7 +7,7 @@ from typing import Any
 
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import constant
-from graphpatch.match import attribute, inside, nth, shape, taken
+from graphpatch.match import added, attribute, inside, nth, shape, taken
 from graphpatch.match.classes import CLASSES
 from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import Match, texts
@@ -113,10 +113,11 @@ def _not(node: Node, wanted: Any) -> str:
 def of_match(node: Node, match: Match) -> str:
     """What an op has instead of what a match asks for: all keys that it does not meet."""
     given = match.given()
-    return ", ".join(told(node, key, given[key]) for key in failing(node, match))
+    return ", ".join(told(node, key, given.get(key)) for key in failing(node, match))
 
 
 TOLD: dict[str, Callable[[Node, Any], str]] = {
+    added.KEY: added.told,
     "op": _op,
     "name": _name,
     "name_regex": _name,

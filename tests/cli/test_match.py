@@ -29,7 +29,8 @@ def test_it_lists_what_apply_lists(run_cli: Run) -> None:
 
 def test_later_rules_see_what_earlier_ones_did(run_cli: Run, rules_file: Any) -> None:
     first = {"match": {"name": "features"}, "patch": {"stop_gradient": True}}
-    rules = rules_file(first, {"match": {"op": "StopGradient"}, "patch": {"stop_gradient": True}})
+    second = {"op": "StopGradient", "name": "features"}
+    rules = rules_file(first, {"match": second, "patch": {"stop_gradient": True}})
     done = run_cli("match", str(rules), str(DIGITS), "--json")
     assert [one["op"] for one in done.json["rules"][1]["matches"]] == ["features"]
 
