@@ -30,10 +30,9 @@ def almost(bodies: Sequence[Body], match: Match, wanted: Mapping[str, Condition]
     if not TELLING & set(keys):
         return []
     found = (one for body in bodies for one in _missing(body, keys, wanted))
-    given = match.given()
     lines = []
     for _, _, _, node, missed in nsmallest(MOST, found, key=lambda one: one[:3]):
-        has = "; ".join(told(node, key, given.get(key)) for key in missed)
+        has = "; ".join(told(node, key, match) for key in missed)
         lines.append(f"  near: {node}: {has}")
     return lines
 
