@@ -25,9 +25,9 @@ def stop(rule: str, **match: Any) -> dict[str, Any]:
 RULES = (
     stop("relus", op="Relu"),
     stop("convolutions", op="Conv2D"),
-    stop("stops", op="StopGradient"),
+    stop("stops", op="StopGradient", taken=True),
     stop("none", name="nowhere"),
-    stop("stops of stops", op="StopGradient", body="main"),
+    stop("stops of stops", op="StopGradient", body="main", taken=True),
     stop("adds", op="BiasAdd"),
 )
 
