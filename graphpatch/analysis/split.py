@@ -20,11 +20,10 @@ from graphpatch.analysis.cuts import Cut, in_frames
 from graphpatch.analysis.repeats import functions_called, handed_on
 from graphpatch.errors import OutputError
 from graphpatch.formats.output import write_new_folder
-from graphpatch.graph.as_function import FED
 from graphpatch.graph.body import Node
 from graphpatch.graph.extract import Extract, Fed, Shape
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import readers_of
+from graphpatch.graph.topology import PLACEHOLDERS, readers_of
 from graphpatch.graph.wire import Piece, piece_bytes
 
 VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
@@ -177,7 +176,7 @@ class Split:
         """One run as parts.json has it: tensors of the part's graph, and the values they are."""
         stand_ins = self.extracts[run.part].placeholders()
         feed = {f"{stand_ins[name]}:0": name for name in self._needed(run)}
-        feed |= {name: name for name in self._placeholders(run, FED)}
+        feed |= {name: name for name in self._placeholders(run, PLACEHOLDERS)}
         fetch = {f"{stand_ins[name]}:0" if name in stand_ins else name: name for name in run.fetch}
         for tensor, first in self.handed.items():
             if self._has(run, tensor):

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 from graphpatch import names
 from graphpatch.analysis.gradient_scope import VARIABLES, GradientScope, gradient_scopes
+from graphpatch.control_flow.op_types import ENTERS, SWITCHES
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import upstream
 
 # What hands a variable's value, or its reference, to the op that computes with it.
-READS = frozenset(
-    {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Cast", "Switch", "RefSwitch"}
-)
+READS = frozenset({"Identity", "ReadVariableOp", *ENTERS, "Cast", *SWITCHES})
 # What hands the reference of a variable on to an op that changes it.
-REFERENCES = frozenset({"RefSwitch", "RefEnter", "Switch", "Enter"})
+REFERENCES = ENTERS | SWITCHES
 MOST = 8  # names in a message
 
 

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Literal
 
 from graphpatch import opdefs
+from graphpatch.control_flow.op_types import CONTROL_FLOW
 from graphpatch.differentiation import table
-from graphpatch.differentiation.frames import FRAMES
 from graphpatch.differentiation.keys import gradient_type, is_registered, override
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
@@ -55,7 +55,7 @@ def into(
     known = opdefs.lookup(op_type)
     if known is None or known.gradient != "registered" or dtype not in TRAINABLE:
         return "none"
-    asked = table.lookup(op_type) is not None or op_type in FRAMES
+    asked = table.lookup(op_type) is not None or op_type in CONTROL_FLOW
     if dtype in HANDLES and not asked:
         return "none"
     found = table.outputs_of(op_type, slot, count)

@@ -11,9 +11,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph import nodedef
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import SHAPES
-
-# Ops whose value nobody gives inside a function.
-FED = frozenset({"Placeholder", "PlaceholderV2"})
+from graphpatch.graph.topology import PLACEHOLDERS
 
 # The attr that names the ops on whose device an op is put, as `loc:@NAME`.
 COLOCATION, LOC = "_class", "loc:@"
@@ -44,7 +42,7 @@ class Part:
 
     def unfed(self) -> Iterator[Node]:
         """The placeholders among them: nothing feeds them inside a function."""
-        return (node for node in map(self._node, self.indices) if node.op in FED)
+        return (node for node in map(self._node, self.indices) if node.op in PLACEHOLDERS)
 
     def read(self) -> set[str]:
         """All that the ops read, and the results."""
@@ -100,7 +98,9 @@ def _colocated(payload: nodedef.Payload, inside: Container[str]) -> nodedef.Payl
         return payload
     value = nodedef.attr_value(span)
     # What is not UTF-8 names no op.
-    kept = [text for text in value.list.s if text.decode(errors="replace").removeprefix(LOC) in inside]
+    kept = [
+        text for text in value.list.s if text.decode(errors="replace").removeprefix(LOC) in inside
+    ]
     if len(kept) == len(value.list.s):
         return payload
     value.list.s[:] = kept

@@ -104,7 +104,7 @@ def _in_loop(which: str) -> str:
 
 def in_control_flow(node: Node, editor: Editor) -> bool:
     """Whether an op lies in a v1 loop or branch."""
-    from graphpatch.graph.control_flow import inside_control_flow
+    from graphpatch.control_flow.contexts import inside_control_flow
 
     if isinstance(node.body, OneOp):
         return False  # ops in loops and branches have no form

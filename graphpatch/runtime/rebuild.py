@@ -11,6 +11,7 @@ from typing import Any
 from graphpatch import names
 from graphpatch.analysis.gradient_scope import SCOPE
 from graphpatch.analysis.training import MOST, Built, Section, sections
+from graphpatch.control_flow.without_ops import without_ops
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
 from graphpatch.formats.given import ModelLike
@@ -19,7 +20,6 @@ from graphpatch.formats.model import Model
 from graphpatch.graph.edit import SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
-from graphpatch.runtime.contexts import pruned_contexts
 from graphpatch.runtime.import_model import meta_graph
 
 
@@ -198,7 +198,7 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
         one for one in live.graph_def.library.function if one.signature.name not in functions
     )
     meta.meta_info_def.stripped_op_list.CopyFrom(live.meta_info_def.stripped_op_list)
-    pruned_contexts(meta, live, there)
+    without_ops(meta, live, there)
 
 
 def _warn_of_old(nodes: Iterable[Any], asked: Sequence[Section]) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from graphpatch import opdefs
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, differentiate
 from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
+from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override
 from graphpatch.differentiation.table import outputs_of
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.formats.held_contexts import Held
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 
@@ -27,13 +27,13 @@ TENSOR_ARRAYS = frozenset(
 class Answers:
     """The answers of the ops of a graph, whose functions are looked into once.
 
-    `held` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
+    `stored` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
     `tape`: functions are differentiated op by op, as a GradientTape does; `restored` are the keys
     of gradients that are in the file for it, with the input slots into which they flow.
     """
 
     graph: Graph
-    held: Held = field(default_factory=Held)
+    stored: StoredContexts = field(default_factory=StoredContexts)
     control_flow_v2: bool = True
     tape: bool = False
     restored: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -51,9 +51,9 @@ class Answers:
         self, body: Body, sources: Sequence[Tensor], targets: Sequence[Tensor]
     ) -> Backward:
         """How far the gradients of `targets` come on their way to `sources`."""
-        held = self.held if body.is_main else None
+        stored = self.stored if body.is_main else None
         return differentiate(
-            self.wiring(body), sources, targets, self.ask, held, self.control_flow_v2
+            self.wiring(body), sources, targets, self.ask, stored, self.control_flow_v2
         )
 
     def ask(self, wiring: Wiring, index: int) -> Answer:

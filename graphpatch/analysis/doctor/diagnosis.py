@@ -23,9 +23,9 @@ from graphpatch.analysis.doctor.way import (
     dependent,
     spelled,
 )
+from graphpatch.control_flow.op_types import EXITS, MERGES
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
 from graphpatch.differentiation.flow import TRAINABLE
-from graphpatch.differentiation.frames import EXITS, MERGES
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
@@ -88,7 +88,7 @@ class Doctor:
         main = self.session.graph.main
         wiring = self.session.wiring(main)
         ends = wiring.spelled(source), wiring.spelled(target)
-        refused = target_refusal(wiring, target, self.session.held.in_loops, self._shapes)
+        refused = target_refusal(wiring, target, self.session.stored.in_loops, self._shapes)
         there = self.session.backward(main, [source], [target])
         on_tape = self.tape.backward(main, [source], [target]) if self._calls else there
         verdict = "error" if refused else _verdict(there, source)

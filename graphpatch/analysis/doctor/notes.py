@@ -11,11 +11,11 @@ from graphpatch.analysis.doctor.answers import called
 from graphpatch.analysis.doctor.backward import between
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.analysis.doctor.ours import is_carrier
+from graphpatch.control_flow.op_types import BRANCHES, MERGES
+from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation.bodies import CALLS, Bodies
-from graphpatch.differentiation.frames import JOINS, MERGES
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override
 from graphpatch.differentiation.wiring import Tensor
-from graphpatch.formats.held_contexts import Held
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.match.select import find
@@ -59,7 +59,7 @@ class Asked:
     """What a class of notes is told: the doctor, the ops on the way, those of functions too."""
 
     doctor: Doctor
-    held: Held
+    stored: StoredContexts
     on_way: Sequence[Node]
 
     @cached_property
@@ -77,9 +77,11 @@ class Asked:
                     yield node, key
 
 
-def notes(doctor: Doctor, held: Held, pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Note]:
+def notes(
+    doctor: Doctor, stored: StoredContexts, pairs: Iterable[tuple[Tensor, Tensor]]
+) -> list[Note]:
     """All there is to say of the ops between the tensors of these pairs."""
-    asked = Asked(doctor, held, _on_way(doctor, pairs))
+    asked = Asked(doctor, stored, _on_way(doctor, pairs))
     return [
         Note(kind, says, [_named(node) for node in found])
         for kind, says, which in CLASSES
@@ -182,11 +184,11 @@ def _stripped(asked: Asked) -> Iterator[Node]:
 
 def _branches(asked: Asked) -> Iterator[Node]:
     """Those without a context. The Merge at the end of a branch is not in it; what it reads is."""
-    held = asked.held.in_branches | asked.held.in_loops.keys()
+    stored = asked.stored.in_branches | asked.stored.in_loops.keys()
     for node in asked.on_way:
-        if node.body.is_main and node.op in JOINS and node.name not in held:
+        if node.body.is_main and node.op in BRANCHES and node.name not in stored:
             read = map(op_of, node.data_inputs) if node.op in MERGES else ()
-            if held.isdisjoint(read):
+            if stored.isdisjoint(read):
                 yield node
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from graphpatch.control_flow.context_collections import CONTEXTS
 from graphpatch.formats import Model
-from graphpatch.formats.context_collections import KINDS
 from graphpatch.graph.calls import calls
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
@@ -28,7 +28,7 @@ def rebuilt(patched: Model, old: Any) -> tuple[Counterparts, list[str]]:
     message = tf.compat.v1.MetaGraphDef.FromString(
         b"".join(map(piece_bytes, patched.meta_graph(patched.graphs[0])))
     )
-    for key in [key for key in message.collection_def if key not in KINDS]:
+    for key in [key for key in message.collection_def if key not in CONTEXTS]:
         del message.collection_def[key]
     register_gradients(patched)
     new = tf.Graph()

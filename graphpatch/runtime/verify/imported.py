@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from graphpatch.control_flow.context_collections import CONTEXTS
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.container import META
@@ -18,8 +19,6 @@ from graphpatch.runtime.values import Values
 from graphpatch.runtime.verify import probes
 from graphpatch.runtime.verify.answers import Place
 from graphpatch.runtime.verify.seeds import own_names, set_seeds
-
-CONTEXTS = ("while_context", "cond_context")
 
 
 def imported(model: Model, graph: Graph, probed: Sequence[Place] = ()) -> Any:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.runtime.running import ASSIGNED, OPAQUE, VARIABLES, downstream
 
 CONSTANTS = 8  # by which gradients are taken at most
@@ -102,14 +103,14 @@ def sources(graph: Any, fed: Iterable[str]) -> list[str]:
 def in_control_flow(graph: Any) -> set[Any]:
     """The ops in v1 loops and branches, of which a Session fetches nothing."""
     found: set[Any] = set()
-    for start, end in (("Enter", "Exit"), ("Switch", "Merge")):
-        todo = [op for op in graph.get_operations() if op.type.endswith(start) and op not in found]
+    for start, end in ((ENTERS, EXITS), (SWITCHES, MERGES)):
+        todo = [op for op in graph.get_operations() if op.type in start and op not in found]
         while todo:
             op = todo.pop()
             if op not in found:
                 found.add(op)
                 readers = {to for output in op.outputs for to in output.consumers()}
-                todo += [to for to in readers if not to.type.endswith(end)]
+                todo += [to for to in readers if to.type not in end]
     return found
 
 
