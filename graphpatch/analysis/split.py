@@ -23,10 +23,10 @@ from graphpatch.formats.output import write_new_folder
 from graphpatch.graph.body import Node
 from graphpatch.graph.extract import Extract, Fed, Shape
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import PLACEHOLDERS, readers_of
+from graphpatch.graph.topology import PLACEHOLDERS, VARIABLES, readers_of
 from graphpatch.graph.wire import Piece, piece_bytes
 
-VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
+HELD = (*VARIABLES, "AutoReloadVariable")
 DEFAULTS = "PlaceholderWithDefault"
 PARTS = "parts.json"
 
@@ -204,7 +204,7 @@ class Split:
     def _described(self, part: int) -> dict[str, Any]:
         indices = self.extracts[part].part().indices
         nodes = [Node(self.backward.graph.main, index) for index in indices]
-        held = [node.name for node in nodes if node.op in VARIABLES]
+        held = [node.name for node in nodes if node.op in HELD]
         fed = len(self.extracts[part].fed)
         return {"file": _file(part), "nodes": len(indices) + fed, "variables": held}
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphpatch import names
-from graphpatch.analysis.gradient_scope import VARIABLES, GradientScope, gradient_scopes
+from graphpatch.analysis.gradient_scope import GradientScope, gradient_scopes
 from graphpatch.control_flow.op_types import ENTERS, SWITCHES
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import upstream
+from graphpatch.graph.topology import VARIABLES, upstream
 
 # What hands a variable's value, or its reference, to the op that computes with it.
 READS = frozenset({"Identity", "ReadVariableOp", *ENTERS, "Cast", *SWITCHES})

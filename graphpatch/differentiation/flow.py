@@ -9,14 +9,11 @@ from graphpatch import opdefs
 from graphpatch.control_flow.op_types import CONTROL_FLOW
 from graphpatch.differentiation import table
 from graphpatch.differentiation.keys import gradient_type, is_registered, override
-from graphpatch.dtypes import DIFFERENTIABLE
+from graphpatch.dtypes import DIFFERENTIABLE, HANDLES
 from graphpatch.graph.body import Node
 from graphpatch.opdefs import FlatArg
 
 Given = Literal["flows", "zero", "none"]
-
-HANDLES = frozenset({"resource", "variant"})
-"""Handles of variables and lists of tensors: they stand for the floats that they hold."""
 
 TRAINABLE = DIFFERENTIABLE | HANDLES
 """The dtypes of tensors behind which TensorFlow looks for ops to differentiate."""

@@ -14,8 +14,7 @@ from graphpatch.gradients.gradient import gradients, zeros
 from graphpatch.gradients.nodedef_form import node_defs
 from graphpatch.gradients.program import Program, Value, op_def
 from graphpatch.gradients.signature import Signature
-
-_NOT_CARRIED = ("resource", "variant", "string")
+from graphpatch.gradients.traced import NOT_CARRIED
 
 
 def gradient_function(
@@ -42,7 +41,7 @@ def gradient_function(
     """
     signature = Signature.of(inputs, outputs, attrs, same_shape, op_type=op_type)
     for argument, dtype in (*inputs, *outputs):
-        if dtype in _NOT_CARRIED:
+        if dtype in NOT_CARRIED:
             raise FormulaError(f"{argument} is {dtype}; a gradient function cannot take it")
     found = gradients(formula, signature, parameters)
     returned = {

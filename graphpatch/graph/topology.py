@@ -17,6 +17,9 @@ PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
 # them, goes by their name, so the name stays with them.
 FED = PLACEHOLDERS | {"PlaceholderWithDefault"}
 
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+"""Ops that hold a variable."""
+
 Passes = Callable[[int], bool]
 """Whether an op, by its index, is one of those that are meant."""
 

@@ -11,11 +11,10 @@ from graphpatch.analysis.doctor.survey import outputs, placeholders
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.graph.topology import tensor_named
+from graphpatch.graph.topology import VARIABLES, tensor_named
 from graphpatch.match.nearest import nearest_names
 from graphpatch.page.flowing import between
 
-VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
 MOST_PAIRS = 12
 WORK = 400_000  # ops that are looked at for pairs, all together

@@ -17,8 +17,7 @@ from graphpatch.graph.edit import Editor
 from graphpatch.patches.beside import put_beside
 from graphpatch.patches.group import Group
 from graphpatch.patches.join import select
-from graphpatch.patches.place import place_of
-from graphpatch.patches.reach import in_control_flow
+from graphpatch.patches.place import in_control_flow, place_of
 
 EMITS = ("auto", "construction")
 

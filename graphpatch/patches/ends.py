@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from graphpatch import names
 from graphpatch.differentiation.flow import lets_through
+from graphpatch.differentiation.linear import is_linear
 from graphpatch.graph import topology
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import uses
@@ -16,19 +17,6 @@ from graphpatch.patches.clean import Way
 
 Ends: TypeAlias = dict[Node, list[int]]
 """The ops at which the clean way ends, with those of their outputs."""
-
-# Ops whose gradient does not hang on the value of what they read.
-LINEAR = frozenset(
-    "Add AddN AddV2 AvgPool AvgPool3D BatchToSpaceND BiasAdd BroadcastTo Cast Concat ConcatV2"
-    " DepthToSpace EnsureShape ExpandDims Identity IdentityN Mean Neg Pack Pad PadV2"
-    " PlaceholderWithDefault PreventGradient Reshape ResizeBilinear ReverseV2 Roll Slice Snapshot"
-    " SpaceToBatchND SpaceToDepth Split SplitV Squeeze StridedSlice Sub Sum Tile Transpose"
-    " Unpack".split()
-)
-# Nor on it where the other input is a constant.
-BILINEAR = frozenset(
-    "BatchMatMul BatchMatMulV2 BatchMatMulV3 Conv2D Conv3D DepthwiseConv2dNative MatMul Mul".split()
-)
 
 
 def all_ends(way: Way) -> Ends:
@@ -112,24 +100,16 @@ def noisy_after(way: Way, ends: Ends, dead: Collection[Node]) -> Node | None:
     clean = {node.index for node in (*dead, *ends)}
     for index, mark in enumerate(marks):
         node = Node(way.body, index)
-        if mark and index not in clean and gives_on(node) and not is_linear(node, marks, ends):
+        if mark and index not in clean and gives_on(node) and not is_linear_in(node, marks, ends):
             return node
     return None
 
 
-def is_linear(node: Node, marks: bytearray, ends: Ends) -> bool:
-    """Whether what flows back through an op does not hang on the noisy tensors that it reads."""
-    if node.op in LINEAR:
-        return True
+def is_linear_in(node: Node, marks: bytearray, ends: Ends) -> bool:
+    """Whether what flows back through an op does not depend on the noisy tensors that it reads."""
     producers = [node.body.producer(text) for text in node.data_inputs]
     noisy = [one is not None and bool(marks[one.index] or one in ends) for one in producers]
-    if node.op in {"Div", "RealDiv"}:
-        return noisy == [True, False] and _is_constant(producers[1])
-    if node.op not in BILINEAR or sum(noisy) != 1:
-        return False
-    return all(
-        is_noisy or _is_constant(one) for one, is_noisy in zip(producers, noisy, strict=True)
-    )
+    return is_linear(node.op, noisy, [_is_constant(one) for one in producers])
 
 
 def _is_constant(node: Node | None) -> bool:

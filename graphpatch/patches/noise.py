@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from graphpatch import names, opdefs
+from graphpatch.dtypes import HANDLES
 from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
-from graphpatch.patches.ends import gives_on, is_linear
+from graphpatch.patches.ends import gives_on, is_linear_in
 
 MOST = 3
-OPAQUE = frozenset({"resource", "variant", "string"})
+NO_NUMBERS = HANDLES | {"string"}
 
 
 @cache
@@ -21,7 +22,7 @@ def random_ops() -> frozenset[str]:
 
 
 def _is_random(op: opdefs.OpDef) -> bool:
-    numbers = [arg for arg in op.outputs if arg.dtype not in OPAQUE and not arg.is_ref]
+    numbers = [arg for arg in op.outputs if arg.dtype not in NO_NUMBERS and not arg.is_ref]
     return bool(numbers) and (
         any(attr.name == "seed" for attr in op.attrs)
         or (op.name.startswith("Stateful") and any(arg.name == "resource" for arg in op.inputs))
@@ -66,7 +67,7 @@ def _behind(body: Body, noisy: list[Node], noise: bytearray, at_inputs: bool) ->
     for index, mark in enumerate(marks):
         is_asked = at_inputs if index in mine else mark
         node = Node(body, index)
-        if is_asked and noise[index] and gives_on(node) and not is_linear(node, noise, {}):
+        if is_asked and noise[index] and gives_on(node) and not is_linear_in(node, noise, {}):
             return node
     return None
 

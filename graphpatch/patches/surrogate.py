@@ -21,7 +21,7 @@ from graphpatch.patches.behind import refuse_behind, shadow_behind
 from graphpatch.patches.beside import put_beside
 from graphpatch.patches.group import Group
 from graphpatch.patches.join import Counted, by_function, join
-from graphpatch.patches.reach import in_control_flow
+from graphpatch.patches.place import in_control_flow
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
 # shape or decide alone.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.analysis.doctor.notes import TRAINED
 from graphpatch.errors import ModelError
 from graphpatch.formats.container import SAVED
 from graphpatch.formats.model import Model
@@ -25,7 +26,6 @@ from graphpatch.runtime.values import GUESSES
 
 # One example first: through a batch norm in training form nothing flows then, and that is told.
 ONE_FIRST = ((1, (1,)), *GUESSES)
-TRAINED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 
 
 @dataclass(frozen=True, slots=True)

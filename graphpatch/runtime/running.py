@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.graph.topology import PLACEHOLDERS
+from graphpatch.graph.topology import PLACEHOLDERS, VARIABLES
 from graphpatch.runtime.values import Values, seeded
 
 TIMEOUT = 20_000  # milliseconds: some graphs wait for a queue that nobody fills
-VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
-OPAQUE = frozenset({"resource", "variant"})
 ASSIGNED = "value_that_graphpatch_assigns"  # the placeholders that we add, for values of variables
 
 

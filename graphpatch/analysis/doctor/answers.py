@@ -15,6 +15,7 @@ from graphpatch.differentiation.keys import CUSTOM, is_registered, override
 from graphpatch.differentiation.table import outputs_of
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.calls import named_by
 from graphpatch.graph.graph import Graph
 
 # With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
@@ -105,7 +106,7 @@ class Answers:
         if is_carrier(node):
             says = "what the tape gives raises NotFoundError or LookupError"
             return Answer(everywhere, (Refusal(node, CARRIED, says),))
-        names = [node.op] if node.op in wiring.body.library.signatures else called(node, "f")
+        names = [node.op] if node.op in wiring.body.library.signatures else named_by(node, "f")
         inside = self.inside(names[0]) if names else None
         if inside is None:
             return Answer(everywhere)
@@ -120,7 +121,7 @@ class Answers:
             slot for slot, dtype in enumerate(dtypes) if dtype in flow.TRAINABLE - {"resource"}
         }
         keys = ("body",) if node.op in LOOPS else ("then_branch", "else_branch", "branches")
-        bodies = [self.inside(name) for key in keys for name in called(node, key)]
+        bodies = [self.inside(name) for key in keys for name in named_by(node, key)]
         refusals = tuple(refusal for one in bodies if one is not None for refusal in one.refusals)
         if node.op in LOOPS or not all(bodies):
             return Answer(frozenset(floats), refusals)
@@ -159,14 +160,6 @@ def _reach(
         slot: frozenset(place for place, arg in enumerate(outputs) if arg.name in names)
         for slot, names in found.items()
     }
-
-
-def called(node: Node, key: str) -> list[str]:
-    """The functions that an attr of an op names."""
-    value = node.attr(key)
-    if value is None:
-        return []
-    return [value.func.name] if value.HasField("func") else [f.name for f in value.list.func]
 
 
 def _refused(node: Node, kind: str, says: str) -> Answer:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.answers import Answers, called
+from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal
 from graphpatch.analysis.doctor.causes import explain
 from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
@@ -28,7 +28,9 @@ from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
 from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.dtypes import HANDLES
 from graphpatch.graph.body import Node
+from graphpatch.graph.calls import named_by
 
 LOOP_REMEDY = (
     "write the model with its control-flow contexts: graphpatch apply RULES MODEL -o model.meta; "
@@ -215,7 +217,7 @@ def _bodies(node: Node) -> list[str]:
     if node.op in node.body.library.signatures:
         return [node.op]
     keys = ("f",) if node.op in CALLS else ("body", "then_branch", "else_branch", "branches")
-    return [name for key in keys for name in called(node, key)]
+    return [name for key in keys for name in named_by(node, key)]
 
 
 def _raised(refusal: Refusal) -> Finding:
@@ -249,7 +251,7 @@ def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str], sha
         return "TypeError: 'NoneType' object is not iterable"
     if dtype == "string":
         return "TypeError: Expected string, but got 1 of type 'int'."
-    if dtype in {"resource", "variant"}:
+    if dtype in HANDLES:
         return f"TypeError: `dtype` <dtype: '{dtype}'> is not compatible with 1 of dtype int64."
     if dtype in {"complex64", "complex128"}:
         return f"TypeError: Gradients of complex tensors must set grad_ys (y.dtype = {dtype})"

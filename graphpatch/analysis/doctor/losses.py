@@ -5,11 +5,12 @@ from __future__ import annotations
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.dtypes import HANDLES
 
 # Ends of branches and stacks of loops, and what writes to variables.
 NO_LOSS = ALL_SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}
 UPDATES = ("Apply", "Assign", "Resource", "Scatter", "SparseApply")
-NO_NUMBERS = frozenset({"bool", "string", "resource", "variant"})
+NO_NUMBERS = frozenset({"bool", "string", *HANDLES})
 
 
 def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.answers import called
 from graphpatch.analysis.doctor.backward import between
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.analysis.doctor.ours import is_carrier
@@ -18,6 +17,7 @@ from graphpatch.differentiation.keys import CUSTOM, is_registered, override
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
+from graphpatch.graph.calls import named_by
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.names import op_of
@@ -104,7 +104,7 @@ def _on_way(doctor: Doctor, pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Node
 def _called_by(node: Node, seen: set[str]) -> Iterator[str]:
     signatures = node.body.library.signatures
     keys = ("f", "body", "then_branch", "else_branch", "branches")
-    names = [name for key in keys for name in called(node, key)]
+    names = [name for key in keys for name in named_by(node, key)]
     for name in (*names, *([node.op] if node.op in signatures else [])):
         if name not in seen:
             seen.add(name)

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
-from graphpatch.runtime.running import ASSIGNED, OPAQUE, VARIABLES, downstream
+from graphpatch.dtypes import HANDLES
+from graphpatch.graph.topology import VARIABLES
+from graphpatch.runtime.running import ASSIGNED, downstream
 
 CONSTANTS = 8  # by which gradients are taken at most
 RESERVED = "reserve_space"
@@ -69,7 +71,7 @@ def is_value(tensor: Any) -> bool:
     """Whether it can be fetched as an array, of a size that can be held."""
     dtype = tensor.dtype
     small = (tensor.shape.num_elements() or 0) <= LARGEST
-    return small and dtype.base_dtype.name not in OPAQUE and not dtype._is_ref_dtype
+    return small and dtype.base_dtype.name not in HANDLES and not dtype._is_ref_dtype
 
 
 def is_differentiable(tensor: Any) -> bool:
