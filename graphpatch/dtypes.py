@@ -21,6 +21,9 @@ DIFFERENTIABLE = frozenset({"float16", "bfloat16", "float32", "float64", "comple
 
 HANDLES = frozenset({"resource", "variant"})
 """Handles of variables and lists of tensors: they stand for the floats that they hold."""
+
+NO_NUMBERS = HANDLES | {"string"}
+"""Dtypes with no arithmetic, and no zeros."""
 """The dtypes of tensors that carry gradients.
 
 TensorFlow also lets `resource` and `variant` through: they stand for variables and lists that

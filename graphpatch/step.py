@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.order import refuse_ambiguous
 from graphpatch.patches.reach import refuse_shadowed
 from graphpatch.rules import Rule
+from graphpatch.table import and_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,18 +176,23 @@ def left_out(rule: str, found: Found) -> list[str]:
     """That matches were left out because they share ops with others, and which is the first."""
     if not found.dropped:
         return []
-    first, more = found.dropped[0], len(found.dropped) - 1
+    first = found.dropped[0]
     places = ", ".join(f"{name} is {op}" for name, op in first.binding.captures.items())
-    also = f" (and {more} more)" if more else ""
-    return [f"rule {rule!r}: a match was left out: {places}: {first.reason}{also}"]
+    return [f"rule {rule!r}: a match was left out: {places}: {first.reason}{_also(found.dropped)}"]
 
 
 def idle_notes(rule: Rule, reasons: list[str]) -> list[str]:
     """That a rule means nothing on some of its ops, and why on the first."""
     if not reasons:
         return []
-    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return [f"rule {rule.author.rule!r} means nothing on some of its ops: {reasons[0]}{more}"]
+    return [
+        f"rule {rule.author.rule!r} means nothing on some of its ops: {reasons[0]}{_also(reasons)}"
+    ]
+
+
+def _also(found: Sized) -> str:
+    """How many more there are than the first."""
+    return f" ({left})" if (left := and_more(found, 1)) else ""
 
 
 def expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:

@@ -17,7 +17,7 @@ from graphpatch.graph.body import Body
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import downstream, upstream
 
-MOST = 6  # tensors of a way that are shown at either end
+EITHER_END = 6  # tensors of a way that are shown at either end
 FAR = 1 << 40  # what a tensor costs before its distance counts: fewer tensors come first
 
 Cut = tuple[str, ...]
@@ -174,10 +174,10 @@ def _ends(found: Ways) -> str:
 
 
 def _shown(way: Sequence[str]) -> str:
-    if len(way) <= 2 * MOST:
+    if len(way) <= 2 * EITHER_END:
         return " -> ".join(way)
-    left = f"({len(way) - 2 * MOST} more)"
-    return " -> ".join([*way[:MOST], left, *way[-MOST:]])
+    left = f"({len(way) - 2 * EITHER_END} more)"
+    return " -> ".join([*way[:EITHER_END], left, *way[-EITHER_END:]])
 
 
 def _in_order(found: Ways, cuts: list[Cut]) -> list[Cut]:

@@ -12,7 +12,7 @@ from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
-from graphpatch.match.nearest import MOST, nearest_names
+from graphpatch.match.nearest import NEAREST, nearest_names
 
 
 def count_types(model: Model) -> dict[str, int]:
@@ -48,7 +48,7 @@ def _near(model: Model, text: str) -> str:
         return f"; * stays within a scope: {deeper!r} names {len(_named(model, deeper))}"
     of_type = [node.name for node in everything(model) if node.op == text]
     if of_type:
-        return f"; {text} is the op type of {', '.join(of_type[:MOST])}"
+        return f"; {text} is the op type of {', '.join(of_type[:NEAREST])}"
     legal = [name for body in _bodies(model) for name in body.heads.names]
     near = ", ".join(nearest_names(names.op_of(text), legal))
     return f"; nearest: {near}" if near else ""

@@ -21,6 +21,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import SHAPES
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import PLACEHOLDERS
+from graphpatch.table import short
 
 # Before this version of GraphDef, a placeholder's shape () meant that it is not known.
 SHAPES_ARE_MEANT = 24
@@ -77,8 +78,8 @@ def notes(found: Exported) -> list[str]:
     """What whoever exports a graph should know: what is left out, or goes by another name."""
     said = []
     if left := _left_out(found):
-        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        said.append(f"{left[0]}{more}: patched, but the outputs do not need it: it is left out")
+        some = short([str(node) for node in left], 1)
+        said.append(f"{some}: patched, but the outputs do not need it: it is left out")
     read = {str(names.parse(text)) for text in found.part.read()}
     said += [
         f"input {one.tensor}: no output depends on it"

@@ -11,6 +11,7 @@ from graphpatch.match import attribute, inside, nth, shape, taken
 from graphpatch.match.classes import CLASSES
 from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import Match, texts
+from graphpatch.table import short
 
 SHOWN = 3  # of a list
 LONG = 100  # letters of what is told of one key
@@ -84,8 +85,7 @@ def _consumers(node: Node, wanted: Any) -> str:
 
 def _some(listed: Iterable[str], nothing: str) -> str:
     found = list(listed)
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return ", ".join(found[:SHOWN]) + more if found else nothing
+    return short(found, SHOWN) if found else nothing
 
 
 def _tensors(node: Node, wanted: Any) -> str:

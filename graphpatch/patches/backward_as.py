@@ -17,8 +17,7 @@ from graphpatch.patches.ends import Ends, all_ends, left, notes
 from graphpatch.patches.function_carrier import refuse_boundary
 from graphpatch.patches.join import Counted, join, refuse_in_part
 from graphpatch.patches.reach import check_reached, refuse_shadowed
-
-MOST = 3  # how many ops a message names
+from graphpatch.table import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +138,8 @@ def _all(way: Way) -> Ends:
 def _named(way: Way) -> str:
     """The noisy ops, for a message."""
     nodes = [str(Node(way.body, index)) for index in way.noisy]
-    more = f" and {len(nodes) - MOST} more" if len(nodes) > MOST else ""
     loop = '; in a v1 loop "until" names tensors of the same iteration' if way.in_loop else ""
-    return ", ".join(nodes[:MOST]) + more + loop
+    return short(nodes) + loop
 
 
 def _counted(way: Way, node: Node, outputs: Sequence[int]) -> dict[int, Counted]:

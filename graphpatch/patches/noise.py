@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from graphpatch import names, opdefs
-from graphpatch.dtypes import HANDLES
+from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
 from graphpatch.patches.ends import gives_on, is_linear_in
-
-MOST = 3
-NO_NUMBERS = HANDLES | {"string"}
+from graphpatch.table import short
 
 
 @cache
@@ -77,11 +75,10 @@ def _tensor(node: Node) -> names.TensorName:
 
 
 def _note(noisy: Sequence[Node], behind: Node, at_inputs: bool) -> str:
-    shown = ", ".join(str(node) for node in noisy[:MOST])
-    more = f" and {len(noisy) - MOST} more" if len(noisy) > MOST else ""
     where = "at" if at_inputs else "behind"
+    some = short([str(node) for node in noisy])
     return (
-        f"the gradient is still noisy {where} {shown}{more}: that of {behind} is taken at a value "
+        f"the gradient is still noisy {where} {some}: that of {behind} is taken at a value "
         f"that differs from run to run, and so does the gradient; backward_as on the op that adds "
         f'the noise, without "until", takes it at values without noise'
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.dtypes import HANDLES
+from graphpatch.dtypes import NO_NUMBERS
 
 # Ends of branches and stacks of loops, and what writes to variables.
 NO_LOSS = ALL_SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}
 UPDATES = ("Apply", "Assign", "Resource", "Scatter", "SparseApply")
-NO_NUMBERS = frozenset({"bool", "string", *HANDLES})
+NO_FLOATS = NO_NUMBERS | {"bool"}
 
 
 def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
@@ -21,7 +21,7 @@ def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
     index, output = tensor
     arg = wiring.outputs(index)[output]
     node = wiring.node(index)
-    if node is None or arg.is_ref or arg.dtype in NO_NUMBERS:
+    if node is None or arg.is_ref or arg.dtype in NO_FLOATS:
         return False
     op = node.op
     if op in NO_LOSS or op.startswith(UPDATES) or is_in_gradients(node):

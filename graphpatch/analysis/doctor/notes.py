@@ -22,8 +22,7 @@ from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.names import op_of
 from graphpatch.rules import rules_from
-
-MOST = 3
+from graphpatch.table import short
 
 ACTIVATIONS = frozenset({"Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"})
 # Activations of several ops: the ready pattern, and an op type without which there is none.
@@ -50,8 +49,7 @@ class Note:
 
     def text(self) -> str:
         """The note in a line."""
-        more = f" and {len(self.ops) - MOST} more" if len(self.ops) > MOST else ""
-        return f"{self.says}: {', '.join(self.ops[:MOST])}{more}"
+        return f"{self.says}: {short(self.ops)}"
 
 
 @dataclass(frozen=True, eq=False)
