@@ -29,7 +29,7 @@ from graphpatch.table import and_more
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Applied:
     """What one rule did. The fields are those of the report; `dropped` are matches left out."""
 
     rule: str
@@ -40,7 +40,7 @@ class Step:
     tape: dict[str, None] = field(default_factory=dict)
 
 
-def take(rule: Rule, graphs: Sequence[Graph]) -> Step:
+def take(rule: Rule, graphs: Sequence[Graph]) -> Applied:
     """Apply a rule to graphs, which are changed.
 
     Raises MatchError where it does not match as often as it expects, PatchError where the patch
@@ -69,9 +69,9 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
     return found
 
 
-def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Step:
+def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Applied:
     """Patch what a rule has `matched`. Where that raises, the graphs may be changed in part."""
-    step = Step(rule.author.rule)
+    step = Applied(rule.author.rule)
     with named(rule):
         for graph, one in found:
             tag = graph.label if len(found) > 1 else None
@@ -90,7 +90,7 @@ def named(rule: Rule) -> Iterator[None]:
         raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
 
 
-def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
+def _patch(rule: Rule, graph: Graph, found: Found, step: Applied) -> None:
     editor = Editor(graph, rule.author)
     dropped = left_out(rule.author.rule, found)  # as the ops are called before they are patched
     if rule.on != (WHOLE,):
@@ -121,14 +121,14 @@ def _alike(rule: Rule, editor: Editor) -> Alike | None:
     return Alike(rule.patch.rewrite, editor)
 
 
-def patch_node(rule: Rule, node: Node, editor: Editor, step: Step) -> None:
+def patch_node(rule: Rule, node: Node, editor: Editor, step: Applied) -> None:
     """Patch one op, and put into the step what that needs and says."""
     editor.patched = node.name
     rule.patch.rewrite(node, editor)
     _note(step, editor)
 
 
-def _note(step: Step, editor: Editor) -> None:
+def _note(step: Applied, editor: Editor) -> None:
     step.notes.update(editor.notes)
     step.session.update(editor.session)
     step.tape.update(editor.tape)

@@ -133,7 +133,7 @@ def _of_switch(found: ControlFlow, index: int, around: Context | None) -> Contex
     taken = {parse(text).index for text in _read(body, index)}
     alike = parse(data) == parse(pred)
     if alike or (len(taken) > 1 and decider(body, data) == decider(body, pred)):
-        found.pivots[index] = _cond(found, _named(body, index, pred), around)
+        found.pivots[index] = _cond(found, _pred_of_cond(body, index, pred), around)
         return around
     cond = _cond(found, pred, around)
     cond.is_guarded = True
@@ -159,7 +159,7 @@ def _cond(found: ControlFlow, pred: str, outer: Context | None) -> Cond:
     return found.conds[key].current
 
 
-def _named(body: Body, pivot: int, pred: str) -> str:
+def _pred_of_cond(body: Body, pivot: int, pred: str) -> str:
     """The predicate that tf.cond made beside this Switch, which conds with the same one share."""
     scope, slash, _ = body.heads.names[pivot].removesuffix("/forward").rpartition("/")
     index = body.by_name.get(f"{scope}{slash}{PRED}")

@@ -39,7 +39,7 @@ class Around:
 
 def inside(wanted: str | Inside) -> Condition:
     """The op is in some loop, some branch, or one of these names."""
-    meant = partial(_any_of_kind, wanted) if isinstance(wanted, str) else _named(wanted)
+    meant = partial(_any_of_kind, wanted) if isinstance(wanted, str) else _of_these_names(wanted)
     surroundings = Surroundings()
 
     def prepared(body: Body) -> Test:
@@ -54,7 +54,7 @@ def _any_of_kind(kind: str, around: Around) -> bool:
     return around.kind == kind
 
 
-def _named(wanted: Inside) -> Callable[[Around], bool]:
+def _of_these_names(wanted: Inside) -> Callable[[Around], bool]:
     by_kind = {"loop": wanted.loop, "branch": wanted.branch}
     if wanted.when is not None and wanted.branch is None:
         by_kind["branch"] = "**"

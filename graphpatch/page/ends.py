@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.backward import Backward
@@ -34,21 +34,14 @@ def ends(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> Ends
     Default: from what is computed of the sources, read by no op, and may be a loss, to the
     placeholders. A graph without placeholders is differentiated by its variables.
     """
-    to = list(_named(wiring, sources)) if sources else placeholders(wiring) or _variables(wiring)
-    back = list(_named(wiring, targets)) or _dependent(wiring, outputs(wiring, every=False), to)
+    to = wiring.named(sources) if sources else placeholders(wiring) or _variables(wiring)
+    back = wiring.named(targets) or _dependent(wiring, outputs(wiring, every=False), to)
     return Ends(tuple(map(wiring.spelled, to)), tuple(map(wiring.spelled, back)))
 
 
 def tensors(wiring: Wiring, names: Sequence[str]) -> list[Tensor]:
     """The tensors of these names that there are."""
-    return list(_named(wiring, names))
-
-
-def _named(wiring: Wiring, texts: Sequence[str]) -> Iterator[Tensor]:
-    for text in texts:
-        found = tensor_named(wiring.body, text)
-        if found is not None:
-            yield wiring.tensor(str(found))
+    return wiring.named(names)
 
 
 def _dependent(

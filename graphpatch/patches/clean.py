@@ -25,7 +25,7 @@ SUFFIX = "clean"
 
 
 @dataclass(eq=False)
-class Way:
+class CleanPath:
     """The ops from noisy ones on, in one body; `noisy` has which input each counts as.
 
     `clones` are the originals that are cloned, in the order in which they are computed; `met` the

@@ -13,13 +13,13 @@ from graphpatch.graph import topology
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import uses
 from graphpatch.patches import flow
-from graphpatch.patches.clean import Way
+from graphpatch.patches.clean import CleanPath
 
 Ends: TypeAlias = dict[Node, list[int]]
 """The ops at which the clean way ends, with those of their outputs."""
 
 
-def all_ends(way: Way) -> Ends:
+def all_ends(way: CleanPath) -> Ends:
     """The outputs of the body: of the main graph, float tensors that no other is made of."""
     found: Ends = {}
     for node in way.body:
@@ -57,7 +57,7 @@ class Left:
     beside: dict[Node, str]
 
 
-def left(way: Way, ends: Ends) -> Left:
+def left(way: CleanPath, ends: Ends) -> Left:
     """What the ends leave; to be asked before the graph is changed."""
     region = {node.index: node for node in (*way.clones, *way.noisy_nodes())}
     stopped = {node.index for node in ends if _is_whole(node, ends[node])}
@@ -93,7 +93,7 @@ def _outside(node: Node, region: Mapping[int, Node]) -> str | None:
     return "" if any(names.op_of(text) == node.name for text in body.ret.values()) else None
 
 
-def noisy_after(way: Way, ends: Ends, dead: Collection[Node]) -> Node | None:
+def noisy_after(way: CleanPath, ends: Ends, dead: Collection[Node]) -> Node | None:
     """An op behind the ends whose gradient is taken at a noisy value."""
     tensors = [names.parse(node.tensor(n)) for node, outputs in ends.items() for n in outputs]
     marks = topology.downstream(way.body, tensors)
@@ -119,7 +119,7 @@ def _is_constant(node: Node | None) -> bool:
     return next(found, "") == "Const"
 
 
-def notes(way: Way, ends: Ends, found: Left, is_named: bool) -> Iterator[str]:
+def notes(way: CleanPath, ends: Ends, found: Left, is_named: bool) -> Iterator[str]:
     """What the report says of a gradient that is still noisy, or of where the clean way ends."""
     reached = ", ".join(node.tensor(n) for node, outputs in ends.items() for n in outputs)
     if not is_named:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from graphpatch.differentiation.bodies import Bodies
-from graphpatch.differentiation.bodies import Place as Place
+from graphpatch.differentiation.bodies import BodyPlace as BodyPlace
 from graphpatch.differentiation.unreached import Unreached
 from graphpatch.graph.alike import OneOp
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 
 
-def place_of(node: Node, editor: Editor) -> Place:
+def place_of(node: Node, editor: Editor) -> BodyPlace:
     """The place of an op: how TensorFlow comes to the body that it is in."""
     return unreached(editor).bodies.place_of(node)
 

@@ -17,7 +17,7 @@ from graphpatch.analysis.doctor.way import (
     A_RULE,
     FREE,
     HOPELESS,
-    Step,
+    PathStep,
     blocked,
     cheapest,
     dependent,
@@ -82,7 +82,7 @@ class Doctor:
 
     session: Answers
     tape: Answers
-    _costs: dict[tuple[str, Step], int] = field(default_factory=dict)
+    _costs: dict[tuple[str, PathStep], int] = field(default_factory=dict)
     _dependent: dict[tuple[str, Tensor], set[int]] = field(default_factory=dict)
 
     def diagnose(self, source: Tensor, target: Tensor) -> Diagnosis:
@@ -124,9 +124,9 @@ class Doctor:
         """Whether a tape looks into functions that a Session does not look into."""
         return bool(self.session.graph.functions)
 
-    def _way(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[Step] | None:
+    def _way(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[PathStep] | None:
         def cost(index: int, output: int, slot: int) -> int:
-            step = Step(index, output, slot)
+            step = PathStep(index, output, slot)
             if (index, output) == target:
                 return self._cost(wiring, step, is_target=True)
             place = (wiring.body.label, step)
@@ -139,20 +139,20 @@ class Doctor:
             self._dependent[ends] = dependent(wiring, source)
         return cheapest(wiring, source, target, cost, self._dependent[ends])
 
-    def _cost(self, wiring: Wiring, step: Step, is_target: bool) -> int:
+    def _cost(self, wiring: Wiring, step: PathStep, is_target: bool) -> int:
         answer = self.tape.ask(wiring, step.index)
         if not self._blocks(answer, wiring, step, is_target):
             return FREE
         return A_RULE if explain(Look(wiring, step, answer)).rules else HOPELESS
 
-    def _blocks(self, answer: Answer, wiring: Wiring, step: Step, is_target: bool) -> bool:
+    def _blocks(self, answer: Answer, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
         if given_to_slot(wiring, step.index, step.output, step.slot) == "zero":
             return True
         return any(one.kind != CARRIED for one in answer.refusals) or blocked(
             answer, wiring, step, is_target
         )
 
-    def _all(self, done: Backward, source: Tensor, steps: list[Step]) -> Iterator[Finding]:
+    def _all(self, done: Backward, source: Tensor, steps: list[PathStep]) -> Iterator[Finding]:
         """What blocks the way, from the target back; then what is raised beside it."""
         told: set[tuple[str, str]] = set()
         for finding in (*self._on_the_way(done, source, steps), *map(_raised, done.refusals)):
@@ -163,7 +163,9 @@ class Doctor:
                 told.add(place)
                 yield finding
 
-    def _on_the_way(self, done: Backward, source: Tensor, steps: list[Step]) -> Iterator[Finding]:
+    def _on_the_way(
+        self, done: Backward, source: Tensor, steps: list[PathStep]
+    ) -> Iterator[Finding]:
         wiring = done.wiring
         answers = [self.tape.ask(wiring, step.index) for step in steps]
         blocks = [
@@ -223,7 +225,7 @@ def _bodies(node: Node) -> list[str]:
 def _raised(refusal: Refusal) -> Finding:
     """An op that raises, whether or not it is on the way that was found."""
     wiring = Wiring(refusal.node.body)
-    step = Step(refusal.node.index, 0, 0)
+    step = PathStep(refusal.node.index, 0, 0)
     if refusal.kind == "loop":
         return _loop(refusal)
     return explain(Look(wiring, step, Answer(refusals=(refusal,))))

@@ -77,8 +77,8 @@ def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: 
     wiring = asked.session.wiring(graph.main)
     pairs = [
         (source, target)
-        for target in _named(wiring, targets) or outputs(wiring, every)
-        for source in _named(wiring, sources) or placeholders(wiring)
+        for target in wiring.named(targets) or outputs(wiring, every)
+        for source in wiring.named(sources) or placeholders(wiring)
     ]
     diagnoses = [asked.diagnose(*pair) for pair in pairs]
     return Seen(graph, diagnoses, notes(asked, stored, pairs))
@@ -95,11 +95,6 @@ def outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
     found = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
     losses = [] if every else [tensor for tensor in found if may_be_loss(wiring, tensor)]
     return losses or found
-
-
-def _named(wiring: Wiring, texts: Sequence[str]) -> list[Tensor]:
-    found = [tensor_named(wiring.body, text) for text in texts]
-    return [wiring.tensor(str(name)) for name in found if name is not None]
 
 
 def _refuse_unknown(model: Model, texts: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ def override(patch: OverrideGradient, node: Node, now: Composed, editor: Editor)
         return Composed(node.op, now.outputs, now.inputs)
     reason = never_fires(node)
     if reason:
-        editor.left_alone(reason)
+        editor.skipped(reason)
         return None
     refuse_boundary(node)
     carrier.refuse_key(patch.gradient, patch.emit)
