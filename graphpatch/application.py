@@ -18,9 +18,9 @@ from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
-from graphpatch.recipes import left_alone
+from graphpatch.recipes import unmatched_activations
 from graphpatch.rules import Rule, load_rules, rules_from
-from graphpatch.step import Step, take
+from graphpatch.step import Applied, take
 from graphpatch.table import beside, html_table, plural, short
 
 # What functions take as their argument `rules`.
@@ -172,7 +172,7 @@ def check_all(rules: Sequence[Rule], graphs: Sequence[Graph]) -> list[str]:
 
 def _take_all(
     rules: Sequence[Rule], graphs: Sequence[Graph], progress: Progress | None
-) -> list[Step]:
+) -> list[Applied]:
     steps = []
     for place, rule in enumerate(rules):
         if progress is not None:
@@ -195,10 +195,10 @@ def _refuse_again(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
                         )
 
 
-def _report(before: Model, after: Model, notes: list[str], steps: list[Step]) -> dict[str, Any]:
+def _report(before: Model, after: Model, notes: list[str], steps: list[Applied]) -> dict[str, Any]:
     told = [*notes, *(note for step in steps for note in step.notes)]
     matched = {(one["body"], one["op"]) for step in steps for one in step.matches}
-    told += left_alone((step.rule for step in steps), before.graphs, matched)
+    told += unmatched_activations((step.rule for step in steps), before.graphs, matched)
     if any("function" in step.emit for step in steps):
         told.append(PATCH_LAST)
     if any(graph.restored for graph in after.graphs):

@@ -249,7 +249,7 @@ def _value(recipe: Recipe, key: str, text: str) -> object:
         raise RulesError(message) from None
 
 
-def left_alone(
+def unmatched_activations(
     names: Iterable[str], graphs: Iterable[Graph], touched: Collection[tuple[str, str]]
 ) -> list[str]:
     """The activations that recipes about activations do not patch, as the report says it.

@@ -24,6 +24,7 @@ ROOMS = (
     "table",
     "opdefs",
     "graph",
+    "control_flow",
     "formats",
     "differentiation",
     "match",

@@ -152,7 +152,7 @@ def _gradients(
         before, after = left.get((body, op), {}), right.get((body, op), {})
         if before == after and ((body, op) not in told or before):
             continue
-        nodes = told.get((body, op), (_named(one, body, op), _named(other, body, op)))
+        nodes = told.get((body, op), (_node_at(one, body, op), _node_at(other, body, op)))
         states = [_state(rules, node) for rules, node in zip((before, after), nodes, strict=True)]
         found = {"body": body, "op": op, "type": _type(one, other, body, op)}
         found |= {"before": states[0], "after": states[1]}
@@ -161,7 +161,7 @@ def _gradients(
         yield {**found, "rules": rules}
 
 
-def _named(graph: Graph, label: str, op: str) -> Node | None:
+def _node_at(graph: Graph, label: str, op: str) -> Node | None:
     body = next((body for body in graph.bodies if body.label == label), None)
     return body.node(op) if body is not None and op in body.by_name else None
 
@@ -170,11 +170,11 @@ def _type(one: Graph, other: Graph, body: str, op: str) -> str:
     """The op type of an op before any rule moved it aside."""
     for graph in (one, other):
         for name in (f"{op}/forward", op):
-            node = _named(graph, body, name)
+            node = _node_at(graph, body, name)
             if node is not None and own_name(node) == op and not _is_added(node):
                 edits = provenance.entries(node)
                 return next((e["was"] for e in edits if e["did"] == "enclosed"), node.op)
-    node = _named(one, body, op) or _named(other, body, op)
+    node = _node_at(one, body, op) or _node_at(other, body, op)
     return node.op if node is not None else ""
 
 

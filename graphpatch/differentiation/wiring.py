@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +11,7 @@ from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.topology import tensor_named
 from graphpatch.names import TensorName
 from graphpatch.opdefs import FlatArg
 
@@ -56,6 +57,11 @@ class Wiring:
                 raise ModelError(f"{self.body.label}: no op gives {text!r}, which another op reads")
             return self.arguments[name.op], 0
         return index, self._output(index, name)
+
+    def named(self, texts: Iterable[str]) -> list[Tensor]:
+        """The tensors that a user means by these names; names of none are left out."""
+        found = (tensor_named(self.body, text) for text in texts)
+        return [self.tensor(str(name)) for name in found if name is not None]
 
     def _output(self, index: int, name: TensorName) -> int:
         if not name.arg:

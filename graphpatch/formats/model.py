@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphpatch.control_flow.contexts import has_control_flow
 from graphpatch.errors import ModelError, OutputError
 from graphpatch.formats.container import (
     GRAPH,
@@ -103,7 +104,7 @@ class Model:
 
         They are rebuilt where the file has none. Raises ModelError where they cannot be.
         """
-        from graphpatch.formats.rebuilt import with_contexts
+        from graphpatch.control_flow.rebuilt import with_contexts
 
         ready = (graph, b"") if graph.has_contexts else with_contexts(graph)
         return meta_pieces(self.source, self.container, *ready)
@@ -133,7 +134,7 @@ class Model:
 
             return notes(exported(self.graphs[0], self.export))
         if self.container is GRAPH:
-            return [NO_CONTEXTS] if _has_control_flow(self.graphs[0]) else []
+            return [NO_CONTEXTS] if has_control_flow(self.graphs[0].main) else []
         return [note for _, _, note in self._ready() if note]
 
     def _ready(self) -> list[tuple[Graph, bytes, str]]:
@@ -266,15 +267,11 @@ class Model:
             raise OutputError(f"{path} is the model itself; a model is never written over")
 
 
-def _has_control_flow(graph: Graph) -> bool:
-    return any(graph.main.by_type.get(op) for op in ("Enter", "RefEnter", "Switch", "RefSwitch"))
-
-
 def _ready(graph: Graph) -> tuple[Graph, bytes, str]:
     """A patched graph whose MetaGraphDef lacks contexts, with them; or why it can have none."""
     if graph.has_contexts or graph.is_object_based or not graph.is_changed:
         return graph, b"", ""
-    from graphpatch.formats.rebuilt import with_contexts
+    from graphpatch.control_flow.rebuilt import with_contexts
 
     try:
         return *with_contexts(graph), ""

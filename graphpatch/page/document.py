@@ -26,6 +26,7 @@ from graphpatch.page.rule_marks import Marks
 from graphpatch.page.sides import Side, side
 from graphpatch.page.tables import Tables
 from graphpatch.shown import one_line
+from graphpatch.table import short
 
 VERSION = 1
 
@@ -204,11 +205,9 @@ class _Graph:
         shown = set(self.main.rows)
         missing = [op for op in self.marks.of_body(self.place, "main") if op not in shown]
         if missing:
-            some = ", ".join(one_line(op) for op in missing[:3])
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             yield (
                 f"{len(missing)} of the ops that rules touch are not between the two ends, and "
-                f"have no line: {some}{more}"
+                f"have no line: {short(list(map(one_line, missing)))}"
             )
         if not self.ends.sources:
             yield "it has no placeholder and no variable: name a source with --from"

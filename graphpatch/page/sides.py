@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.causes import explain
 from graphpatch.analysis.doctor.look import Finding, Look
-from graphpatch.analysis.doctor.way import Step
+from graphpatch.analysis.doctor.way import PathStep
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
@@ -121,7 +121,7 @@ def _finding(found: Side, line: Line, passages: list[Passage]) -> Finding | None
     for index, passage in zip(line.nodes, passages, strict=True):
         outside = [slot for slot, read, _ in passage.edges if found.key(read) != line.key]
         if index >= 0 and outside and (passage.arrives > Flow.NONE or passage.raises):
-            step = Step(index, 0, outside[0])
+            step = PathStep(index, 0, outside[0])
             return explain(Look(wiring, step, answers.ask(wiring, index)))
     return None
 

@@ -14,7 +14,7 @@ from graphpatch.graph.alike import Form, Forms, UnlikeError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.template import Template, record
-from graphpatch.patches.reach import in_control_flow
+from graphpatch.patches.place import in_control_flow
 
 
 @dataclass(eq=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.analysis.doctor.notes import TRAINED
 from graphpatch.errors import ModelError
 from graphpatch.formats.container import SAVED
 from graphpatch.formats.model import Model
@@ -25,11 +26,10 @@ from graphpatch.runtime.values import GUESSES
 
 # One example first: through a batch norm in training form nothing flows then, and that is told.
 ONE_FIRST = ((1, (1,)), *GUESSES)
-TRAINED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedPair:
     """A pair of tensors, and the tensors of the way between them, by name."""
 
     source: str
@@ -38,7 +38,7 @@ class Asked:
 
 
 def run_pairs(
-    model: Model, place: int, pairs: Sequence[Asked], control_flow_v2: bool = True
+    model: Model, place: int, pairs: Sequence[AskedPair], control_flow_v2: bool = True
 ) -> list[dict[str, Any]]:
     """What tf.gradients gives for each pair in graph `place` of a model, and what running it does.
 
@@ -96,7 +96,7 @@ def _meta_graph(model: Model, place: int) -> Any:
     return as_message(MetaGraphDef, model.pieces())
 
 
-def _one(graph: Any, pair: Asked) -> dict[str, Any]:
+def _one(graph: Any, pair: AskedPair) -> dict[str, Any]:
     import tensorflow as tf
 
     with graph.as_default():
@@ -139,7 +139,7 @@ def _along(graph: Any, target: Any, names: Sequence[str], upstream: Any) -> dict
     return {t.name: dx for t, dx in zip(floats, found, strict=True) if dx is not None}
 
 
-def _ran(graph: Any, pair: Asked, found: Any, along: Mapping[str, Any]) -> dict[str, Any]:
+def _ran(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any]) -> dict[str, Any]:
     import tensorflow as tf
 
     reasons: list[str] = []
@@ -162,7 +162,7 @@ def _ran(graph: Any, pair: Asked, found: Any, along: Mapping[str, Any]) -> dict[
     return _answer("tensor", says=f"the gradient is built, and running it fails: {reason}")
 
 
-def _where_zero(graph: Any, pair: Asked, values: Mapping[str, Any]) -> str:
+def _where_zero(graph: Any, pair: AskedPair, values: Mapping[str, Any]) -> str:
     """The op of the way in which the gradient becomes zero."""
     at = [name for name in pair.way if name in values]
     zero = [name for name in at if not _dense(values[name]).any()]

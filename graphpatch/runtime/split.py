@@ -8,6 +8,7 @@ from typing import Any
 from graphpatch.analysis.cuts import ordered_cuts
 from graphpatch.analysis.split import Backward, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
+from graphpatch.control_flow.context_collections import CONTEXTS
 from graphpatch.errors import CutError, ModelError
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
@@ -19,8 +20,6 @@ from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.parts import Parts, add_parts, nested, several
 from graphpatch.runtime.register import register_gradients
-
-CONTEXTS = ("while_context", "cond_context")
 
 
 def split(

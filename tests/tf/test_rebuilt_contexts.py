@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import graphpatch
+from graphpatch.control_flow.op_types import EXITS
+from graphpatch.control_flow.rebuilt import with_contexts
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
-from graphpatch.formats.rebuilt import with_contexts
-from graphpatch.graph.frames import EXITS
 from graphpatch.graph.graph import open_graph
 from graphpatch.graph.wire import Source
 from tests.tf import loop_graphs, tensorflow1

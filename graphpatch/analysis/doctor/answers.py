@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from graphpatch import opdefs
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, differentiate
 from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
+from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override
 from graphpatch.differentiation.table import outputs_of
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.formats.held_contexts import Held
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.calls import named_by
 from graphpatch.graph.graph import Graph
 
 # With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
@@ -27,13 +28,13 @@ TENSOR_ARRAYS = frozenset(
 class Answers:
     """The answers of the ops of a graph, whose functions are looked into once.
 
-    `held` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
+    `stored` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
     `tape`: functions are differentiated op by op, as a GradientTape does; `restored` are the keys
     of gradients that are in the file for it, with the input slots into which they flow.
     """
 
     graph: Graph
-    held: Held = field(default_factory=Held)
+    stored: StoredContexts = field(default_factory=StoredContexts)
     control_flow_v2: bool = True
     tape: bool = False
     restored: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -51,9 +52,9 @@ class Answers:
         self, body: Body, sources: Sequence[Tensor], targets: Sequence[Tensor]
     ) -> Backward:
         """How far the gradients of `targets` come on their way to `sources`."""
-        held = self.held if body.is_main else None
+        stored = self.stored if body.is_main else None
         return differentiate(
-            self.wiring(body), sources, targets, self.ask, held, self.control_flow_v2
+            self.wiring(body), sources, targets, self.ask, stored, self.control_flow_v2
         )
 
     def ask(self, wiring: Wiring, index: int) -> Answer:
@@ -105,7 +106,7 @@ class Answers:
         if is_carrier(node):
             says = "what the tape gives raises NotFoundError or LookupError"
             return Answer(everywhere, (Refusal(node, CARRIED, says),))
-        names = [node.op] if node.op in wiring.body.library.signatures else called(node, "f")
+        names = [node.op] if node.op in wiring.body.library.signatures else named_by(node, "f")
         inside = self.inside(names[0]) if names else None
         if inside is None:
             return Answer(everywhere)
@@ -120,7 +121,7 @@ class Answers:
             slot for slot, dtype in enumerate(dtypes) if dtype in flow.TRAINABLE - {"resource"}
         }
         keys = ("body",) if node.op in LOOPS else ("then_branch", "else_branch", "branches")
-        bodies = [self.inside(name) for key in keys for name in called(node, key)]
+        bodies = [self.inside(name) for key in keys for name in named_by(node, key)]
         refusals = tuple(refusal for one in bodies if one is not None for refusal in one.refusals)
         if node.op in LOOPS or not all(bodies):
             return Answer(frozenset(floats), refusals)
@@ -159,14 +160,6 @@ def _reach(
         slot: frozenset(place for place, arg in enumerate(outputs) if arg.name in names)
         for slot, names in found.items()
     }
-
-
-def called(node: Node, key: str) -> list[str]:
-    """The functions that an attr of an op names."""
-    value = node.attr(key)
-    if value is None:
-        return []
-    return [value.func.name] if value.HasField("func") else [f.name for f in value.list.func]
 
 
 def _refused(node: Node, kind: str, says: str) -> Answer:

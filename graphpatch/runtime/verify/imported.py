@@ -6,23 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from graphpatch.control_flow.context_collections import CONTEXTS
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.container import META
 from graphpatch.formats.sizes import as_message
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph
+from graphpatch.names import OpKey
 from graphpatch.runtime.register import register_lone_keys
 from graphpatch.runtime.running import Running, first_line, seeded_variable, variables_of
 from graphpatch.runtime.values import Values
 from graphpatch.runtime.verify import probes
-from graphpatch.runtime.verify.answers import Place
 from graphpatch.runtime.verify.seeds import own_names, set_seeds
 
-CONTEXTS = ("while_context", "cond_context")
 
-
-def imported(model: Model, graph: Graph, probed: Sequence[Place] = ()) -> Any:
+def imported(model: Model, graph: Graph, probed: Sequence[OpKey] = ()) -> Any:
     """The tf.Graph of a model's graph, with its control-flow contexts.
 
     The gradient functions of the `probed` ops tell when they run. Raises ModelError where

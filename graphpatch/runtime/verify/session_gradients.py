@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.names import OpKey
 from graphpatch.runtime.running import Running, first_line
-from graphpatch.runtime.verify.answers import Gradient, Place
+from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.lookups import recorded
 
 
@@ -19,7 +20,7 @@ class Graphed(Running):
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], set[Place]]:
+    ) -> tuple[dict[str, Gradient], set[OpKey]]:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
         built, asked = _built(self, sources, target, dy)
         tensors = {name: one.value for name, one in built.items() if one.kind == "tensor"}
@@ -28,7 +29,7 @@ class Graphed(Running):
 
 def _built(
     running: Running, sources: Sequence[str], target: str, dy: Any
-) -> tuple[dict[str, Gradient], set[Place]]:
+) -> tuple[dict[str, Gradient], set[OpKey]]:
     import tensorflow as tf
 
     graph = running.graph
