@@ -23,12 +23,12 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.table import html_table
 
-KINDS = ("gradients", "removed", "added", "renamed", "changed", "functions", "other")
+CHANGES = ("gradients", "removed", "added", "renamed", "changed", "functions", "other")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diff:
-    """In what the model `b` differs from the model `a`: a list for each of KINDS.
+    """In what the model `b` differs from the model `a`: a list for each of CHANGES.
 
     `gradients` are the ops through which something else flows back, with what flowed `before` and
     `after`, in words; then ops that were removed, added, renamed or changed; functions; and what
@@ -48,15 +48,15 @@ class Diff:
     @property
     def ok(self) -> bool:
         """Whether the models are equal."""
-        return not any(getattr(self, kind) for kind in KINDS)
+        return not any(getattr(self, kind) for kind in CHANGES)
 
     def document(self) -> dict[str, Any]:
         """What `diff --json` prints."""
-        kinds = {kind: list(getattr(self, kind)) for kind in KINDS}
+        kinds = {kind: list(getattr(self, kind)) for kind in CHANGES}
         return {"a": self.a, "b": self.b, "equal": self.ok, **kinds}
 
     def __repr__(self) -> str:
-        counts = [f"{kind}: {count}" for kind in KINDS if (count := len(getattr(self, kind)))]
+        counts = [f"{kind}: {count}" for kind in CHANGES if (count := len(getattr(self, kind)))]
         return f"<Diff: {self.a} -> {self.b}; {', '.join(counts) or 'no difference'}>"
 
     def _repr_html_(self) -> str:

@@ -13,8 +13,6 @@ from graphpatch.gradients.spec import Computed, Written
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 
-JOINS = ("surrogate_gradient", "straight_through", "backward_as")
-
 
 @dataclass(frozen=True, slots=True)
 class Joined:
