@@ -11,7 +11,7 @@ from __future__ import annotations
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.alike import OneOp
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.place import OP_BY_OP, callers_of, place_of, spread
 
@@ -104,9 +104,13 @@ def _in_loop(which: str) -> str:
 
 def in_control_flow(node: Node, editor: Editor) -> bool:
     """Whether an op lies in a v1 loop or branch."""
-    from graphpatch.graph.control_flow import inside_control_flow
-
     if isinstance(node.body, OneOp):
         return False  # ops in loops and branches have no form
-    inside = editor.cached(("v1", node.body.label), lambda: inside_control_flow(node.body))
-    return node.index in inside
+    return node.index in all_in_control_flow(node.body, editor)
+
+
+def all_in_control_flow(body: Body, editor: Editor) -> frozenset[int]:
+    """The ops of a body that lie in v1 loops and branches."""
+    from graphpatch.graph.control_flow import inside_control_flow
+
+    return editor.cached(("v1", body.label), lambda: inside_control_flow(body))
