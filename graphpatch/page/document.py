@@ -17,9 +17,9 @@ from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.body import Body
-from graphpatch.graph.calls import calls
+from graphpatch.graph.calls import called
+from graphpatch.page.bodies import Lines, lines
 from graphpatch.page.bodies import document as body_document
-from graphpatch.page.bodies import lines
 from graphpatch.page.ends import Ends, ends, pairs, tensors
 from graphpatch.page.flowing import flowing
 from graphpatch.page.rule_marks import Marks
@@ -36,7 +36,7 @@ class Made:
 
     document: dict[str, Any]
     ends: list[Ends] = field(default_factory=list)
-    mains: list[Any] = field(default_factory=list)
+    mains: list[Lines] = field(default_factory=list)
 
 
 def made(
@@ -116,17 +116,9 @@ class _Graph:
     def document(self, bodies: list[dict[str, Any]]) -> dict[str, Any]:
         """The graph as the page reads it; its bodies are added to `bodies`."""
         graph = self.both[0].session.graph
-        names = self._functions()
-        numbers = {name: len(bodies) + 1 + n for n, name in enumerate(names)}
-        first = len(bodies)
-        bodies.append(self._body(self.main, "main", numbers))
-        for name in names:
-            inside = [
-                self._function(doctor, number, name)
-                for number, doctor in enumerate(self.both)
-                if name in doctor.tape.graph.functions
-            ]
-            bodies.append(self._body(lines(inside, self.marks.is_applied), name, numbers))
+        first, functions = len(bodies), self._functions()
+        numbers = {name: first + 1 + place for place, name in enumerate(functions)}
+        bodies += [self._body(one, numbers) for one in (self.main, *functions.values())]
         return {
             "label": one_line(graph.label),
             "from": [one_line(one) for one in self.ends.sources],
@@ -167,20 +159,28 @@ class _Graph:
         is_last = number == len(self.both) - 1
         return self.marks.of_body(self.place, label) if is_last else {}
 
-    def _functions(self) -> list[str]:
-        """The functions that ops in view call, those that graphpatch added left out."""
-        found: dict[str, None] = {}
-        todo: list[tuple[Doctor, Body]] = [(one, one.tape.graph.main) for one in self.both]
+    def _functions(self) -> dict[str, Lines]:
+        """The lines of the functions that lines call, those that graphpatch added left out."""
+        found: dict[str, Lines] = {}
+        todo = [self.main]
         while todo:
-            doctor, body = todo.pop()
-            for _, name in calls(body):
-                inner = doctor.tape.graph.functions.get(name)
-                if inner is not None and not _is_ours(inner) and name not in found:
-                    found[name] = None
-                    todo.append((doctor, inner))
-        return list(found)
+            heads = todo.pop().heads
+            for name in (name for one in heads if one.node for name in called(one.node)):
+                sides = [] if name in found else list(self._sides(name))
+                if sides:
+                    found[name] = lines(sides, self.marks.is_applied)
+                    todo.append(found[name])
+        return found
 
-    def _body(self, found: Any, label: str, numbers: Mapping[str, int]) -> dict[str, Any]:
+    def _sides(self, name: str) -> Iterator[Side]:
+        """The lines of a function in each model that has it."""
+        for number, doctor in enumerate(self.both):
+            body = doctor.tape.graph.functions.get(name)
+            if body is not None and not _is_ours(body):
+                yield self._function(doctor, number, name)
+
+    def _body(self, found: Lines, numbers: Mapping[str, int]) -> dict[str, Any]:
+        label = found.sides[0].body.label
         told: dict[str, list[Finding]] = {}
         for one in (pair for some in self.pairs for pair in some):
             for finding in one.findings if self._is_blocked(one) else ():
