@@ -20,6 +20,7 @@ from graphpatch.graph.body import Body
 from graphpatch.graph.calls import called
 from graphpatch.page.bodies import Lines, lines
 from graphpatch.page.bodies import document as body_document
+from graphpatch.page.changed import rules_between
 from graphpatch.page.ends import Ends, ends, pairs, tensors
 from graphpatch.page.flowing import flowing
 from graphpatch.page.rule_marks import Marks
@@ -102,6 +103,7 @@ class _Graph:
         asked = [pairs(doctor, chosen, back) for doctor, back in zip(both, self.backs, strict=True)]
         self.pairs, self.left_out = [found for found, _ in asked], asked[0][1]
         self.main = lines([self._main(number) for number in range(len(both))], marks.is_applied)
+        self.functions = self._functions()
 
     def refuse_apart(self, path: str) -> None:
         """Raise ModelError where no tensor leads from any source to any target."""
@@ -116,9 +118,9 @@ class _Graph:
     def document(self, bodies: list[dict[str, Any]]) -> dict[str, Any]:
         """The graph as the page reads it; its bodies are added to `bodies`."""
         graph = self.both[0].session.graph
-        first, functions = len(bodies), self._functions()
-        numbers = {name: first + 1 + place for place, name in enumerate(functions)}
-        bodies += [self._body(one, numbers) for one in (self.main, *functions.values())]
+        first = len(bodies)
+        numbers = {name: first + 1 + place for place, name in enumerate(self.functions)}
+        bodies += [self._body(one, numbers) for one in (self.main, *self.functions.values())]
         return {
             "label": one_line(graph.label),
             "from": [one_line(one) for one in self.ends.sources],
@@ -198,7 +200,19 @@ class _Graph:
                 "from": one_line(several[0].source),
                 "to": one_line(several[0].target),
                 "sides": [_verdict(one) for one in several],
+                "changed": self._changed(several[-1]),
             }
+
+    def _changed(self, pair: Diagnosis) -> dict[str, int]:
+        """The rules that change what flows between two ends, each with the number of its ops."""
+        if not self.marks.is_applied:
+            return {}
+        last = self.main.sides[-1]
+        (source,), (target,) = (
+            tensors(last.flowing.wiring, [name]) for name in (pair.source, pair.target)
+        )
+        ends = last.key(source[0]), last.key(target[0])
+        return dict(rules_between(self.main, self.functions, *ends))
 
     def _notes(self) -> Iterator[str]:
         shown = set(self.main.rows)
@@ -206,9 +220,10 @@ class _Graph:
         if missing:
             some = ", ".join(one_line(op) for op in missing[:3])
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            are, have = ("is", "has") if len(missing) == 1 else ("are", "have")
             yield (
-                f"{len(missing)} of the ops that rules touch are not between the two ends, and "
-                f"have no line: {some}{more}"
+                f"{len(missing)} of the ops that rules touch {are} not between the two ends, and "
+                f"{have} no line: {some}{more}"
             )
         if not self.ends.sources:
             yield "it has no placeholder and no variable: name a source with --from"

@@ -44,7 +44,7 @@ class View {
   header() {
     const [first, second] = this.doc.models;
     const isDry = second && second.path === first.path;
-    const names = this.doc.models.map((model, place) => place && isDry ? `with ${this.doc.rules.length} rule${this.doc.rules.length === 1 ? "" : "s"}` : model.path);
+    const names = this.doc.models.map((model, place) => place && isDry ? `with ${this.doc.rules.length} rule${this.doc.rules.length === 1 ? "" : "s"}` : shortName(model.path, this.doc.models));
     const title = document.getElementById("title");
     names.forEach((name, place) => {
       if (place) title.append(make("span", "to", " → "));
@@ -98,23 +98,33 @@ class View {
 
   verdict(pair) {
     const line = make("p", "verdict", "gradient of ", make("bdi", "mono", pair.to), " by ", make("bdi", "mono", pair.from), " ");
-    pair.sides.forEach((side, place) => {
+    const told = pair.sides.map(side => `${side.connected}, ${side.verdict}, ${side.findings.map(one => one.op)}`);
+    const isAlike = told.length > 1 && told[0] === told[1];
+    pair.sides.slice(0, isAlike ? 1 : 2).forEach((side, place) => {
       if (place) line.append(make("span", "to", " → "));
       const words = side.connected ? VERDICTS[side.verdict] : "None: not connected";
       const chip = make("span", `chip v-${side.verdict}`, words);
       chip.title = side.says;
       line.append(chip);
     });
+    if (pair.sides.length > 1 && pair.sides[pair.sides.length - 1].verdict === "flows") this.changed(line, pair, isAlike);
     const blocked = pair.sides[0].verdict === "flows" ? [] : pair.sides[0].findings;
     blocked.slice(0, 3).forEach((finding, place) => {
       const link = make("button", "link", `${finding.type} ${finding.op}`);
       link.type = "button";
       link.title = finding.what;
       link.addEventListener("click", () => this.goTo(finding));
-      line.append(place ? ", " : (pair.sides.length > 1 ? " before, it ends at " : " it ends at "), link);
+      line.append(place ? ", " : (isAlike ? " before and after, it ends at " : pair.sides.length > 1 ? " before, it ends at " : " it ends at "), link);
     });
     if (blocked.length > 3) line.append(` and ${blocked.length - 3} more`);
     return line;
+  }
+
+  // Which rules change what flows between two ends.
+  changed(line, pair, isAlike) {
+    const numbers = this.doc.rules.map((rule, number) => number).filter(number => Object.hasOwn(pair.changed, this.doc.rules[number].name));
+    line.append(numbers.length ? " changed by " : isAlike ? " not changed" : "");
+    for (const number of numbers) line.append(badge(number, this.doc.rules[number].name));
   }
 
   goTo(finding) {
@@ -269,6 +279,14 @@ class View {
       }
     }
   }
+}
+
+// The last part of a path; the last two where another model's is the same.
+function shortName(path, models) {
+  const parts = one => one.split(/[\\/]/).filter(part => part);
+  const own = parts(path), last = own[own.length - 1] || path;
+  const isAlone = models.every(one => one.path === path || parts(one.path).pop() !== last);
+  return isAlone ? last : own.slice(-2).join("/");
 }
 
 function symbol(flow) {
