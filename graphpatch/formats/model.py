@@ -99,14 +99,20 @@ class Model:
         ready = [one[:2] for one in self._ready()]
         return container_pieces(self.source, self.container, ready)
 
-    def meta_graph(self, graph: Graph) -> list[Piece]:
+    def meta_graph(self, graph: Graph, rebuild: bool = True) -> list[Piece]:
         """A MetaGraphDef of one of its graphs, with the contexts of v1 loops and branches.
 
-        They are rebuilt where the file has none. Raises ModelError where they cannot be.
+        They are rebuilt where the file has none, or with `rebuild=False` only where it would be
+        written with them. Raises ModelError where they cannot be.
         """
         from graphpatch.control_flow.rebuilt import with_contexts
 
-        ready = (graph, b"") if graph.has_contexts else with_contexts(graph)
+        if graph.has_contexts:
+            ready = graph, b""
+        elif rebuild:
+            ready = with_contexts(graph)
+        else:
+            ready = (graph, b"") if self.container is GRAPH else _ready(graph)[:2]
         return meta_pieces(self.source, self.container, *ready)
 
     def exported(self, export: Export) -> Model:

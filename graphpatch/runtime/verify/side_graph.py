@@ -19,7 +19,7 @@ from graphpatch.runtime.verify import outputs, probes
 from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.branches import Branches, in_functions
 from graphpatch.runtime.verify.formulas import Checked, formulas
-from graphpatch.runtime.verify.imported import checkpoint, imported, initial, known, restored
+from graphpatch.runtime.verify.seeded import checkpoint, initial, known, restored, seeded_graph
 from graphpatch.runtime.verify.session_gradients import Graphed
 
 
@@ -29,7 +29,7 @@ class GraphSide:
     def __init__(self, model: Model, graph: Graph, named: Model) -> None:
         self.model, self.graph = model, graph
         self.prefix = checkpoint(named)
-        self.tf_graph = imported(model, graph)
+        self.tf_graph = seeded_graph(model, graph)
         self.running = Graphed(self.tf_graph)
         self._branches: Branches | None = None
 
@@ -145,7 +145,7 @@ class GraphSide:
 
         They are in functions that TensorFlow differentiates in C++.
         """
-        graph = imported(self.model, self.graph, places)
+        graph = seeded_graph(self.model, self.graph, places)
         running = Graphed(graph, self.running.feeds, self.running.variables)
         since = probes.said()
         for target, dy in targets.items():
