@@ -8,6 +8,8 @@ GradientDef for the function, its body is not looked at.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.alike import OneOp
@@ -54,6 +56,14 @@ def _called_as_ops(editor: Editor) -> dict[str, Node]:
         if call.op == label
     }
     return spread(found, editor)
+
+
+def refuse_all_shadowed(nodes: Iterable[Node]) -> None:
+    """Raise PatchError for the first of these ops that an earlier rule put behind a gradient."""
+    for node in nodes:
+        body = node.body
+        if (body.heads.marked or body.edited) and body.may_be_signed(node.index):
+            refuse_shadowed(node)
 
 
 def refuse_shadowed(node: Node) -> None:
