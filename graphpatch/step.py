@@ -23,7 +23,7 @@ from graphpatch.patches.flow import refuse_all_malformed
 from graphpatch.patches.group import grouped
 from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.order import refuse_ambiguous
-from graphpatch.patches.reach import refuse_shadowed
+from graphpatch.patches.reach import refuse_all_shadowed
 from graphpatch.rules import Rule
 from graphpatch.table import and_more
 
@@ -60,8 +60,7 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
         nodes = [node for _, one in found for node in one.nodes]
         refuse_all_malformed(nodes)
         if not isinstance(rule.patch, JointPatch):
-            for node in nodes:
-                refuse_shadowed(node)
+            refuse_all_shadowed(nodes)
         for _, one in found:
             refuse_hidden(one.nodes)
         if rule.on != (WHOLE,):  # which is asked about when it is known what it reads and gives

@@ -64,7 +64,7 @@ class Form(NamedTuple):
         payload = _head(self.name, self.op, self.inputs) + self.rest
         heads = Heads(names=[self.name], ops=[self.op], inputs=[self.inputs])
         alone = OneOp(body.label, body.library, body.source, heads)
-        alone.edited[0] = [payload]
+        alone.write(0, [payload])
         return Node(alone, 0)
 
     def stand_ins(self) -> tuple[list[bytes], list[bytes]]:

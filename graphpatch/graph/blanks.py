@@ -62,11 +62,6 @@ class Filled:
         """The NodeDef of one node of one op."""
         return self.written.payloads[place].filled(self.rows[row])
 
-    def held(self, row: int) -> list[Held | None]:
-        """What a body holds of the nodes of one op, in their order, if nobody edited them since."""
-        touched = self.written.is_touched
-        return [(self, row, one) if one or touched else None for one in self.written.order]
-
 
 Held = tuple[Filled, int, int]
 """The payload of a node that is not made yet: what it is filled from, and where there."""

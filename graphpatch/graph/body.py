@@ -54,6 +54,8 @@ class Body:
     placed: dict[int, list[int]] = field(default_factory=dict, repr=False)
     root: dict[int, int] = field(default_factory=dict, repr=False)
     renamed: dict[int, str] = field(default_factory=dict, repr=False)
+    filled: dict[int, Held] = field(default_factory=dict, repr=False)
+    single: set[int] = field(default_factory=set, repr=False)
     cut: list[int] = field(default_factory=list, repr=False)  # where nodes of the file were dropped
     is_ours: bool = False  # a function that a patch added
 
@@ -129,6 +131,11 @@ class Body:
             return payload_at(self.source, self.heads.starts[index])
         return edited if isinstance(edited, list) else [edited[0].payload(*edited[1:])]
 
+    def write(self, index: int, payload: Payload) -> None:
+        """Let a node be this from now on."""
+        self.edited[index] = payload
+        self.single.add(self.root.get(index, index))
+
     def copy(self, library: Library) -> Body:
         """The same nodes, to be changed without this body seeing it."""
         heads = replace(
@@ -139,7 +146,8 @@ class Body:
         )
         body = replace(self, library=library, heads=heads, ret=dict(self.ret))
         body.edited, body.root = dict(self.edited), dict(self.root)
-        body.renamed = dict(self.renamed)
+        body.renamed, body.filled = dict(self.renamed), dict(self.filled)
+        body.single = set(self.single)
         body.placed = {root: list(order) for root, order in self.placed.items()}
         return body
 

@@ -47,11 +47,17 @@ def _added(graph: Graph) -> list[Piece]:
 def _nodes(body: Body, number: int) -> list[Replacement]:
     """What comes in place of each node that was changed, or beside which nodes were added."""
     out = [Replacement(start, entry(body.source, start)[1], []) for start in body.cut]
-    filled = _FilledNodes(body)
-    for index in sorted({body.root.get(i, i) for i in body.edited} | set(body.placed)):
-        start = body.heads.starts[index]
-        pieces = filled.pieces(index) or _beside(body, index, number)
-        out.append(Replacement(start, entry(body.source, start)[1], pieces))
+    starts, known = body.heads.starts, dict[Filled, list[bytes]]()
+    for index in sorted((body.edited.keys() - body.root.keys()) | body.placed.keys()):
+        found = None if index in body.single else body.filled.get(index)
+        if found is None:
+            pieces = _beside(body, index, number)
+        else:
+            filled, row, _ = found
+            if filled not in known:
+                known[filled] = filled.written.whole.filled_all(filled.rows)
+            pieces = [known[filled][row]]
+        out.append(Replacement(starts[index], entry(body.source, starts[index])[1], pieces))
     return out
 
 
@@ -65,25 +71,6 @@ def _beside(body: Body, index: int, number: int) -> list[Piece]:
         else:
             pieces += enclosed(number, payload)
     return joined(pieces)
-
-
-class _FilledNodes:
-    """What edits of many ops at once wrote, made for all of them at once."""
-
-    def __init__(self, body: Body) -> None:
-        self.body = body
-        self.known: dict[Filled, list[bytes]] = {}
-
-    def pieces(self, index: int) -> list[Piece]:
-        """Of a node of the file and what was added beside it; nothing where others edited it."""
-        held = [self.body.edited.get(one) for one in self.body.placed.get(index, (index,))]
-        first = held[0] or held[-1]
-        if not isinstance(first, tuple) or held != first[0].held(first[1]):
-            return []
-        filled = first[0]
-        if filled not in self.known:
-            self.known[filled] = filled.written.whole.filled_all(filled.rows)
-        return [self.known[filled][first[1]]]
 
 
 def _libraries(graph: Graph) -> list[Replacement]:

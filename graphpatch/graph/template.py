@@ -82,8 +82,9 @@ def _put(body: Body, edits: Sequence[Edit], found: Sequence[Nodes], at: int) -> 
     """Say where the nodes of each op are written, and with what; those added begin at `at`."""
     edited, root, placed = body.edited, body.root, body.placed
     for (op, template, _, _), (_, _, filled, row) in zip(edits, found, strict=True):
+        body.filled[op] = held = (filled, row, 0)
         if template.written.is_touched:
-            edited[op] = (filled, row, 0)
+            edited[op] = held
         if not template.ops:
             continue
         new = range(at, at + len(template.ops))
