@@ -21,6 +21,7 @@ from tests.pinned import PINNED
 
 HERE = Path(__file__).parent
 FRESH = "GRAPHPATCH_FRESH"
+COMMAND = "tests.forked.command"  # what imports graphpatch's commands
 SOCKETS = "GRAPHPATCH_TESTS_SOCKETS"
 
 
@@ -29,7 +30,7 @@ NEEDS_TENSORFLOW = {
     *("verify", "split", "references"),
     *("--run", "--rebuild-gradients", "--allow-python"),
 }
-ASKS_OTHERS = {"doctor", "verify", "view"}
+ASKS_OTHERS = {"verify", "view"}
 
 
 def running(arguments: Sequence[object]) -> list[str]:
@@ -38,7 +39,7 @@ def running(arguments: Sequence[object]) -> list[str]:
         with_tensorflow = python("tensorflow")
         if arguments[0] not in ASKS_OTHERS:
             return [*with_tensorflow, "-m", "graphpatch"]
-    return [*python("tests.forked.command"), "-m", "graphpatch"]
+    return [*python(COMMAND), "-m", "graphpatch"]
 
 
 @functools.cache
