@@ -29,6 +29,7 @@ ROOMS = (
     "match",
     "gradients",
     "patches",
+    "recipe_parts",
     "recipes",
     "rules_json",
     "rules",

@@ -18,6 +18,7 @@ from graphpatch.differentiation.wiring import Tensor
 from graphpatch.formats.held_contexts import Held
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
+from graphpatch.match.ready.activations import NEEDED
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.names import op_of
@@ -26,12 +27,6 @@ from graphpatch.rules import rules_from
 MOST = 3
 
 ACTIVATIONS = frozenset({"Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"})
-# Activations of several ops: the ready pattern, and an op type without which there is none.
-PATTERNS = {
-    "swish": frozenset({"Sigmoid"}),
-    "hard_swish": frozenset({"Relu6", "Minimum", "ClipByValue"}),
-    "gelu": frozenset({"Erf", "Erfc", "Tanh"}),
-}
 TRAINED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 STRIPPED = frozenset({"StopGradient", "Identity", "IdentityN", "PreventGradient"})
 
@@ -118,7 +113,7 @@ def _activations(asked: Asked) -> Iterator[Node]:
 def _patterns(asked: Asked) -> Iterator[Node]:
     on_way = {(node.body.label, node.index) for node in asked.on_way}
     types = {node.op for node in asked.on_way}
-    for name, needed in PATTERNS.items() if asked.is_patched else ():
+    for name, needed in NEEDED.items() if asked.is_patched else ():
         for node in (
             find(asked.doctor.session.graph, as_match(name)).nodes if needed & types else ()
         ):
