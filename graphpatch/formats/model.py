@@ -18,7 +18,7 @@ from graphpatch.formats.container import (
     container_pieces,
     meta_pieces,
 )
-from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
+from graphpatch.formats.output import beside, reported, write_file, write_folder, write_new_folder
 from graphpatch.formats.signature import Export
 from graphpatch.formats.unfinished import sweep
 from graphpatch.graph.graph import Graph
@@ -290,14 +290,6 @@ def default_output(model: Model) -> str:
     if model.path == "-":
         return "-"
     return beside(Path(model.path), is_folder=bool(model.file))
-
-
-def beside(path: Path, is_folder: bool) -> str:
-    """The name beside a model that its patched one has."""
-    if is_folder:
-        named = path if path.name not in {"", ".."} else path.resolve()
-        return str(named.with_name(f"{named.name}.patched"))
-    return str(path.with_name(f"{path.stem}.patched{path.suffix}"))
 
 
 __all__ = ["GRAPH", "META", "SAVED", "Model", "default_output"]
