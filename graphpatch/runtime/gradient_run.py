@@ -14,6 +14,7 @@ from graphpatch.formats.container import SAVED
 from graphpatch.formats.model import Model
 from graphpatch.formats.sizes import as_message
 from graphpatch.graph.emit import graph_pieces
+from graphpatch.runtime.importing import importing
 from graphpatch.runtime.running import (
     Running,
     first_line,
@@ -67,7 +68,7 @@ def _switch(control_flow_v2: bool) -> None:
 def _imported(model: Model, place: int) -> Any:
     """The tf.Graph of a model's graph, with the control-flow contexts that the file holds.
 
-    Raises ModelError where it is larger than protobuf's 2 GB.
+    Raises ModelError where it is larger than protobuf's 2 GB, or TensorFlow does not import it.
     """
     import tensorflow as tf
 
@@ -79,7 +80,7 @@ def _imported(model: Model, place: int) -> Any:
             meta, whole = None, as_message(tf.compat.v1.GraphDef, graph_pieces(graph))
     except ModelError as error:
         raise ModelError(f"{model.path}: {error}") from error
-    with tf.Graph().as_default() as imported:
+    with tf.Graph().as_default() as imported, importing(model.path):
         if meta is not None:
             tf.compat.v1.train.import_meta_graph(meta)
         else:

@@ -8,7 +8,7 @@ from typing import Any
 from graphpatch.analysis.cuts import ordered_cuts
 from graphpatch.analysis.split import Backward, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
-from graphpatch.errors import CutError, ModelError
+from graphpatch.errors import CutError
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import GRAPH, META, Model
@@ -17,6 +17,7 @@ from graphpatch.graph.extract import Shape
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source
+from graphpatch.runtime.importing import importing
 from graphpatch.runtime.parts import Parts, add_parts, nested, several
 from graphpatch.runtime.register import register_gradients
 
@@ -84,15 +85,11 @@ def _imported(model: Model) -> Any:
     """The model's graph in TensorFlow; with the contexts of v1 loops and branches, if it has."""
     import tensorflow as tf
 
-    with tf.Graph().as_default() as graph:
-        try:
-            if model.container is GRAPH:
-                tf.graph_util.import_graph_def(model.graph_def(), name="")
-            else:
-                tf.compat.v1.train.import_meta_graph(_meta_graph(model))
-        except (ValueError, TypeError, LookupError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ModelError(f"{model.path}: TensorFlow does not import it: {reason}") from error
+    with tf.Graph().as_default() as graph, importing(model.path):
+        if model.container is GRAPH:
+            tf.graph_util.import_graph_def(model.graph_def(), name="")
+        else:
+            tf.compat.v1.train.import_meta_graph(_meta_graph(model))
     return graph
 
 

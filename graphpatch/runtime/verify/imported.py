@@ -12,8 +12,9 @@ from graphpatch.formats.container import META
 from graphpatch.formats.sizes import as_message
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph
+from graphpatch.runtime.importing import importing
 from graphpatch.runtime.register import register_lone_keys
-from graphpatch.runtime.running import Running, first_line, seeded_variable, variables_of
+from graphpatch.runtime.running import Running, seeded_variable, variables_of
 from graphpatch.runtime.values import Values
 from graphpatch.runtime.verify import probes
 from graphpatch.runtime.verify.answers import Place
@@ -34,14 +35,11 @@ def imported(model: Model, graph: Graph, probed: Sequence[Place] = ()) -> Any:
     set_seeds(meta.graph_def, own_names(graph))
     probes.put(meta.graph_def, probed)
     register_lone_keys(graph)
-    with tf.Graph().as_default() as found:
-        try:
-            if meta.collection_def:
-                tf.compat.v1.train.import_meta_graph(meta, clear_devices=True)
-            else:
-                tf.graph_util.import_graph_def(meta.graph_def, name="")
-        except (ValueError, TypeError, LookupError, tf.errors.OpError) as error:
-            raise ModelError(f"TensorFlow does not import it: {first_line(error)}") from error
+    with tf.Graph().as_default() as found, importing():
+        if meta.collection_def:
+            tf.compat.v1.train.import_meta_graph(meta, clear_devices=True)
+        else:
+            tf.graph_util.import_graph_def(meta.graph_def, name="")
     return found
 
 
