@@ -17,7 +17,7 @@ from graphpatch.patches.clean import Way
 Ends: TypeAlias = dict[Node, list[int]]
 """The ops at which the clean way ends, with those of their outputs."""
 
-# Ops whose gradient does not hang on the value of what they read.
+# Ops whose gradient does not depend on the value of what they read.
 LINEAR = frozenset(
     "Add AddN AddV2 AvgPool AvgPool3D BatchToSpaceND BiasAdd BroadcastTo Cast Concat ConcatV2"
     " DepthToSpace EnsureShape ExpandDims Identity IdentityN Mean Neg Pack Pad PadV2"
@@ -118,7 +118,7 @@ def noisy_after(way: Way, ends: Ends, dead: Collection[Node]) -> Node | None:
 
 
 def is_linear(node: Node, marks: bytearray, ends: Ends) -> bool:
-    """Whether what flows back through an op does not hang on the noisy tensors that it reads."""
+    """Whether what flows back through an op does not depend on the noisy tensors that it reads."""
     if node.op in LINEAR:
         return True
     producers = [node.body.producer(text) for text in node.data_inputs]

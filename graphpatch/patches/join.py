@@ -1,6 +1,6 @@
 """One tensor forward, another backward: an output is given on, its gradient goes to another tensor.
 
-`Select(true, StopGradient(forward), backward)` with the stock gradient of AddN, which passes the
+`Select(true, StopGradient(forward), backward)` with TensorFlow's gradient of AddN, which passes the
 upstream gradient to every input as it is. Select copies the bits of `forward`, whatever `backward`
 is: adding a zero would do it too, but TensorFlow's threads flush subnormal numbers in arithmetic,
 and infinity minus itself is NaN. Where that key is ignored, or an optimiser would take the

@@ -48,7 +48,7 @@ def test_a_model_is_patched_beside_itself(run_cli: Run, rules: Path, model_file:
     assert (done.code, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         f"{model_file} -> {out}",
-        "  elu   1 Relu  (stock)",
+        "  elu   1 Relu  (built-in)",
         "  stop  1 Round  (construction)",
     ]
     assert is_patched(out)
@@ -212,7 +212,7 @@ def test_through_a_pipe(run_cli: Run, rules: Path, model_file: Path) -> None:
         done = run_cli("apply", rules, *args, stdin=model)
         assert (done.code, done.raw[: len(expected)]) == (0, expected)
         said = done.stderr + done.raw[len(expected) :].decode()
-        assert said.splitlines()[1] == "  elu   1 Relu  (stock)"
+        assert said.splitlines()[1] == "  elu   1 Relu  (built-in)"
     done = run_cli("apply", rules, "-", "-o", "piped.pb", stdin=model, cwd=model_file.parent)
     assert (done.code, done.stderr) == (0, "")
     assert model_file.with_name("piped.pb").read_bytes() == expected
@@ -288,7 +288,7 @@ def test_the_carrier_is_chosen(
     identity = ELU | {"patch": {"override_gradient": "identity"}}
     own = identity | {"match": {"op": "Relu6"}, "emit": "auto"}
     rules = rules_file(identity, own)
-    for emit, expected in (("attr", ["attr", "stock"]), ("auto", ["stock", "stock"])):
+    for emit, expected in (("attr", ["attr", "built-in"]), ("auto", ["built-in", "built-in"])):
         done = run_cli("apply", rules, model_file, "--emit", emit, "--dry-run", "--json")
         assert [rule["emit"] for rule in done.json["outputs"][0]["rules"]] == expected
     done = run_cli("apply", rules, model_file, "--emit", "atr")

@@ -158,7 +158,7 @@ def test_functions_know_fewer_gradients(tmp_path: Path) -> None:
     call = (X, node("call", "f", "x"))
     with pytest.raises(PatchError, match=r"no gradient of SelectV2, of which the formula is made"):
         patched(tmp_path, *call, functions=[inner], formula="clip(x, -1, 1)")
-    with pytest.raises(PatchError, match=r"there the gradient travels as a function"):
+    with pytest.raises(PatchError, match=r"there the gradient is stored as a function"):
         patched(tmp_path, *call, functions=[inner], emit="attr")
 
 
