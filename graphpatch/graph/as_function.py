@@ -100,7 +100,9 @@ def _colocated(payload: nodedef.Payload, inside: Container[str]) -> nodedef.Payl
         return payload
     value = nodedef.attr_value(span)
     # What is not UTF-8 names no op.
-    kept = [text for text in value.list.s if text.decode(errors="replace").removeprefix(LOC) in inside]
+    kept = [
+        text for text in value.list.s if text.decode(errors="replace").removeprefix(LOC) in inside
+    ]
     if len(kept) == len(value.list.s):
         return payload
     value.list.s[:] = kept
