@@ -37,7 +37,7 @@ def ran(block: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "graphpatch", *words[2:]]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     done.stdout = VERSION.sub(f"TensorFlow {SHOWN}", done.stdout)
-    done.stdout = done.stdout.replace(" (replaced)\n", "\n")  # what an earlier run wrote
+    done.stdout = done.stdout.replace(" (replaced)", "")  # what an earlier run wrote
     return done
 
 

@@ -45,8 +45,8 @@ def by_function(node: Node, editor: Editor, emit: str) -> bool:
     ignored = place_of(node, editor).ignoring is not None and not editor.graph.is_exported
     if ignored and emit == "attr":
         raise PatchError(
-            f"{node} is in a function where TensorFlow ignores attrs: there the gradient travels "
-            f"as a function (emit: auto)"
+            f"{node} is in a function where TensorFlow ignores attrs: there the gradient is "
+            f"stored as a function (emit: auto)"
         )
     if ignored and emit == "construction":
         raise PatchError(

@@ -56,6 +56,21 @@ def test_a_model_is_patched_beside_itself(run_cli: Run, rules: Path, model_file:
     assert files(model_file.parent) == ["model.patched.pb", "model.pb"]
 
 
+def test_a_file_that_is_replaced_is_told(run_cli: Run, rules: Path, model_file: Path) -> None:
+    """Here, and where workers write; a dry run tells what would be replaced."""
+    out, folder = model_file.with_name("out.pb"), model_file.with_name("out")
+    first = run_cli("apply", rules, model_file, "-o", out, "--json").json["outputs"][0]
+    assert "replaced" not in first
+    assert run_cli("apply", rules, model_file, "-o", out, "--json").json["outputs"][0]["replaced"]
+    again = run_cli("apply", rules, model_file, "-o", out).stdout.splitlines()[0]
+    assert again == f"{model_file} -> {out} (replaced)"
+    dry = run_cli("apply", rules, model_file, "-o", out, "--dry-run").stdout.splitlines()[0]
+    assert dry == f"{model_file} -> {out} (dry run, nothing written, would replace a file)"
+    many = ("apply", rules, f"{model_file.parent}/model.p*", "-o", folder, "-j", "1")
+    assert "(replaced)" not in run_cli(*many).stdout
+    assert "model.pb (replaced)  1 Relu, 1 Round" in run_cli(*many).stdout
+
+
 def test_what_the_consumer_must_register_is_said(
     run_cli: Run, rules_file: Callable[..., Path], model_file: Path
 ) -> None:

@@ -180,7 +180,9 @@ def test_rules_that_are_not_there(run_cli: Run, folder: Path) -> None:
         run_cli("apply", "gone.json", "model.pb", cwd=folder),
         "cannot read gone.json: No such file or directory",
     )
-    refused(run_cli("apply", "saved", "model.pb", cwd=folder), "saved is a folder; expected a rules")
+    refused(
+        run_cli("apply", "saved", "model.pb", cwd=folder), "saved is a folder; expected a rules"
+    )
     refused(run_cli("apply", "model.pb", "rules.json", cwd=folder), "the arguments look swapped")
     assert everything(folder) == before
 

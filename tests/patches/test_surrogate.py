@@ -107,7 +107,7 @@ def test_what_carries_the_gradient_is_chosen_by_emit(tmp_path: Path) -> None:
         ("broadcast_like(1, x)", "nothing flows back through"),
         ("tanh(", "column 6"),
         ("tahn(x)", "nearest: tanh"),
-        ("x3", "Sign 's' has no x3: it reads x0 to x0"),
+        ("x3", "Sign 's' has no x3; its only input is x0"),
         (["x"], "surrogate_gradient"),
     ],
 )

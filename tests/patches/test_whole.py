@@ -143,7 +143,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "the wrong count",
         ONE,
         {"gradient": {"formula": ["dy", "dy"]}},
-        "the match that ends in Mul 'm': the list has 2 formulas, and the op 1 inputs",
+        "the match that ends in Mul 'm': the list has 2 formulas, and the op has 1 input",
     ),
     (
         "an attr",
