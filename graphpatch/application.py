@@ -30,8 +30,9 @@ RulesLike: TypeAlias = (
 TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 
 PATCH_LAST = (
-    "functions in the file have the gradients of some ops: optimise or convert a model before you "
-    "patch it, as such tools drop them, some silently; revert takes the patch out again"
+    "the file stores gradients as functions, and tools that optimise or convert a model drop "
+    "these, some without a message: run such tools first, and patch last; graphpatch revert takes "
+    "the patch off again"
 )
 
 TAPE_FLOOR = (

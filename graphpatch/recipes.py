@@ -35,7 +35,8 @@ class Recipe:
     """A method as rules: what it is for, where it is from, what it takes and makes.
 
     A parameter without a default must be given. `explains`: it is about activations, so that the
-    report names those that it leaves alone.
+    report names those that it leaves alone. `example`: how one that must be given is given.
+    `needs`: op types without one of which a model has nothing for it, and what to do then.
     """
 
     name: str
@@ -44,6 +45,8 @@ class Recipe:
     make: Callable[..., Rules]
     parameters: Mapping[str, object] = field(default_factory=dict)
     explains: bool = False
+    example: str = ""
+    needs: tuple[frozenset[str], str] | None = None
 
     @property
     def spelled(self) -> str:
@@ -124,11 +127,17 @@ def _reverse(at: str, strength: float) -> Rules:
 
 
 def _freeze(scope: str) -> Rules:
-    held = {"op": ["VariableV2", "Variable", "VarHandleOp"], "name": scope}
+    held = {"op": list(VARIABLES), "name": scope}
     read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": held}}
     return [rule("freeze", read, {"stop_gradient": True})]
 
 
+VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+_NO_VARIABLES = (
+    "the model has no variables (in a frozen model they are constants), so there is nothing to "
+    "train; to let no gradient pass a tensor: "
+    '{"match": {"name": "TENSOR"}, "patch": {"stop_gradient": true}}'
+)
 _GUIDED = "Springenberg et al., Striving for Simplicity: The All Convolutional Net, 2015"
 _ANCONA = "Ancona et al., Towards better understanding of gradient-based attribution methods, 2018"
 
@@ -195,6 +204,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 LIBRARY["reverse"].source,
                 _reverse,
                 {"at": None, "strength": 1.0},
+                example="at=features, strength=0.3",
             ),
             Recipe(
                 "freeze",
@@ -202,6 +212,8 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "definition",
                 _freeze,
                 {"scope": None},
+                example="scope=backbone/**",
+                needs=(frozenset(VARIABLES), _NO_VARIABLES),
             ),
         )
     }
@@ -247,7 +259,10 @@ def _given(recipe: Recipe, text: str) -> dict[str, Any]:
         values[key] = _value(recipe, key, value)
     missing = [key for key, value in values.items() if value is None]
     if missing:
-        raise RulesError(f"{SIGN}{recipe.name} needs {missing[0]}=: {recipe.spelled}")
+        raise RulesError(
+            f"{SIGN}{recipe.name} needs {missing[0]}, which says where; for example: "
+            f"'{SIGN}{recipe.name}({recipe.example})'"
+        )
     return values
 
 
@@ -290,3 +305,12 @@ def activations(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
         for name in (one for one, needed in NEEDED.items() if needed & types):
             for node in find(graph, Match(pattern=f"@{name}")).nodes:
                 yield f"@{name}", node
+
+
+def lacking(rule: str, graphs: Iterable[Graph]) -> str:
+    """Why a recipe's rule finds nothing in such a model, and what to do; nothing where it might."""
+    recipe = RECIPES.get(rule.removeprefix(SIGN).split(":")[0]) if rule.startswith(SIGN) else None
+    if recipe is None or recipe.needs is None:
+        return ""
+    types, says = recipe.needs
+    return "" if any(types & body.by_type.keys() for one in graphs for body in one.bodies) else says

@@ -30,7 +30,7 @@ CHAINS = {
     "chain-shapes": ["build_large.py", "--chain", "--shapes", "--nodes", "100000"],
     "chain-1000000": ["build_large.py", "--chain", "--nodes", "1000000"],
 }
-OVERRIDES = {"stock": {"registered": "Relu6"}, "library": "guided_relu"}
+OVERRIDES = {"built-in": {"registered": "Relu6"}, "library": "guided_relu"}
 
 
 class Run(NamedTuple):
@@ -60,8 +60,8 @@ FOUR = "Mul -> Add -> Relu -> Mul"
 
 # fmt: off
 TARGETS = (
-    Target("apply a stock key to VGG16, within 1.5 cp + 0.3 s",
-           lambda r: r["apply stock key"].seconds, lambda r: 1.5 * r["cp"].seconds + 0.3, "s"),
+    Target("apply a built-in key to VGG16, within 1.5 cp + 0.3 s",
+           lambda r: r["apply built-in key"].seconds, lambda r: 1.5 * r["cp"].seconds + 0.3, "s"),
     Target("apply guided_relu (functions) to VGG16, within 1.5 cp + 0.3 s",
            lambda r: r["apply, functions"].seconds, lambda r: 1.5 * r["cp"].seconds + 0.3, "s"),
     Target("memory of apply on VGG16",
@@ -94,7 +94,7 @@ ONCE = ("1M chain: apply, functions", "shapes: TensorFlow")  # measured in the f
 def commands(folder: Path, nodes: int) -> dict[str, list[str]]:
     """What is timed, by title; each that has an output writes folder/out.pb."""
     vgg16, large = str(folder / "vgg16.pb"), str(folder / f"large-{nodes}.pb")
-    stock, library = (str(folder / f"{name}.json") for name in OVERRIDES)
+    built_in, library = (str(folder / f"{name}.json") for name in OVERRIDES)
     out = str(folder / "out.pb")
     apply = [GRAPHPATCH, "apply", "-o", out]
     as_attrs = [GRAPHPATCH, "apply", "--emit", "attr", "-o", out]
@@ -104,7 +104,7 @@ def commands(folder: Path, nodes: int) -> dict[str, list[str]]:
     return {
         "cp": ["cp", vgg16, out],
         "ops": [GRAPHPATCH, "ops", vgg16],
-        "apply stock key": [*apply, stock, vgg16],
+        "apply built-in key": [*apply, built_in, vgg16],
         "apply, functions": [*apply, library, vgg16],
         "apply, attrs": [*as_attrs, library, vgg16],
         "TensorFlow": [*tensorflow, vgg16, out],

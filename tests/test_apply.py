@@ -126,7 +126,7 @@ def test_an_override_is_put_on_and_taken_off(model: Model, tmp_path: Path) -> No
     node = put.model.graphs[0].main.node("relu")
     assert node.attr(OVERRIDE) == graphs.attr("Elu")
     put.model.save(tmp_path / "put.pb")
-    off = apply([rule("Relu", {"override_gradient": "stock"})], tmp_path / "put.pb")
+    off = apply([rule("Relu", {"override_gradient": "default"})], tmp_path / "put.pb")
     assert off.model.graphs[0].main.node("relu").attr(OVERRIDE) is None
 
 
@@ -146,7 +146,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "Relu 'relu' has no output 1; it has 1, counted from 0",
     ),
     "an override that is not there": (
-        rule("Relu", {"override_gradient": "stock"}),
+        rule("Relu", {"override_gradient": "default"}),
         "Relu 'relu' has no override to take off",
     ),
     "an op that changes the shape": (

@@ -94,7 +94,8 @@ def _refuse_shared(tasks: Sequence[Task]) -> None:
         first = takers.setdefault(task.output, task)
         if first is not task:
             raise OutputError(
-                f"two models would be written to {task.output}: {first.model} and {task.model}"
+                f"two models would be written to {task.output}: {first.model} and {task.model}; "
+                "patch them into two folders"
             )
     for task in tasks:
         for above in PurePosixPath(task.output).parents:

@@ -1,6 +1,6 @@
 """One tensor forward, another backward: an output is given on, its gradient goes to another tensor.
 
-`Select(true, StopGradient(forward), backward)` with the stock gradient of AddN, which passes the
+`Select(true, StopGradient(forward), backward)` with TensorFlow's gradient of AddN, which passes the
 upstream gradient to every input as it is. Select copies the bits of `forward`, whatever `backward`
 is: adding a zero would do it too, but TensorFlow's threads flush subnormal numbers in arithmetic,
 and infinity minus itself is NaN. Where that key is ignored, or an optimiser would take the
@@ -45,8 +45,8 @@ def by_function(node: Node, editor: Editor, emit: str) -> bool:
     ignored = place_of(node, editor).ignoring is not None and not editor.graph.is_exported
     if ignored and emit == "attr":
         raise PatchError(
-            f"{node} is in a function where TensorFlow ignores attrs: there the gradient travels "
-            f"as a function (emit: auto)"
+            f"{node} is in a function where TensorFlow ignores attrs: there the gradient is "
+            f"stored as a function (emit: auto)"
         )
     if ignored and emit == "construction":
         raise PatchError(

@@ -47,7 +47,7 @@ def test_json_is_the_data_and_writes_nothing(run_cli: Run, model: Path) -> None:
 def test_a_rule_that_matches_nothing_is_told(run_cli: Run, model: Path, tmp_path: Path) -> None:
     done = run_cli("view", model, "--rules", ROOT / "tests/data/typo.json", **WITHOUT)
     assert done.code == 1
-    assert "matched nothing, expected at least 1" in done.stderr
+    assert "digits.pb: rule 'guided backprop': matched nothing, expected at least 1" in done.stderr
     assert (tmp_path / "digits.html").exists()
 
 

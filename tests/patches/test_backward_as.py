@@ -132,8 +132,8 @@ STATE = "has a state, and must not run twice"
 REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("no such tensor", (*NOISY, TANH), {"until": "zz"}, "there is no tensor 'zz' in main"),
     ("no such output", (*NOISY, TANH), {"until": "z:1"}, "there is no tensor 'z:1' in main"),
-    ("not behind it", (*NOISY, TANH), {"until": "x"}, "\"until\": x does not hang on Mul 'n'"),
-    ("no such input", (*NOISY, TANH), {"input": 2}, "Mul 'n' has no input 2; it has 0 and 1"),
+    ("not behind it", (*NOISY, TANH), {"until": "x"}, "\"until\": x does not depend on Mul 'n'"),
+    ("no such input", (*NOISY, TANH), {"input": 2}, "no input 2; its inputs are 0 and 1"),
     ("a list of none", (*NOISY, TANH), {"until": []}, "until: the list is empty"),
     (
         "an integer at the end",

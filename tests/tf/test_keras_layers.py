@@ -311,7 +311,11 @@ def test_a_mixed_policy_does_not_cast(built: Built) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Built], Any], type[Exception], str]] = {
     "a wrong name": (lambda b: b.layers.GradientFilter("revers"), RulesError, "reverse"),
-    "stock": (lambda b: b.layers.GradientFilter("stock"), RulesError, "graph that exists already"),
+    "default": (
+        lambda b: b.layers.GradientFilter("default"),
+        RulesError,
+        "graph that exists already",
+    ),
     "nothing to adjust": (
         lambda b: b.layers.GradientFilter("sign", adjustable=True),
         RulesError,

@@ -86,10 +86,13 @@ REFUSED = {
         rule(f"{MODULE}:asks_for_the_graph"),
         "AttributeError: op.graph is not there while a gradient is traced",
     ),
-    "as an attr": (rule(f"{MODULE}:clipped", emit="attr"), "travels as a function, not as an attr"),
+    "as an attr": (
+        rule(f"{MODULE}:clipped", emit="attr"),
+        "is stored as a function, not as an attr",
+    ),
     "a filter as an attr": (
         rule(f"{MODULE}:clipped", kind="filter_gradient", emit="attr"),
-        "travels as a function, not as an attr",
+        "is stored as a function, not as an attr",
     ),
 }
 
