@@ -14,6 +14,7 @@ import numpy as np
 
 from graphpatch.graph.wire import piece_bytes
 from scripts import run_part
+from tests.pinned import PINNED
 
 
 def write(split: Any, folder: Path) -> dict[str, Any]:
@@ -40,14 +41,14 @@ def run_in_processes(folder: Path, given: Mapping[str, Any], python: str = "") -
     path = folder / "values.npz"
     np.savez(path, **given)
     document = json.loads((folder / "parts.json").read_text())
-    environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ} | PINNED
     for number in range(1, len(document["steps"]) + 1):
         command = [python or sys.executable, run_part.__file__, str(folder), str(number), str(path)]
         done = subprocess.run(
             command,
             capture_output=True,
             text=True,
-            env={} if python else environment,
+            env=PINNED if python else environment,
             cwd=folder,
             check=False,
             timeout=300,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.pinned import PINNED
 from tests.tf import run_graph
 
 VARIABLE = "GRAPHPATCH_TF1_PYTHON"
@@ -32,7 +33,7 @@ def fetch(
     script = Path(run_graph.__file__)
     command = [python, str(script), str(source), str(given), str(fetched), *fetches]
     done = subprocess.run(
-        command, capture_output=True, text=True, env={}, cwd=folder, check=False, timeout=300
+        command, capture_output=True, text=True, env=PINNED, cwd=folder, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return np.load(fetched)

@@ -13,6 +13,7 @@ import pytest
 
 import graphpatch
 from tests.examples import ROOT
+from tests.pinned import PINNED
 from tests.tf import dann, dann_session
 from tests.tf.tensorflow1 import VARIABLE
 
@@ -94,7 +95,7 @@ def test_a_training_graph_of_tensorflow_1(
     def run(*words: object) -> None:
         command = [python, "-m", "tests.tf.dann_session", *map(str, words)]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=ROOT, env={}, timeout=300
+            command, capture_output=True, text=True, check=False, cwd=ROOT, env=PINNED, timeout=300
         )
         assert done.returncode == 0, done.stderr[-2000:]
 

@@ -20,6 +20,7 @@ import graphpatch
 
 tf = pytest.importorskip("tensorflow")
 
+from tests.pinned import PINNED  # noqa: E402
 from tests.tf import live  # noqa: E402
 from tests.tf.consumer import same_bits  # noqa: E402
 from tests.tf.live import CLIP, Rule, filtered, overridden, stopped  # noqa: E402
@@ -292,7 +293,7 @@ def test_tensorflow_1_differentiates_what_is_patched_live(tmp_path: Path) -> Non
         asked[name] = path, feeds, list(case.after)
     (tmp_path / "cases.json").write_text(json.dumps(asked))
     command = [python, "-c", CONSUMER, str(tmp_path / "cases.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={})
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=PINNED)
     assert done.returncode == 0, done.stderr[-2000:]
     version, found = json.loads(done.stdout.splitlines()[-1])
     assert version == "1.15.5"

@@ -15,6 +15,7 @@ import graphpatch
 
 tf = pytest.importorskip("tensorflow")
 
+from tests.pinned import PINNED  # noqa: E402
 from tests.tf import live, live_nets  # noqa: E402
 from tests.tf.consumer import same_bits  # noqa: E402
 from tests.tf.live import filtered, overridden  # noqa: E402
@@ -307,7 +308,7 @@ def test_tensorflow_1_differentiates_what_is_exported(tmp_path: Path) -> None:
     patched = graphpatch.patch_graph([filtered("six", {"scale": 0.5})], graph, in_place=False)
     (tmp_path / "patched.pb").write_bytes(patched.graph.as_graph_def().SerializeToString())
     command = [python, "-c", CONSUMER, str(tmp_path / "patched.pb")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={})
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=PINNED)
     assert done.stdout.split() == ["1.15.5", "324.0", "108.0"], done.stderr
 
 

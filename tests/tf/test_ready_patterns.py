@@ -13,6 +13,7 @@ from graphpatch.match.ready import READY
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from tests import graphs
+from tests.pinned import PINNED
 from tests.tf import ready_builders
 from tests.tf.tensorflow1 import VARIABLE
 
@@ -91,7 +92,9 @@ def test_what_tensorflow_1_builds(tmp_path: Path) -> None:
     if not python:
         pytest.skip(f"{VARIABLE} names no python3.7 that has tensorflow 1.15")
     command = [python, str(Path(ready_builders.__file__)), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env={}, check=False, timeout=300)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=PINNED, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     built = {path.stem: path for path in tmp_path.glob("*.pb")}
     assert len(built) >= 70

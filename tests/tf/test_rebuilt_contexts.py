@@ -21,6 +21,7 @@ from graphpatch.formats.rebuilt import with_contexts
 from graphpatch.graph.frames import EXITS
 from graphpatch.graph.graph import open_graph
 from graphpatch.graph.wire import Source
+from tests.pinned import PINNED
 from tests.tf import loop_graphs, tensorflow1
 from tests.tf.consumer import same_bits
 
@@ -112,7 +113,7 @@ def script(python: str, job: str, folder: Path) -> None:
     """Build or differentiate in a process of its own, in which there is no graphpatch."""
     command = [python, str(Path(loop_graphs.__file__)), job, str(folder)]
     done = subprocess.run(
-        command, capture_output=True, text=True, env={}, cwd=folder, check=False, timeout=300
+        command, capture_output=True, text=True, env=PINNED, cwd=folder, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
 

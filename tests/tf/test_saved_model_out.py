@@ -16,6 +16,7 @@ import graphpatch
 from graphpatch.errors import OutputError, PatchError
 from graphpatch.formats import Export
 from graphpatch.patches.construction import SECOND
+from tests.pinned import PINNED
 from tests.tf import consumer, run_saved_models
 from tests.tf.batch import X
 from tests.tf.places import PLACES, UNREACHED
@@ -55,7 +56,7 @@ class Ran:
         (folder / "jobs.json").write_text(json.dumps(jobs))
         command = [python, str(Path(run_saved_models.__file__)), str(folder)]
         done = subprocess.run(
-            command, capture_output=True, text=True, env={}, check=False, timeout=400
+            command, capture_output=True, text=True, env=PINNED, check=False, timeout=400
         )
         assert done.returncode == 0, done.stderr[-2000:]
         self.values = dict(np.load(folder / "values.npz"))
