@@ -10,7 +10,7 @@ from graphpatch.match.condition import Condition, Test
 from graphpatch.match.spec import Match
 from graphpatch.match.told import told
 
-MOST = 3
+NEAREST = 3
 WEIGHTS = {"op": 8, "added": 8, "name": 4, "name_regex": 4, "body": 4}
 """How far an op is from a match that misses this key; 1 for the others."""
 
@@ -31,7 +31,7 @@ def almost(bodies: Sequence[Body], match: Match, wanted: Mapping[str, Condition]
         return []
     found = (one for body in bodies for one in _missing(body, keys, wanted))
     lines = []
-    for _, _, _, node, missed in nsmallest(MOST, found, key=lambda one: one[:3]):
+    for _, _, _, node, missed in nsmallest(NEAREST, found, key=lambda one: one[:3]):
         has = "; ".join(told(node, key, match) for key in missed)
         lines.append(f"  near: {node}: {has}")
     return lines

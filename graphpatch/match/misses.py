@@ -11,7 +11,7 @@ from graphpatch.match import added, glob
 from graphpatch.match.almost import almost
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions
-from graphpatch.match.nearest import MOST, nearest_names
+from graphpatch.match.nearest import NEAREST, nearest_names
 from graphpatch.match.paths import unknown
 from graphpatch.match.spec import Match, texts
 
@@ -90,7 +90,7 @@ def _moved(bodies: Iterable[Body], match: Match) -> list[str]:
                     f"  {body.heads.names[place]!r} was a {old.op} until rule {by!r} gave it "
                     f"another gradient; put this rule before that one, or match by name alone"
                 )
-    return lines[:MOST]
+    return lines[:NEAREST]
 
 
 def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
@@ -126,8 +126,8 @@ def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:
     found = [near for text in texts(value) for near in nearest_names(text, legal)]
     if found or key == "name":
         return f"; nearest: {', '.join(dict.fromkeys(found))}" if found else ""
-    more = ", ..." if len(legal) > MOST else ""
-    return f"; there are: {', '.join(legal[:MOST])}{more}"
+    more = ", ..." if len(legal) > NEAREST else ""
+    return f"; there are: {', '.join(legal[:NEAREST])}{more}"
 
 
 def _shown(value: object) -> str:

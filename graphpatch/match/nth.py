@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from graphpatch.errors import RulesError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.depth import depths
 from graphpatch.match.condition import Condition, Test
+from graphpatch.match.depth import depths
 from graphpatch.match.spec import Nth
 
 T = TypeVar("T")

@@ -13,6 +13,7 @@ from graphpatch.match import added, attribute, inside, nth, path_miss, shape, ta
 from graphpatch.match.classes import CLASSES
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.spec import Match
+from graphpatch.table import short
 
 SHOWN = 3  # of a list
 LONG = 100  # letters of what is told of one key
@@ -89,8 +90,7 @@ def _consumers(node: Node, wanted: Any) -> str:
 
 def _some(listed: Iterable[str], nothing: str) -> str:
     found = list(listed)
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return ", ".join(found[:SHOWN]) + more if found else nothing
+    return short(found, SHOWN) if found else nothing
 
 
 def _nth(node: Node, match: Match) -> str:

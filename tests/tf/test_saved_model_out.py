@@ -16,6 +16,7 @@ import graphpatch
 from graphpatch.errors import OutputError, PatchError
 from graphpatch.formats import Export
 from graphpatch.patches.construction import SECOND
+from tests.forked import python
 from tests.pinned import PINNED
 from tests.tf import consumer, run_saved_models
 from tests.tf.batch import X
@@ -50,11 +51,15 @@ class Ran:
         folder: Path,
         names: list[str],
         twice: Container[str] = (),
-        python: str = sys.executable,
+        executable: str = sys.executable,
     ) -> None:
         jobs = {name: (X, name in twice) for name in names}
         (folder / "jobs.json").write_text(json.dumps(jobs))
-        command = [python, str(Path(run_saved_models.__file__)), str(folder)]
+        command = [
+            *python("tensorflow", executable),
+            str(Path(run_saved_models.__file__)),
+            str(folder),
+        ]
         done = subprocess.run(
             command, capture_output=True, text=True, env=PINNED, check=False, timeout=400
         )

@@ -8,7 +8,6 @@ from typing import Any
 
 from graphpatch.analysis.rule_words import words
 from graphpatch.analysis.soundness.joined import (
-    JOINS,
     counted_by_call,
     input_of,
     joined,
@@ -27,8 +26,8 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.origin import origin
 from graphpatch.match.spec import WHOLE
+from graphpatch.patches import KINDS
 
-KINDS = ("override_gradient", "filter_gradient")
 MOVED = "/forward"
 
 
@@ -118,7 +117,7 @@ def _constructed(
     node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: Mapping[str, Any]
 ) -> Carried:
     """What its rule says that flows back. Raises GraphpatchError where that cannot be told."""
-    if kind in JOINS:
+    if KINDS[kind].verified == "join":
         found = joined(node, moved, patch, kind, rules)
         formula = found.counts_as
         return Carried(
@@ -152,25 +151,31 @@ def rule_of(node: Node, rules: Mapping[str, Any]) -> Any:
 
 def kind_of(patch: Mapping[str, Any] | None) -> str | None:
     """The kind of a patch, of those whose gradients can be compared."""
-    return next((kind for kind in (*KINDS, *JOINS) if patch and kind in patch), None)
+    return next((kind for kind in patch or () if kind in KINDS and KINDS[kind].verified), None)
 
 
 def _by_call(node: Node, function: str, rules: Mapping[str, Any]) -> Iterator[Carried]:
     """The gradient of a function; and of a join, to which formula it passes it on."""
     patch = rule_of(node, rules)
     kind = kind_of(patch)
-    if kind not in JOINS or (kind == JOINS[1] and not _is_whole(patch)):
-        yield _by_function(node, function, rules)
-        return
     label = words(patch)
-    if len(node.data_inputs) == len(node.outputs or ()):  # before an op that gets no gradient
+    if kind is not None and kind != "filter_gradient" and _is_filter(node):
         cut = f"{label}, where no gradient comes to the op"
         yield Carried(node, cut, function, Written(Formula.parse("zeros_like(dy)")), {})
+        return
+    is_own = kind == "straight_through" and not _is_whole(patch)
+    if kind is None or KINDS[kind].verified != "join" or is_own:
+        yield _by_function(node, function, rules)
         return
     yield Carried(node, f"{label}, what its function passes on", function, _passed_on(node), {})
     if kind == "backward_as":  # what it is passed on to, `clean` asks
         return
     yield from _counted_as(node, patch, kind, rules, label)
+
+
+def _is_filter(node: Node) -> bool:
+    """Whether a call gives on what it reads: before an op that gets no gradient, or as a filter."""
+    return len(node.data_inputs) == len(node.outputs or ())
 
 
 def _is_whole(patch: Any) -> bool:
@@ -216,7 +221,7 @@ def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried
         return Carried(
             node, label, function, None, {}, "it is no formula, but code that was traced"
         )
-    if moved is None or kind != KINDS[0]:
+    if moved is None or kind != "override_gradient":
         return Carried(node, label, function, gradient, {})
     op_type = _type(moved)
     attrs = _attrs(moved)
