@@ -18,6 +18,7 @@ from graphpatch.graph.check import check
 from graphpatch.graph.heads import LARGE
 from graphpatch.graph.wire import Source
 from tests import graphs
+from tests.draws import draws
 from tests.graphs import const, node
 
 UNARY = ("Relu", "Relu6", "Tanh", "Identity", "Round", "Sign")
@@ -145,7 +146,7 @@ def touched(model: Model) -> set[tuple[str, str]]:
     return {(body.label, one.name) for body in graph.bodies for one in provenance.touched(body)}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(built())
 def test_a_graph_that_nobody_touched_is_the_same_file(built: Built) -> None:
     model = opened(built.raw)
@@ -158,7 +159,7 @@ def test_a_graph_that_nobody_touched_is_the_same_file(built: Built) -> None:
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=str)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(st.data())
 def test_what_a_rule_did_not_touch_is_the_same_bytes(
     patch: dict[str, Any], data: st.DataObject

@@ -12,9 +12,7 @@ from graphpatch.graph import nodedef
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.colocation import located, without_absent
 from graphpatch.graph.edit import SHAPES
-
-# Ops whose value nobody gives inside a function.
-FED = frozenset({"Placeholder", "PlaceholderV2"})
+from graphpatch.graph.topology import PLACEHOLDERS
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +40,7 @@ class Part:
 
     def unfed(self) -> Iterator[Node]:
         """The placeholders among them: nothing feeds them inside a function."""
-        return (node for node in map(self._node, self.indices) if node.op in FED)
+        return (node for node in map(self._node, self.indices) if node.op in PLACEHOLDERS)
 
     def read(self) -> set[str]:
         """All that the ops read, and the results."""

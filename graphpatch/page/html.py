@@ -12,7 +12,16 @@ from typing import Any
 
 from graphpatch.shown import json_text
 
-SCRIPTS = ("rows.js", "lanes.js", "plots.js", "list.js", "detail.js", "main.js")
+SCRIPTS = (
+    "rows.js",
+    "places.js",
+    "lanes.js",
+    "plots.js",
+    "list.js",
+    "search.js",
+    "detail.js",
+    "main.js",
+)
 PLACE = re.compile(r"\{(\w+)\}")
 # What ends a script, or begins a comment in one, wherever it is in a text of the model.
 UNSAFE = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}

@@ -11,7 +11,7 @@ from graphpatch.formats.load import model_from
 from graphpatch.formats.messages import chosen
 from graphpatch.formats.model import Model
 from graphpatch.graph.graph import Graph
-from graphpatch.runtime.importing import importing
+from graphpatch.runtime.imported import importing
 from graphpatch.runtime.register import register_lone_keys
 
 

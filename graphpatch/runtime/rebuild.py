@@ -10,7 +10,8 @@ from typing import Any
 
 from graphpatch import names
 from graphpatch.analysis.gradient_scope import SCOPE
-from graphpatch.analysis.training import MOST, Built, Section, sections
+from graphpatch.analysis.training import NAMED, Built, Section, sections
+from graphpatch.control_flow.without_ops import without_ops
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
 from graphpatch.formats.given import ModelLike
@@ -20,8 +21,8 @@ from graphpatch.graph.colocation import COLOCATION, LOC, located
 from graphpatch.graph.edit import SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
-from graphpatch.runtime.contexts import pruned_contexts
 from graphpatch.runtime.import_model import meta_graph
+from graphpatch.table import short
 
 
 def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
@@ -201,7 +202,7 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
         one for one in live.graph_def.library.function if one.signature.name not in functions
     )
     meta.meta_info_def.stripped_op_list.CopyFrom(live.meta_info_def.stripped_op_list)
-    pruned_contexts(meta, live, there)
+    without_ops(meta, live, there)
 
 
 def _warn_of_old(nodes: Iterable[Any], asked: Sequence[Section]) -> None:
@@ -215,11 +216,10 @@ def _warn_of_old(nodes: Iterable[Any], asked: Sequence[Section]) -> None:
             if section.holds(names.op_of(text))
         }
         if read:
-            pairs = [f"{reader} reads {name}" for name, reader in list(read.items())[:MOST]]
-            more = f", and {len(read) - MOST} more" if len(read) > MOST else ""
+            pairs = [f"{reader} reads {name}" for name, reader in read.items()]
             warnings.warn(
                 f"{section.scope}: gradients that were built before stay for what reads them "
-                f"besides updates of variables: {', '.join(pairs)}{more}",
+                f"besides updates of variables: {short(pairs, NAMED)}",
                 stacklevel=3,
             )
 
