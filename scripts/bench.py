@@ -5,9 +5,10 @@ users get by default is measured (`functions`), and keys alone beside it (`attrs
 each once, in turn, so that all meet the same machine; the table shows medians, and ratios within
 this one run. Where a third of the ops match (`chain`: 33,332 Relus of 100,000 nodes, with
 `_output_shapes` and without, and ten times as many), where a pattern is looked for, and where the
-page of a large graph is written, only processor time counts, the least of all rounds. Exits 1 where a target is missed. The models (a
-553 MB VGG16, graphs of up to 1,000,000 nodes) are built in --folder where they are missing;
-together with outputs they take 2 GB of disk, TensorFlow's side 8 GB of memory.
+page of a large graph is written, only processor time counts, the least of all rounds. Exits 1 where
+a target is missed. The models (a 553 MB VGG16, graphs of up to 1,000,000 nodes) are built in
+--folder where they are missing; together with outputs they take 2 GB of disk, TensorFlow's side 8
+GB of memory.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
@@ -17,12 +17,14 @@ import graphpatch
 from graphpatch.page.folds import folds
 from graphpatch.page.lanes import columns
 from graphpatch.page.pictures import pictures
+from scripts import view_models
 from tests import graphs
 from tests.models.catalogue import every_model, models, sample
 from tests.page.browser import Opened, browser
 
 ROOT = Path(__file__).parent.parent.parent
 DIGITS, GUIDED = ROOT / "scripts/models/digits.pb", ROOT / "scripts/models/guided.json"
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]  # of a busy machine, of long lists
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = [
     SCRIPT,
@@ -252,7 +254,7 @@ def drawn_bodies(draw: st.DrawFn) -> tuple[dict[str, Any], list[list[int]]]:
 def test_every_edge_has_its_lane_and_no_two_lanes_are_one(chrome: Any, digits: Path) -> None:
     opened = Opened(chrome, digits)
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, deadline=None, phases=[Phase.generate], suppress_health_check=SLOW)
     @given(drawn_bodies())
     def check(drawn: tuple[dict[str, Any], list[list[int]]]) -> None:
         body, reads = drawn
@@ -363,6 +365,19 @@ def test_what_is_printed_has_every_line(chrome: Any, digits: Path) -> None:
     assert sum("block" in row for row in opened.rows()) > 8
     assert len(opened.page.pdf()) > 10_000
     opened.close()
+
+
+def test_the_pages_of_a_folder_are_tried(
+    chrome: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = tmp_path / "models"
+    (models / "saved").mkdir(parents=True)
+    (models / "digits.pb").write_bytes(DIGITS.read_bytes())
+    (models / "saved" / "saved_model.pb").write_bytes(b"no model")
+    counts = view_models.tried(models, tmp_path / "pages", chrome)
+    assert counts == {"shown": 1, "refused": 1, "with faults": 0}
+    assert capsys.readouterr().out.startswith("saved: refused: ")
+    assert (tmp_path / "pages" / "digits.pb.html").exists()
 
 
 @pytest.mark.parametrize("name", every_model())
