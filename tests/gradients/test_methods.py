@@ -257,3 +257,13 @@ def test_rectified_gradient_and_noise() -> None:
     found = one("gradient_noise", "", np.zeros((40, 50)), y, np.ones((40, 50)), stddev=0.5, seed=7)
     assert abs(found.mean() - 1) < 0.05
     assert abs(found.std() - 0.5) < 0.05
+
+
+def test_a_unit_without_a_spike_passes_a_uniform_part_on() -> None:
+    x = np.full((40, 50), -1.0)
+    given = {"mean": 1.0, "variance": 0.5, "seed": 3}
+    found = one("stochastic_spike_surrogate", "Sign", x, x, 2 * np.ones_like(x), **given)
+    assert found.min() >= 0.5
+    assert found.max() <= 1.5
+    counts, _ = np.histogram(found, 5, (0.5, 1.5))
+    assert counts.min() > 0.8 * counts.mean()
