@@ -18,7 +18,7 @@ from graphpatch.analysis.soundness.joined import (
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.attach import is_guard
-from graphpatch.gradients.fits import signature
+from graphpatch.gradients.fits import signature, windows_of
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import Computed, Named, Written, from_key, parse
 from graphpatch.graph import provenance
@@ -130,7 +130,7 @@ def _constructed(
     if told is None:
         computed, reads = gradient.for_op(moved.op), tuple(moved.data_inputs)
         return Carried(node, "", "", computed, _attrs(moved), "", reads, op_type=moved.op)
-    return Carried(node, "", "", gradient, {}, "", tuple(told))
+    return Carried(node, "", "", gradient, windows_of(_behind(moved)), "", tuple(told))
 
 
 def stopped(node: Node, output: int = 0) -> str | None:
@@ -225,6 +225,8 @@ def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried
         return Carried(node, label, function, gradient, {})
     op_type = _type(moved)
     attrs = _attrs(moved)
+    if patch.get("on") == "match":
+        return Carried(node, label, function, gradient, windows_of(_behind(moved)))
     return Carried(node, label, function, gradient.for_op(op_type), attrs, op_type=op_type)
 
 
@@ -232,6 +234,19 @@ def _moved(node: Node) -> Node | None:
     """The op whose place a call has taken."""
     name = f"{node.name}{MOVED}"
     return node.body.node(name) if name in node.body.by_name else None
+
+
+def _behind(last: Node) -> list[Node]:
+    """The ops of a match as one op: its last op, and those that no gradient reaches any more."""
+    found: dict[str, Node] = {}
+    waiting = [last]
+    while waiting:
+        node = waiting.pop()
+        if node.name not in found and (node is last or provenance.shadow(node)):
+            found[node.name] = node
+            producers = (node.body.producer(text) for text in node.data_inputs)
+            waiting += [one for one in producers if one is not None]
+    return list(found.values())
 
 
 def _type(node: Node) -> str:
