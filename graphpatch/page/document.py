@@ -129,7 +129,7 @@ class _Graph:
             ]
             bodies.append(self._body(lines(inside, self.marks.is_applied), name, numbers))
         return {
-            "label": one_line(graph.label),
+            "label": one_line(graph.around.tags),
             "from": [one_line(one) for one in self.ends.sources],
             "to": [one_line(one) for one in self.ends.targets],
             "pairs": list(self._pairs()),
@@ -144,7 +144,7 @@ class _Graph:
         return answers.backward(graph.main, *self._tensors(answers.wiring(graph.main)))
 
     def _answers(self, doctor: Doctor) -> Answers:
-        return doctor.tape if doctor.session.graph.is_object_based else doctor.session
+        return doctor.tape if doctor.session.graph.around.is_object_based else doctor.session
 
     def _tensors(self, wiring: Wiring) -> tuple[list[Tensor], list[Tensor]]:
         return tensors(wiring, self.ends.sources), tensors(wiring, self.ends.targets)
@@ -191,7 +191,9 @@ class _Graph:
 
     def _is_blocked(self, one: Diagnosis) -> bool:
         """Whether nothing flows as this graph is differentiated: in a Session, or on a tape."""
-        return (one.tape if self.both[0].session.graph.is_object_based else one.verdict) != "flows"
+        return (
+            one.tape if self.both[0].session.graph.around.is_object_based else one.verdict
+        ) != "flows"
 
     def _pairs(self) -> Iterator[dict[str, Any]]:
         for several in zip(*self.pairs, strict=False):

@@ -29,7 +29,7 @@ class Alike:
     def done(self, node: Node) -> bool:
         """Edit an op, if its form says how; False where nothing was done."""
         body, graph = node.body, self.editor.graph
-        if not body.is_main or graph.is_object_based or graph.is_exported:
+        if not body.is_main or graph.around.is_object_based or graph.around.is_exported:
             return False
         if in_control_flow(node, self.editor):
             return False
