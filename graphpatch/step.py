@@ -10,7 +10,7 @@ from typing import Any
 from graphpatch import opdefs
 from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean
 from graphpatch.graph.alike import MARK
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.match.forms import notes
@@ -23,7 +23,7 @@ from graphpatch.patches.flow import refuse_all_malformed
 from graphpatch.patches.group import grouped
 from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.order import refuse_ambiguous
-from graphpatch.patches.reach import refuse_shadowed
+from graphpatch.patches.reach import refuse_all_shadowed
 from graphpatch.rules import Rule
 from graphpatch.table import and_more
 
@@ -60,8 +60,7 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
         nodes = [node for _, one in found for node in one.nodes]
         refuse_all_malformed(nodes)
         if not isinstance(rule.patch, JointPatch):
-            for node in nodes:
-                refuse_shadowed(node)
+            refuse_all_shadowed(nodes)
         for _, one in found:
             refuse_hidden(one.nodes)
         if rule.on != (WHOLE,):  # which is asked about when it is known what it reads and gives
@@ -102,8 +101,10 @@ def _patch(rule: Rule, graph: Graph, found: Found, step: Applied) -> None:
         rule.patch.rewrite_all(found.nodes, editor)
     else:
         alike = _alike(rule, editor)
-        for node in found.nodes:
-            if alike is None or not alike.done(node):
+        if alike is not None and found.nodes:
+            alike.edit_all(found.nodes, lambda node: patch_node(rule, node, editor, step))
+        else:
+            for node in found.nodes:
                 patch_node(rule, node, editor, step)
         _note(step, editor)
     for text in notes(rule.match.pattern):
@@ -160,13 +161,19 @@ def entries(
     captures, reads = found.captures(), found.reads() if with_reads else {}
     once = {kept.last for kept in found.kept} if whole else captures.keys()
     told = {node: captures[node] for node in once}
+    if not told and tags is None:
+        return [_plain(node.body, node.index) for node in found.nodes]
     return [_entry(node, tags, told.get(node), reads.get(node, {})) for node in found.nodes]
+
+
+def _plain(body: Body, index: int) -> dict[str, Any]:
+    return {"body": body.label, "op": body.heads.names[index], "type": body.heads.ops[index]}
 
 
 def _entry(
     node: Node, tags: str | None, captures: dict[str, str] | None, reads: dict[str, Any]
 ) -> dict[str, Any]:
-    entry: dict[str, Any] = {"body": node.body.label, "op": node.name, "type": node.op}
+    entry = _plain(node.body, node.index)
     if captures is not None:
         entry |= {"captures": captures, **reads}
     return entry if tags is None else {**entry, "graph": tags}

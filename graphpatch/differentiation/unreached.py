@@ -28,17 +28,17 @@ class Unreached:
     bodies: Bodies
     _inside: dict[str, frozenset[int]] = field(default_factory=dict)
 
-    def in_control_flow(self, body: Body, index: int) -> bool:
-        """Whether an op lies in a v1 loop or branch."""
+    def in_control_flow(self, body: Body) -> frozenset[int]:
+        """The ops of a body that lie in v1 loops and branches."""
         if body.label not in self._inside:
             self._inside[body.label] = inside_control_flow(body)
-        return index in self._inside[body.label]
+        return self._inside[body.label]
 
     def why(self, node: Node) -> str:
         """Why no gradient of a Session comes to an op; or nothing."""
         if node.body.is_main or self.bodies.place_of(node).ignoring is None:
             return ""
-        if self.in_control_flow(node.body, node.index):
+        if node.index in self.in_control_flow(node.body):
             return _in_loop(f"a v1 loop or branch in function {node.body.label}")
         return self._reasons.get(node.body.label, "")
 
@@ -68,7 +68,9 @@ class Unreached:
                 return f"the model declares {gradients[label]} as the gradient of function {label}"
             if by_op and ignored:
                 return _in_loop(str(call))
-            if ignored and not call.body.is_main and self.in_control_flow(call.body, call.index):
+            if call.body.is_main or not ignored:
+                continue
+            if call.index in self.in_control_flow(call.body):
                 return _in_loop(f"a v1 loop or branch in function {call.body.label}")
         return ""
 

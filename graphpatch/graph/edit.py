@@ -252,7 +252,7 @@ class Editor:
                 self._return(new, key, new.tensor(spelled[text]))
 
     def _write(self, node: Node, payload: nodedef.Payload, entry: bytes) -> None:
-        node.body.edited[node.index] = signed(payload, entry)
+        node.body.write(node.index, signed(payload, entry))
 
 
 def uses(node: Node, output: int) -> list[tuple[Node, int]]:

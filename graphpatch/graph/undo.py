@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from graphpatch import names
 from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph import provenance
+from graphpatch.graph.blanks import Held
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Heads
+from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.origin import origin
 from graphpatch.graph.provenance import Entry
 from graphpatch.graph.returned import returned
@@ -152,7 +154,9 @@ def _rebuilt(undone: UndoneBody) -> Body:
     place = {index: at for at, index in enumerate(kept)} if dropped else {}
     marked = (place.get(index, index) for index in undone.marked)
     new.marked = [range(at, at + 1) for at in marked]
-    edited = {place.get(index, index): one.signed() for index, one in now.items()}
+    edited: dict[int, Payload | Held] = {
+        place.get(index, index): one.signed() for index, one in now.items()
+    }
     cut = [*old.cut, *(heads.starts[index] for index in dropped)]
     return replace(old, heads=new, edited=edited, cut=cut)
 

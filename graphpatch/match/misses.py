@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.match import glob
+from graphpatch.match import added, glob
 from graphpatch.match.almost import almost
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions
@@ -28,6 +28,8 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
     lines = [f"  looked at {sum(map(len, bodies))} ops"]
     wanted = conditions(match)
     for key, condition in wanted.items():
+        if key == added.KEY:
+            continue
         count = _count(bodies, condition)
         value = match.given()[key]
         shown = f" {_shown(value)}" if key in NEAR or key in SHOWN else ""
@@ -36,7 +38,7 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
             from graphpatch.match.near import near_lines
 
             lines += near_lines(bodies, value)
-    lines += almost(bodies, match, wanted)
+    lines += almost(bodies, match, wanted) + added.left_out(bodies, wanted)
     return "\n".join(lines + _moved(bodies, match) + _no_tensors(graphs, match))
 
 
@@ -77,6 +79,7 @@ def _moved(bodies: Iterable[Body], match: Match) -> list[str]:
         return []
     lines, wanted = [], conditions(match)
     is_type = wanted.pop("op")
+    wanted.pop(added.KEY, None)  # at the name is what a rule added
     for body in bodies:
         tests = [condition(body) for condition in wanted.values()]
         for old in filter(is_type(body), body):

@@ -67,7 +67,7 @@ def failed(rejected: Rejected, match: Match) -> str:
     node, key = rejected.node, rejected.key
     if key == "op":
         return f"which is no {' or '.join(texts(match.op or ()))}"
-    return f"for which {told(node, key, match.given()[key])}"
+    return f"for which {told(node, key, match)}"
 
 
 def _count(bodies: Iterable[Body], match: Match) -> int:

@@ -28,9 +28,10 @@ def refuse_all_malformed(nodes: Iterable[Node]) -> None:
     """Raise PatchError for the first that is malformed; ops that are alike are asked about once."""
     sound: set[tuple[int, str, int]] = set()
     for node in nodes:
-        inputs = node.inputs
+        heads, index = node.body.heads, node.index
+        inputs = heads.inputs[index]
         count = len(node.data_inputs if inputs and inputs[-1][:1] == "^" else inputs)
-        kind = (id(node.body), node.op, count)
+        kind = (id(heads), heads.ops[index], count)
         if kind not in sound:
             refuse_malformed(node)
             if node.opdef is not None and not _is_listed(node.opdef):

@@ -6,7 +6,7 @@ from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.bodies import BodyPlace as BodyPlace
 from graphpatch.differentiation.unreached import Unreached
 from graphpatch.graph.alike import OneOp
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 
 
@@ -24,4 +24,9 @@ def in_control_flow(node: Node, editor: Editor) -> bool:
     """Whether an op lies in a v1 loop or branch."""
     if isinstance(node.body, OneOp):
         return False  # ops in loops and branches have no form
-    return unreached(editor).in_control_flow(node.body, node.index)
+    return node.index in all_in_control_flow(node.body, editor)
+
+
+def all_in_control_flow(body: Body, editor: Editor) -> frozenset[int]:
+    """The ops of a body that lie in v1 loops and branches."""
+    return unreached(editor).in_control_flow(body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
@@ -36,6 +38,14 @@ def _refuse_whole(node: Node, editor: Editor) -> None:
             f"tf.saved_model.load, does not look into it; inline the function into the main graph "
             f'first; "body": "main" leaves functions out'
         )
+
+
+def refuse_all_shadowed(nodes: Iterable[Node]) -> None:
+    """Raise PatchError for the first of these ops that an earlier rule put behind a gradient."""
+    for node in nodes:
+        body = node.body
+        if (body.heads.marked or body.edited) and body.may_be_signed(node.index):
+            refuse_shadowed(node)
 
 
 def refuse_shadowed(node: Node) -> None:

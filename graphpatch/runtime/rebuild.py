@@ -17,6 +17,7 @@ from graphpatch.formats.container import GRAPH, META, open_graphs
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
+from graphpatch.graph.colocation import COLOCATION, LOC, located
 from graphpatch.graph.edit import SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
@@ -188,8 +189,10 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
     before = {node.name: node for node in meta.graph_def.node}
     there = _needed(live.graph_def.node, asked)
     nodes = [_node(node, before) for node in live.graph_def.node if node.name in there]
+    places = set(map(located, there))
+    moved = {located(old): located(new) for old, new in instead.items()}
     for node in nodes:
-        _colocate(node, there, instead)
+        _colocate(node, places, moved)
         if node.name not in before:
             _without_hints(node)
     del meta.graph_def.node[:]
@@ -233,20 +236,14 @@ def _without_hints(node: Any) -> None:
             node.attr.pop(key, None)
 
 
-COLOCATED = b"loc:@"
-
-
-def _colocate(node: Any, there: Container[str], instead: Mapping[str, str]) -> None:
+def _colocate(node: Any, there: Container[bytes], instead: Mapping[bytes, bytes]) -> None:
     """Let an op that runs where an old gradient was made run where the new one is."""
-    if "_class" not in node.attr:
+    if COLOCATION not in node.attr:
         return
-    classes = node.attr["_class"].list.s
-    found = []
-    for text in classes:
-        name = text.removeprefix(COLOCATED).decode()
-        kept = name if name in there or not text.startswith(COLOCATED) else instead.get(name)
-        if kept is not None:
-            found.append(text if kept == name else COLOCATED + kept.encode())
+    classes = node.attr[COLOCATION].list.s
+    is_kept = {text: text in there or not text.startswith(LOC) for text in classes}
+    new = [text if is_kept[text] else instead.get(text) for text in classes]
+    found = [text for text in new if text is not None]
     if found != list(classes):
         del classes[:]
         classes.extend(found)

@@ -23,6 +23,9 @@ TENSOR_ARRAYS = frozenset(
     f"TensorArray{what}V3" for what in ("Read", "Write", "Gather", "Scatter", "Concat", "Split")
 )
 
+# What ops have in common that answer alike: their body, their form, the dtypes of what they read.
+Alike = tuple[str, int, tuple[str | None, ...]]
+
 
 @dataclass(eq=False)
 class Answers:
@@ -41,6 +44,7 @@ class Answers:
     _wirings: dict[str, Wiring] = field(default_factory=dict)
     _inside: dict[str, Backward | None] = field(default_factory=dict)
     _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
+    _alike: dict[Alike, Answer] = field(default_factory=dict)
 
     def wiring(self, body: Body) -> Wiring:
         """The wiring of a body, made once."""
@@ -61,11 +65,24 @@ class Answers:
         """What an op answers where a gradient comes to one of its outputs."""
         place = (wiring.body.label, index)
         if place not in self._asked:
-            self._asked[place] = self._answer(wiring, index)
+            self._asked[place] = self._as_others(wiring, Node(wiring.body, index))
         return self._asked[place]
 
-    def _answer(self, wiring: Wiring, index: int) -> Answer:
-        node = Node(wiring.body, index)
+    def _as_others(self, wiring: Wiring, node: Node) -> Answer:
+        """What an op answers, as others do that have its attrs and read the same dtypes.
+
+        Not of an op that calls functions, nor where something is raised, which names the op.
+        """
+        dtypes = tuple(map(wiring.dtype, wiring.inputs(node.index)))
+        key = wiring.body.label, wiring.form(node.index), dtypes
+        if key in self._alike:
+            return self._alike[key]
+        answer = self._answer(wiring, node)
+        if not answer.refusals and not _calls(wiring, node):
+            self._alike[key] = answer
+        return answer
+
+    def _answer(self, wiring: Wiring, node: Node) -> Answer:
         key = override(node)
         if self.tape and key is not None and key in self.restored:
             return Answer(self.restored[key])
@@ -145,6 +162,10 @@ class Answers:
                 taken = [tensor for tensor in taken if wiring.trainable(tensor)]
                 self._inside[name] = self.backward(body, taken, given)
         return self._inside[name]
+
+
+def _calls(wiring: Wiring, node: Node) -> bool:
+    return node.op in wiring.body.library.signatures or node.op in CALLS or node.op in OP_BY_OP
 
 
 def _reach(

@@ -66,7 +66,7 @@ def reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
             continue
         found.add(index)
         for output, reader, _ in wiring.readers(index):
-            if wiring.trainable((index, output)):
+            if reader not in found and wiring.trainable((index, output)):
                 todo.append(reader)
     return found
 
@@ -140,11 +140,12 @@ def _step(
     loops: Loops,
 ) -> None:
     """Visit each op when all that read it were visited; in loops, as TensorFlow does there."""
+    inside = loops if loops.stored.in_loops else None
     while queue:
         index = queue.popleft()
         done.visited.add(index)
         if index not in ends:
-            _visit(done, index, ask, loops)
+            _visit(done, index, ask, inside)
         queue += loops.after(index, pending, done.got)
 
 
@@ -171,8 +172,8 @@ def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) ->
 
 
 def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
-    count = max(len(done.wiring.outputs(index)), 1)
-    if index < 0 or not any((index, output) in done.got for output in range(count)):
+    tensors = [(index, output) for output in range(len(done.wiring.outputs(index)) or 1)]
+    if index < 0 or done.got.isdisjoint(tensors):
         return
     if loops is not None and not loops.passes(index, done.got):
         return
@@ -183,7 +184,7 @@ def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
         if raised:
             done.refusals.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
     inputs = done.wiring.inputs(index)
-    live = {output for output in range(count) if (index, output) in done.live}
+    live = {tensor[1] for tensor in tensors if tensor in done.live}
     for slot in answer.slots:
         if slot < len(inputs):
             done.got.add(inputs[slot])

@@ -61,7 +61,7 @@ def restored(graph: Any, prefix: str | None) -> dict[str, Any]:
     found = {}
     for op in variables_of(graph):
         shape = tf.TensorShape(op.get_attr("shape"))
-        shared = op.get_attr("shared_name").decode()
+        shared = op.get_attr("shared_name").decode(errors="backslashreplace")
         key = next((name for name in (op.name, shared) if name in there), None)
         if key is not None and shape.is_compatible_with(there[key]):
             found[op.name] = reader.get_tensor(key)
