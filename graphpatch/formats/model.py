@@ -244,7 +244,10 @@ class Model:
             raise OutputError(f"{path} is a folder of other things; name one that is not there yet")
 
     def encoded(self, suffix: str) -> Sequence[Piece]:
-        """What a file with this ending holds; another ending leaves the encoding as it was."""
+        """What a file with this ending holds; another ending leaves the encoding as it was.
+
+        Raises OutputError where the model has no such form.
+        """
         container, pieces, suffix = self.container, self.pieces(), self._other(suffix)
         if suffix == ".meta" and container is GRAPH:
             container, pieces = META, self.meta_graph(self.graphs[0])
