@@ -60,7 +60,7 @@ def is_kept(node: Node, editor: Editor) -> bool:
     it inlines the call and takes out what stops gradients, and the op's own gradient is used. An
     exported graph is differentiated on a tape alone.
     """
-    return place_of(node, editor).ignoring is not None and not editor.graph.is_exported
+    return place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
 
 
 def _added(make: Callable[[], Attached], editor: Editor) -> Attached:

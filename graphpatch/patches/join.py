@@ -42,7 +42,7 @@ class Counted:
 
 def by_function(node: Node, editor: Editor, emit: str) -> bool:
     """Whether a function must carry it, as TensorFlow would ignore the key, or the rule asks."""
-    ignored = place_of(node, editor).ignoring is not None and not editor.graph.is_exported
+    ignored = place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
     if ignored and emit == "attr":
         raise PatchError(
             f"{node} is in a function where TensorFlow ignores attrs: there the gradient is "

@@ -25,9 +25,16 @@ def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:
     the file has none. `model` is what `load` takes; `tags` choose one of several MetaGraphDefs.
 
     Returns what `tf.compat.v1.train.import_meta_graph` does: a Saver where the model has variables,
-    else None. Raises ModelError where the file cannot be read, its contexts cannot be rebuilt,
-    TensorFlow does not import it, or it is larger than protobuf's 2 GB; GraphpatchError where
-    TensorFlow executes eagerly. Not for a tape: TensorFlow has no gradient of v1 loops there.
+    else None. Not for a tape: TensorFlow has no gradient of v1 loops there.
+
+    Raises:
+        ModelError: The file cannot be read, its contexts cannot be rebuilt, TensorFlow does not
+            import it, or it is larger than protobuf's 2 GB.
+        GraphpatchError: TensorFlow executes eagerly.
+
+    Example:
+        >>> with tf.Graph().as_default():  # doctest: +SKIP
+        ...     saver = graphpatch.import_model("patched.pb")
     """
     import tensorflow as tf
 
