@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.relevance import BATCH_NORMS
-from graphpatch.graph.graph import Graph
+from graphpatch.recipe_parts import several_ops
 
 SIGN = "@"
 ACTIVATIONS = (
@@ -67,14 +67,20 @@ def _family(name: str) -> list[str]:
 
 
 def _of_family(name: str, gradient: str, given: Any = None) -> Rules:
-    """One rule: the family of a gradient of the library, on all that it is for."""
+    """The family of a gradient of the library, on all that it is for, be it several ops."""
+    return _activations(name, gradient, _family(gradient), given)
+
+
+def _activations(name: str, gradient: str, ops: list[str], given: Any = None) -> Rules:
+    """Activations of several ops, then those of one: `check_recipes` wants one of both."""
     spec = {gradient: given} if given else gradient
-    return [_override(name, spec, {"op": _family(gradient)})]
+    single = _override(name, spec, {"op": ops, "taken": False}, 0)
+    return [several_ops(name, gradient, given), single]
 
 
 def _lrp_epsilon(epsilon: float) -> Rules:
-    match = {"op": list(LIBRARY["lrp_epsilon"].ops)}
-    return [_override("lrp_epsilon", {"lrp_epsilon": {"epsilon": epsilon}}, match)]
+    ops = list(LIBRARY["lrp_epsilon"].ops)
+    return _activations("lrp_epsilon", "lrp_epsilon", ops, {"epsilon": epsilon})
 
 
 def _lrp_composite(epsilon: float, first: str) -> Rules:
@@ -82,11 +88,12 @@ def _lrp_composite(epsilon: float, first: str) -> Rules:
     name = "lrp_composite"
     convolution: dict[str, Any] = {"op": list(CONVOLUTIONS)}
     others = {"all": [convolution, {"not": {"name": first}}]} if first else convolution
-    activations = {"op": list(LIBRARY["lrp_epsilon"].ops)}
+    activations = {"op": list(LIBRARY["lrp_epsilon"].ops), "taken": False}
     # In this order: what a rule adds is never what a later one is for.
     found = [
         _override(f"{name}: biases", "lrp_pass", {"any": _biases(convolution)}, 0),
         _override(f"{name}: batch norm", "lrp_pass", {"op": list(BATCH_NORMS)}, 0),
+        several_ops(name, "lrp_epsilon", {"epsilon": epsilon}),
         _override(f"{name}: activations", {"lrp_epsilon": {"epsilon": epsilon}}, activations, 0),
         _override(f"{name}: means", "lrp_zplus", {"op": "AvgPool"}, 0),
         _override(f"{name}: z-plus", "lrp_zplus", others),
@@ -262,34 +269,3 @@ def _value(recipe: Recipe, key: str, text: str) -> object:
     except ValueError:
         message = f"{SIGN}{recipe.name}: {key} is {text!r}, not a number"
         raise RulesError(message) from None
-
-
-def left_alone(
-    names: Iterable[str], graphs: Iterable[Graph], touched: Collection[tuple[str, str]]
-) -> list[str]:
-    """The activations that recipes about activations do not patch, as the report says it.
-
-    `names` are those of rules, `touched` the body and name of ops that they matched.
-    """
-    called = {name.removeprefix(SIGN).split(":")[0] for name in names if name.startswith(SIGN)}
-    if not any(RECIPES[name].explains for name in called & RECIPES.keys()):
-        return []
-    found: dict[str, list[str]] = {}
-    for graph in graphs:
-        for body in graph.bodies:
-            for op_type in ACTIVATIONS:
-                for index in body.by_type.get(op_type, ()):
-                    name = body.heads.names[index]
-                    if (body.label, name) not in touched:
-                        place = "" if body.is_main else f" in function {body.label}"
-                        found.setdefault(op_type, []).append(f"{name}{place}")
-    return [f"left alone: {len(ops)} {op_type}: {', '.join(ops)}" for op_type, ops in found.items()]
-
-
-def lacking(rule: str, graphs: Iterable[Graph]) -> str:
-    """Why a recipe's rule finds nothing in such a model, and what to do; nothing where it might."""
-    recipe = RECIPES.get(rule.removeprefix(SIGN).split(":")[0]) if rule.startswith(SIGN) else None
-    if recipe is None or recipe.needs is None:
-        return ""
-    types, says = recipe.needs
-    return "" if any(types & body.by_type.keys() for one in graphs for body in one.bodies) else says

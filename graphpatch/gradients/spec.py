@@ -140,7 +140,7 @@ def parse(spec: GradientSpec) -> Gradient:
         return _python(value)
     if name not in LIBRARY:
         raise RulesError(_unknown(name))
-    return _named(name, value)
+    return _from_library(name, value)
 
 
 def refuse_python(spec: Any) -> None:
@@ -189,7 +189,7 @@ def _from_name(name: str) -> Gradient:
     if name in DEFAULT:
         return Default()
     if name in LIBRARY:
-        return _named(name, {})
+        return _from_library(name, {})
     known = opdefs.lookup(name)
     if known is None or known.gradient == "missing":
         raise RulesError(_unknown(name))
@@ -209,7 +209,7 @@ def _python(value: Any) -> Python:
     return Python(value)
 
 
-def _named(name: str, value: Any) -> Named:
+def _from_library(name: str, value: Any) -> Named:
     entry = LIBRARY[name]
     given: Mapping[str, Any] = value if isinstance(value, dict) else entry.short(value)
     parameters = entry.checked(given)

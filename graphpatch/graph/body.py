@@ -13,6 +13,7 @@ from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
+from graphpatch.graph.blanks import Held
 from graphpatch.graph.heads import PROVENANCE, Heads, Progress, entry, read_heads, scan
 from graphpatch.graph.library import Library
 from graphpatch.graph.nodedef import (
@@ -49,10 +50,12 @@ class Body:
     signature: OpDefProto | None = field(default=None, repr=False)
     others: list[Field] = field(default_factory=list, repr=False)
     file_ret: dict[str, str] = field(default_factory=dict, repr=False)
-    edited: dict[int, Payload] = field(default_factory=dict, repr=False)
+    edited: dict[int, Payload | Held] = field(default_factory=dict, repr=False)
     placed: dict[int, list[int]] = field(default_factory=dict, repr=False)
     root: dict[int, int] = field(default_factory=dict, repr=False)
     renamed: dict[int, str] = field(default_factory=dict, repr=False)
+    filled: dict[int, Held] = field(default_factory=dict, repr=False)
+    single: set[int] = field(default_factory=set, repr=False)
     cut: list[int] = field(default_factory=list, repr=False)  # where nodes of the file were dropped
     is_ours: bool = False  # a function that a patch added
 
@@ -124,7 +127,14 @@ class Body:
     def payload(self, index: int) -> Payload:
         """The serialized NodeDef as it is now."""
         edited = self.edited.get(index)
-        return edited if edited is not None else payload_at(self.source, self.heads.starts[index])
+        if edited is None:
+            return payload_at(self.source, self.heads.starts[index])
+        return edited if isinstance(edited, list) else [edited[0].payload(*edited[1:])]
+
+    def write(self, index: int, payload: Payload) -> None:
+        """Let a node be this from now on."""
+        self.edited[index] = payload
+        self.single.add(self.root.get(index, index))
 
     def copy(self, library: Library) -> Body:
         """The same nodes, to be changed without this body seeing it."""
@@ -136,7 +146,8 @@ class Body:
         )
         body = replace(self, library=library, heads=heads, ret=dict(self.ret))
         body.edited, body.root = dict(self.edited), dict(self.root)
-        body.renamed = dict(self.renamed)
+        body.renamed, body.filled = dict(self.renamed), dict(self.filled)
+        body.single = set(self.single)
         body.placed = {root: list(order) for root, order in self.placed.items()}
         return body
 

@@ -52,7 +52,7 @@ class Editor:
         """Say something once to whoever reads the report."""
         self.notes[text] = None
 
-    def left_alone(self, reason: str) -> None:
+    def skipped(self, reason: str) -> None:
         """Report that on one of the matched ops the patch means nothing, and why."""
         self.idle.append(reason)
 
@@ -252,7 +252,7 @@ class Editor:
                 self._return(new, key, new.tensor(spelled[text]))
 
     def _write(self, node: Node, payload: nodedef.Payload, entry: bytes) -> None:
-        node.body.edited[node.index] = signed(payload, entry)
+        node.body.write(node.index, signed(payload, entry))
 
 
 def uses(node: Node, output: int) -> list[tuple[Node, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from graphpatch.graph.blanks import Filled
 from graphpatch.graph.body import Body, text_entry
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import entry
@@ -46,17 +47,30 @@ def _added(graph: Graph) -> list[Piece]:
 def _nodes(body: Body, number: int) -> list[Replacement]:
     """What comes in place of each node that was changed, or beside which nodes were added."""
     out = [Replacement(start, entry(body.source, start)[1], []) for start in body.cut]
-    for index in sorted({body.root.get(i, i) for i in body.edited} | set(body.placed)):
-        start = body.heads.starts[index]
-        pieces: list[Piece] = []
-        for node in body.placed.get(index, [index]):
-            payload = body.payload(node)
-            if node == index:
-                pieces += reframed(body.source, start, payload)
-            else:
-                pieces += enclosed(number, payload)
-        out.append(Replacement(start, entry(body.source, start)[1], joined(pieces)))
+    starts, known = body.heads.starts, dict[Filled, list[bytes]]()
+    for index in sorted((body.edited.keys() - body.root.keys()) | body.placed.keys()):
+        found = None if index in body.single else body.filled.get(index)
+        if found is None:
+            pieces = _beside(body, index, number)
+        else:
+            filled, row, _ = found
+            if filled not in known:
+                known[filled] = filled.written.whole.filled_all(filled.rows)
+            pieces = [known[filled][row]]
+        out.append(Replacement(starts[index], entry(body.source, starts[index])[1], pieces))
     return out
+
+
+def _beside(body: Body, index: int, number: int) -> list[Piece]:
+    """A node of the file as it is now, and the nodes that were added beside it."""
+    pieces: list[Piece] = []
+    for node in body.placed.get(index, [index]):
+        payload = body.payload(node)
+        if node == index:
+            pieces += reframed(body.source, body.heads.starts[index], payload)
+        else:
+            pieces += enclosed(number, payload)
+    return joined(pieces)
 
 
 def _libraries(graph: Graph) -> list[Replacement]:

@@ -39,7 +39,7 @@ def write_origin(body: Body, index: int, record: dict[str, Any]) -> None:
     """Write it down on a node that a rule has touched, in place of what was there."""
     edits = provenance.entries(Node(body, index))
     told = [{**record, "did": ORIGIN}, *edits]
-    body.edited[index] = provenance.rewritten(body.payload(index), told)
+    body.write(index, provenance.rewritten(body.payload(index), told))
 
 
 def place_for_origin(graph: Graph, among: Container[int] | None = None) -> tuple[Body, int] | None:

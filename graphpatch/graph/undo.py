@@ -13,13 +13,15 @@ from dataclasses import dataclass, field, replace
 from graphpatch import names
 from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph import provenance
+from graphpatch.graph.blanks import Held
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Heads
+from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.origin import origin
 from graphpatch.graph.provenance import Entry
 from graphpatch.graph.returned import returned
-from graphpatch.graph.undo_node import Undone, Wanted, refuse, undo_node
+from graphpatch.graph.undo_node import IsWanted, Undone, refuse, undo_node
 
 
 @dataclass
@@ -44,7 +46,7 @@ class UndoneBody:
         return {one.node.name: one.name for one in found if one.node.name != one.name}
 
 
-def undo(graph: Graph, wanted: Wanted) -> list[UndoneBody]:
+def undo(graph: Graph, wanted: IsWanted) -> list[UndoneBody]:
     """Take the edits that are wanted back in all bodies of a graph; the main one is told first.
 
     Functions that edits added stay. Raises PatchError where an edit that is not wanted rests on
@@ -64,7 +66,7 @@ def undo(graph: Graph, wanted: Wanted) -> list[UndoneBody]:
     return undone
 
 
-def _undo_body(body: Body, wanted: Wanted) -> UndoneBody:
+def _undo_body(body: Body, wanted: IsWanted) -> UndoneBody:
     undone = UndoneBody(body)
     outputs = [entry for _, entry in returned(body)]
     for node in provenance.touched(body):
@@ -87,7 +89,7 @@ def _undo_body(body: Body, wanted: Wanted) -> UndoneBody:
     return undone
 
 
-def _refuse_copied(node: Node, edits: Sequence[Entry], wanted: Wanted) -> None:
+def _refuse_copied(node: Node, edits: Sequence[Entry], wanted: IsWanted) -> None:
     """Raise PatchError where a clone that stays has edits of a rule that are taken back."""
     for entry in edits:
         for rule in entry.get("copies", ()):
@@ -152,7 +154,9 @@ def _rebuilt(undone: UndoneBody) -> Body:
     place = {index: at for at, index in enumerate(kept)} if dropped else {}
     marked = (place.get(index, index) for index in undone.marked)
     new.marked = [range(at, at + 1) for at in marked]
-    edited = {place.get(index, index): one.signed() for index, one in now.items()}
+    edited: dict[int, Payload | Held] = {
+        place.get(index, index): one.signed() for index, one in now.items()
+    }
     cut = [*old.cut, *(heads.starts[index] for index in dropped)]
     return replace(old, heads=new, edited=edited, cut=cut)
 

@@ -12,7 +12,7 @@ from graphpatch.graph.displaced import restore_attr, restore_input, restore_name
 from graphpatch.graph.nodedef import INPUT, NAME, OP, Payload, field_text, parts, with_attr
 from graphpatch.graph.provenance import Entry
 
-Wanted = Callable[[Entry], bool]
+IsWanted = Callable[[Entry], bool]
 
 # What an edit finds on an op that a later edit rests on, so that it cannot be taken back first.
 RESTS_ON = {"renamed": {"renamed", "enclosed"}, "enclosed": {"renamed", "attr", "input"}}
@@ -34,7 +34,7 @@ class Undone:
         return provenance.rewritten(self.payload, self.entries)
 
 
-def undo_node(node: Node, entries: Sequence[Entry], wanted: Wanted) -> Undone:
+def undo_node(node: Node, entries: Sequence[Entry], wanted: IsWanted) -> Undone:
     """Take back the edits that are wanted, newest first.
 
     Raises PatchError where an edit of another rule rests on one of them.

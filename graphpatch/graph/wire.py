@@ -20,6 +20,8 @@ from graphpatch.errors import CHANGED, ModelError
 
 SMALL = 1 << 24  # bytes up to which a file is read: it may be cut short later, and nothing is lost
 
+SHORT = 1 << 12  # bytes up to which an unchanged part is read, and not copied from file to file
+
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 M = TypeVar("M", bound=Message)
@@ -254,14 +256,36 @@ def encoded(number: int, value: bytes) -> bytes:
 def splice(
     source: Source, start: int, end: int, replacements: Iterable[Replacement]
 ) -> list[Piece]:
-    """The message from `start` to `end`, with the replacements, which are in order, put in."""
+    """The message from `start` to `end`, with the replacements, which are in order, put in.
+
+    What is short is read, and written together with what lies beside it.
+    """
     out: list[Piece] = []
-    at = start
-    for replacement in replacements:
-        if replacement.start > at:
-            out.append(Span(source, at, replacement.start))
-        out.extend(replacement.pieces)
-        at = replacement.end
-    if end > at:
-        out.append(Span(source, at, end))
+    run: list[bytes] = []
+    at, data, changed = start, source.data, list(replacements)
+    if not changed and end > start:
+        return [Span(source, start, end)]
+    for one in [*changed, Replacement(end, end, [])]:
+        if at < one.start < at + SHORT:
+            run.append(data[at : one.start])
+        elif one.start > at:
+            _end(run, out)
+            out.append(Span(source, at, one.start))
+        for piece in one.pieces:
+            if isinstance(piece, bytes):
+                run.append(piece)
+            else:
+                _end(run, out)
+                out.append(piece)
+        at = one.end
+    _end(run, out)
+    if source.descriptor >= 0 and out:
+        out.append(Span(source, end, end))  # so that the file is asked whether it was changed
     return out
+
+
+def _end(run: list[bytes], out: list[Piece]) -> None:
+    """Put what lies side by side there, in parts of some size."""
+    if run:
+        out.append(b"".join(run))
+        run.clear()

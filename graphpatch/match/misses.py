@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.match import glob, regex
+from graphpatch.match import added, glob, regex
 from graphpatch.match.almost import almost
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions
-from graphpatch.match.nearest import MOST, elsewhere, nearest_names
+from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
 from graphpatch.match.paths import unknown
 from graphpatch.match.spec import Match, texts
 from graphpatch.match.values_there import values_there
@@ -28,7 +28,8 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
     bodies = [body for graph in graphs for body in graph.bodies]
     lines = [f"  looked at {sum(map(len, bodies))} ops"]
     wanted = conditions(match)
-    counts = {key: _count(bodies, condition) for key, condition in wanted.items()}
+    asked = {key: condition for key, condition in wanted.items() if key != added.KEY}
+    counts = {key: _count(bodies, condition) for key, condition in asked.items()}
     for key, count in counts.items():
         value = match.given()[key]
         shown = f" {_shown(value)}" if key in NEAR or key in SHOWN else ""
@@ -38,11 +39,11 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
             from graphpatch.match.near import near_lines
 
             lines += near_lines(bodies, value)
-    lines += (
-        ["  all of these together: 0 of them"] if len(counts) > 1 and all(counts.values()) else []
-    )
+    met = len(counts) > 1 and all(counts.values())
+    lines += ["  all of these together: 0 of them"] if met else []
     missing = _no_tensors(graphs, match)
     near = [] if missing or there else almost(bodies, match, wanted)
+    near += added.left_out(bodies, wanted)
     return "\n".join(lines + near + _moved(bodies, match) + missing)
 
 
@@ -83,6 +84,7 @@ def _moved(bodies: Iterable[Body], match: Match) -> list[str]:
         return []
     lines, wanted = [], conditions(match)
     is_type = wanted.pop("op")
+    wanted.pop(added.KEY, None)  # at the name is what a rule added
     for body in bodies:
         tests = [condition(body) for condition in wanted.values()]
         for old in filter(is_type(body), body):
@@ -93,7 +95,7 @@ def _moved(bodies: Iterable[Body], match: Match) -> list[str]:
                     f"  {body.heads.names[place]!r} was a {old.op} until rule {by!r} gave it "
                     f"another gradient; put this rule before that one, or match by name alone"
                 )
-    return lines[:MOST]
+    return lines[:NEAREST]
 
 
 def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
@@ -135,8 +137,8 @@ def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:
     found = [near for text in texts(value) for near in nearest_names(text, legal)]
     if found or key == "name":
         return f"; nearest: {', '.join(dict.fromkeys(found))}" if found else ""
-    more = ", ..." if len(legal) > MOST else ""
-    return f"; there are: {', '.join(legal[:MOST])}{more}"
+    more = ", ..." if len(legal) > NEAREST else ""
+    return f"; there are: {', '.join(legal[:NEAREST])}{more}"
 
 
 def _inside(expression: str, names: Iterable[str]) -> str:

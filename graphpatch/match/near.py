@@ -15,7 +15,7 @@ from graphpatch.match.spec import Match, Pattern, texts
 from graphpatch.match.told import told
 from graphpatch.table import plural
 
-MOST = 3
+NEAR_MISSES = 3
 SHOWN = 3  # of the ops that stand where one should
 
 
@@ -42,7 +42,9 @@ def _nearness(pattern: Pattern, misses: Sequence[NearMiss]) -> float:
     return max((len(miss.reached) / len(pattern.present) for miss in misses), default=0)
 
 
-def nearest_places(bodies: Iterable[Body], pattern: Pattern, most: int = MOST) -> list[NearMiss]:
+def nearest_places(
+    bodies: Iterable[Body], pattern: Pattern, most: int = NEAR_MISSES
+) -> list[NearMiss]:
     """The places in all of these bodies where a pattern came furthest."""
     found = [miss for body in bodies for miss in near_misses(body, pattern, conditions, most)]
     return sorted(found, key=lambda miss: -len(miss.reached))[:most]
@@ -67,7 +69,7 @@ def failed(rejected: Rejected, match: Match) -> str:
     node, key = rejected.node, rejected.key
     if key == "op":
         return f"{node} is not {' or '.join(texts(match.op or ()))}"
-    return f"of {node} {told(node, key, match.given()[key])}"
+    return f"of {node} {told(node, key, match)}"
 
 
 def _count(bodies: Iterable[Body], match: Match) -> int:
