@@ -18,7 +18,8 @@ from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
-from graphpatch.recipes import is_recipe, unmatched_activations
+from graphpatch.recipe_notes import unmatched_activations
+from graphpatch.recipes import is_recipe
 from graphpatch.rules import Expect, Rule, load_rules, rules_from
 from graphpatch.step import Applied, expected, named, take
 from graphpatch.table import beside, html_table, plural, short

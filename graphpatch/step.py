@@ -24,7 +24,7 @@ from graphpatch.patches.group import grouped
 from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.order import refuse_ambiguous
 from graphpatch.patches.reach import refuse_all_shadowed
-from graphpatch.recipes import lacking
+from graphpatch.recipe_notes import lacking
 from graphpatch.rules import Rule
 from graphpatch.table import and_more
 

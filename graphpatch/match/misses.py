@@ -28,8 +28,8 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
     bodies = [body for graph in graphs for body in graph.bodies]
     lines = [f"  looked at {sum(map(len, bodies))} ops"]
     wanted = conditions(match)
-    counts = {key: _count(bodies, condition) for key, condition in wanted.items()}
-    counts.pop(added.KEY, None)
+    asked = {key: condition for key, condition in wanted.items() if key != added.KEY}
+    counts = {key: _count(bodies, condition) for key, condition in asked.items()}
     there = ""
     for key, count in counts.items():
         value = match.given()[key]
@@ -40,9 +40,8 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
             from graphpatch.match.near import near_lines
 
             lines += near_lines(bodies, value)
-    lines += (
-        ["  all of these together: 0 of them"] if len(counts) > 1 and all(counts.values()) else []
-    )
+    met = len(counts) > 1 and all(counts.values())
+    lines += ["  all of these together: 0 of them"] if met else []
     missing = _no_tensors(graphs, match)
     near = [] if missing or there else almost(bodies, match, wanted)
     near += added.left_out(bodies, wanted)
