@@ -11,6 +11,7 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -21,6 +22,7 @@ from graphpatch.errors import CHANGED, ModelError
 SMALL = 1 << 24  # bytes up to which a file is read: it may be cut short later, and nothing is lost
 
 SHORT = 1 << 12  # bytes up to which an unchanged part is read, and not copied from file to file
+MANY = 1 << 12  # pieces that are put together at once
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
@@ -262,11 +264,11 @@ def splice(
     """
     out: list[Piece] = []
     run: list[bytes] = []
-    at, data, changed = start, source.data, list(replacements)
-    if not changed and end > start:
-        return [Span(source, start, end)]
-    for one in [*changed, Replacement(end, end, [])]:
-        if at < one.start < at + SHORT:
+    at, data = start, source.data
+    for one in chain(replacements, [Replacement(end, end, [])]):
+        if len(run) > MANY:
+            _end(run, out)
+        if at < one.start < at + SHORT and (run or out or one.pieces):
             run.append(data[at : one.start])
         elif one.start > at:
             _end(run, out)
