@@ -6,6 +6,7 @@ types, and as nothing else.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any
 
 import msgspec
@@ -101,13 +102,16 @@ class Origin(
 
 Edit = Added | Renamed | Enclosed | Shadowed | AttrSet | InputSet | Returned | Origin
 
-_DECODER: msgspec.json.Decoder[Edit] = msgspec.json.Decoder(Edit)
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Edit]:
+    return msgspec.json.Decoder(Edit)
 
 
 def read(text: bytes) -> dict[str, Any]:
     """An edit as a dict of what was written; ValueError says why it is none."""
     try:
-        _DECODER.decode(text)
+        _decoder().decode(text)
         found: dict[str, Any] = msgspec.json.decode(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
+from typing import TYPE_CHECKING
 
-from graphpatch.graph.blanks import Filled
 from graphpatch.graph.body import Body, text_entry
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import entry
@@ -21,6 +21,9 @@ from graphpatch.graph.wire import (
     reframed,
     splice,
 )
+
+if TYPE_CHECKING:
+    from graphpatch.graph.blanks import Filled
 
 
 def graph_pieces(graph: Graph) -> list[Piece]:
@@ -48,7 +51,8 @@ def _added(graph: Graph) -> list[Piece]:
 
 def _nodes(body: Body, number: int) -> Iterator[Replacement]:
     """What comes in place of each node that was changed, or beside which nodes were added."""
-    starts, known = body.heads.starts, dict[Filled, Callable[[Sequence[bytes]], bytes]]()
+    starts = body.heads.starts
+    known: dict[Filled, Callable[[Sequence[bytes]], bytes]] = {}
     for index in sorted((body.edited.keys() - body.root.keys()) | body.placed.keys()):
         found = None if index in body.single else body.filled.get(index)
         if found is None:

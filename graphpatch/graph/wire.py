@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from graphpatch import mapped
 from graphpatch.errors import CHANGED, ModelError
 
 SMALL = 1 << 24  # bytes up to which a file is read: it may be cut short later, and nothing is lost
@@ -57,6 +58,8 @@ def map_file(path: Path) -> Source:
             data = _read_whole(descriptor, stamp)
             os.close(descriptor)
             return Source(data)
+        for each in mapped.BEFORE:
+            each()
         source = Source(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor, stamp)
     except BaseException:
         os.close(descriptor)
