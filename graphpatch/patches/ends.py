@@ -10,7 +10,7 @@ from graphpatch import names
 from graphpatch.differentiation.flow import lets_through
 from graphpatch.graph import topology
 from graphpatch.graph.body import Node
-from graphpatch.graph.edit import uses
+from graphpatch.graph.topology import uses
 from graphpatch.patches import flow
 from graphpatch.patches.clean import Way
 

@@ -10,7 +10,8 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from graphpatch.errors import PatchError
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor, uses
+from graphpatch.graph.edit import Editor
+from graphpatch.graph.topology import uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 
