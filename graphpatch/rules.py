@@ -15,6 +15,7 @@ import msgspec
 
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.formats.foreign import not_there
+from graphpatch.gradients.npy import Files, in_folder
 from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.graph.provenance import Author
@@ -153,6 +154,16 @@ def rules_in(
         raise RulesError(f"{path}: {error}") from error
 
 
+def self_contained(raw: bytes, path: str, files: Files) -> bytes:
+    """The rules file with the tensors in it that it names in `files`, for readers elsewhere."""
+    try:
+        document = decoded(raw)
+        whole = document if depth(document) > DEEPEST else with_tensors(document, files)
+    except RulesError as error:
+        raise RulesError(f"{path}: {error}") from error
+    return raw if whole == document else msgspec.json.encode(whole)
+
+
 def rules_from(
     document: Any,
     emit: str | None = None,
@@ -166,7 +177,8 @@ def rules_from(
     try:
         if depth(document) > DEEPEST:
             raise RulesError(f"it is nested more than {DEEPEST} levels deep")
-        file = msgspec.convert(with_tensors(document, folder), RulesFile)
+        whole = with_tensors(document, in_folder(folder or Path()))
+        file = msgspec.convert(whole, RulesFile)
     except msgspec.ValidationError as error:
         raise RulesError(_legal(str(error))) from None
     if not file.rules and not allow_none:

@@ -18,7 +18,7 @@ from graphpatch.match.just import just
 from graphpatch.match.misses import missing_tensors
 from graphpatch.match.select import select as matching
 from graphpatch.rules import rules_from
-from graphpatch.table import beside, html_table, plural
+from graphpatch.table import and_more, beside, html_table, plural
 
 SHOWN = 20  # ops
 TYPES = 8
@@ -132,7 +132,8 @@ class Selection:
     def __str__(self) -> str:
         lines = [self._title]
         lines += [f"  {node}" for node in self.nodes[:SHOWN]]
-        return "\n".join(lines + ([f"  and {len(self) - SHOWN} more"] if len(self) > SHOWN else []))
+        more = and_more(self, SHOWN)
+        return "\n".join(lines + ([f"  {more}"] if more else []))
 
 
 def select(model: ModelLike, **match: Any) -> Selection:

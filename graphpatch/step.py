@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +25,11 @@ from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.order import refuse_ambiguous
 from graphpatch.patches.reach import refuse_all_shadowed
 from graphpatch.rules import Rule
+from graphpatch.table import and_more
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Applied:
     """What one rule did. The fields are those of the report; `dropped` are matches left out."""
 
     rule: str
@@ -39,7 +40,7 @@ class Step:
     tape: dict[str, None] = field(default_factory=dict)
 
 
-def take(rule: Rule, graphs: Sequence[Graph]) -> Step:
+def take(rule: Rule, graphs: Sequence[Graph]) -> Applied:
     """Apply a rule to graphs, which are changed.
 
     Raises MatchError where it does not match as often as it expects, PatchError where the patch
@@ -67,9 +68,9 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
     return found
 
 
-def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Step:
+def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Applied:
     """Patch what a rule has `matched`. Where that raises, the graphs may be changed in part."""
-    step = Step(rule.author.rule)
+    step = Applied(rule.author.rule)
     with named(rule):
         for graph, one in found:
             tag = graph.label if len(found) > 1 else None
@@ -88,7 +89,7 @@ def named(rule: Rule) -> Iterator[None]:
         raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
 
 
-def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
+def _patch(rule: Rule, graph: Graph, found: Found, step: Applied) -> None:
     editor = Editor(graph, rule.author)
     dropped = left_out(rule.author.rule, found)  # as the ops are called before they are patched
     if rule.on != (WHOLE,):
@@ -121,14 +122,14 @@ def _alike(rule: Rule, editor: Editor) -> Alike | None:
     return Alike(rule.patch.rewrite, editor)
 
 
-def patch_node(rule: Rule, node: Node, editor: Editor, step: Step) -> None:
+def patch_node(rule: Rule, node: Node, editor: Editor, step: Applied) -> None:
     """Patch one op, and put into the step what that needs and says."""
     editor.patched = node.name
     rule.patch.rewrite(node, editor)
     _note(step, editor)
 
 
-def _note(step: Step, editor: Editor) -> None:
+def _note(step: Applied, editor: Editor) -> None:
     step.notes.update(editor.notes)
     step.session.update(editor.session)
     step.tape.update(editor.tape)
@@ -182,18 +183,23 @@ def left_out(rule: str, found: Found) -> list[str]:
     """That matches were left out because they share ops with others, and which is the first."""
     if not found.dropped:
         return []
-    first, more = found.dropped[0], len(found.dropped) - 1
+    first = found.dropped[0]
     places = ", ".join(f"{name} is {op}" for name, op in first.binding.captures.items())
-    also = f" (and {more} more)" if more else ""
-    return [f"rule {rule!r}: a match was left out: {places}: {first.reason}{also}"]
+    return [f"rule {rule!r}: a match was left out: {places}: {first.reason}{_also(found.dropped)}"]
 
 
 def idle_notes(rule: Rule, reasons: list[str]) -> list[str]:
     """That a rule means nothing on some of its ops, and why on the first."""
     if not reasons:
         return []
-    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return [f"rule {rule.author.rule!r} means nothing on some of its ops: {reasons[0]}{more}"]
+    return [
+        f"rule {rule.author.rule!r} means nothing on some of its ops: {reasons[0]}{_also(reasons)}"
+    ]
+
+
+def _also(found: Sized) -> str:
+    """How many more there are than the first."""
+    return f" ({left})" if (left := and_more(found, 1)) else ""
 
 
 def expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:

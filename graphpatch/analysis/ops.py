@@ -12,7 +12,7 @@ from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
-from graphpatch.match.nearest import MOST, nearest_names
+from graphpatch.match.nearest import NEAREST, nearest_names
 
 
 def count_types(model: Model) -> dict[str, int]:
@@ -31,24 +31,24 @@ def find(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[str]]:
     found: list[Node] = []
     faults = []
     for text in wanted:
-        named = _named(model, text)
+        named = _nodes_of(model, text)
         found += named
         if not named:
             faults.append(f"{model.path}: no op is named {text!r}{_near(model, text)}")
     return found, faults
 
 
-def _named(model: Model, text: str) -> list[Node]:
+def _nodes_of(model: Model, text: str) -> list[Node]:
     return [node for body in _bodies(model) for node in _in_body(body, names.op_of(text))]
 
 
 def _near(model: Model, text: str) -> str:
     deeper = f"**/{text}"
-    if glob.is_glob(text) and "/" not in text and _named(model, deeper):
-        return f"; * stays within a scope: {deeper!r} names {len(_named(model, deeper))}"
+    if glob.is_glob(text) and "/" not in text and _nodes_of(model, deeper):
+        return f"; * stays within a scope: {deeper!r} names {len(_nodes_of(model, deeper))}"
     of_type = [node.name for node in everything(model) if node.op == text]
     if of_type:
-        return f"; {text} is the op type of {', '.join(of_type[:MOST])}"
+        return f"; {text} is the op type of {', '.join(of_type[:NEAREST])}"
     legal = [name for body in _bodies(model) for name in body.heads.names]
     near = ", ".join(nearest_names(names.op_of(text), legal))
     return f"; nearest: {near}" if near else ""

@@ -12,10 +12,9 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edits import Added, AttrSet, Edit
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.origin import origin
+from graphpatch.names import OpKey
 
 OPTIONS = ("at", "on")
-
-Place = tuple[str, str]  # a body's label, an op's name
 
 
 def own_name(node: Node) -> str:
@@ -23,12 +22,12 @@ def own_name(node: Node) -> str:
     return str(next((edit.was for edit in provenance.of_kind(node, "renamed")), node.name))
 
 
-def rules_at(graph: Graph) -> dict[Place, dict[str, str]]:
+def rules_at(graph: Graph) -> dict[OpKey, dict[str, str]]:
     """For each op that a rule was at: the rules, in their order, and what each does in words."""
     patches = origin(graph).get("rules", {})
     order = {key: place for place, key in enumerate(patches)}
-    found: dict[Place, dict[str, str]] = {}
-    ids: dict[Place, dict[str, int]] = {}
+    found: dict[OpKey, dict[str, str]] = {}
+    ids: dict[OpKey, dict[str, int]] = {}
     for body in graph.bodies:
         for node in provenance.touched(body):
             for edit, op in patched_ops(node):

@@ -6,8 +6,8 @@ import errno
 import gc
 import importlib
 import io
+import os
 import sys
-from pathlib import Path
 
 import click
 
@@ -38,6 +38,7 @@ COMMANDS = {
 
 USAGE, BUG, INTERRUPTED = 2, 3, 130
 TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
+NO_FILE = {errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR}
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -63,7 +64,7 @@ class Commands(click.Group):
         if typed in COMMANDS or typed.startswith("-"):
             return super().resolve_command(ctx, args)
         hint = did_you_mean(typed, COMMANDS) or "; `graphpatch --help` lists the commands"
-        if Path(typed).exists():
+        if os.path.exists(typed):  # noqa: PTH110  (Path.exists raises for a long name)
             hint = f", but there is a file of that name; its ops: graphpatch ops {typed}"
         raise click.UsageError(f"no command is called {typed!r}{hint}", ctx)
 
@@ -114,6 +115,8 @@ def _failed(error: Exception) -> int:
         say_error(f"cannot write standard output: {error.strerror}")
     elif isinstance(error, OSError) and error.errno in TOO_MANY_FILES:
         say_error(f"the system lets no more files be opened: {error.strerror}")
+    elif isinstance(error, OSError) and error.errno in NO_FILE and error.filename is not None:
+        say_error(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}")
     elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("tensorflow"):
         say_error(
             "this runs gradients or graphs with TensorFlow, which is not installed here: pip "

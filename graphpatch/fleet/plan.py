@@ -12,7 +12,8 @@ from graphpatch.fleet.search import Found, is_plain_folder, is_search, joined
 from graphpatch.fleet.task import Task
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
-from graphpatch.formats.model import FILES, beside
+from graphpatch.formats.model import FILES
+from graphpatch.formats.output import beside
 
 
 def plan(found: Sequence[Found], out: str | None, rules: str, folder: bool = True) -> list[Task]:

@@ -98,17 +98,17 @@ def _at_hand(job: Job, model: str) -> Iterator[Path]:
     """The model as a file of this machine; errors call it what the user did."""
     if not remote.is_remote(model):
         path = Path(job.root, model)
-        with _named(str(path), model):
+        with _errors_name(str(path), model):
             yield path
         return
     with tempfile.TemporaryDirectory(prefix="graphpatch-") as folder:
         local = remote.fetch(model, Path(folder))
-        with _named(str(local), model):
+        with _errors_name(str(local), model):
             yield local
 
 
 @contextmanager
-def _named(path: str, label: str) -> Iterator[None]:
+def _errors_name(path: str, label: str) -> Iterator[None]:
     try:
         yield
     except GraphpatchError as error:
@@ -144,7 +144,7 @@ def _write(job: Job, result: Result, output: str) -> str:
             remote.deliver(local, output)
             return content(local) if job.recorded else ""
     path = Path(job.root, output)
-    with _named(str(path), output):
+    with _errors_name(str(path), output):
         if job.recorded:
             path.parent.mkdir(parents=True, exist_ok=True)
         result.model.write(path)

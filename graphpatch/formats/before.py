@@ -58,9 +58,9 @@ def _record(
     if any(other.holds(LIBRARY) for other in graph.others):
         record["library"] = True
     if graph.meta is not None:
-        from graphpatch.formats import undo_contexts
+        from graphpatch.control_flow import undo
 
-        record |= undo_contexts.record(model.source, graph.meta)
+        record |= undo.record(model.source, graph.meta)
     if model.file and (fingerprint := _fingerprint(Path(model.path, FINGERPRINT))):
         record["fingerprint"] = fingerprint.hex()
     return record

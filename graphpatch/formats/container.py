@@ -85,7 +85,7 @@ def open_graphs(source: Source, container: Container, progress: Progress | None)
 
 
 def _open_meta(source: Source, meta: Field, progress: Progress | None) -> Graph:
-    from graphpatch.formats.contexts import has_contexts
+    from graphpatch.control_flow.extended import has_contexts
 
     graphs = _parts(source, meta, GRAPH_DEF)
     if len(graphs) != 1:
@@ -137,7 +137,7 @@ def _level(
 ) -> list[Piece]:
     if not path:
         return graph_pieces(graphs[outer.value][0])
-    from graphpatch.formats.contexts import context_replacements
+    from graphpatch.control_flow.extended import context_replacements
 
     replacements, more = [], b""
     for part in _parts(source, outer, path[0]):

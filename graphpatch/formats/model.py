@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphpatch.control_flow.contexts import has_control_flow
 from graphpatch.errors import ModelError, OutputError
 from graphpatch.formats.container import (
     GRAPH,
@@ -17,7 +18,7 @@ from graphpatch.formats.container import (
     container_pieces,
     meta_pieces,
 )
-from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
+from graphpatch.formats.output import beside, reported, write_file, write_folder, write_new_folder
 from graphpatch.formats.signature import Export
 from graphpatch.formats.unfinished import sweep
 from graphpatch.graph.graph import Graph
@@ -98,14 +99,20 @@ class Model:
         ready = [one[:2] for one in self._ready()]
         return container_pieces(self.source, self.container, ready)
 
-    def meta_graph(self, graph: Graph) -> list[Piece]:
+    def meta_graph(self, graph: Graph, rebuild: bool = True) -> list[Piece]:
         """A MetaGraphDef of one of its graphs, with the contexts of v1 loops and branches.
 
-        They are rebuilt where the file has none. Raises ModelError where they cannot be.
+        They are rebuilt where the file has none, or with `rebuild=False` only where it would be
+        written with them. Raises ModelError where they cannot be.
         """
-        from graphpatch.formats.rebuilt import with_contexts
+        from graphpatch.control_flow.rebuilt import with_contexts
 
-        ready = (graph, b"") if graph.has_contexts else with_contexts(graph)
+        if graph.has_contexts:
+            ready = graph, b""
+        elif rebuild:
+            ready = with_contexts(graph)
+        else:
+            ready = (graph, b"") if self.container is GRAPH else _ready(graph)[:2]
         return meta_pieces(self.source, self.container, *ready)
 
     def exported(self, export: Export) -> Model:
@@ -133,7 +140,7 @@ class Model:
 
             return notes(exported(self.graphs[0], self.export))
         if self.container is GRAPH:
-            return [NO_CONTEXTS] if _has_control_flow(self.graphs[0]) else []
+            return [NO_CONTEXTS] if has_control_flow(self.graphs[0].main) else []
         return [note for _, _, note in self._ready() if note]
 
     def _ready(self) -> list[tuple[Graph, bytes, str]]:
@@ -266,15 +273,11 @@ class Model:
             raise OutputError(f"{path} is the model itself; a model is never written over")
 
 
-def _has_control_flow(graph: Graph) -> bool:
-    return any(graph.main.by_type.get(op) for op in ("Enter", "RefEnter", "Switch", "RefSwitch"))
-
-
 def _ready(graph: Graph) -> tuple[Graph, bytes, str]:
     """A patched graph whose MetaGraphDef lacks contexts, with them; or why it can have none."""
     if graph.has_contexts or graph.is_object_based or not graph.is_changed:
         return graph, b"", ""
-    from graphpatch.formats.rebuilt import with_contexts
+    from graphpatch.control_flow.rebuilt import with_contexts
 
     try:
         return *with_contexts(graph), ""
@@ -287,14 +290,6 @@ def default_output(model: Model) -> str:
     if model.path == "-":
         return "-"
     return beside(Path(model.path), is_folder=bool(model.file))
-
-
-def beside(path: Path, is_folder: bool) -> str:
-    """The name beside a model that its patched one has."""
-    if is_folder:
-        named = path if path.name not in {"", ".."} else path.resolve()
-        return str(named.with_name(f"{named.name}.patched"))
-    return str(path.with_name(f"{path.stem}.patched{path.suffix}"))
 
 
 __all__ = ["GRAPH", "META", "SAVED", "Model", "default_output"]

@@ -1,4 +1,4 @@
-"""What comes back through the steps that `forward`, `own`, `split` and `concat` are made of."""
+"""What comes back through the steps that `forward`, `own`, `split` and others are made of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphpatch.gradients import along
 from graphpatch.gradients.program import Step, Value
-from graphpatch.gradients.shapes import UNKNOWN
+from graphpatch.gradients.shapes import SCALAR, UNKNOWN
 
 if TYPE_CHECKING:
     from graphpatch.gradients.adjoint import Adjoint
@@ -90,6 +90,23 @@ def _slice(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     return _run(adjoint, step, "StridedSliceGrad", adjoint.sizes(x), *ends, came)
 
 
+def _gathered(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
+    """Each part goes back to its place along the axis, which is put first for that."""
+    x, indices, axis = step.tensors
+    assert axis.constant is not None
+    program, sizes, number = adjoint.program, adjoint.sizes(x), int(axis.constant.numbers[0])
+    flat = program.op("Reshape", indices, program.vector(-1), shape=UNKNOWN)
+    parts = along.with_size(program, came, sizes, number, program.shape_of(flat))
+    order = along.to_front(program, sizes, number)
+    first = program.op("Transpose", parts, order, shape=UNKNOWN)
+    count = program.op(
+        "Reshape", along.span_of(program, sizes, number, number + 1), program.vector(), shape=SCALAR
+    )
+    whole = program.op("UnsortedSegmentSum", first, flat, count, shape=UNKNOWN)
+    back = program.op("InvertPermutation", order, shape=UNKNOWN)
+    return program.op("Transpose", whole, back, shape=UNKNOWN)
+
+
 def _joined(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     """Of a concatenation: the part that this input is."""
     *tensors, axis = step.tensors
@@ -126,6 +143,7 @@ OF_OPS: Mapping[str, Back] = {
     "MaxPoolGrad": _largest_gradient,
     "StridedSlice": _slice,
     "ConcatV2": _joined,
+    "GatherV2": _gathered,
     **dict.fromkeys(("ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad"), _diagonal),
     **dict.fromkeys(("SoftplusGrad", "SoftsignGrad", "SigmoidGrad", "TanhGrad"), _diagonal),
 }

@@ -82,6 +82,25 @@ def concat(program: Program, *tensors: Value, axis: int = 0) -> Value:
     return program.op("ConcatV2", tensors, program.scalar(axis, "int32"), shape=UNKNOWN)
 
 
+def with_size(program: Program, x: Value, sizes: Value, axis: int, size: Value) -> Value:
+    """X with these sizes, but for this one along an axis, a vector of one int32."""
+    after = [] if axis == -1 else [_from(program, sizes, axis + 1)]
+    target = _joined(
+        program, (*_until(program, sizes, axis), size, *after), program.scalar(0, "int32")
+    )
+    return program.op("Reshape", x, target, shape=UNKNOWN)
+
+
+def to_front(program: Program, sizes: Value, axis: int) -> Value:
+    """The order of the axes of a tensor of these sizes that puts one of them first."""
+    zero, one = program.scalar(0, "int32"), program.scalar(1, "int32")
+    rank = program.op("Size", sizes, shape=SCALAR, out_type="int32")
+    axes = program.op("Range", zero, rank, one, shape=UNKNOWN)
+    after = [] if axis == -1 else [_from(program, axes, axis + 1)]
+    this = span_of(program, axes, axis, axis + 1)
+    return _joined(program, (this, *_until(program, axes, axis), *after), zero)
+
+
 def gather(program: Program, x: Value, indices: Value, axis: int = 0) -> Value:
     """The parts of x at these places along an axis."""
     return program.op("GatherV2", x, indices, program.scalar(axis, "int32"), shape=UNKNOWN)

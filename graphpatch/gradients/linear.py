@@ -39,7 +39,7 @@ LINEAR = {
     **dict.fromkeys(("AddV2", "Sub"), Rule((0, 1), jointly=True)),
     "SelectV2": Rule((1, 2), jointly=True),
     "BiasAdd": Rule((0, 1), jointly=True),
-    **dict.fromkeys(("StridedSlice", "BiasAddGrad", "AvgPool"), Rule()),
+    **dict.fromkeys(("StridedSlice", "GatherV2", "BiasAddGrad", "AvgPool"), Rule()),
     **dict.fromkeys(("Conv2D", "DepthwiseConv2dNative"), Rule((0, 1))),
     **dict.fromkeys(CONV_BY_INPUT, Rule((1, 2))),
     **dict.fromkeys(CONV_BY_FILTER, Rule((0, 2))),

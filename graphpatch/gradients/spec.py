@@ -133,7 +133,7 @@ def parse(spec: GradientSpec) -> Gradient:
         return _python(value)
     if name not in LIBRARY:
         raise RulesError(_unknown(name))
-    return _named(name, value)
+    return _from_library(name, value)
 
 
 def refuse_python(spec: Any) -> None:
@@ -182,7 +182,7 @@ def _from_name(name: str) -> Gradient:
     if name == "stock":
         return Stock()
     if name in LIBRARY:
-        return _named(name, {})
+        return _from_library(name, {})
     known = opdefs.lookup(name)
     if known is None or known.gradient == "missing":
         raise RulesError(_unknown(name))
@@ -202,7 +202,7 @@ def _python(value: Any) -> Python:
     return Python(value)
 
 
-def _named(name: str, value: Any) -> Named:
+def _from_library(name: str, value: Any) -> Named:
     entry = LIBRARY[name]
     given: Mapping[str, Any] = value if isinstance(value, dict) else entry.short(value)
     parameters = entry.checked(given)

@@ -180,6 +180,18 @@ def _are_plain(column: Sequence[str]) -> bool:
     return one and max(map(len, column)) < SHORT
 
 
+def behind_inputs(node: Node) -> bytes | None:
+    """What a NodeDef has behind its inputs: its device and attrs. Most nodes are alike in these.
+
+    None for a large NodeDef, and for one that is spelled in another way than TensorFlow does.
+    """
+    payload = node.body.payload(node.index)
+    head = _head(node.name, node.op, node.inputs)
+    if len(payload) != 1 or not isinstance(payload[0], bytes) or not payload[0].startswith(head):
+        return None
+    return payload[0][len(head) :]
+
+
 def _head(name: str, op: str, inputs: Sequence[str]) -> bytes:
     """A NodeDef up to its last input, as TensorFlow spells it."""
     head = encoded(NAME, name.encode()) + encoded(OP, op.encode())

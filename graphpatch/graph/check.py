@@ -11,8 +11,7 @@ from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.shown import one_line
-
-MOST = 3
+from graphpatch.table import short
 
 # The names that import_graph_def takes (measured on 2.21); a leading "_" only inside functions.
 IN_MAIN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_>./-]*")
@@ -170,8 +169,7 @@ def _not_references(node: Node) -> Iterator[str]:
 
 
 def _first(found: list[str]) -> str:
-    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
-    return ", ".join(map(repr, found[:MOST])) + more
+    return short(list(map(repr, found)))
 
 
 def _where(body: Body) -> str:

@@ -54,7 +54,7 @@ class Editor:
         """Say something once to whoever reads the report."""
         self.notes[text] = None
 
-    def left_alone(self, reason: str) -> None:
+    def skipped(self, reason: str) -> None:
         """Report that on one of the matched ops the patch means nothing, and why."""
         self.idle.append(reason)
 

@@ -67,7 +67,7 @@ def fill(editor: Editor, body: Body, edits: Sequence[Edit]) -> bool:
         for text in template.notes:
             editor.note(text.filled(own))
         for text in template.idle:
-            editor.left_alone(text.filled(own))
+            editor.skipped(text.filled(own))
     at = append_all(
         body,
         list(chain.from_iterable([names[1:] for names, _, _, _ in found])),

@@ -10,6 +10,16 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.opdefs import FlatArg
 
+PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
+"""Ops whose value nobody gives where they are not fed."""
+
+# Ops whose value comes from outside the graph: whoever feeds them, or asks for the gradient at
+# them, goes by their name, so the name stays with them.
+FED = PLACEHOLDERS | {"PlaceholderWithDefault"}
+
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+"""Ops that hold a variable."""
+
 Passes = Callable[[int], bool]
 """Whether an op, by its index, is one of those that are meant."""
 

@@ -22,7 +22,7 @@ from graphpatch.graph.heads import Heads
 from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.origin import origin
 from graphpatch.graph.returned import returned
-from graphpatch.graph.undo_node import Undone, Wanted, refuse, undo_node
+from graphpatch.graph.undo_node import IsWanted, Undone, refuse, undo_node
 
 
 @dataclass
@@ -48,7 +48,7 @@ class UndoneBody:
         return {one.node.name: one.name for one in found if one.node.name != one.name}
 
 
-def undo(graph: Graph, wanted: Wanted) -> list[UndoneBody]:
+def undo(graph: Graph, wanted: IsWanted) -> list[UndoneBody]:
     """Take the edits that are wanted back in all bodies of a graph; the main one is told first.
 
     Functions that edits added stay. Raises PatchError where an edit that is not wanted rests on
@@ -66,7 +66,7 @@ def undo(graph: Graph, wanted: Wanted) -> list[UndoneBody]:
     return undone
 
 
-def _undo_body(body: Body, wanted: Wanted) -> UndoneBody:
+def _undo_body(body: Body, wanted: IsWanted) -> UndoneBody:
     undone = UndoneBody(body)
     outputs = [edit for _, edit in returned(body)]
     for node in provenance.touched(body):

@@ -16,7 +16,7 @@ from graphpatch.graph.displaced import restore_attr, restore_input, restore_name
 from graphpatch.graph.edits import AttrSet, Edit, Enclosed, InputSet, Raw, Renamed
 from graphpatch.graph.nodedef import INPUT, NAME, OP, Payload, field_text, parts, with_attr
 
-Wanted = Callable[[Edit], bool]
+IsWanted = Callable[[Edit], bool]
 
 # What an edit finds on an op that a later edit rests on, so that it cannot be taken back first.
 RESTS_ON: dict[type[Edit], tuple[type[Edit], ...]] = {
@@ -43,7 +43,7 @@ class Undone:
         return provenance.rewritten(self.payload, self.entries)
 
 
-def undo_node(node: Node, entries: Sequence[Edit], wanted: Wanted) -> Undone:
+def undo_node(node: Node, entries: Sequence[Edit], wanted: IsWanted) -> Undone:
     """Take back the edits that are wanted, newest first.
 
     Raises PatchError where an edit of another rule rests on one of them.

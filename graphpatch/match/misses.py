@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.match import glob
+from graphpatch.match import added, glob
 from graphpatch.match.almost import almost
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions
-from graphpatch.match.nearest import MOST, nearest_names
+from graphpatch.match.nearest import NEAREST, nearest_names
 from graphpatch.match.paths import unknown
 from graphpatch.match.spec import Match, texts
 
@@ -28,6 +28,8 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
     lines = [f"  looked at {sum(map(len, bodies))} ops"]
     wanted = conditions(match)
     for key, condition in wanted.items():
+        if key == added.KEY:
+            continue
         count = _count(bodies, condition)
         value = match.given()[key]
         shown = f" {_shown(value)}" if key in NEAR or key in SHOWN else ""
@@ -36,7 +38,7 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
             from graphpatch.match.near import near_lines
 
             lines += near_lines(bodies, value)
-    lines += almost(bodies, match, wanted)
+    lines += almost(bodies, match, wanted) + added.left_out(bodies, wanted)
     return "\n".join(lines + _moved(bodies, match) + _no_tensors(graphs, match))
 
 
@@ -77,6 +79,7 @@ def _moved(bodies: Iterable[Body], match: Match) -> list[str]:
         return []
     lines, wanted = [], conditions(match)
     is_type = wanted.pop("op")
+    wanted.pop(added.KEY, None)  # at the name is what a rule added
     for body in bodies:
         tests = [condition(body) for condition in wanted.values()]
         for old in filter(is_type(body), body):
@@ -87,7 +90,7 @@ def _moved(bodies: Iterable[Body], match: Match) -> list[str]:
                     f"  {body.heads.names[place]!r} was a {old.op} until rule {by!r} gave it "
                     f"another gradient; put this rule before that one, or match by name alone"
                 )
-    return lines[:MOST]
+    return lines[:NEAREST]
 
 
 def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
@@ -123,8 +126,8 @@ def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:
     found = [near for text in texts(value) for near in nearest_names(text, legal)]
     if found or key == "name":
         return f"; nearest: {', '.join(dict.fromkeys(found))}" if found else ""
-    more = ", ..." if len(legal) > MOST else ""
-    return f"; there are: {', '.join(legal[:MOST])}{more}"
+    more = ", ..." if len(legal) > NEAREST else ""
+    return f"; there are: {', '.join(legal[:NEAREST])}{more}"
 
 
 def _shown(value: object) -> str:

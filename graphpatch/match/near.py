@@ -14,7 +14,7 @@ from graphpatch.match.pattern.trace import NearMiss, Rejected, near_misses
 from graphpatch.match.spec import Match, Pattern, texts
 from graphpatch.match.told import told
 
-MOST = 3
+NEAR_MISSES = 3
 SHOWN = 3  # of the ops that stand where one should
 
 
@@ -40,7 +40,9 @@ def _nearness(pattern: Pattern, misses: Sequence[NearMiss]) -> float:
     return max((len(miss.reached) / len(pattern.present) for miss in misses), default=0)
 
 
-def nearest_places(bodies: Iterable[Body], pattern: Pattern, most: int = MOST) -> list[NearMiss]:
+def nearest_places(
+    bodies: Iterable[Body], pattern: Pattern, most: int = NEAR_MISSES
+) -> list[NearMiss]:
     """The places in all of these bodies where a pattern came furthest."""
     found = [miss for body in bodies for miss in near_misses(body, pattern, conditions, most)]
     return sorted(found, key=lambda miss: -len(miss.reached))[:most]
@@ -65,7 +67,7 @@ def failed(rejected: Rejected, match: Match) -> str:
     node, key = rejected.node, rejected.key
     if key == "op":
         return f"which is no {' or '.join(texts(match.op or ()))}"
-    return f"for which {told(node, key, match.given()[key])}"
+    return f"for which {told(node, key, match)}"
 
 
 def _count(bodies: Iterable[Body], match: Match) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.backward import Backward
@@ -11,11 +11,10 @@ from graphpatch.analysis.doctor.survey import outputs, placeholders
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.graph.topology import tensor_named
+from graphpatch.graph.topology import VARIABLES, tensor_named
 from graphpatch.match.nearest import nearest_names
 from graphpatch.page.flowing import between
 
-VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
 MOST_PAIRS = 12
 WORK = 400_000  # ops that are looked at for pairs, all together
@@ -35,21 +34,14 @@ def ends(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> Ends
     Default: from what is computed of the sources, read by no op, and may be a loss, to the
     placeholders. A graph without placeholders is differentiated by its variables.
     """
-    to = list(_named(wiring, sources)) if sources else placeholders(wiring) or _variables(wiring)
-    back = list(_named(wiring, targets)) or _dependent(wiring, outputs(wiring, every=False), to)
+    to = wiring.named(sources) if sources else placeholders(wiring) or _variables(wiring)
+    back = wiring.named(targets) or _dependent(wiring, outputs(wiring, every=False), to)
     return Ends(tuple(map(wiring.spelled, to)), tuple(map(wiring.spelled, back)))
 
 
 def tensors(wiring: Wiring, names: Sequence[str]) -> list[Tensor]:
     """The tensors of these names that there are."""
-    return list(_named(wiring, names))
-
-
-def _named(wiring: Wiring, texts: Sequence[str]) -> Iterator[Tensor]:
-    for text in texts:
-        found = tensor_named(wiring.body, text)
-        if found is not None:
-            yield wiring.tensor(str(found))
+    return wiring.named(names)
 
 
 def _dependent(
@@ -96,7 +88,7 @@ def _diagnosis(
 ) -> Diagnosis:
     """What doctor says of a pair; of one that flows, in a graph without functions, `back` tells."""
     wiring = back.wiring
-    is_plain = not doctor.session.graph.functions and not doctor.session.held.in_loops
+    is_plain = not doctor.session.graph.functions and not doctor.session.stored.in_loops
     flows = source in back.live and not back.refusals and wiring.dtype(target) in REAL
     if targets == 1 and is_plain and flows:
         names = wiring.spelled(source), wiring.spelled(target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.backward import Answer, Backward
@@ -25,8 +26,10 @@ class Flow(IntEnum):
     ERROR = 6  # tf.gradients raises at the op
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
+NOTHING = Answer()
+
+
+class Passage(NamedTuple):
     """An op in view: what comes to it, and by input slot the op it reads and what flows there."""
 
     arrives: Flow
@@ -87,18 +90,18 @@ def _passage(
     answers: Answers, back: Backward, index: int, inside: dict[int, None], raises: bool
 ) -> Passage:
     wiring = back.wiring
-    outputs = range(max(len(wiring.outputs(index)), 1))
-    got = any((index, output) in back.got for output in outputs)
-    live = {output for output in outputs if (index, output) in back.live}
+    tensors = [(index, output) for output in range(len(wiring.outputs(index)) or 1)]
+    got = not back.got.isdisjoint(tensors)
+    live = {tensor[1] for tensor in tensors if tensor in back.live}
     arrives = Flow.FULL if live else Flow.ZERO if got else Flow.NONE
     reads = [(slot, read) for slot, read in enumerate(wiring.inputs(index)) if read[0] in inside]
     asked = got and reads and index in back.visited  # what reads nothing in view is not asked
-    answer = _answer(answers, wiring, index) if asked else Answer()
+    answer = _answer(answers, wiring, index) if asked else NOTHING
     edges = []
     for slot, read in reads:
         flows = slot in answer.slots and read in back.got and wiring.trainable(read)
-        full = not live.isdisjoint(answer.reach.get(slot, live))
-        edges.append((slot, read[0], (Flow.FULL if full else Flow.ZERO) if flows else Flow.NONE))
+        full = flows and not live.isdisjoint(answer.reach.get(slot, live))
+        edges.append((slot, read[0], Flow.FULL if full else Flow.ZERO if flows else Flow.NONE))
     refused = any(one.kind != CARRIED for one in answer.refusals)
     return Passage(arrives, tuple(edges), refused or (raises and got and not answer.slots))
 
@@ -107,4 +110,4 @@ def _answer(answers: Answers, wiring: Wiring, index: int) -> Answer:
     try:
         return answers.ask(wiring, index)
     except ModelError:  # its attrs do not tell its inputs
-        return Answer()
+        return NOTHING

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.analysis.matches import Matches
-from graphpatch.analysis.rule_words import Place, rules_at, words
+from graphpatch.analysis.rule_words import rules_at, words
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.origin import origin
+from graphpatch.names import OpKey
 
 SELECTED = "selected"
 
@@ -24,7 +25,7 @@ class Marks:
     """
 
     written: dict[str, Any] = field(default_factory=dict)
-    at: dict[int, dict[Place, tuple[str, ...]]] = field(default_factory=dict)
+    at: dict[int, dict[OpKey, tuple[str, ...]]] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
     is_applied: bool = False
 

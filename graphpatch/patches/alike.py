@@ -15,7 +15,7 @@ from graphpatch.graph.alike import Form, Forms, Key, Own, UnlikeError, Values
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.template import Edit, Template, fill, record
-from graphpatch.patches.reach import all_in_control_flow
+from graphpatch.patches.place import all_in_control_flow
 
 
 class Known(NamedTuple):

@@ -7,17 +7,9 @@ from collections.abc import Iterable, Sequence
 from graphpatch.differentiation.flow import carries as carries
 from graphpatch.differentiation.flow import is_asked_for as is_asked_for
 from graphpatch.differentiation.flow import why_not as why_not
-from graphpatch.differentiation.frames import BOUNDARIES as BOUNDARIES
-from graphpatch.differentiation.frames import ENDS as ENDS
-from graphpatch.differentiation.frames import ENTERS as ENTERS
-from graphpatch.differentiation.frames import EXITS as EXITS
-from graphpatch.differentiation.frames import FED as FED
-from graphpatch.differentiation.frames import FIXED as FIXED
-from graphpatch.differentiation.frames import JOINS as JOINS
-from graphpatch.differentiation.frames import MERGES as MERGES
-from graphpatch.differentiation.frames import SWITCHES as SWITCHES
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
+from graphpatch.graph.topology import FED
 from graphpatch.opdefs import FlatArg, OpDef
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
+from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import Attached, attached, filtering, guard_key, guarding
@@ -20,7 +21,6 @@ from graphpatch.gradients.traced import Op, attached_traced, filtering_traced
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import flow
 from graphpatch.patches.inline import Inline
 from graphpatch.patches.isolate import isolate
 from graphpatch.patches.keep import keep
@@ -115,7 +115,7 @@ def attach_to(
 
 def refuse_boundary(node: Node) -> None:
     """Raise PatchError for an op whose inputs and outputs are not in one place of a loop."""
-    if node.op in flow.BOUNDARIES:
+    if node.op in BOUNDARIES:
         raise PatchError(
             f"{node} leads into or out of a loop or branch, and a function cannot stand for it; "
             f"filter_gradient changes what flows back through a tensor inside or outside"

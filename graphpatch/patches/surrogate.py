@@ -14,13 +14,14 @@ from graphpatch.gradients.shapes import Shape
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.topology import FED
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 from graphpatch.patches.behind import refuse_behind, shadow_behind
 from graphpatch.patches.beside import put_beside
 from graphpatch.patches.group import Group
 from graphpatch.patches.join import Counted, by_function, join
-from graphpatch.patches.reach import in_control_flow
+from graphpatch.patches.place import in_control_flow
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
 # shape or decide alone.
@@ -75,13 +76,13 @@ class SurrogateGradient:
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Let one op count as the formula."""
-        if node.op in flow.FED:
+        if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
         self._put(node, node.data_inputs, flow.inputs(node), [node], editor)
 
     def check_op(self, node: Node) -> None:
         """Raise PatchError where the op cannot count as the formula of its inputs."""
-        if node.op in flow.FED:
+        if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
         self._nodes(node, node.data_inputs, flow.inputs(node), _output_of(node))
 

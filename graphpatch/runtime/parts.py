@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphpatch import names
-from graphpatch.differentiation.frames import BOUNDARIES
+from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import CutError
 from graphpatch.graph.graph import open_graph
 from graphpatch.graph.wire import Source

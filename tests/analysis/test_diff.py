@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import Model, apply, load
-from graphpatch.analysis.diff import KINDS, Diff, diff
+from graphpatch.analysis.diff import CHANGES, Diff, diff
 from graphpatch.formats.container import GRAPH
 from graphpatch.graph.heads import LARGE
 from graphpatch.graph.wire import Source
@@ -28,7 +28,7 @@ def model(graph: GraphDef) -> Model:
 
 
 def kinds(found: Diff) -> set[str]:
-    return {kind for kind in KINDS if getattr(found, kind)}
+    return {kind for kind in CHANGES if getattr(found, kind)}
 
 
 def test_a_model_is_equal_to_itself_and_to_its_text(model_file: Path, tmp_path: Path) -> None:

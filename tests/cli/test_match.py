@@ -29,7 +29,8 @@ def test_it_lists_what_apply_lists(run_cli: Run) -> None:
 
 def test_later_rules_see_what_earlier_ones_did(run_cli: Run, rules_file: Any) -> None:
     first = {"match": {"name": "features"}, "patch": {"stop_gradient": True}}
-    rules = rules_file(first, {"match": {"op": "StopGradient"}, "patch": {"stop_gradient": True}})
+    second = {"op": "StopGradient", "name": "features"}
+    rules = rules_file(first, {"match": second, "patch": {"stop_gradient": True}})
     done = run_cli("match", str(rules), str(DIGITS), "--json")
     assert [one["op"] for one in done.json["rules"][1]["matches"]] == ["features"]
 
@@ -62,6 +63,49 @@ def test_explain_shows_the_counts_where_something_matches_too(run_cli: Run) -> N
     assert "looked at 60 ops" not in plain.stdout
     assert explained.stdout.startswith(plain.stdout.rstrip("\n"))
     assert "looked at 60 ops" in explained.stdout
+
+
+# What matches is told of too, with the nearest others.
+EXPLAINED: list[tuple[Any, list[str]]] = [
+    (
+        {"op": "Conv2D", "attr": {"strides": {">": 1}, "padding": "VALID"}},
+        [
+            "attr: 0 of them",
+            "near: Conv2D 'block1/conv/Conv2D': strides is [1, 1, 1, 1], padding is 'SAME'",
+        ],
+    ),
+    (
+        {"op": "Relu", "dtype": "float16"},
+        ["dtype: 0 of them", "near: Relu 'block1/relu': dtype is float32"],
+    ),
+    (
+        {"op": "Relu", "inputs": {"0": {"op": "BiasAdd"}}},
+        [
+            "inputs: 2 of them",
+            "near: Relu 'block1/relu': input 0 is FusedBatchNormV3 'block1/batch_norm/normalize'",
+        ],
+    ),
+    (
+        {"op": "Const", "name": "quantize/mul/y", "value": 0.25},
+        ["value: 0 of them", "near: Const 'quantize/mul/y': value is 7"],
+    ),
+    (
+        {"op": "Conv2D", "nth": "last"},
+        [
+            "nth: 1 of them",
+            "near: Conv2D 'block1/conv/Conv2D': it is number 0 (from 0) of 2 in gra",
+        ],
+    ),
+]
+
+
+def test_explain_says_what_the_nearest_ops_have(run_cli: Run, rules_file: Any) -> None:
+    rules = [{"match": match, "patch": {"stop_gradient": True}} for match, _ in EXPLAINED]
+    done = run_cli("match", str(rules_file(*rules)), str(DIGITS), "--explain")
+    parts = done.stdout.split("\nrule ")
+    for part, (_, lines) in zip(parts, EXPLAINED, strict=True):
+        for line in lines:
+            assert line in part
 
 
 def test_saved_matches_do_the_same_unchanged(run_cli: Run, tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def test_what_an_editor_is_told_once_it_tells_once(editor: Editor) -> None:
         editor.note("a")
         editor.used("attr", session="one", tape="two")
     editor.used("stock")
-    editor.left_alone("why")
+    editor.skipped("why")
     assert (list(editor.notes), list(editor.carriers)) == (["a"], ["attr", "stock"])
     assert (list(editor.session), list(editor.tape), editor.idle) == (["one"], ["two"], ["why"])
     answers = iter([1, 2])

@@ -18,7 +18,7 @@ from graphpatch.match.select import select
 from graphpatch.match.spec import Match
 from tests import graphs
 from tests.graphs import const, function, graphdef, node
-from tests.match.pattern.random_patterns import TYPES, bodies
+from tests.match.pattern.random_bodies import TYPES, bodies
 
 RELU, MUL = {"op": "Relu"}, {"op": "Mul"}
 

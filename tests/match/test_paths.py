@@ -20,7 +20,7 @@ from graphpatch.match.spec import Between, Match
 from graphpatch.names import op_of
 from tests import graphs
 from tests.graphs import function, graphdef, node
-from tests.match.pattern.random_patterns import bodies
+from tests.match.pattern.random_bodies import bodies
 
 
 @pytest.fixture(scope="module")

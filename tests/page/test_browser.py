@@ -155,6 +155,48 @@ def test_a_function_opens_to_its_body(chrome: Any, tmp_path: Path) -> None:
     opened.close()
 
 
+def test_search_keys_and_legend_reach_functions_in_functions(chrome: Any, tmp_path: Path) -> None:
+    inner = graphs.function(
+        "inner", ["a"], [graphs.node("step", "Round", "a", T="float32")], {"y": "step:y:0"}
+    )
+    outer = graphs.function(
+        "outer", ["b"], [graphs.node("deep/call", "inner", "b")], {"y": "deep/call:y:0"}
+    )
+    graph = chain(["scope/before"])
+    graph.node.append(graphs.node("scope/call", "outer", "scope/before"))
+    graph.library.function.extend([inner, outer])
+    rule = {"name": "pass", "match": {"op": "Round"}, "patch": {"straight_through": True}}
+    graphpatch.view(graph, rules=rule).save(tmp_path / "page.html")
+    opened = Opened(chrome, tmp_path / "page.html")
+    page = opened.page
+    assert "1 op" in page.inner_text("#legend")
+    assert any("scope/call" in row and "ends inside" in row for row in opened.rows())
+
+    def search() -> None:
+        page.keyboard.press("/")
+        page.keyboard.type("ROUND")
+        assert page.inner_text("#found") == "1 found"
+        page.keyboard.press("Enter")
+        assert page.inner_text("#found") == "1 of 1 found"
+
+    for go in (
+        search,
+        lambda: opened.press("b"),
+        lambda: opened.press("r"),
+        lambda: page.click("#legend .rule"),
+    ):
+        go()
+        assert "Round" in opened.selected()
+        assert "step" in opened.selected()
+        assert [row.count("ƒ") for row in opened.rows()].count(1) == 2
+        # Away from it, and what is around it closed again.
+        opened.press("Home", "End")
+        page.click("#fold")
+        page.evaluate("view.shown.inside.clear(); view.keep(() => {})")
+        assert not any("Round" in row for row in opened.rows())
+    opened.close()
+
+
 @pytest.mark.slow
 def test_100_000_lines_open_in_seconds_and_scroll(chrome: Any, tmp_path: Path) -> None:
     graph = chain([f"tower/block{n // 10}/op{n}" for n in range(100_000)])

@@ -209,6 +209,11 @@ def test_the_last_point_of_a_curve(name: str) -> None:
 def test_what_has_no_curve() -> None:
     assert plot(None, "Conv2D") is None
     assert plot({"override_gradient": {"formula": ["dy * x1", None]}}, "Mul") is None
+    weighed = {
+        "formula": "dy * w",
+        "constants": {"w": [1.0, 2.0]},
+    }  # another curve for each element
+    assert plot({"override_gradient": weighed}, "Relu") is None
 
 
 def test_an_image_is_a_heat_map_and_others_are_histograms() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError, ModelError, OutputError, RulesError
+from tests.forked import python
 from tests.tf import consumer
 from tests.tf.consumer import same_bits
 from tests.tf.keras_layers import CASES, DY, WEIGHTS, X, graph_file, model
@@ -116,7 +117,7 @@ def test_round_trips_in_a_fresh_process(built: Built, run_cli: Callable[..., Any
         else:
             tf.saved_model.save(one, folder)
     for how in (built.name, "none"):
-        done = run_cli(built.folder, how, command=[sys.executable, LOADER], timeout=300)
+        done = run_cli(built.folder, how, command=[*python("tensorflow"), LOADER], timeout=300)
         assert done.code == 0, done.stderr
         found = json.loads(done.stdout.splitlines()[-1])
         assert set(found) == set(CASES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import graphpatch
 
 tf = pytest.importorskip("tensorflow")
 
+from tests.forked import python  # noqa: E402
 from tests.tf import live  # noqa: E402
 from tests.tf.live import CLIP, Rule, filtered, overridden, stopped  # noqa: E402
 
@@ -235,6 +235,6 @@ def test_another_process_registers_the_keys_of_an_exported_graph(tmp_path: Path)
     assert gradient(graph) == 30.0
     (tmp_path / "live.pb").write_bytes(graph.as_graph_def().SerializeToString())
     assert len(patched.report["consumer"]["session"]) == 2
-    command = [sys.executable, "-c", CONSUMER, str(tmp_path / "live.pb")]
+    command = [*python("tensorflow"), "-c", CONSUMER, str(tmp_path / "live.pb")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "30.0", done.stderr

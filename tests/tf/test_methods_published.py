@@ -1,4 +1,4 @@
-"""Recipes give what DeepExplain's tests say, and what defines DeepLIFT, in a Session."""
+"""Recipes give what DeepExplain's tests and iNNvestigate say, and what defines DeepLIFT."""
 
 from __future__ import annotations
 
@@ -42,6 +42,20 @@ def small_net() -> None:
     h = tf.nn.elu(tf.nn.conv2d(h, draw.normal(size=(2, 2, 4, 3)).astype(np.float32), 1, "SAME"))
     h = tf.reshape(tf.nn.avg_pool2d(h, 3, 3, "VALID"), [-1, 3])
     tf.matmul(tf.sigmoid(h), draw.normal(size=(3, 2)).astype(np.float32), name="y")
+
+
+PEER = json.loads((Path(__file__).parents[1] / "data" / "innvestigate.json").read_text())
+X_PEER = np.array(PEER["x"], np.float32)
+
+
+def peer_net() -> None:
+    """The net of scripts/methods/innvestigate_values.py."""
+    w, b, v, c, m, d, n, e = (np.array(one, np.float32) for one in PEER["weights"])
+    x = tf1.placeholder(tf.float32, [None, 4, 4, 1], name="x")
+    h = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, w, 1, "SAME", name="first"), b, name="bias_1"))
+    h = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(h, v, 2, "VALID"), c))
+    h = tf.nn.relu(tf.nn.bias_add(tf.matmul(tf.reshape(h, [-1, m.shape[0]]), m), d))
+    tf.nn.bias_add(tf.matmul(h, n), e, name="y")
 
 
 def saved(build: Callable[[], None], path: Path) -> Path:
@@ -137,3 +151,60 @@ def test_the_composite_gives_all_relevance_to_the_input(tmp_path: Path) -> None:
     assert np.abs(dx).max() > 0
     before, _ = gradient(model, x, 0)
     assert before.tobytes() == y.tobytes()
+
+
+def override(gradient: Any, **match: Any) -> dict[str, Any]:
+    return {"match": match, "patch": {"override_gradient": gradient}}
+
+
+def epsilon_rules(epsilon: float) -> list[dict[str, Any]]:
+    """LRP's epsilon rule at all layers: an activation's is that of the layer before it."""
+    last = {"lrp_epsilon_linear": {"epsilon": epsilon}}
+    return [override({"lrp_epsilon": {"epsilon": epsilon}}, op="Relu"), override(last, name="y")]
+
+
+def shared_rules(gradient: str) -> list[dict[str, Any]]:
+    """A rule at all layers, biases without relevance."""
+    passed = override("lrp_pass", op="BiasAdd")
+    activations = override({"lrp_epsilon": {"epsilon": 1e-9}}, op="Relu")
+    return [passed, activations, override(gradient, op=["Conv2D", "MatMul"])]
+
+
+def first_rules(gradient: str) -> list[dict[str, Any]]:
+    """A rule for the first layer, epsilon at the others."""
+    reads_first = {"op": "Relu", "inputs": {"0": {"name": "bias_1"}}}
+    others = {"all": [{"op": "Relu"}, {"not": reads_first}]}
+    return [
+        override("lrp_pass", name="bias_1"),
+        override({"lrp_epsilon": {"epsilon": 1e-9}}, **reads_first),
+        override({"lrp_epsilon": {"epsilon": 0.1}}, **others),
+        override({"lrp_epsilon_linear": {"epsilon": 0.1}}, name="y"),
+        override(gradient, name="first"),
+    ]
+
+
+# What a rule of iNNvestigate is here, and what the gradient is read with: the input, or what
+# iNNvestigate starts from, where that is the output and not 1.
+INNVESTIGATE: dict[str, tuple[Any, Any]] = {
+    "gradient": ([], 1.0),
+    "guided_backprop": ("@guided_backprop", PEER["output"][0]),
+    "deconvnet": ("@deconvnet", PEER["output"][0]),
+    "z": (epsilon_rules(1e-7), X_PEER),
+    "epsilon": (epsilon_rules(0.1), X_PEER),
+    "z_plus": (shared_rules("lrp_zplus"), X_PEER),
+    "alpha_beta": (shared_rules("lrp_alpha_beta"), X_PEER),
+    "w2_first": (first_rules("lrp_w2"), X_PEER),
+    "flat_first": (first_rules("lrp_flat"), X_PEER),
+}
+
+
+def test_the_values_of_innvestigate(tmp_path: Path) -> None:
+    model = saved(peer_net, tmp_path / "model.pb")
+    assert PEER["output"][0] > 0
+    assert PEER["values"].keys() == INNVESTIGATE.keys()
+    for name, (rules, read_with) in INNVESTIGATE.items():
+        y, dx = gradient(graphpatch.apply(rules, model).model if rules else model, X_PEER, 0)
+        np.testing.assert_allclose(y[0], PEER["output"], rtol=1e-5)
+        found = (read_with * dx).ravel()
+        limit = 2e-6 * np.abs(PEER["values"][name]).max()
+        np.testing.assert_allclose(found, PEER["values"][name], rtol=1e-4, atol=limit, err_msg=name)

@@ -16,6 +16,7 @@ from graphpatch.application import PATCH_LAST
 from graphpatch.errors import GraphpatchError
 from graphpatch.rules import load_rules, rules_from
 from tests import graphs
+from tests.forked import python
 from tests.graphs import graphdef, node
 from tests.tf import run_graph
 
@@ -150,7 +151,8 @@ def test_the_file_is_the_same_on_every_run(function: str, model: Path, rules_fil
         "graphpatch.apply(rules, sys.argv[2]).model.save(sys.argv[3])"
     )
     out = model.with_name("out.pb")
-    subprocess.run([sys.executable, "-c", code, rules_file(spec), model, out], check=True)
+    command = [*python("tensorflow"), "-c", code]
+    subprocess.run([*command, rules_file(spec), model, out], check=True)
     assert out.read_bytes() == first
 
 

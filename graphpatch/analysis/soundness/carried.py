@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from graphpatch.analysis.rule_words import words
-from graphpatch.analysis.soundness.joined import JOINS, input_of, joined, passed, reads_of
+from graphpatch.analysis.soundness.joined import input_of, joined, passed, reads_of
 from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.fits import signature
@@ -18,8 +18,8 @@ from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.origin import origin
+from graphpatch.patches import KINDS
 
-KINDS = ("override_gradient", "filter_gradient")
 MOVED = "/forward"
 
 
@@ -106,7 +106,7 @@ def _constructed(
     node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: Mapping[str, Any]
 ) -> Carried:
     """What its rule says that flows back. Raises GraphpatchError where that cannot be told."""
-    if kind in JOINS:
+    if KINDS[kind].verified == "join":
         found = joined(node, moved, patch, kind, rules)
         formula = found.counts_as
         return Carried(
@@ -138,7 +138,7 @@ def rule_of(node: Node, rules: Mapping[str, Any]) -> Any:
 
 def kind_of(patch: Mapping[str, Any] | None) -> str | None:
     """The kind of a patch, of those whose gradients can be compared."""
-    return next((kind for kind in (*KINDS, *JOINS) if patch and kind in patch), None)
+    return next((kind for kind in patch or () if kind in KINDS and KINDS[kind].verified), None)
 
 
 def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried:
@@ -150,7 +150,7 @@ def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried
     if kind == "straight_through" and moved is not None:
         texts = passed(len(moved.data_inputs), input_of(patch[kind]), "dy")
         return Carried(node, label, function, Written(Formula.parse(texts)), {})
-    if kind in JOINS:
+    if KINDS[kind].verified == "join":
         why = f"{kind} that a function carries has no formula of dy"
         return Carried(node, label, function, None, {}, why)
     try:
@@ -161,7 +161,7 @@ def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried
         return Carried(
             node, label, function, None, {}, "it is no formula, but code that was traced"
         )
-    if moved is None or kind != KINDS[0]:
+    if moved is None or kind != "override_gradient":
         return Carried(node, label, function, gradient, {})
     op_type = _type(moved)
     attrs = _attrs(moved)

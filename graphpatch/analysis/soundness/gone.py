@@ -10,8 +10,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-
-MOST = 3
+from graphpatch.table import short
 
 
 def gone(one: Graph, other: Graph) -> Iterator[Fault]:
@@ -27,10 +26,9 @@ def gone(one: Graph, other: Graph) -> Iterator[Fault]:
     for rule, ops in promised.items():
         lost = [op for op, is_lost in ops.items() if is_lost]
         if lost:
-            more = f" and {len(lost) - MOST} more" if len(lost) > MOST else ""
             says = (
                 f"the gradients of rule {rule!r} are gone at {len(lost)} of {len(ops)} ops "
-                f"({', '.join(lost[:MOST])}{more}): patch last, after optimisers"
+                f"({short(lost)}): patch last, after optimisers"
             )
             yield Fault("gone", "", lost[0], says)
 

@@ -13,8 +13,6 @@ from graphpatch.gradients.spec import Computed, Written
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 
-JOINS = ("surrogate_gradient", "straight_through", "backward_as")
-
 
 @dataclass(frozen=True, slots=True)
 class Joined:
@@ -57,7 +55,7 @@ def overlap(body: Body, rules: Mapping[str, Any]) -> bool:
     own = {key for key, patch in rules.items() if "backward_as" in patch}
     for node in provenance.touched(body) if own else ():
         for edit in provenance.of_kind(node, "added"):
-            for found in _named(body, edit.clone_of or ""):
+            for found in _now_and_before(body, edit.clone_of or ""):
                 for other in provenance.entries(found):
                     carries = other.did == "added" and found.op == node.op
                     if other.id != edit.id and (carries or other.id in own):
@@ -65,7 +63,7 @@ def overlap(body: Body, rules: Mapping[str, Any]) -> bool:
     return False
 
 
-def _named(body: Body, name: str) -> list[Node]:
+def _now_and_before(body: Body, name: str) -> list[Node]:
     """The op of this name, and the one that was called so before a rule took its place."""
     return [body.node(one) for one in (name, f"{name}/forward") if one in body.by_name]
 

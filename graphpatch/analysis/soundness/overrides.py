@@ -102,19 +102,19 @@ class Reasons:
     @cached_property
     def _behind(self) -> bytearray:
         """What the tensors are computed from whose gradients are taken."""
-        return upstream(self.graph.main, {_named(target) for _, target in self.pairs})
+        return upstream(self.graph.main, {_tensor_name(target) for _, target in self.pairs})
 
     @cached_property
     def _before(self) -> bytearray:
         """What is computed of the tensors by which gradients are taken."""
-        return downstream(self.graph.main, {_named(source) for source, _ in self.pairs})
+        return downstream(self.graph.main, {_tensor_name(source) for source, _ in self.pairs})
 
     def _made(self) -> Doctor:
         place = [graph.label for graph in self.model.graphs].index(self.graph.label)
         return doctors(self.model)[place]
 
 
-def _named(tensor: str) -> TensorName:
+def _tensor_name(tensor: str) -> TensorName:
     """A tensor as TensorFlow spells it, `op:0`."""
     op, _, output = tensor.rpartition(":")
     return TensorName(op, int(output))

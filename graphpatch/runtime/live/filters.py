@@ -63,7 +63,7 @@ def _flows(node: Node, where: str, editor: Editor) -> bool:
     """
     reason = at.idle(node, where)
     if reason:
-        editor.left_alone(reason)
+        editor.skipped(reason)
         return False
     if flow.is_source(node):
         raise NoKeyError(f"{node} is a source: TensorFlow asks for no gradient of it")

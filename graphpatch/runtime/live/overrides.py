@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import PatchError
 from graphpatch.gradients.composed import Composed, python_key, surrogate_key
 from graphpatch.gradients.exact import stock_key
@@ -26,7 +27,7 @@ def override(patch: OverrideGradient, node: Node, now: Composed, editor: Editor)
         return Composed(node.op, now.outputs, now.inputs)
     reason = never_fires(node)
     if reason:
-        editor.left_alone(reason)
+        editor.skipped(reason)
         return None
     refuse_boundary(node)
     carrier.refuse_key(patch.gradient, patch.emit)
@@ -78,7 +79,7 @@ def refuse_boundary(node: Node) -> None:
 
     TensorFlow computes its gradient inside, and has what a filter reads outside, or the reverse.
     """
-    if node.op in flow.BOUNDARIES:
+    if node.op in BOUNDARIES:
         raise NoKeyError(f"{node} leads into or out of a loop or branch")
 
 

@@ -16,7 +16,7 @@ from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
-from graphpatch.runtime.running import VARIABLES
+from graphpatch.graph.topology import VARIABLES
 from graphpatch.runtime.values import Values, weights
 from graphpatch.runtime.verify.backward import backward
 from graphpatch.runtime.verify.firing import sort_out

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from graphpatch.analysis.soundness.overrides import Override, Reasons, overrides
 from graphpatch.analysis.soundness.shadows import shadowed
 from graphpatch.graph.graph import Graph
-from graphpatch.runtime.verify.answers import Place
+from graphpatch.names import OpKey
 from graphpatch.runtime.verify.result import Ran, Unfired
 
 CUSTOM = "CustomGradient-"
 
 
-Probe = Callable[[Sequence[Place]], Collection[Place]]
+Probe = Callable[[Sequence[OpKey]], Collection[OpKey]]
 
 
 def sort_out(
@@ -63,7 +63,7 @@ def _sorted(
             yield Unfired(one, why, is_new, kind)
 
 
-def _has_fired(one: Override, asked: Collection[Place], is_loaded: bool) -> bool:
+def _has_fired(one: Override, asked: Collection[OpKey], is_loaded: bool) -> bool:
     """Of a function of a SavedModel, the loader leaves but the middle of its name."""
     body, name = one.node.body.label, one.node.name
     if is_loaded:

@@ -13,9 +13,10 @@ import numpy as np
 from graphpatch.formats import Model
 from graphpatch.formats.model import MESSAGE
 from graphpatch.graph.wire import piece_bytes
+from graphpatch.names import OpKey
 from graphpatch.runtime.running import first_line
 from graphpatch.runtime.values import Values, seeded
-from graphpatch.runtime.verify.answers import Gradient, Place
+from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.lookups import recorded
 from graphpatch.runtime.verify.seeds import own_names, set_seeds
 
@@ -59,7 +60,7 @@ class Saved:
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], set[Place]]:
+    ) -> tuple[dict[str, Gradient], set[OpKey]]:
         """The gradient of a target, weighted by dy, by each source, as a tape gives it."""
         import tensorflow as tf
 

@@ -5,22 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from graphpatch.control_flow.branches import Branch, Cond, Context, Loop, decider, innermost, merged
+from graphpatch.control_flow.frames import Frame, Frames, frames, ops_of, position, reads
+from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, NEXTS, SWITCHES
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.branches import Branch, Cond, Context, Loop, decider, innermost, merged
-from graphpatch.graph.frames import (
-    ENTERS,
-    EXITS,
-    MERGES,
-    NEXTS,
-    SWITCHES,
-    Frame,
-    Frames,
-    frames,
-    ops_of,
-    position,
-    reads,
-)
 from graphpatch.names import parse
 
 PRED = "pred_id"  # what tf.cond calls the predicate that its Switches read
@@ -47,20 +36,20 @@ class ControlFlow:
     def context(self, index: int) -> Context | None:
         """The context that an op is in."""
         found = self.of.get(index)
-        return None if found is None else found.now
+        return None if found is None else found.current
 
     def given(self, index: int, text: str) -> Context | None:
         """The context of a tensor of an op, as an input spells it."""
         cond = self.pivots.get(index) or self.shared.get(index)
         is_control = text.startswith("^")
         if cond is not None and not is_control:
-            return cond.branch(parse(text).index).now
+            return cond.branch(parse(text).index).current
         context = self.context(index)
         # What waits for a Switch runs whichever branch is taken.
         outside = is_control and index in self.guards
         if context is not None and (outside or self.body.heads.ops[index] in EXITS):
             context = context.outer
-        return None if context is None else context.now
+        return None if context is None else context.current
 
 
 def has_control_flow(body: Body) -> bool:
@@ -144,7 +133,7 @@ def _of_switch(found: ControlFlow, index: int, around: Context | None) -> Contex
     taken = {parse(text).index for text in _read(body, index)}
     alike = parse(data) == parse(pred)
     if alike or (len(taken) > 1 and decider(body, data) == decider(body, pred)):
-        found.pivots[index] = _cond(found, _named(body, index, pred), around)
+        found.pivots[index] = _cond(found, _pred_of_cond(body, index, pred), around)
         return around
     cond = _cond(found, pred, around)
     cond.is_guarded = True
@@ -152,7 +141,7 @@ def _of_switch(found: ControlFlow, index: int, around: Context | None) -> Contex
         found.shared[index] = cond
         return around
     found.guards[index] = cond.branch(taken.pop())
-    return found.guards[index].now
+    return found.guards[index].current
 
 
 def _read(body: Body, index: int) -> Iterator[str]:
@@ -164,13 +153,13 @@ def _read(body: Body, index: int) -> Iterator[str]:
 
 
 def _cond(found: ControlFlow, pred: str, outer: Context | None) -> Cond:
-    key = (str(parse(pred)), None if outer is None else outer.now)
+    key = (str(parse(pred)), None if outer is None else outer.current)
     if key not in found.conds:
         found.conds[key] = Cond(*key)
-    return found.conds[key].now
+    return found.conds[key].current
 
 
-def _named(body: Body, pivot: int, pred: str) -> str:
+def _pred_of_cond(body: Body, pivot: int, pred: str) -> str:
     """The predicate that tf.cond made beside this Switch, which conds with the same one share."""
     scope, slash, _ = body.heads.names[pivot].removesuffix("/forward").rpartition("/")
     index = body.by_name.get(f"{scope}{slash}{PRED}")

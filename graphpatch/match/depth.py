@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from graphpatch import names
+from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.graph.body import Body
-
-BACK = frozenset({"NextIteration", "RefNextIteration"})
 
 
 def depths(body: Body) -> list[int]:
@@ -33,4 +32,4 @@ def depths(body: Body) -> list[int]:
 
 def _reads(inputs: tuple[str, ...], ops: list[str], by_name: dict[str, int]) -> list[int]:
     found = [by_name.get(names.op_of(text)) for text in inputs if not text.startswith("^")]
-    return [index for index in found if index is not None and ops[index] not in BACK]
+    return [index for index in found if index is not None and ops[index] not in NEXTS]

@@ -11,10 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from graphpatch.control_flow.branches import Branch, Context, Loop
+from graphpatch.control_flow.contexts import ControlFlow
+from graphpatch.control_flow.frames import is_constant
+from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES
 from graphpatch.graph.body import Node
-from graphpatch.graph.branches import Branch, Context, Loop
-from graphpatch.graph.control_flow import ControlFlow
-from graphpatch.graph.frames import ENTERS, EXITS, MERGES, is_constant
 from graphpatch.graph.topology import first_producers
 from graphpatch.names import parse
 
@@ -32,7 +33,7 @@ def known_values(found: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Conte
     known: dict[Context, Known] = defaultdict(Known)
     made_outside = {index for index in pivots.values() if _reads_pivot(found, index)}
     for index in sorted(found.of):
-        context = found.of[index].now
+        context = found.of[index].current
         if index in made_outside:
             _knows(known, context.outer, _outputs(found, index))
         elif index in found.guards:
@@ -42,9 +43,9 @@ def known_values(found: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Conte
         else:
             _knows(known, context, _outputs(found, index))
         if found.body.heads.ops[index] in EXITS and context.outer is not None:
-            known[context.outer.now].values.update(_outputs(found, index))
+            known[context.outer.current].values.update(_outputs(found, index))
     for context, index in pivots.items():
-        pred = spelled(context.cond.now.pred)
+        pred = spelled(context.cond.current.pred)
         known[context].values.update({pred, *_outputs(found, index)})
         known[context].external[pred] = pred
     return dict(known)
@@ -75,7 +76,7 @@ def _knows(known: dict[Context, Known], context: Context | None, tensors: Iterab
         known[context].values.update(tensors)
         return
     while context is not None:
-        known[context.now].values.update(tensors)
+        known[context.current].values.update(tensors)
         context = context.outer
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from graphpatch.control_flow.frames import Frame
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.frames import Frame
 from graphpatch.graph.topology import first_producers
 
 
@@ -24,7 +24,7 @@ class Loop:
     outer: Context | None = None
 
     @property
-    def now(self) -> Loop:
+    def current(self) -> Loop:
         """Itself."""
         return self
 
@@ -40,7 +40,7 @@ class Cond:
     one_with: Cond | None = None
 
     @property
-    def now(self) -> Cond:
+    def current(self) -> Cond:
         """The cond that this one is by now."""
         found = self
         while found.one_with is not None:
@@ -60,15 +60,15 @@ class Branch:
     number: int
 
     @property
-    def now(self) -> Branch:
+    def current(self) -> Branch:
         """The branch that this one is by now."""
-        return self.cond.now.branch(self.number)
+        return self.cond.current.branch(self.number)
 
     @property
     def outer(self) -> Context | None:
         """The context around the cond."""
-        outer = self.cond.now.outer
-        return None if outer is None else outer.now
+        outer = self.cond.current.outer
+        return None if outer is None else outer.current
 
 
 Context = Loop | Branch
@@ -82,9 +82,9 @@ def innermost(body: Body, index: int, one: Context | None, other: Context | None
     while True:
         first, second = _parted(one, other)
         if first is None:
-            return None if other is None else other.now
+            return None if other is None else other.current
         if second is None:
-            return None if one is None else one.now
+            return None if one is None else one.current
         if not (_alike(body, first, second) and _number(first) == _number(second)):
             raise ModelError(
                 f"{Node(body, index)} reads {described(first)} and {described(second)}, of which "
@@ -98,7 +98,9 @@ def merged(body: Body, index: int, one: Context | None, other: Context | None) -
     first, second = _parted(one, other)
     if first is None or second is None:
         return innermost(body, index, one, other)
-    whole = one is not None and first is one.now and other is not None and second is other.now
+    whole = (
+        one is not None and first is one.current and other is not None and second is other.current
+    )
     if not whole or not _alike(body, first, second):
         raise ModelError(
             f"{Node(body, index)} joins {described(one)} and {described(other)}; it must join the "
@@ -117,7 +119,7 @@ def unite(one: Context, other: Context) -> None:
     """Let two branches be of one cond; its predicate is that which guards what they read."""
     assert isinstance(one, Branch)
     assert isinstance(other, Branch)
-    kept, left = one.cond.now, other.cond.now
+    kept, left = one.cond.current, other.cond.current
     if left.is_guarded and not kept.is_guarded:
         kept, left = left, kept
     if kept is not left:
@@ -132,7 +134,7 @@ def described(context: Context | None) -> str:
         return "what is in no branch"
     if isinstance(context, Loop):
         return f"the v1 loop {context.frame.name!r}"
-    return f"what is there if {context.cond.now.pred!r} is {bool(context.number)}"
+    return f"what is there if {context.cond.current.pred!r} is {bool(context.number)}"
 
 
 def _number(context: Context) -> int:
@@ -143,7 +145,7 @@ def _alike(body: Body, one: Context, other: Context) -> bool:
     """Whether they are branches of conds that the same predicate decides."""
     if not isinstance(one, Branch) or not isinstance(other, Branch):
         return False
-    first, second = one.cond.now, other.cond.now
+    first, second = one.cond.current, other.cond.current
     return first is second or decider(body, first.pred) == decider(body, second.pred)
 
 
@@ -172,7 +174,7 @@ def _parted(one: Context | None, other: Context | None) -> tuple[Context | None,
 def _way(context: Context | None) -> Iterator[Context]:
     """A context and those around it, as far as the loop that it is in."""
     while context is not None:
-        context = context.now
+        context = context.current
         yield context
         if isinstance(context, Loop):
             return

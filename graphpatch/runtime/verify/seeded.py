@@ -9,56 +9,37 @@ from typing import Any
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.container import META
-from graphpatch.formats.sizes import as_message
-from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph
+from graphpatch.names import OpKey
+from graphpatch.runtime.imported import bare_meta, imported
 from graphpatch.runtime.register import register_lone_keys
-from graphpatch.runtime.running import Running, first_line, seeded_variable, variables_of
+from graphpatch.runtime.running import Running, seeded_variable, variables_of
 from graphpatch.runtime.values import Values
 from graphpatch.runtime.verify import probes
-from graphpatch.runtime.verify.answers import Place
 from graphpatch.runtime.verify.seeds import own_names, set_seeds
 
-CONTEXTS = ("while_context", "cond_context")
 
-
-def imported(model: Model, graph: Graph, probed: Sequence[Place] = ()) -> Any:
-    """The tf.Graph of a model's graph, with its control-flow contexts.
+def seeded_graph(model: Model, graph: Graph, probed: Sequence[OpKey] = ()) -> Any:
+    """The tf.Graph of a model's graph, with its control-flow contexts and seeded random ops.
 
     The gradient functions of the `probed` ops tell when they run. Raises ModelError where
     TensorFlow does not take it, in its words.
     """
-    import tensorflow as tf
 
-    meta = _meta_graph(model, graph)
-    set_seeds(meta.graph_def, own_names(graph))
-    probes.put(meta.graph_def, probed)
+    def prepare(graph_def: Any) -> None:
+        set_seeds(graph_def, own_names(graph))
+        probes.put(graph_def, probed)
+
     register_lone_keys(graph)
-    with tf.Graph().as_default() as found:
-        try:
-            if meta.collection_def:
-                tf.compat.v1.train.import_meta_graph(meta, clear_devices=True)
-            else:
-                tf.graph_util.import_graph_def(meta.graph_def, name="")
-        except (ValueError, TypeError, LookupError, tf.errors.OpError) as error:
-            raise ModelError(f"TensorFlow does not import it: {first_line(error)}") from error
-    return found
+    return imported(_meta_graph(model, graph), clear_devices=True, prepare=prepare)
 
 
 def _meta_graph(model: Model, graph: Graph) -> Any:
-    """The graph with no collections but the contexts, rebuilt where they can be."""
-    import tensorflow as tf
-
+    """The graph with its contexts, rebuilt where they can be."""
     try:
-        meta = as_message(tf.compat.v1.MetaGraphDef, model.meta_graph(graph))
+        return bare_meta(model.meta_graph(graph))
     except ModelError:  # what a Session runs all the same; its gradients tell
-        whole = as_message(tf.compat.v1.GraphDef, graph_pieces(graph))
-        meta = tf.compat.v1.MetaGraphDef(graph_def=whole)
-    for key in set(meta.collection_def) - set(CONTEXTS):
-        del meta.collection_def[key]
-    for name in ("saver_def", "signature_def", "object_graph_def", "asset_file_def"):
-        meta.ClearField(name)
-    return meta
+        return bare_meta(model.meta_graph(graph, rebuild=False))
 
 
 def checkpoint(model: Model) -> str | None:
@@ -80,7 +61,7 @@ def restored(graph: Any, prefix: str | None) -> dict[str, Any]:
     found = {}
     for op in variables_of(graph):
         shape = tf.TensorShape(op.get_attr("shape"))
-        shared = op.get_attr("shared_name").decode()
+        shared = op.get_attr("shared_name").decode(errors="backslashreplace")
         key = next((name for name in (op.name, shared) if name in there), None)
         if key is not None and shape.is_compatible_with(there[key]):
             found[op.name] = reader.get_tensor(key)

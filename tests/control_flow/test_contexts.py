@@ -9,11 +9,11 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
+from graphpatch.control_flow.branches import Loop
+from graphpatch.control_flow.contexts import control_flow
+from graphpatch.control_flow.messages import message_class
+from graphpatch.control_flow.rebuilt import DEEPEST, with_contexts
 from graphpatch.errors import ModelError
-from graphpatch.formats.control_flow import message_class
-from graphpatch.formats.rebuilt import DEEPEST, with_contexts
-from graphpatch.graph.branches import Loop
-from graphpatch.graph.control_flow import control_flow
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.wire import Source
 from tests.graphs import graphdef, node

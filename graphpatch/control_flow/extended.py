@@ -15,15 +15,20 @@ from typing import Any
 
 from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
-from graphpatch.formats.context_collections import KINDS, context_collections, entry, nested
-from graphpatch.formats.control_flow import message_class
-from graphpatch.formats.undo_contexts import before, take_back
+from graphpatch.control_flow.context_collections import (
+    CONTEXTS,
+    context_collections,
+    entry,
+    is_loop,
+    nested,
+)
+from graphpatch.control_flow.messages import message_class
+from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES
+from graphpatch.control_flow.undo import before, take_back
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import Field, Replacement, Source, message, reframed
 from graphpatch.names import op_of
-
-ENTERS, EXITS, MERGES = {"Enter", "RefEnter"}, {"Exit", "RefExit"}, {"Merge", "RefMerge"}
 
 
 def context_replacements(source: Source, meta: Field, graph: Graph) -> Iterator[Replacement]:
@@ -39,7 +44,7 @@ def context_replacements(source: Source, meta: Field, graph: Graph) -> Iterator[
             yield Replacement(part.start, part.end, [raw])
             continue
         changed = undone is not None and take_back(collection, key, undone)
-        if _extend_all(collection, KINDS[key], now, beside) or changed:
+        if _extend_all(collection, CONTEXTS[key], now, beside) or changed:
             pieces = reframed(source, part.start, [entry(key, collection)])
             yield Replacement(part.start, part.end, pieces)
 
@@ -130,7 +135,7 @@ def _extend(context: Any, now: dict[str, str], beside: dict[str, Added]) -> list
 
 def _borders(context: Any) -> set[str]:
     """The ops at which a loop's own context begins and ends: all its Enters, and its Exits."""
-    if not hasattr(context, "loop_exit_names"):
+    if not is_loop(context):
         return set()
     constant = [value.value for value in context.values_def.external_values]
     return {op_of(t) for t in (*context.loop_exit_names, *context.loop_enter_names, *constant)}

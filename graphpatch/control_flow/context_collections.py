@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
-from graphpatch.formats.control_flow import message_class
+from graphpatch.control_flow.messages import message_class
 from graphpatch.graph.wire import BYTES, Field, Source, encoded, fields, message, utf8
 
 COLLECTION = 4  # the field of MetaGraphDef: map<string, CollectionDef>
-KINDS = {"while_context": "WhileContextDef", "cond_context": "CondContextDef"}
+CONTEXTS = {"while_context": "WhileContextDef", "cond_context": "CondContextDef"}
 
 
 def context_collections(source: Source, meta: Field) -> Iterator[tuple[Field, str, CollectionDef]]:
@@ -21,7 +21,7 @@ def context_collections(source: Source, meta: Field) -> Iterator[tuple[Field, st
             raw = source.data[part.value : part.end]
             found = {one.number: one for one in fields(raw, 0, len(raw)) if one.wire == BYTES}
             key = utf8(raw, found[1].value, found[1].end) if 1 in found else ""
-            if key in KINDS and 2 in found:
+            if key in CONTEXTS and 2 in found:
                 held = raw[found[2].value : found[2].end]
                 yield part, key, message(CollectionDef, held)
 
@@ -33,7 +33,7 @@ def entry(key: str, collection: CollectionDef) -> bytes:
 
 def contexts(collection: CollectionDef, key: str) -> list[Any]:
     """The contexts of a collection, those that lie in others apart."""
-    return [message(message_class(KINDS[key]), raw) for raw in collection.bytes_list.value]
+    return [message(message_class(CONTEXTS[key]), raw) for raw in collection.bytes_list.value]
 
 
 def nested(context: Any) -> list[Any]:
@@ -44,3 +44,15 @@ def nested(context: Any) -> list[Any]:
         for which in ("cond_ctxt", "while_ctxt")
         if one.HasField(which)
     ]
+
+
+def with_nested(found: Iterable[Any]) -> Iterator[Any]:
+    """Contexts, each followed by those that lie in it."""
+    for context in found:
+        yield context
+        yield from with_nested(nested(context))
+
+
+def is_loop(context: Any) -> bool:
+    """Whether a context is that of a loop, not of a branch."""
+    return "loop_exit_names" in context.DESCRIPTOR.fields_by_name

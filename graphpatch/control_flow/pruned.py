@@ -9,20 +9,20 @@ from collections import defaultdict
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
+from graphpatch.control_flow.branches import Branch
+from graphpatch.control_flow.contexts import ControlFlow, control_flow
+from graphpatch.control_flow.frames import Frame, position
+from graphpatch.control_flow.op_types import CONTROL_FLOW
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.branches import Branch
-from graphpatch.graph.control_flow import ControlFlow, control_flow
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.frames import ENTERS, EXITS, MERGES, NEXTS, SWITCHES, Frame, position
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import Author
 from graphpatch.names import parse
 
 AUTHOR = Author("control-flow contexts", "contexts")
-FIXED = ENTERS | EXITS | MERGES | NEXTS | SWITCHES
 
 
-def completed(graph: Graph) -> ControlFlow:
+def with_pruned_ops(graph: Graph) -> ControlFlow:
     """The contexts of a graph of one's own, to which what they need is added.
 
     Forward: nothing changes. Backward: a loop variable whose Exit was pruned has no gradient, and
@@ -55,7 +55,7 @@ def body_pivot(body: Body, frame: Frame) -> int:
         found = [
             index
             for index in _readers(body, switch, 1)
-            if body.heads.ops[index] not in FIXED and Node(body, index).outputs
+            if body.heads.ops[index] not in CONTROL_FLOW and Node(body, index).outputs
         ]
         if found:
             return min(found, key=lambda i: (body.heads.ops[i] != "Identity", position(body, i)))
@@ -75,10 +75,10 @@ def _switches(found: ControlFlow) -> dict[Branch, list[int]]:
     """The Switches that lead into each branch, that which tf.cond makes of the predicate first."""
     switches: dict[Branch, list[int]] = defaultdict(list)
     for index, cond in [*found.pivots.items(), *found.shared.items()]:
-        for branch in list(cond.now.branches.values()):
+        for branch in list(cond.current.branches.values()):
             switches[branch].append(index)
     for index, branch in found.guards.items():
-        switches[branch.now].append(index)
+        switches[branch.current].append(index)
     return switches
 
 
@@ -123,7 +123,7 @@ def _split(switch: Node, editor: Editor) -> None:
 
 
 def _add_branch_pivot(branch: Branch, switch: Node, editor: Editor) -> None:
-    scope, slash, _ = parse(branch.cond.now.pred).op.rpartition("/")
+    scope, slash, _ = parse(branch.cond.current.pred).op.rpartition("/")
     name = f"{scope}{slash}switch_{'t' if branch.number else 'f'}"
     inputs = [f"{switch.name}:1" if branch.number else switch.name]
     editor.add(name, "Identity", inputs, _type(switch), beside=switch)

@@ -6,12 +6,17 @@ the origin of the model. A collection that is not encoded as we would is written
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
-from graphpatch.formats.context_collections import context_collections, contexts, entry, nested
+from graphpatch.control_flow.context_collections import (
+    context_collections,
+    contexts,
+    entry,
+    with_nested,
+)
 from graphpatch.graph.graph import TakenBack
 from graphpatch.graph.wire import Field, Source
 from graphpatch.names import op_of
@@ -25,7 +30,7 @@ def record(source: Source, meta: Field) -> dict[str, Any]:
     raw: dict[str, str] = {}
     for part, key, collection in context_collections(source, meta):
         found = contexts(collection, key)
-        counts[key] = [len(one.values_def.values) for one in _all(found)]
+        counts[key] = [len(one.values_def.values) for one in with_nested(found)]
         collection.bytes_list.value[:] = [
             one.SerializeToString(deterministic=True) for one in found
         ]
@@ -47,7 +52,7 @@ def take_back(collection: CollectionDef, key: str, undone: TakenBack) -> bool:
         return False
     found = contexts(collection, key)
     counts = iter(undone.origin.get(COUNTS, {}).get(key, ()))
-    for one in _all(found):
+    for one in with_nested(found):
         _take_back(one, next(counts, len(one.values_def.values)), undone)
     old = list(collection.bytes_list.value)
     collection.bytes_list.value[:] = [one.SerializeToString(deterministic=True) for one in found]
@@ -69,9 +74,3 @@ def _take_back(context: Any, count: int, undone: TakenBack) -> None:
 def _moved(text: str, back: Mapping[str, str]) -> str:
     op, colon, output = text.partition(":")
     return f"{back.get(op, op)}{colon}{output}"
-
-
-def _all(found: list[Any]) -> Iterator[Any]:
-    for context in found:
-        yield context
-        yield from _all(nested(context))

@@ -10,20 +10,21 @@ from typing import Any
 
 from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
+from graphpatch.control_flow.branches import Branch, Cond, Context, Loop
+from graphpatch.control_flow.context_collections import COLLECTION, entry
+from graphpatch.control_flow.contexts import ControlFlow, has_control_flow
+from graphpatch.control_flow.frames import is_constant, position
+from graphpatch.control_flow.messages import message_class
+from graphpatch.control_flow.op_types import MERGES
+from graphpatch.control_flow.pruned import body_pivot, branch_pivots, with_pruned_ops
+from graphpatch.control_flow.values_def import Known, known_values, origin, spelled
 from graphpatch.errors import ModelError
-from graphpatch.formats.control_flow import message_class
-from graphpatch.formats.known_values import Known, known_values, origin, spelled
 from graphpatch.graph.body import Node
-from graphpatch.graph.branches import Branch, Cond, Context, Loop
-from graphpatch.graph.control_flow import ControlFlow, has_control_flow
-from graphpatch.graph.frames import MERGES, is_constant, position
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.pruned import body_pivot, branch_pivots, completed
 from graphpatch.graph.topology import first_producers
 from graphpatch.graph.wire import encoded
 from graphpatch.names import fresh, parse
 
-COLLECTION = 4  # the field of MetaGraphDef: map<string, CollectionDef>
 COUNTER = "iteration_counter"  # what tf.while_loop counts by where it is given maximum_iterations
 DEEPEST = 50  # contexts in one another: each is two messages, and protobuf reads 100 levels
 PARALLEL = 10  # iterations at once, where an Enter does not say
@@ -39,20 +40,20 @@ def with_contexts(graph: Graph) -> tuple[Graph, bytes]:
         return graph, b""
     graph = graph.copy()
     try:
-        found = _Messages(completed(graph))
-        return graph, _entry("cond_context", found, Branch) + _entry("while_context", found, Loop)
+        found = _Messages(with_pruned_ops(graph))
+        return graph, _collection("cond_context", found, Branch) + _collection(
+            "while_context", found, Loop
+        )
     except ModelError as error:
         raise ModelError(f"the control-flow contexts cannot be rebuilt: {error}") from error
 
 
-def _entry(key: str, messages: _Messages, kind: type[Context]) -> bytes:
+def _collection(key: str, messages: _Messages, kind: type[Context]) -> bytes:
     """The collection of the contexts of a kind that are in no other one."""
     found = [messages.of(one) for one in messages.inside[None] if isinstance(one, kind)]
     raw = [one.SerializeToString(deterministic=True) for one in found]
     collection = CollectionDef(bytes_list=CollectionDef.BytesList(value=raw))
-    value = collection.SerializeToString(deterministic=True)
-    entry = encoded(1, key.encode()) + encoded(2, value)
-    return encoded(COLLECTION, entry) if raw else b""
+    return encoded(COLLECTION, entry(key, collection)) if raw else b""
 
 
 class _Messages:
@@ -64,7 +65,7 @@ class _Messages:
         self.taken: set[str] = set()
         self.pivots = branch_pivots(found)
         for context in _in_order(found):
-            self.inside[None if context.outer is None else context.outer.now].append(context)
+            self.inside[None if context.outer is None else context.outer.current].append(context)
             _refuse_deep(context)
         self.known = known_values(found, self.pivots)
 
@@ -83,11 +84,11 @@ class _Messages:
 
     def _branch(self, branch: Branch) -> Any:
         message = message_class("CondContextDef")()
-        pred = parse(branch.cond.now.pred)
+        pred = parse(branch.cond.current.pred)
         scope, slash, _ = pred.op.rpartition("/")
         message.context_name = fresh(f"{scope}{slash}cond_text", self.taken)
         self.taken.add(message.context_name)
-        message.pred_name = spelled(branch.cond.now.pred)
+        message.pred_name = spelled(branch.cond.current.pred)
         message.pivot_name = self._output(self.pivots[branch])
         message.branch = branch.number
         return message
@@ -150,7 +151,7 @@ def _refuse_deep(context: Context) -> None:
     """Raise ModelError for a context in so many others that protobuf cannot read them."""
     outer, depth = context.outer, 1
     while outer is not None and depth <= DEEPEST:
-        outer, depth = outer.now.outer, depth + 1
+        outer, depth = outer.current.outer, depth + 1
     if depth > DEEPEST:
         raise ModelError(
             f"v1 loops and branches are nested more than {DEEPEST} deep, and TensorFlow could not "
@@ -165,7 +166,7 @@ def _in_order(found: ControlFlow) -> list[Context]:
     switches += [(index, branch.cond) for index, branch in found.guards.items()]
     for index, cond in switches:
         place = position(found.body, index)
-        first[cond.now] = min(place, first.get(cond.now, place))
+        first[cond.current] = min(place, first.get(cond.current, place))
     made: list[tuple[Any, Context]] = [
         ((place, -number), branch)
         for cond, place in first.items()

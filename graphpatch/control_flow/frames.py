@@ -9,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from graphpatch.control_flow.op_types import ENTERS, EXITS, LOOP_COND, SWITCHES
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.names import op_of
-
-ENTERS = frozenset({"Enter", "RefEnter"})
-EXITS = frozenset({"Exit", "RefExit"})
-MERGES = frozenset({"Merge", "RefMerge"})
-SWITCHES = frozenset({"Switch", "RefSwitch"})
-NEXTS = frozenset({"NextIteration", "RefNextIteration"})
 
 
 @dataclass(eq=False)
@@ -62,7 +57,7 @@ def frames(body: Body) -> Frames:
         found.of[index].enters.append(index)
     for index in [index for loop in found.loops.values() for index in loop.enters]:
         _spread(body, found, index, found.of[index])
-    for index in ops_of(body, EXITS | SWITCHES | {"LoopCond"}):
+    for index in ops_of(body, EXITS | SWITCHES | {LOOP_COND}):
         _put(body, found.of.get(index), index)
     for loop in found.loops.values():
         _check(body, loop)
@@ -151,7 +146,7 @@ def _put(body: Body, frame: Frame | None, index: int) -> None:
     if frame is None:
         return
     kind = body.heads.ops[index]
-    if kind == "LoopCond":
+    if kind == LOOP_COND:
         frame.conditions.append(index)
     elif kind in SWITCHES and _condition(body, index):
         frame.switches.append(index)
@@ -161,7 +156,7 @@ def _condition(body: Body, switch: int) -> bool:
     """Whether it is a LoopCond that decides for a Switch: then it is that of a loop variable."""
     inputs = body.heads.inputs[switch]
     decides = body.by_name.get(op_of(inputs[1])) if len(inputs) > 1 else None
-    return decides is not None and body.heads.ops[decides] == "LoopCond"
+    return decides is not None and body.heads.ops[decides] == LOOP_COND
 
 
 def _check(body: Body, loop: Frame) -> None:

@@ -1,0 +1,1 @@
+"""The table of methods x models, and its heat maps."""
