@@ -22,7 +22,6 @@ from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.cli.writing import write
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.fleet.order import Order, Workers
-from graphpatch.fleet.plan import refuse_file
 from graphpatch.fleet.search import is_plain_folder
 from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.foreign import refuse_suffix
@@ -202,6 +201,8 @@ def _targets(models: tuple[str, ...], out: str | None) -> list[str]:
         return [out]
     if out == "-":
         raise click.UsageError("several models do not go to one standard output: name a folder")
+    from graphpatch.fleet.plan import refuse_file
+
     refuse_file(out)
     targets = [_inside(out, model) for model in models]
     twice = [target for target, count in Counter(targets).items() if count > 1]

@@ -144,8 +144,7 @@ def _type(node: Node | None) -> str:
     """The op type, that before a rule where one put the op into a function."""
     if node is None:
         return "argument"
-    edits = provenance.entries(node)
-    return str(next((one["was"] for one in edits if one["did"] == "enclosed"), node.op))
+    return provenance.original_type(node)
 
 
 def _tensor(shapes: Mapping[Side, Shapes | None], one: Head) -> str:
