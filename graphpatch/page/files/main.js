@@ -157,7 +157,8 @@ class View {
 
   rule(rule, number) {
     const isAt = (body, row) => (this.bodies[body].marks[row] || []).includes(number);
-    const shown = this.places.lines.filter(line => isAt(line.body, line.row)).length;
+    let shown = 0;
+    for (const body of this.places.places.keys()) shown += this.bodies[body].marked.filter(row => isAt(body, row)).length;
     const ops = `${rule.ops.toLocaleString("en")} ${rule.ops === 1 ? "op" : "ops"}`;
     const count = shown < rule.ops ? `${shown.toLocaleString("en")} of ${ops} in view` : ops;
     const words = rule.words && rule.words !== rule.name ? ` ${rule.words}` : "";
