@@ -212,8 +212,8 @@ class View {
 
   select(index, withPanel) {
     this.selected = Math.max(0, Math.min(index, this.shown.rows.length - 1));
-    this.list.scrollTo(this.selected);
     if (withPanel || !this.panel.box.hidden) this.panel.show(this.shown.rows[this.selected]);
+    this.list.scrollTo(this.selected); // after the panel has taken its room
     this.list.draw();
   }
 
@@ -265,6 +265,7 @@ class View {
     box.addEventListener("keydown", event => { if (this.key(event)) event.preventDefault(); });
     document.addEventListener("keydown", event => {
       if (event.key === "/" && document.activeElement !== search) { search.focus(); event.preventDefault(); }
+      if (event.key === "?" && document.activeElement !== search) { this.help(); event.preventDefault(); }
       if (event.key === "Escape") this.panel.close();
     });
   }
