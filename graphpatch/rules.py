@@ -113,6 +113,10 @@ def load_rules(
     {"python": "package.module:function"} import that module and call the function when the rules
     are applied. Raises RulesError with line and column where it is no JSON, and with the way to the
     key where it is no rules file.
+
+    Example:
+        >>> rules = graphpatch.load_rules("@guided_backprop")
+        >>> result = graphpatch.apply(rules, "model.pb")  # doctest: +SKIP
     """
     return read_rules(path, emit, allow_python)
 

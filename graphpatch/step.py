@@ -74,7 +74,7 @@ def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Applied:
     step = Applied(rule.author.rule)
     with named(rule):
         for graph, one in found:
-            tag = graph.label if len(found) > 1 else None
+            tag = graph.around.tags if len(found) > 1 else None
             whole = rule.on == (WHOLE,)
             step.matches.extend(entries(one, tag, with_reads=whole, whole=whole))
             _patch(rule, graph, one, step)

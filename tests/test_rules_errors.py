@@ -9,24 +9,12 @@ import pytest
 
 from graphpatch.errors import RulesError
 from graphpatch.rules import EMITS, load_rules, rules_from
+from tests.rule_dicts import ZERO, matched, patched, rule
 
-ZERO = {"override_gradient": "zero"}
 KIND_NAMES = (
     "override_gradient, filter_gradient, stop_gradient, straight_through, surrogate_gradient,"
     " backward_as"
 )
-
-
-def rule(**keys: Any) -> dict[str, Any]:
-    return {"match": {"op": "Relu"}, "patch": ZERO, **keys}
-
-
-def patched(**patch: Any) -> dict[str, Any]:
-    return {"match": {"op": "Relu"}, "patch": patch}
-
-
-def matched(**match: Any) -> dict[str, Any]:
-    return {"match": match, "patch": ZERO}
 
 
 # The document, and the whole message.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from graphpatch import opdefs
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.gradient import gradients
@@ -44,6 +46,12 @@ def signature(node: Node) -> Signature:
         same_shape=kept,
         op_type=node.op,
     )
+
+
+def windows_of(nodes: Iterable[Node]) -> Mapping[str, object]:
+    """The attrs of the one convolution or pooling of a match; nothing where there are more."""
+    found = [node for node in nodes if node.attr("strides") is not None]
+    return signature(found[0]).attrs if len(found) == 1 else {}
 
 
 def _check_family(gradient: Named, node: Node) -> None:

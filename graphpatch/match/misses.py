@@ -28,8 +28,9 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
     bodies = [body for graph in graphs for body in graph.bodies]
     lines = [f"  looked at {sum(map(len, bodies))} ops"]
     wanted = conditions(match)
-    asked = {key: condition for key, condition in wanted.items() if key != added.KEY}
-    counts = {key: _count(bodies, condition) for key, condition in asked.items()}
+    counts = {key: _count(bodies, condition) for key, condition in wanted.items()}
+    counts.pop(added.KEY, None)
+    there = ""
     for key, count in counts.items():
         value = match.given()[key]
         shown = f" {_shown(value)}" if key in NEAR or key in SHOWN else ""

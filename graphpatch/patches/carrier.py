@@ -97,7 +97,7 @@ def _check_place(node: Node, editor: Editor) -> None:
     caller = place_of(node, editor).ignoring
     if caller is None:
         return
-    if not editor.graph.is_object_based:
+    if not editor.graph.around.is_object_based:
         raise PatchError(
             f"{node} cannot be overridden by an attr: the function is called by {caller}, and "
             f"there TensorFlow ignores the attr silently; a gradient of the library or a formula "

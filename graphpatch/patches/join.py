@@ -42,7 +42,7 @@ class Counted:
 
 def by_function(node: Node, editor: Editor, emit: str) -> bool:
     """Whether a function must carry it, as TensorFlow would ignore the key, or the rule asks."""
-    ignored = place_of(node, editor).ignoring is not None and not editor.graph.is_exported
+    ignored = place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
     if ignored and emit == "attr":
         raise PatchError(
             f"{node} is in a function where TensorFlow ignores attrs: there the gradient is "
@@ -72,7 +72,7 @@ def join(
     """
     flat = flow.outputs(node)
     if by_function(node, editor, emit):
-        _attach(node, flat, counted, editor, behind)
+        _attach(node, flat, counted, editor, behind, reads)
     elif len(flat) == 1:
         name = node.name
         select(
@@ -194,6 +194,7 @@ def _attach(
     counted: Mapping[int, Counted],
     editor: Editor,
     behind: Sequence[Node],
+    reads: Sequence[str],
 ) -> None:
     """The same by a function, whose gradient is dy, summed to the shape of a tensor if need be."""
     outputs, known = sorted(counted), not any(one.repeated for one in counted.values())
@@ -206,4 +207,4 @@ def _attach(
     gradient = Written(Formula.parse(["dy"] if signature.same_shape else texts))
     found = computed_functions(gradient, signature, is_kept(node, editor), editor)
     read = [counted[output].tensor for output in outputs]
-    attach_to(node, found, read, behind or [node], editor)
+    attach_to(node, found, read, behind or [node], editor, reads)

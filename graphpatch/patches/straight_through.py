@@ -75,7 +75,7 @@ class StraightThrough:
         refuse_behind(group.nodes, group.last, editor)
         shadow_behind(group.nodes, group.last, editor)
         counted = Counted(group.reads[place], keeps != "same")
-        join(group.last, {0: counted}, editor, "auto", group.nodes)
+        join(group.last, {0: counted}, editor, "auto", group.nodes, group.reads)
 
     def place_in(self, group: Group) -> int:
         """Which of the tensors that a match reads is meant."""

@@ -113,6 +113,8 @@ class SurrogateGradient:
         shadow_behind(behind, node, editor)
         known = len(behind) == 1 and _has_shape_of(node, found.shapes[0])
         tensor = put_beside(found, node, {}, editor, _anchor(node, editor))
+        # What stands before the op may be another tensor, where a function carries it.
+        told = reads if carried else told
         join(node, {0: Counted(tensor, not known)}, editor, self.emit, behind, told)
 
     def _nodes(

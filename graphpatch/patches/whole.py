@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import Attached
+from graphpatch.gradients.fits import windows_of
 from graphpatch.gradients.gradient import check
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.signature import Signature
@@ -102,6 +103,7 @@ def _signature(group: Group) -> Signature:
     return Signature.of(
         [(f"x{place}", arg.dtype or "") for place, arg in enumerate(group.args)],
         [(f"y{place}", arg.dtype or "") for place, arg in enumerate(flow.outputs(group.last))],
+        windows_of(group.nodes),
     )
 
 

@@ -14,7 +14,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
 from graphpatch.rules import rules_from
 from tests import graphs
-from tests.graphs import const, function, graphdef, node
+from tests.graphs import const, function, graphdef, node, saved
 
 X, U = node("x", "Placeholder"), node("u", "Placeholder")
 NOISY = (X, U, node("n", "Mul", "x", "u"))
@@ -26,8 +26,7 @@ def rule(match: Any = None, **keys: Any) -> dict[str, Any]:
 
 
 def patched(folder: Path, *nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
-    path = folder / "model.pb"
-    path.write_bytes(graphdef(*nodes, functions=functions).SerializeToString())
+    path = saved(folder, *nodes, functions=functions)
     result = graphpatch.apply([rule(**keys)], path)
     assert [list(clean(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
     return result

@@ -12,7 +12,7 @@ from graphpatch.errors import GraphpatchError, PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.rules import rules_from
 from tests import graphs
-from tests.graphs import function, graphdef, node, v1_loop
+from tests.graphs import function, node, saved, v1_loop
 
 X = node("x", "Placeholder")
 ONE = (X, node("s", "Sign", "x"), node("y", "Identity", "s"))
@@ -25,8 +25,7 @@ def rule(formula: Any = "tanh(4 * x)", match: Any = None, **keys: Any) -> dict[s
 
 
 def patched(folder: Path, *nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
-    path = folder / "model.pb"
-    path.write_bytes(graphdef(*nodes, functions=functions).SerializeToString())
+    path = saved(folder, *nodes, functions=functions)
     return graphpatch.apply([rule(**keys)], path)
 
 

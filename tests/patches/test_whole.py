@@ -14,7 +14,7 @@ from graphpatch.errors import PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
 from tests import graphs
-from tests.graphs import const, function, graphdef, node
+from tests.graphs import const, function, node, saved
 
 SWISH = "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"
 FORMULA = {"formula": "dy * sigmoid(x)"}
@@ -29,8 +29,7 @@ def rule(gradient: Any = FORMULA, pattern: Any = SWISH, **keys: Any) -> dict[str
 
 
 def opened(folder: Path, *nodes: Any, functions: Any = ()) -> graphpatch.Model:
-    path = folder / "model.pb"
-    path.write_bytes(graphdef(*nodes, functions=functions).SerializeToString())
+    path = saved(folder, *nodes, functions=functions)
     return graphpatch.load(path)
 
 

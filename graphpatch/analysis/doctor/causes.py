@@ -161,7 +161,7 @@ CAUSES = (
     Cause("dtype", lambda look: look.read not in flow.TRAINABLE,
           "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE),
     Cause("dtype", lambda look: look.given not in flow.TRAINABLE,
-          "{op} gives {given}, which carries no gradient", NONE, OUTSIDE),
+          "{op} gives {given}, which carries no gradient", NONE, IN_BETWEEN),
     Cause("not_differentiable", _state("none"),
           "{op} is registered as not differentiable", NONE,
           "give it a gradient (override_gradient), or let it count as the identity", mends),
