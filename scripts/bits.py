@@ -110,15 +110,16 @@ def write(folder: Path) -> dict[str, list[str]]:
 
 def forward(path: Path, grappler: bool) -> Any:
     import tensorflow as tf
-    from tensorflow.core.protobuf import rewriter_config_pb2
+
+    from graphpatch.runtime.op_by_op import run_op_by_op, without_grappler
 
     tf1 = tf.compat.v1
-    config = tf1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = not grappler
+    config, graph_def = tf1.ConfigProto(), tf1.GraphDef.FromString(path.read_bytes())
     if not grappler:
-        config.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
+        without_grappler(config)
+        run_op_by_op(graph_def)
     with tf1.Graph().as_default() as graph:
-        tf1.import_graph_def(tf1.GraphDef.FromString(path.read_bytes()), name="")
+        tf1.import_graph_def(graph_def, name="")
         with tf1.Session(graph=graph, config=config) as session:
             images = np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
             return session.run("y:0", {"x:0": images})

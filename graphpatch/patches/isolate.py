@@ -47,7 +47,7 @@ def _around(ops: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
     for node in ops:
         for slot, (text, arg) in enumerate(zip(node.data_inputs, flow.inputs(node), strict=True)):
             tensor = str(names.parse(text))
-            if names.op_of(text) in inside or not flow.carries(arg):
+            if names.op_of(text) in inside or not flow.carries(arg) or _is_source(node, slot):
                 continue
             if tensor not in calls:
                 name = f"{node.name}/{inline.suffix}_{slot}"
@@ -68,9 +68,16 @@ def _alone(node: Node, zeros: Zeros, editor: Editor) -> None:
         return
     if node.op in IN_PLACE:
         inline, keep_it = zeros(node)
-        for call in on_inputs(node, editor, inline, None):
-            keep_it(call)
+        for slot in range(len(node.data_inputs)):
+            for call in () if _is_source(node, slot) else on_inputs(node, editor, inline, slot):
+                keep_it(call)
         return
     gradient = enclose(node, editor)
     outputs = [node.tensor(output) for output in range(len(node.outputs or ()))]
     keep(node, gradient, outputs, editor)
+
+
+def _is_source(node: Node, slot: int) -> bool:
+    """Whether the op reads a constant or the like there, which takes no gradient in a function."""
+    producer = node.body.producer(node.data_inputs[slot])
+    return producer is not None and flow.is_source(producer)

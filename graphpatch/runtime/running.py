@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.graph.topology import PLACEHOLDERS, VARIABLES
+from graphpatch.runtime.op_by_op import without_grappler
 from graphpatch.runtime.values import Values, seeded
 
 TIMEOUT = 20_000  # milliseconds: some graphs wait for a queue that nobody fills
@@ -76,9 +77,7 @@ def _config(optimise: bool) -> Any:
 
     config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=TIMEOUT, allow_soft_placement=True)
     if not optimise:
-        options = config.graph_options
-        options.rewrite_options.disable_meta_optimizer = True
-        options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
+        without_grappler(config)
     return config
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphpatch
 from graphpatch.analysis.soundness.static import static
 from graphpatch.graph.graph import Graph
+from graphpatch.runtime.op_by_op import run_op_by_op
 from graphpatch.runtime.verify.formulas import formulas
+from graphpatch.runtime.verify.forward import on_values
+from graphpatch.runtime.verify.side_graph import GraphSide
 from tests.tf.consumer import save
 from tests.tf.test_verify_joined import CLEAN, SURROGATE, WHOLE, net
 from tests.tf.verify_graphs import edited
@@ -65,6 +69,41 @@ def test_they_are_compared_in_functions(folder: Path) -> None:
     kinds = {one.label.partition(",")[2] for one in found if one.label.startswith("surr")}
     assert kinds == {"", " what its function passes on"}
     assert [one for one in found if one.label.endswith("where no gradient comes to the op")]
+
+
+def test_functions_run_op_by_op(folder: Path) -> None:
+    """A PartitionedCall has Grappler add in another order, whatever the Session says."""
+    models = [graphpatch.load(folder / f"called{suffix}.pb") for suffix in ("", ".patched")]
+    sides = [GraphSide(model, model.graphs[0], model) for model in models]
+    for values in np.random.default_rng(0).standard_normal((30, 2, 2, 3)).astype(np.float32):
+        for side in sides:
+            side.feed({"x:0": values[0], "w:0": values[1]})
+        found = on_values("random", *sides, ["y:0"])
+        assert (found.compared, found.differing) == (["y:0"], {})
+
+
+def test_the_other_settings_of_a_call_stay(folder: Path) -> None:
+    graph_def = tf.compat.v1.GraphDef.FromString((folder / "called.pb").read_bytes())
+    [call] = [node for node in graph_def.node if node.op == "PartitionedCall"]
+    graph_def.library.function[0].node_def.add(name="nested", op="StatefulPartitionedCall")
+    call.attr["config"].s = b"of TensorFlow 1.13"
+    before = tf.compat.v1.ConfigProto.FromString(call.attr["config_proto"].s)
+    assert before.device_count
+    assert run_op_by_op(graph_def)
+    nested = graph_def.library.function[0].node_def[-1]
+    for node, devices in ((call, before.device_count), (nested, {})):
+        config = tf.compat.v1.ConfigProto.FromString(node.attr["config_proto"].s)
+        assert config.graph_options.rewrite_options.disable_meta_optimizer
+        assert (config.device_count, node.attr["config"].s) == (devices, b"")
+
+
+def test_nothing_is_put_behind_constants_of_functions(folder: Path) -> None:
+    """No gradient comes there, so that `verify` would tell of an override that never fires."""
+    graph = graphpatch.load(folder / "called.patched.pb").graphs[0]
+    body = next(one for one in graph.bodies if "half" in one.by_name)
+    read = [body.producer(node.inputs[0]) for node in body if "graphpatch_zero" in node.op]
+    assert read
+    assert "Const" not in {one.op for one in read if one is not None}
 
 
 def test_a_match_as_the_identity_of_its_input_is_compared(folder: Path) -> None:

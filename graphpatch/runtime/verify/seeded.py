@@ -13,6 +13,7 @@ from graphpatch.formats.folder import refuse_odd_files
 from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey
 from graphpatch.runtime.imported import bare_meta, imported
+from graphpatch.runtime.op_by_op import run_op_by_op
 from graphpatch.runtime.register import register_lone_keys
 from graphpatch.runtime.running import Running, seeded_variable, variables_of
 from graphpatch.runtime.values import Values
@@ -20,16 +21,21 @@ from graphpatch.runtime.verify import probes
 from graphpatch.runtime.verify.seeds import own_names, set_seeds
 
 
-def seeded_graph(model: Model, graph: Graph, probed: Sequence[OpKey] = ()) -> Any:
+def seeded_graph(
+    model: Model, graph: Graph, probed: Sequence[OpKey] = (), optimise: bool = False
+) -> Any:
     """The tf.Graph of a model's graph, with its control-flow contexts and seeded random ops.
 
-    The gradient functions of the `probed` ops tell when they run. Raises ModelError where
-    TensorFlow does not take it, in its words.
+    The gradient functions of the `probed` ops tell when they run. Functions that are called run op
+    by op; with `optimise`, as the calls say. Raises ModelError where TensorFlow does not take it,
+    in its words.
     """
 
     def prepare(graph_def: Any) -> None:
         set_seeds(graph_def, own_names(graph))
         probes.put(graph_def, probed)
+        if not optimise:
+            run_op_by_op(graph_def)
 
     register_lone_keys(graph)
     return imported(_meta_graph(model, graph), clear_devices=True, prepare=prepare)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from graphpatch.analysis.surroundings import meta_around
+from graphpatch.differentiation.bodies import CALLS
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
@@ -100,7 +101,14 @@ class GraphSide:
 
     def run(self, fetches: Sequence[str], optimise: bool) -> tuple[dict[str, Any], dict[str, str]]:
         """The values of those tensors that can be computed, and why the others cannot."""
-        return self.running.run(fetches, optimise)
+        return (self._as_stored() if optimise else self.running).run(fetches, optimise)
+
+    def _as_stored(self) -> Graphed:
+        """The graph whose calls have TensorFlow optimise their functions as the model says."""
+        if not any(CALLS & body.by_type.keys() for body in self.graph.bodies):
+            return self.running
+        graph = seeded_graph(self.model, self.graph, optimise=True)
+        return Graphed(graph, self.running.feeds, self.running.variables)
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
