@@ -22,7 +22,8 @@ def run(
 ) -> tuple[tuple[int, ...], str]:
     """All ops of the run that an edge leads to, its last one last; or why there is none.
 
-    They are those on every way there through such ops as are no others of the match.
+    They are those on every way there through such ops as are no others of the match. A way ends
+    there: in a circle, it does not go round once more.
     """
     end, link = bound[edge.target], edge.link
     assert isinstance(end, int)
@@ -35,7 +36,11 @@ def run(
 
     before = _reached([end], lambda index: wiring.backward(index, on), free)
     start = [index for index, _ in wiring.forward(source, link)]
-    found = _reached(start, lambda index: wiring.forward(index, on), before.__contains__)
+
+    def following(index: int) -> Iterator[tuple[int, int]]:
+        return iter(()) if index == end else wiring.forward(index, on)
+
+    found = _reached(start, following, before.__contains__)
     if end not in found:
         return (), f"the run to {edge.target!r} leads through another op of the match"
     return (*sorted(found - {end}), end), ""

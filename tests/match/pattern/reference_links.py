@@ -100,15 +100,18 @@ def followers(body: Body, source: int | Tensor, link: Link) -> list[int]:
 def runs(
     body: Body, source: int | Tensor, end: int, link: Link, match: Match, taken: set[Any]
 ) -> set[int] | None:
-    """The ops on all ways from the source to the end of a run; None where there is no way."""
-    found: set[int] | None = None
-    ways = [[index] for index in followers(body, source, link)]
+    """The ops on all ways from the source to the end of a run; None where there is no way.
+
+    In a circle a way may come to an op twice, and to the end once: there it ends.
+    """
+    graph: Any = nx.DiGraph()
     on = Link(input=link.input)
-    while ways:
-        way = ways.pop()
-        if way[-1] in taken or not is_such(body, way[-1], match):
-            continue
-        if way[-1] == end:
-            found = (found or set()) | set(way)
-        ways += [[*way, index] for index in followers(body, way[-1], on) if index not in way]
-    return found
+    such = [i for i in range(len(body)) if i not in taken and is_such(body, i, match)]
+    graph.add_nodes_from(["source", *such])
+    graph.add_edges_from(("source", i) for i in followers(body, source, link) if i in graph)
+    for one in such:
+        if one != end:
+            graph.add_edges_from((one, i) for i in followers(body, one, on) if i in graph)
+    if end not in graph or not nx.has_path(graph, "source", end):
+        return None
+    return {end} | (nx.descendants(graph, "source") & nx.ancestors(graph, end))

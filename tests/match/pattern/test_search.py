@@ -14,7 +14,8 @@ from graphpatch.graph.body import Body
 from graphpatch.match.conditions import conditions
 from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.search import matches
-from graphpatch.match.spec import Pattern
+from graphpatch.match.spec import Edge, Link, Match, Pattern
+from tests import graphs
 from tests.match.pattern import reference
 from tests.match.pattern.random_bodies import PLACES, bodies
 from tests.match.pattern.random_patterns import patterns
@@ -50,12 +51,29 @@ def test_the_same_matches_as_by_brute_force() -> None:
 
 
 @pytest.mark.slow
-def test_the_same_matches_in_thousands_of_graphs() -> None:
-    """Each key is drawn often, and matches in a good part of the cases."""
-    asked, matched = search_as_the_reference(5_000)
+def test_the_same_matches_in_a_thousand_graphs() -> None:
+    """Each key is drawn often, and matches in a good part of the cases.
+
+    Of 600 patterns 75 to 209 asked for each key, and 35 % to 84 % of these matched.
+    """
+    asked, matched = search_as_the_reference(1_000)
     for key in KEYS:
-        assert asked[key] >= 300, f"{key} is asked for in {asked[key]} patterns alone"
-        assert matched[key] >= asked[key] / 3, f"{key}: {matched[key]} of {asked[key]} match"
+        assert asked[key] >= 50, f"{key} is asked for in {asked[key]} patterns alone"
+        assert matched[key] >= asked[key] / 5, f"{key}: {matched[key]} of {asked[key]} match"
+
+
+def test_a_run_in_a_circle_is_there_once() -> None:
+    """It ends where it would go round once more, not at each op of the circle."""
+    inside = [graphs.node(name, "Relu", read) for name, read in (("a", "switch:1"), ("b", "a"))]
+    body = graphs.main(graphs.node("c", "Const"), *graphs.v1_loop("c", *inside, gives="b"))
+    run = Edge("more", "run", Link(repeat=True))
+    pattern = Pattern(nodes={"more": Match(op="IsFinite"), "run": Match()}, edges=(run,))
+    assert compare(body, pattern)
+    found = [one.bound[1] for one in matches(body, pattern, conditions)]
+    assert [[body.heads.names[op] for op in one] for one in found] == [
+        ["decide", "switch", "a", "b", "next", "merge"],
+        ["merge", "decide", "switch", "a", "b", "next", "exit"],
+    ]
 
 
 def compare(body: Body, pattern: Pattern) -> bool:
