@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from graphpatch.errors import GraphpatchError, PatchError
@@ -18,9 +18,9 @@ from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
-from graphpatch.recipes import unmatched_activations
-from graphpatch.rules import Rule, load_rules, rules_from
-from graphpatch.step import Applied, take
+from graphpatch.recipes import is_recipe, unmatched_activations
+from graphpatch.rules import Expect, Rule, load_rules, rules_from
+from graphpatch.step import Applied, expected, named, take
 from graphpatch.table import beside, html_table, plural, short
 
 # What functions take as their argument `rules`.
@@ -178,7 +178,18 @@ def _take_all(
         if progress is not None:
             progress("matching", place, len(rules))
         steps.append(take(rule, graphs))
+    _refuse_idle(rules, steps, graphs)
     return steps
+
+
+def _refuse_idle(rules: Sequence[Rule], steps: Sequence[Applied], graphs: Sequence[Graph]) -> None:
+    """Of the rules of a recipe one must match, whatever each of them allows."""
+    of_recipe = {rule.author.rule.partition(":")[0]: rule for rule in rules}
+    busy = {step.rule.partition(":")[0] for step in steps if step.matches}
+    for name, last in of_recipe.items():
+        if is_recipe(name) and name not in busy:
+            with named(last):
+                expected(replace(last, expect=Expect()), graphs, 0)
 
 
 def _refuse_again(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:

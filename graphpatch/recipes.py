@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +11,12 @@ from typing import Any
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.relevance import BATCH_NORMS
+from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
+from graphpatch.match.ready.activations import NEEDED
+from graphpatch.match.select import find
+from graphpatch.match.spec import Match
+from graphpatch.recipe_parts import several_ops
 
 SIGN = "@"
 ACTIVATIONS = (
@@ -64,14 +69,20 @@ def _family(name: str) -> list[str]:
 
 
 def _of_family(name: str, gradient: str, given: Any = None) -> Rules:
-    """One rule: the family of a gradient of the library, on all that it is for."""
+    """The family of a gradient of the library, on all that it is for, be it several ops."""
+    return _activations(name, gradient, _family(gradient), given)
+
+
+def _activations(name: str, gradient: str, ops: list[str], given: Any = None) -> Rules:
+    """Activations of several ops, then those of one: `check_recipes` wants one of both."""
     spec = {gradient: given} if given else gradient
-    return [_override(name, spec, {"op": _family(gradient)})]
+    single = _override(name, spec, {"op": ops, "taken": False}, 0)
+    return [several_ops(name, gradient, given), single]
 
 
 def _lrp_epsilon(epsilon: float) -> Rules:
-    match = {"op": list(LIBRARY["lrp_epsilon"].ops)}
-    return [_override("lrp_epsilon", {"lrp_epsilon": {"epsilon": epsilon}}, match)]
+    ops = list(LIBRARY["lrp_epsilon"].ops)
+    return _activations("lrp_epsilon", "lrp_epsilon", ops, {"epsilon": epsilon})
 
 
 def _lrp_composite(epsilon: float, first: str) -> Rules:
@@ -79,11 +90,12 @@ def _lrp_composite(epsilon: float, first: str) -> Rules:
     name = "lrp_composite"
     convolution: dict[str, Any] = {"op": list(CONVOLUTIONS)}
     others = {"all": [convolution, {"not": {"name": first}}]} if first else convolution
-    activations = {"op": list(LIBRARY["lrp_epsilon"].ops)}
+    activations = {"op": list(LIBRARY["lrp_epsilon"].ops), "taken": False}
     # In this order: what a rule adds is never what a later one is for.
     found = [
         _override(f"{name}: biases", "lrp_pass", {"any": _biases(convolution)}, 0),
         _override(f"{name}: batch norm", "lrp_pass", {"op": list(BATCH_NORMS)}, 0),
+        several_ops(name, "lrp_epsilon", {"epsilon": epsilon}),
         _override(f"{name}: activations", {"lrp_epsilon": {"epsilon": epsilon}}, activations, 0),
         _override(f"{name}: means", "lrp_zplus", {"op": "AvgPool"}, 0),
         _override(f"{name}: z-plus", "lrp_zplus", others),
@@ -260,12 +272,21 @@ def unmatched_activations(
     if not any(RECIPES[name].explains for name in called & RECIPES.keys()):
         return []
     found: dict[str, list[str]] = {}
+    for kind, node in activations(graphs):
+        if (node.body.label, node.name) not in touched:
+            place = "" if node.body.is_main else f" in function {node.body.label}"
+            found.setdefault(kind, []).append(f"{node.name}{place}")
+    return [f"left alone: {len(ops)} {kind}: {', '.join(ops)}" for kind, ops in found.items()]
+
+
+def activations(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
+    """The activations of a model by what they are called: single ops, and ends of patterns."""
     for graph in graphs:
         for body in graph.bodies:
             for op_type in ACTIVATIONS:
                 for index in body.by_type.get(op_type, ()):
-                    name = body.heads.names[index]
-                    if (body.label, name) not in touched:
-                        place = "" if body.is_main else f" in function {body.label}"
-                        found.setdefault(op_type, []).append(f"{name}{place}")
-    return [f"left alone: {len(ops)} {op_type}: {', '.join(ops)}" for op_type, ops in found.items()]
+                    yield op_type, Node(body, index)
+        types = {op_type for body in graph.bodies for op_type in body.by_type}
+        for name in (one for one, needed in NEEDED.items() if needed & types):
+            for node in find(graph, Match(pattern=f"@{name}")).nodes:
+                yield f"@{name}", node

@@ -15,6 +15,7 @@ import pytest
 
 from graphpatch.runtime.verify import process
 from tests import forked, graphs
+from tests.order import longest_first
 from tests.pinned import PINNED
 
 CHECKOUT = Path(__file__).parent.parent
@@ -40,6 +41,15 @@ class Ran:
     def json(self) -> Any:
         """The one JSON document on standard output."""
         return json.loads(self.raw)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep our order of files; pytest-xdist would put those of the most tests first."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    longest_first(items)
 
 
 @pytest.fixture(scope="session")

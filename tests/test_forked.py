@@ -87,5 +87,5 @@ def test_who_is_killed_takes_the_fork_along(tmp_path: Path) -> None:
 def test_the_command_is_imported_and_nothing_more() -> None:
     program = "import sys; print([name in sys.modules for name in sys.argv[1:]])"
     names = ("graphpatch.cli.apply", "numpy", "networkx", "tensorflow")
-    start = forked.running(["ops"])[:-2]
+    start = forked.python(forked.COMMAND)
     assert ran(start, "-c", program, *names).stdout == b"[True, False, False, False]\n"

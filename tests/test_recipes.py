@@ -13,6 +13,7 @@ import graphpatch
 from graphpatch.errors import RulesError
 from graphpatch.recipes import RECIPES, recipe_rules
 from graphpatch.rules import load_rules, rules_from
+from tests.graphs import graphdef, node
 
 GIVEN = {"reverse": "(at=features, strength=0.3)", "freeze": "(scope=backbone/**)"}
 
@@ -35,8 +36,9 @@ def test_parameters() -> None:
     assert rule["patch"] == {"filter_gradient": {"reverse": {"strength": 0.3}}}
     (rule,) = recipe_rules("@freeze(backbone/**)")["rules"]
     assert rule["match"]["inputs"]["0"]["name"] == "backbone/**"
-    (rule,) = recipe_rules("@lrp_epsilon(epsilon=0.5)")["rules"]
-    assert rule["patch"] == {"override_gradient": {"lrp_epsilon": {"epsilon": 0.5}}}
+    several, single = recipe_rules("@lrp_epsilon(epsilon=0.5)")["rules"]
+    assert several["patch"]["override_gradient"]["constants"] == {"epsilon": 0.5}
+    assert single["patch"] == {"override_gradient": {"lrp_epsilon": {"epsilon": 0.5}}}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +75,38 @@ def test_what_is_left_alone_is_named() -> None:
     rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
     notes = graphpatch.apply([rule], DIGITS).report["notes"]
     assert not any(note.startswith("left alone") for note in notes)
+
+
+def leaky(*more: Any) -> Any:
+    """Max(x, 0.2 * x), and what else reads it."""
+    slope = node("slope", "Const", dtype="float32")
+    slope.attr["value"].tensor.dtype = 1
+    slope.attr["value"].tensor.float_val.append(0.2)
+    scaled = node("scaled", "Mul", "slope", "x")
+    return graphdef(node("x", "Placeholder"), slope, scaled, node("y", "Maximum", "scaled", "x"),
+                    *more)  # fmt: skip
+
+
+RECTIFIERS = ("guided_backprop", "deconvnet", "rectified_gradient", "deeplift", "lrp_epsilon")
+
+
+@pytest.mark.parametrize("name", RECTIFIERS)
+def test_an_activation_of_several_ops_is_one(name: str) -> None:
+    gate = (node("s", "Sigmoid", "y"), node("m", "Mul", "s", "y"))
+    report = graphpatch.apply(f"@{name}", leaky(*gate, node("r", "Relu", "m"))).report
+    several, single = report["rules"]
+    assert [one["op"] for one in several["matches"]] == ["scaled", "y"]
+    assert {one["op"] for one in single["matches"]} >= {"r"}
+    told = [note for note in report["notes"] if note.startswith("left alone")]
+    assert "left alone: 1 @swish: m" in told
+
+
+@pytest.mark.parametrize("name", RECTIFIERS)
+def test_of_the_rules_of_a_recipe_one_must_match(name: str) -> None:
+    graphpatch.apply(f"@{name}", leaky())
+    model = graphdef(node("x", "Placeholder"), node("y", "Exp", "x"))
+    with pytest.raises(graphpatch.MatchError, match=f"rule '@{name}': matched nothing"):
+        graphpatch.apply(f"@{name}", model)
 
 
 def test_a_recipe_that_finds_nothing_is_an_error() -> None:

@@ -30,6 +30,7 @@ ROOMS = (
     "match",
     "gradients",
     "patches",
+    "recipe_parts",
     "recipes",
     "rules_json",
     "rules",

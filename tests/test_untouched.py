@@ -16,6 +16,7 @@ from graphpatch.graph import provenance, wire
 from graphpatch.graph.check import check
 from graphpatch.graph.heads import LARGE
 from tests import graphs
+from tests.draws import draws
 from tests.graphs import const, in_memory, node
 
 UNARY = ("Relu", "Relu6", "Tanh", "Identity", "Round", "Sign")
@@ -138,7 +139,7 @@ def touched(model: Model) -> set[tuple[str, str]]:
     return {(body.label, one.name) for body in graph.bodies for one in provenance.touched(body)}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(built())
 def test_a_graph_that_nobody_touched_is_the_same_file(built: Built) -> None:
     model = in_memory(built.raw)
@@ -151,7 +152,7 @@ def test_a_graph_that_nobody_touched_is_the_same_file(built: Built) -> None:
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=str)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(st.data())
 def test_what_a_rule_did_not_touch_is_the_same_bytes(
     patch: dict[str, Any], data: st.DataObject

@@ -13,7 +13,7 @@ from graphpatch.fleet.task import Task
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import FILES
-from graphpatch.formats.target import beside
+from graphpatch.formats.output import beside
 
 
 def plan(found: Sequence[Found], out: str | None, rules: str, folder: bool = True) -> list[Task]:

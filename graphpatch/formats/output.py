@@ -193,3 +193,11 @@ def reported(path: Path | str) -> Iterator[None]:
         missing = error.errno == errno.ENOENT and not Path(path).parent.exists()
         more = f"; there is no folder {Path(path).parent}" if missing else ""
         raise OutputError(f"cannot write {path}: {error.strerror or error}{more}") from error
+
+
+def beside(path: Path, is_folder: bool) -> str:
+    """The name beside a model that its patched one has."""
+    if is_folder:
+        named = path if path.name not in {"", ".."} else path.resolve()
+        return str(named.with_name(f"{named.name}.patched"))
+    return str(path.with_name(f"{path.stem}.patched{path.suffix}"))

@@ -31,7 +31,7 @@ class Head(NamedTuple):
     side: Side
     line: Line
     node: Node | None  # none for an argument of a function
-    place: int  # its index in the body
+    place: int  # the index of the node
 
 
 @dataclass(eq=False)
@@ -180,8 +180,9 @@ def _marks(found: Lines, rules: Mapping[str, Any]) -> dict[int, list[int]]:
 
 
 def _ends(found: Lines) -> dict[int, str]:
-    sources = {key: "source" for side in found.sides for key in side.sources()}
-    targets = {key: "target" for side in found.sides for key in side.targets()}
+    first, last = ("source", "target") if found.sides[0].body.is_main else ("input", "output")
+    sources = {key: first for side in found.sides for key in side.sources()}
+    targets = {key: last for side in found.sides for key in side.targets()}
     both = {**sources, **targets}
     return {found.rows[key]: end for key, end in both.items() if key in found.rows}
 

@@ -17,6 +17,7 @@ from methods.models import SEED, Subject
 
 tf1 = tf.compat.v1
 PLAIN = "plain gradient"
+MOST = 1000  # rows of an embedding of which only the first words are fed
 READ_BY_INPUT = ("@lrp_epsilon", "@lrp_composite")  # relevance is input * gradient
 
 
@@ -55,7 +56,7 @@ def assign(graph: Any, session: Any, spread: float) -> None:
     draw = np.random.default_rng(SEED)
     for op in graph.get_operations() if spread else ():
         if op.type == "VariableV2" and "Adam" not in op.name and "gradients" not in op.name:
-            shape = [one.size for one in op.get_attr("shape").dim]
+            shape = [min(one.size, MOST) for one in op.get_attr("shape").dim]
             value = draw.normal(scale=spread, size=shape)
             kind = tf.as_dtype(op.get_attr("dtype"))
             session.run(tf1.assign(op.outputs[0], tf.cast(value, kind), validate_shape=False))
@@ -86,7 +87,7 @@ def reference(method: str, path: Path, subject: Subject, top: int) -> Any:
     nodes = graph_def(found)
     if method == PLAIN:
         return read(method, attribution(found, subject, subject.given, top), subject)
-    peers.overridden(nodes, method)
+    peers.overridden(nodes, method, subject.several)
     if method != "@deeplift":
         return read(method, attribution(found, subject, subject.given, top), subject)
     if subject.fixed:

@@ -20,6 +20,7 @@ class Subject:
     `feed` makes a batch of so many examples: the first is shown, the rest are references.
     `index` is the element, without the batch axis; None for the largest, () for the sum of all.
     `fixed`: the file has a batch of one. `spread`: the standard deviation of untrained weights.
+    `several`: the last ops of its leaky and parametric ReLUs, as a regular expression.
     """
 
     label: str
@@ -33,6 +34,7 @@ class Subject:
     fixed: bool = False
     spread: float = 0.0
     scalars: Mapping[str, Any] = field(default_factory=dict)
+    several: str = ""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -111,6 +113,7 @@ SUBJECTS = (
         "NHWC_output:0",
         lambda: {"IteratorGetNext:0": photo(24, 0.0).mean(-1, keepdims=True)},
         index=(24, 24, 0),
+        several="add_(1|3|5|7|9|11|13)",
     ),
     Subject(
         "word CNN",
@@ -136,8 +139,9 @@ SUBJECTS = (
         "face_corrector.pb",
         "img:0",
         "X:0",
-        lambda: {"img:0": photo(48, 0.0)},
+        lambda: {"img:0": photo(50, 0.0)},
         index=(),
+        several=".*LeakyRelu/Maximum",
         scalars={"training:0": False},
     ),
     Subject(
@@ -149,6 +153,7 @@ SUBJECTS = (
         lambda: {"input:0": scene()},
         index=(),
         batch=False,
+        several=".*[pP][rR][eE][lL][uU][0-9]/Select",
         scalars={
             "min_size:0": np.float32(20),
             "thresholds:0": np.zeros(3, np.float32),

@@ -6,6 +6,7 @@ what `Graph.gradient_override_map` does. They share no code with graphpatch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ SMALL = 1e-6
 EPSILON = 1e-4  # of @lrp_epsilon
 TINY = 1e-9  # of lrp_pass
 QUANTILE = 0.98  # of @rectified_gradient
+END, INNER = "end", "inner"  # of a leaky or parametric ReLU: its last op, the ReLU inside
 ELEMENTWISE = ("Relu", "Relu6", "Elu", "Sigmoid", "Tanh", "LeakyRelu")
 
 
@@ -36,7 +38,10 @@ def deconvolved(op: Any, dy: Any) -> Any:
 
 def rectified(op: Any, dy: Any) -> Any:
     """Of each layer and example the parts of y * dy above a quantile."""
-    importance = op.outputs[0] * dy
+    return above(op.outputs[0] * dy, dy)
+
+
+def above(importance: Any, dy: Any) -> Any:
     rows = tf.sort(tf.reshape(importance, [tf.shape(dy)[0], -1]))
     count = tf.cast(tf.shape(rows)[1] - 1, tf.float64)
     place = tf.cast(tf.floor(QUANTILE * count), tf.int32)
@@ -115,18 +120,74 @@ def max_pool(op: Any, dy: Any) -> Any:
     return tf.concat([found, found], 0)
 
 
+def end_input(op: Any) -> tuple[Any, int]:
+    """What a leaky or parametric ReLU reads, at its last op, and the input that gets it all."""
+    if op.type == "Maximum":
+        return op.inputs[1], 1
+    if op.type == "Select":
+        return op.inputs[1], 1
+    return op.inputs[0].op.inputs[0], 0  # Relu(x) + slope * ...
+
+
+def at_end(rule: Callable[[Any, Any, Any], Any]) -> Gradient:
+    """At the last op of a leaky or parametric ReLU: dx of (x, y, dy), past all its other ops."""
+
+    def gradient(op: Any, dy: Any) -> Any:
+        x, place = end_input(op)
+        found = [tf.zeros_like(one) if one.dtype.is_floating else None for one in op.inputs]
+        found[place] = rule(x, op.outputs[0], dy)
+        return found
+
+    return gradient
+
+
+def guided_end(op: Any, dy: Any) -> Any:
+    return default(op, tf.nn.relu(dy))
+
+
+def identity(op: Any, dy: Any) -> Any:
+    return dy
+
+
+def important(x: Any, y: Any, dy: Any) -> Any:
+    return above(y * dy, dy)
+
+
+def small_share(x: Any, y: Any, dy: Any) -> Any:
+    return dy * y / stabilised(x, EPSILON)
+
+
+def slope_between(x: Any, y: Any, dy: Any) -> Any:
+    given, changed = (tf.concat([one - other] * 2, 0) for one, other in map(halves, (x, y)))
+    far = tf.abs(given) > SMALL
+    quotient = changed / tf.where(far, given, tf.ones_like(given))
+    return dy * tf.where(far, quotient, y / stabilised(x, TINY))
+
+
+def ends(rule: Callable[[Any, Any, Any], Any]) -> dict[str, Gradient]:
+    return {END: at_end(rule), INNER: identity}
+
+
 METHODS: Mapping[str, Mapping[str, Gradient]] = {
-    "@guided_backprop": dict.fromkeys(("Relu", "Relu6", "Elu", "LeakyRelu"), guided),
-    "@deconvnet": dict.fromkeys(("Relu", "Relu6", "Elu", "LeakyRelu"), deconvolved),
-    "@rectified_gradient": dict.fromkeys(("Relu", "Relu6", "Elu", "LeakyRelu"), rectified),
-    "@lrp_epsilon": dict.fromkeys(ELEMENTWISE, epsilon_rule),
+    "@guided_backprop": dict.fromkeys(("Relu", "Relu6", "Elu", "LeakyRelu"), guided)
+    | {END: guided_end},
+    "@deconvnet": dict.fromkeys(("Relu", "Relu6", "Elu", "LeakyRelu"), deconvolved)
+    | ends(lambda x, y, dy: tf.nn.relu(dy)),
+    "@rectified_gradient": dict.fromkeys(("Relu", "Relu6", "Elu", "LeakyRelu"), rectified)
+    | ends(important),
+    "@lrp_epsilon": dict.fromkeys(ELEMENTWISE, epsilon_rule) | ends(small_share),
     "@lrp_composite": {
         **dict.fromkeys(ELEMENTWISE, epsilon_rule),
         **dict.fromkeys(("Conv2D", "DepthwiseConv2dNative"), positive_parts),
         **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV3", "bias"), passed),
         "AvgPool": positive_mean,
+        **ends(small_share),
     },
-    "@deeplift": {**dict.fromkeys(ELEMENTWISE, rescaled), "MaxPool": max_pool},
+    "@deeplift": {
+        **dict.fromkeys(ELEMENTWISE, rescaled),
+        "MaxPool": max_pool,
+        **ends(slope_between),
+    },
 }
 
 
@@ -142,8 +203,14 @@ def register() -> None:
             tf.RegisterGradient(key_of(method, op_type))(gradient)
 
 
-def overridden(graph_def: Any, method: str) -> None:
-    """Give the ops of a GraphDef the gradients of a method, in place."""
+def overridden(graph_def: Any, method: str, several: str) -> None:
+    """Give the ops of a GraphDef the gradients of a method, in place.
+
+    `several`: the names of the last ops of leaky and parametric ReLUs, as a regular expression.
+    """
+    last = [node for node in graph_def.node if several and re.fullmatch(several, node.name)]
+    kinds = {node.name: END for node in last}
+    kinds |= {node.input[0]: INNER for node in last if node.op == "Add"}
     types = {node.name: node.op for node in graph_def.node}
 
     def is_bias(node: Any) -> bool:
@@ -153,6 +220,7 @@ def overridden(graph_def: Any, method: str) -> None:
         return first in ("Conv2D", "DepthwiseConv2dNative") and held
 
     for node in graph_def.node:
-        kind = "bias" if node.op in ("BiasAdd", "Add", "AddV2") and is_bias(node) else node.op
+        bias = node.op in ("BiasAdd", "Add", "AddV2") and is_bias(node)
+        kind = kinds.get(node.name, "bias" if bias else node.op)
         if kind in METHODS[method]:
             node.attr["_gradient_op_type"].s = key_of(method, kind).encode()

@@ -11,6 +11,9 @@ import pytest
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.gradients.numpy_ops import forward
+from graphpatch.gradients.spec import Written
+from graphpatch.gradients.spec import parse as parse_gradient
+from graphpatch.recipe_parts import FORMULAS, several_ops
 
 IMAGE = {"strides": [1, 2, 1, 1], "padding": "SAME"}
 LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -136,6 +139,21 @@ def test_deeplift_gives_differences_from_the_reference(op_type: str) -> None:
     assert found[1, 0] == pytest.approx(
         numpy_gradient(LIBRARY_OWN, None, [x], [y], [dy], {}, op_type)[0][1, 0]  # type: ignore[index]
     )
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_leaky_relu_of_several_ops_has_the_gradient_of_one(name: str) -> None:
+    x, dy, slope = 3 * drawn(4, 6, seed=1), drawn(4, 6, seed=2), np.array(0.2)
+    x[3, 0] = x[1, 0]
+    y = np.where(x > 0, x, x * slope)
+    single = LIBRARY[LIBRARY[name].by_op_type.get("LeakyRelu", name)]
+    expected = one(single.name, "LeakyRelu", x, y, dy, {"alpha": 0.2})
+    rule = several_ops("any", name)
+    gradient = parse_gradient(rule["patch"]["override_gradient"])
+    assert isinstance(gradient, Written)
+    found, of_slope = numpy_gradient(gradient.formula, None, [x, slope], [y], [dy])
+    assert of_slope is None
+    np.testing.assert_allclose(found, expected)  # type: ignore[arg-type]
 
 
 LIBRARY_OWN = LIBRARY["identity"].formula().parse("own(dy)")

@@ -85,6 +85,32 @@ def swish(net: Net, beta: Callable[[Net], str] | None = None) -> str:
     return net("Mul", net("Sigmoid", inside), x)
 
 
+def leaky(net: Net, slope: float = 0.2, other: bool = False) -> str:
+    x = net.x()
+    return net("Maximum", net("Mul", net.const(slope), x), net.x() if other else x)
+
+
+def chosen(net: Net, compared: str = "Greater", select: str = "Select", at: float = 0) -> str:
+    x = net.x()
+    positive = net(compared, x, net.const(at))
+    return net(select, positive, x, net("Mul", x, net.variable()))
+
+
+def summed_parts(net: Net, below: str, other: bool = False) -> str:
+    """The positive part and the slope times the negative one."""
+    x = net.x()
+    positive, y = net("Relu", x), net.x() if other else x
+    if below == "minimum":
+        part = net("Mul", net.variable(), net("Minimum", net.const(0), y))
+    elif below == "turned":
+        part = net("Mul", net("Neg", net.variable()), net("Relu", net("Neg", y)))
+    else:
+        difference, half = net("Sub", y, net("Abs", y)), net.const(0.5)
+        factors = (half, net.variable()) if below == "half first" else (net.variable(), half)
+        part = net("Mul", net("Mul", difference, factors[0]), factors[1])
+    return net("Add", positive, part)
+
+
 def erfc(net: Net) -> str:
     x = net.x()
     curve = net("Erfc", net("Mul", net("Neg", x), net.const(0.7071068)))
@@ -160,6 +186,11 @@ FOUND: dict[str, Build] = {
         net, net.x(), how, root) for how, root in product(HOW, ROOTS)},
     **{f"layer_norm: by hand {parts}": lambda net, parts=parts: centered(
         net, net.x(), "squared", "Rsqrt", parts) for parts in PARTS},
+    "leaky_relu: maximum": leaky,
+    "prelu: Select": chosen,
+    "prelu: SelectV2": lambda net: chosen(net, "GreaterEqual", "SelectV2"),
+    **{f"prelu: {below}": lambda net, below=below: summed_parts(net, below)
+       for below in ("minimum", "turned", "half first", "half last")},
     "swish: plain": swish,
     "swish: constant beta": lambda net: swish(net, lambda net: net.const(1)),
     "swish: trained beta": lambda net: swish(net, Net.resource),
@@ -221,6 +252,12 @@ MISSED: dict[str, Build] = {
         scaled_and_shifted, lambda net, x: sums(net, net.x(), -1), parts="gb"),
     "layer_norm: l2 normalisation": lambda net: net("Mul", net.x(), net("Rsqrt", net(
         "Maximum", net("Sum", net("Square", net.x()), net.axes(-1)), net.const(1e-12)))),
+    "leaky_relu: steep": lambda net: leaky(net, 1.5),
+    "leaky_relu: two tensors": lambda net: leaky(net, other=True),
+    "prelu: less": lambda net: chosen(net, "Less"),
+    "prelu: elsewhere": lambda net: chosen(net, at=1),
+    **{f"prelu: of two tensors, {below}": lambda net, below=below: summed_parts(net, below, True)
+       for below in ("minimum", "turned", "half last")},
     "swish: two tensors": lambda net: net("Mul", net("Sigmoid", net.x()), net.x()),
     "swish: gate of a product": lambda net: swish(net, Net.x),
     "swish: tanh": lambda net: (lambda x: net("Mul", net("Tanh", x), x))(net.x()),

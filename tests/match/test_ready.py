@@ -82,7 +82,16 @@ def test_on_can_name_every_capture(name: str) -> None:
         rules_from([{**rule, "patch": {"stop_gradient": True, "on": "nobody"}}])
 
 
-SEVERAL = ("batch_norm", "layer_norm", "swish", "hard_swish", "gelu", "dropout")
+SEVERAL = (
+    "batch_norm",
+    "layer_norm",
+    "leaky_relu",
+    "prelu",
+    "swish",
+    "hard_swish",
+    "gelu",
+    "dropout",
+)
 
 
 @pytest.mark.parametrize("name", [one for one in FOUND if one.partition(":")[0] in SEVERAL])

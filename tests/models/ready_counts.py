@@ -6,6 +6,12 @@ from __future__ import annotations
 # one, though in a training graph its gradient is multiplied by it too. What is not here is 0.
 # fmt: off
 COUNTS: dict[str, dict[str, int]] = {
+    "leaky_relu": {"face_corrector.pb": 4},
+    "prelu": {
+        "mtcnn.pb": 12,
+        "zoo/Saafke+FSRCNN_Tensorflow__CKPT_dir_x3_small_fsrcnn_ckpt.meta": 4,
+        "zoo/Saafke+FSRCNN_Tensorflow__models_FSRCNN_x2.pb": 7,
+    },
     "conv_bias_activation": {
         "basic_pitch_nmp": 18,
         "musicnn_MTT_vgg/model.meta": 5,

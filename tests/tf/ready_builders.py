@@ -68,6 +68,7 @@ def keras(tf: Any, x: Any, f: Any) -> Table:
     k = tf.keras.layers
     return {
         "keras conv2d": lambda: k.Conv2D(4, 3, activation="relu")(x),
+        "keras prelu": lambda: k.PReLU()(f),
         "keras conv2d leaky": lambda: k.Conv2D(4, 3, activation=tf.nn.leaky_relu)(x),
         "keras dense": lambda: k.Dense(4, activation="relu")(f),
         "keras layer norm": lambda: k.LayerNormalization()(f),
@@ -124,6 +125,7 @@ def by_hand(tf: Any, f: Any) -> Table:
     """What people write."""
     c = (2 / 3.141592653589793) ** 0.5
     tiny = tf.constant(1e-10)
+    slope = tf.compat.v1.get_variable("slope", [6])
 
     def cube() -> Any:
         return f + 0.044715 * tf.pow(f, 3)
@@ -132,6 +134,10 @@ def by_hand(tf: Any, f: Any) -> Table:
         "gelu erf": lambda: f * (0.5 * (1.0 + tf.math.erf(f / tf.sqrt(2.0)))),
         "gelu tanh": lambda: 0.5 * f * (1 + tf.tanh(c * cube())),
         "gelu bert": lambda: f * (0.5 * (1.0 + tf.tanh(c * cube()))),
+        "leaky maximum": lambda: tf.maximum(0.2 * f, f),
+        "prelu chosen": lambda: tf.where(f > 0, f, f * slope),
+        "prelu minimum": lambda: tf.nn.relu(f) + slope * tf.minimum(0.0, f),
+        "prelu absolute": lambda: tf.nn.relu(f) + slope * (f - abs(f)) * 0.5,
         "hard swish": lambda: f * tf.nn.relu6(f + 3) / 6,
         "hard swish slim": lambda: f * tf.nn.relu6(f + 3.0) * (1.0 / 6.0),
         "hard swish clipped": lambda: f * tf.clip_by_value(f + 3, 0, 6) / 6,

@@ -41,6 +41,8 @@ BUILT: dict[str, list[str]] = {
         "keras layer norm", "keras layer norm image", "keras layer norm centered",
         "keras layer norm scaled", "layer norm t2t", "layer norm gpt2", "layer norm moments",
     ],
+    "leaky_relu": ["leaky maximum"],
+    "prelu": ["prelu chosen", "prelu minimum", "prelu absolute", "keras prelu"],
     "swish": ["nn swish", "nn swish beta", "keras silu", "training"],
     "hard_swish": ["hard swish", "hard swish slim", "hard swish clipped", "keras hard silu"],
     "gelu": [

@@ -152,7 +152,7 @@ CAUSES = (
           "a cast of {read} to {given}: nothing comes back through {read}", NONE, OUTSIDE),
     Cause("shape", _is(SHAPES),
           "{op}: it reads a shape, not the values", NONE,
-          "the loss does not hang on values this way; there is no gradient to be had"),
+          "the loss does not depend on values this way; there is no gradient to be had"),
     Cause("inside", _calls_functions,
           "{op}: inside its function nothing comes back from this output to input {slot}", NONE,
           "mend what blocks inside the function"),

@@ -18,6 +18,7 @@ from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import named_by
+from graphpatch.match.ready.activations import NEEDED
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.names import op_of
@@ -25,12 +26,6 @@ from graphpatch.rules import rules_from
 from graphpatch.table import short
 
 ACTIVATIONS = frozenset({"Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"})
-# Activations of several ops: the ready pattern, and an op type without which there is none.
-PATTERNS = {
-    "swish": frozenset({"Sigmoid"}),
-    "hard_swish": frozenset({"Relu6", "Minimum", "ClipByValue"}),
-    "gelu": frozenset({"Erf", "Erfc", "Tanh"}),
-}
 TRAINED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 STRIPPED = frozenset({"StopGradient", "Identity", "IdentityN", "PreventGradient"})
 
@@ -118,7 +113,7 @@ def _activations(examined: Examined) -> Iterator[Node]:
 def _patterns(examined: Examined) -> Iterator[Node]:
     on_way = {(node.body.label, node.index) for node in examined.on_way}
     types = {node.op for node in examined.on_way}
-    for name, needed in PATTERNS.items() if examined.is_patched else ():
+    for name, needed in NEEDED.items() if examined.is_patched else ():
         for node in (
             find(examined.doctor.session.graph, as_match(name)).nodes if needed & types else ()
         ):

@@ -46,7 +46,46 @@ _ERFC = (
     " x -> half:Mul -> mul:Mul; Const=0.5 -> half; cdf -> mul"
 )
 
+_SLOPE = {"inputs": {"any": {"op": "Const", "value": {">=": 0, "<": 1}}}}
+_BELOW = "x:_ -> positive:Relu -> prelu:Add|AddV2; "
+_PRELUS = (
+    "x:_ -> positive:Greater|GreaterEqual:0 -> prelu:Select|SelectV2:0; Const=0 -> positive:1;"
+    " x -> prelu:1; x -> scaled:Mul -> prelu:2; slope:_ -> scaled",
+    _BELOW + "x -> below:Minimum -> scaled:Mul -> prelu; Const=0 -> below; slope:_ -> scaled",
+    _BELOW + "x -> turned:Neg -> below:Relu -> scaled:Mul -> prelu;"
+    " slope:_ -> negative:Neg -> scaled",
+    _BELOW + "x -> below:Sub:0; x -> size:Abs -> below:1; below -> scaled:Mul -> half:Mul -> prelu;"
+    " slope:_ -> scaled; Const=0.5 -> half",
+    _BELOW + "x -> below:Sub:0; x -> size:Abs -> below:1; below -> half:Mul -> scaled:Mul -> prelu;"
+    " slope:_ -> scaled; Const=0.5 -> half",
+)
+
+NEEDED = {
+    "leaky_relu": frozenset({"Maximum"}),
+    "prelu": frozenset({"Relu", "Greater", "GreaterEqual"}),
+    "swish": frozenset({"Sigmoid"}),
+    "hard_swish": frozenset({"Relu6", "Minimum", "ClipByValue"}),
+    "gelu": frozenset({"Erf", "Erfc", "Tanh"}),
+}
+"""For each of them op types of which one is there, where it is."""
+
 ACTIVATIONS = (
+    Ready(
+        "leaky_relu",
+        "max(x, slope * x) with a constant slope from 0 to 1",
+        (
+            Form(
+                "x:_ -> scaled:Mul -> largest:Maximum; x -> largest; slope:_ -> scaled",
+                {"scaled": _SLOPE},
+            ),
+        ),
+    ),
+    Ready(
+        "prelu",
+        "x where it is positive, slope * x elsewhere: by a choice, or as a sum of two parts; as one"
+        " op it reads x and the slope",
+        tuple(map(Form, _PRELUS)),
+    ),
     Ready(
         "swish",
         "x * sigmoid(x), or x * sigmoid(beta * x); where tf.custom_gradient put an IdentityN behind"
