@@ -17,7 +17,7 @@ from graphpatch.application import Result, apply
 from graphpatch.errors import FleetError, ForeignError, GraphpatchError
 from graphpatch.fleet import remote
 from graphpatch.fleet.content import content
-from graphpatch.fleet.task import Done, Job, Task
+from graphpatch.fleet.task import Done, Job, Task, report
 from graphpatch.formats import load
 from graphpatch.formats.load import SAVED_MODEL_FILES
 
@@ -82,9 +82,8 @@ def _patch(job: Job, task: Task) -> Done:
         model = load(path)
         result = apply(job.rules(), model)
         written = "" if job.dry_run else _write(job, result, task.output)
-    where = {"output": None, "would_write": task.output} if job.dry_run else {"output": task.output}
-    report = {"model": task.model, **where, **result.report}
-    return Done(task, report, source=source, output=written)
+    told = report(result, task.model, task.output, job.dry_run)
+    return Done(task, told, source=source, output=written)
 
 
 def _check(job: Job, task: Task) -> Done:
