@@ -269,8 +269,7 @@ def _legal(message: str, document: Any) -> str:
         return f"{path}: {in_words(text)}; it is {WRITTEN[last]}"
     if text.startswith("Invalid enum value") or "matching regex" in text:
         found = text.removeprefix("Invalid enum value ")
-        found = repr(value_at(document, path)) if found == text else found
-        reason = {"False": "false"}.get(found, found)
+        reason = {"False": "false", text: repr(value_at(document, path))}.get(found, found)
         return f"{path}: {reason} is not a legal value; legal: {_VALUES.get(last, 'true')}"
     return f"{path}: {in_words(text)}"
 
