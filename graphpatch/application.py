@@ -37,9 +37,9 @@ PATCH_LAST = (
 )
 
 TAPE_FLOOR = (
-    "tf.saved_model.load of TensorFlow 2.8 or later restores the gradients of this SavedModel, of "
-    "2.12 or later those in the bodies of While, If and Case too; others raise as they load it, or "
-    "as they differentiate it"
+    "tf.saved_model.load restores the gradients of this SavedModel in TensorFlow 2.8 and later, "
+    "inside While, If and Case in 2.12 and later; earlier versions raise an error as they load it, "
+    "or as they differentiate it"
 )
 
 

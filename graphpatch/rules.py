@@ -269,7 +269,8 @@ def _legal(message: str, document: Any) -> str:
         return f"{path}: {in_words(text)}; it is {WRITTEN[last]}"
     if text.startswith("Invalid enum value") or "matching regex" in text:
         found = text.removeprefix("Invalid enum value ")
-        reason = {"False": "false", text: repr(value_at(document, path))}.get(found, found)
+        found = repr(value_at(document, path)) if found == text else found
+        reason = {"False": "false"}.get(found, found)
         return f"{path}: {reason} is not a legal value; legal: {_VALUES.get(last, 'true')}"
     return f"{path}: {in_words(text)}"
 
@@ -286,10 +287,8 @@ _VALUES = {
 
 def _keys_at(last: str) -> list[str]:
     """The keys that are legal where the last key of a path is this one."""
-    structs: dict[str, type[Any]] = {
-        "rules": RuleSpec, "patch": PatchSpec, "expect": Expect, "at the top": RulesFile,
-        **OBJECTS,
-    }  # fmt: skip
+    structs: dict[str, type[Any]] = {"rules": RuleSpec, "patch": PatchSpec, "expect": Expect}
+    structs |= {"at the top": RulesFile, **OBJECTS}
     for key, kind in KINDS.items():
         for one in (kind.value, *get_args(kind.value)):
             if isinstance(one, type) and issubclass(one, msgspec.Struct):
