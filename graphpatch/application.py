@@ -200,10 +200,10 @@ def _refuse_again(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
     for graph in graphs:
         for body in graph.bodies:
             for node in provenance.touched(body):
-                for entry in provenance.entries(node):
-                    if entry["id"] in ids:
+                for edit in provenance.entries(node):
+                    if edit.id in ids:
                         raise PatchError(
-                            f"rule {ids[entry['id']]!r} has been applied to this model already "
+                            f"rule {ids[edit.id]!r} has been applied to this model already "
                             f"(see {node}); apply rules to the original"
                         )
 

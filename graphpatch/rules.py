@@ -287,10 +287,8 @@ _VALUES = {
 
 def _keys_at(last: str) -> list[str]:
     """The keys that are legal where the last key of a path is this one."""
-    structs: dict[str, type[Any]] = {
-        "rules": RuleSpec, "patch": PatchSpec, "expect": Expect, "at the top": RulesFile,
-        **OBJECTS,
-    }  # fmt: skip
+    structs: dict[str, type[Any]] = {"rules": RuleSpec, "patch": PatchSpec, "expect": Expect}
+    structs |= {"at the top": RulesFile, **OBJECTS}
     for key, kind in KINDS.items():
         for one in (kind.value, *get_args(kind.value)):
             if isinstance(one, type) and issubclass(one, msgspec.Struct):

@@ -111,7 +111,7 @@ def test_the_order_of_rules_counts(model: Model) -> None:
     assert one == other
     both = [apply(rules, model) for rules in ([stop, override], [override, stop])]
     edits = [
-        [entry["did"] for entry in provenance.entries(b.model.graphs[0].main.node("relu/forward"))]
+        [entry.did for entry in provenance.entries(b.model.graphs[0].main.node("relu/forward"))]
         for b in both
     ]
     assert edits == [["renamed", "attr"], ["attr", "renamed"]]
@@ -230,7 +230,7 @@ def test_each_touched_node_says_which_rule_touched_it(model: Model, tmp_path: Pa
     rules = [rule("Relu", ELU, name="one"), rule("relu", STOP, name="two")]
     again = load(saved(apply(rules, model), tmp_path / "out.pb")).graphs[0].main
     assert {
-        one.name: [(entry["rule"], entry["did"]) for entry in provenance.entries(one)]
+        one.name: [(entry.rule, entry.did) for entry in provenance.entries(one)]
         for one in provenance.touched(again)
     } == {"relu/forward": [("one", "attr"), ("two", "renamed")], "relu": [("two", "added")]}
 

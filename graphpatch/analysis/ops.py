@@ -81,7 +81,7 @@ def describe(node: Node) -> dict[str, Any]:
         "outputs": None if outputs is None else [_output(node, k) for k in range(len(outputs))],
         "attrs": {key: attrs.plain(value) for key in _shown(node) if (value := node.attr(key))},
         "gradient": gradient(node),
-        "changed": [{"rule": one["rule"], "did": one["did"]} for one in provenance.entries(node)],
+        "changed": [{"rule": one.rule, "did": one.did} for one in provenance.entries(node)],
     }
 
 

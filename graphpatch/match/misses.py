@@ -28,8 +28,8 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
     bodies = [body for graph in graphs for body in graph.bodies]
     lines = [f"  looked at {sum(map(len, bodies))} ops"]
     wanted = conditions(match)
-    counts = {key: _count(bodies, condition) for key, condition in wanted.items()}
-    counts.pop(added.KEY, None)
+    asked = {key: condition for key, condition in wanted.items() if key != added.KEY}
+    counts = {key: _count(bodies, condition) for key, condition in asked.items()}
     there = ""
     for key, count in counts.items():
         value = match.given()[key]

@@ -64,7 +64,7 @@ def refuse_key(gradient: Gradient, emit: str) -> None:
 def refuse_carried(node: Node) -> None:
     """Raise PatchError for an op that has a gradient of ours in functions already."""
     if node.op in node.body.library.gradients and provenance.entries(node):
-        rules = {entry["rule"] for entry in provenance.entries(node)}
+        rules = {edit.rule for edit in provenance.entries(node)}
         raise PatchError(
             f"{node} has the gradient that rule {', '.join(map(repr, sorted(rules)))} gave it; "
             f"let one of the rules leave it out"

@@ -58,7 +58,7 @@ def editor(graph: Graph) -> Editor:
 
 def did(body: Body) -> dict[str, list[str]]:
     """Which edits each op of a body carries."""
-    found = {one.name: [entry["did"] for entry in provenance.entries(one)] for one in body}
+    found = {one.name: [entry.did for entry in provenance.entries(one)] for one in body}
     return {name: edits for name, edits in found.items() if edits}
 
 
@@ -94,7 +94,7 @@ def test_an_attr_is_set_and_dropped(graph: Graph, editor: Editor) -> None:
     assert consistent(graph).main.node("again").attr("_gradient_op_type") == attr("Relu6")
     editor.set_attr(again, "_gradient_op_type", None)
     assert consistent(graph).main.node("again").attr("_gradient_op_type") is None
-    assert [entry["was"] for entry in provenance.entries(again)] == [
+    assert [entry.was for entry in provenance.entries(again)] == [
         None,
         attr("Relu6").SerializeToString().hex(),
     ]
@@ -109,7 +109,7 @@ def test_another_input(graph: Graph, editor: Editor, label: str) -> None:
     editor.set_input(body.node("sum"), 2, "^axis" if body.is_main else "^relu")
     assert body.node("sum").inputs[:2] == (was[0], "x")
     consistent(graph)
-    assert [(e["slot"], e["was"]) for e in provenance.entries(body.node("sum"))] == [
+    assert [(e.slot, e.was) for e in provenance.of_kind(body.node("sum"), "input")] == [
         (1, was[1]),
         (2, "^split"),
     ]

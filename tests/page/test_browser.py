@@ -86,6 +86,9 @@ def test_keys_go_from_line_to_line_fold_and_show(chrome: Any, digits: Path) -> N
     assert opened.page.locator("#panel svg.curves").count() == 1
     opened.press("Escape")
     assert not opened.page.is_visible("#panel")
+    opened.press("?")
+    assert "next op at which a gradient ends" in opened.page.inner_text("#panel")
+    opened.press("Escape")
     opened.press("End")
     assert "image" in opened.selected()
     opened.close()
@@ -191,6 +194,17 @@ def test_search_keys_and_legend_reach_functions_in_functions(chrome: Any, tmp_pa
         assert page.inner_text("#found") == "1 found"
         page.keyboard.press("Enter")
         assert page.inner_text("#found") == "1 of 1 found"
+
+    # What an op of a function reads leads to its line: an argument, and an op by its output.
+    page.set_viewport_size({"width": 400, "height": 500})
+    opened.press("End", "Home", "r")
+    page.click("#panel .inputs .link")
+    assert "argument" in opened.selected()
+    assert page.evaluate(
+        "document.querySelector('.row[aria-selected=true]').getBoundingClientRect().bottom"
+        " <= document.getElementById('list').getBoundingClientRect().bottom"
+    )
+    page.set_viewport_size({"width": 1200, "height": 800})
 
     for go in (
         search,

@@ -38,7 +38,7 @@ def main_of(result: graphpatch.Result) -> Body:
 
 def cloned(body: Body) -> set[str]:
     """The originals that have clones."""
-    return {entry["of"] for one in body for entry in provenance.entries(one) if "of" in entry}
+    return {name for one in body if (name := provenance.clone_of(one))}
 
 
 def test_what_lies_between_is_cloned_on_the_clean_input(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class Examined:
         stopping = {rule for rule, patch in patches.items() if "stop_gradient" in (patch or {})}
         return any(
             override(node) is not None
-            or any(entry["id"] not in stopping for entry in provenance.entries(node))
+            or any(entry.id not in stopping for entry in provenance.entries(node))
             for node in self.on_way
             if node.op in types
         )

@@ -87,7 +87,7 @@ def is_added(node: Node) -> bool:
 
 
 def _is(node: Node, did: str) -> bool:
-    return any(entry["did"] == did for entry in provenance.entries(node))
+    return bool(provenance.of_kind(node, did))
 
 
 def _by_key(node: Node) -> Computed | None:
@@ -145,8 +145,8 @@ def stopped(node: Node, output: int = 0) -> str | None:
 
 def rule_of(node: Node, rules: Mapping[str, Any]) -> Any:
     """The patch of the rule that put an op there, of those that the file tells."""
-    entries = provenance.entries(node)
-    return next((rules[one["id"]] for one in entries if one["id"] in rules), None)
+    edits = provenance.entries(node)
+    return next((rules[edit.id] for edit in edits if edit.id in rules), None)
 
 
 def kind_of(patch: Mapping[str, Any] | None) -> str | None:
@@ -251,8 +251,7 @@ def _behind(last: Node) -> list[Node]:
 
 def _type(node: Node) -> str:
     """Its op type before a rule put it into a function."""
-    entries = provenance.entries(node)
-    return str(next((one["was"] for one in entries if one["did"] == "enclosed"), node.op))
+    return provenance.original_type(node)
 
 
 def _attrs(node: Node) -> Mapping[str, Any]:

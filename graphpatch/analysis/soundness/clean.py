@@ -37,6 +37,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.nodedef import attr_spans
 from graphpatch.graph.origin import origin
+from graphpatch.graph.provenance import clone_of
 from graphpatch.graph.wire import piece_bytes
 
 
@@ -105,7 +106,7 @@ class _Walk:
             return f"reads {noisy}, which is noisy" if other and self._is_cloned(other) else []
         if other is None:
             return f"reads {clean} instead of {noisy}"
-        if one is not None and _original(one) in _names(other):
+        if one is not None and clone_of(one) in _names(other):
             return _clone(one, clean, other, noisy)
         if self._is_cloned(other):
             return f"reads {clean} instead of a clone of {other}"
@@ -136,12 +137,7 @@ class _Walk:
     @cached_property
     def _cloned(self) -> set[str]:
         """The ops that have clones, by the names that they had before any rule."""
-        return {name for node in provenance.touched(self.body) if (name := _original(node))}
-
-
-def _original(node: Node) -> str:
-    """The op whose clone an op is; "" for other ops."""
-    return next((str(one["of"]) for one in provenance.entries(node) if "of" in one), "")
+        return {name for node in provenance.touched(self.body) if (name := clone_of(node))}
 
 
 def _names(node: Node) -> set[str]:
@@ -164,7 +160,7 @@ def _attrs(node: Node) -> Mapping[str, bytes]:
 
 def _given_on(node: Node | None, text: str) -> str | None:
     """What an added op gives on as this tensor; None for other ops, and for clones."""
-    if node is None or not is_added(node) or _original(node):
+    if node is None or not is_added(node) or clone_of(node):
         return None
     inputs, output = node.data_inputs, output_of(node, text)
     if node.op in GIVE_ON or node.op == "IdentityN":

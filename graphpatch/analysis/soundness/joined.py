@@ -56,11 +56,11 @@ def overlap(body: Body, rules: Mapping[str, Any]) -> bool:
     """Whether a rule of backward_as cloned what carries the gradient of another rule."""
     own = {key for key, patch in rules.items() if "backward_as" in patch}
     for node in provenance.touched(body) if own else ():
-        for entry in provenance.entries(node):
-            for found in _now_and_before(body, entry.get("of", "")):
+        for edit in provenance.of_kind(node, "added"):
+            for found in _now_and_before(body, edit.clone_of or ""):
                 for other in provenance.entries(found):
-                    carries = other["did"] == "added" and found.op == node.op
-                    if other["id"] != entry["id"] and (carries or other["id"] in own):
+                    carries = other.did == "added" and found.op == node.op
+                    if other.id != edit.id and (carries or other.id in own):
                         return True
     return False
 
@@ -72,7 +72,7 @@ def _now_and_before(body: Body, name: str) -> list[Node]:
 
 def reads_of(node: Node) -> Any:
     """What a rule says that x0, x1, ... are, where it is at a match as a whole."""
-    return next((one["reads"] for one in provenance.entries(node) if "reads" in one), None)
+    return next((one.reads for one in provenance.of_kind(node, "added") if one.reads), None)
 
 
 def input_of(given: Any) -> int:
@@ -122,10 +122,8 @@ def key_of(node: Node) -> str:
 
 def is_repeat(node: Node) -> bool:
     """Whether a rule put an op there to repeat a tensor to the shape of another."""
-    entries = provenance.entries(node)
-    return node.op == "BroadcastTo" and any(
-        one["did"] == "added" and "of" not in one for one in entries
-    )
+    added = provenance.of_kind(node, "added")
+    return node.op == "BroadcastTo" and any(not edit.clone_of for edit in added)
 
 
 def repeated_to(node: Node) -> str:
