@@ -18,9 +18,10 @@ from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
-from graphpatch.recipes import is_recipe, left_alone
+from graphpatch.recipe_notes import unmatched_activations
+from graphpatch.recipes import is_recipe
 from graphpatch.rules import Expect, Rule, load_rules, rules_from
-from graphpatch.step import Step, expected, named, take
+from graphpatch.step import Applied, expected, named, take
 from graphpatch.table import beside, html_table, plural, short
 
 # What functions take as their argument `rules`.
@@ -30,8 +31,9 @@ RulesLike: TypeAlias = (
 TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 
 PATCH_LAST = (
-    "functions in the file have the gradients of some ops: optimise or convert a model before you "
-    "patch it, as such tools drop them, some silently; revert takes the patch out again"
+    "the file stores gradients as functions, and tools that optimise or convert a model drop "
+    "these, some without a message: run such tools first, and patch last; graphpatch revert takes "
+    "the patch off again"
 )
 
 TAPE_FLOOR = (
@@ -172,7 +174,7 @@ def check_all(rules: Sequence[Rule], graphs: Sequence[Graph]) -> list[str]:
 
 def _take_all(
     rules: Sequence[Rule], graphs: Sequence[Graph], progress: Progress | None
-) -> list[Step]:
+) -> list[Applied]:
     steps = []
     for place, rule in enumerate(rules):
         if progress is not None:
@@ -182,7 +184,7 @@ def _take_all(
     return steps
 
 
-def _refuse_idle(rules: Sequence[Rule], steps: Sequence[Step], graphs: Sequence[Graph]) -> None:
+def _refuse_idle(rules: Sequence[Rule], steps: Sequence[Applied], graphs: Sequence[Graph]) -> None:
     """Of the rules of a recipe one must match, whatever each of them allows."""
     of_recipe = {rule.author.rule.partition(":")[0]: rule for rule in rules}
     busy = {step.rule.partition(":")[0] for step in steps if step.matches}
@@ -198,18 +200,18 @@ def _refuse_again(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
     for graph in graphs:
         for body in graph.bodies:
             for node in provenance.touched(body):
-                for entry in provenance.entries(node):
-                    if entry["id"] in ids:
+                for edit in provenance.entries(node):
+                    if edit.id in ids:
                         raise PatchError(
-                            f"rule {ids[entry['id']]!r} has been applied to this model already "
+                            f"rule {ids[edit.id]!r} has been applied to this model already "
                             f"(see {node}); apply rules to the original"
                         )
 
 
-def _report(before: Model, after: Model, notes: list[str], steps: list[Step]) -> dict[str, Any]:
+def _report(before: Model, after: Model, notes: list[str], steps: list[Applied]) -> dict[str, Any]:
     told = [*notes, *(note for step in steps for note in step.notes)]
     matched = {(one["body"], one["op"]) for step in steps for one in step.matches}
-    told += left_alone((step.rule for step in steps), before.graphs, matched)
+    told += unmatched_activations((step.rule for step in steps), before.graphs, matched)
     if any("function" in step.emit for step in steps):
         told.append(PATCH_LAST)
     if any(graph.restored for graph in after.graphs):

@@ -14,6 +14,10 @@ OP_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./\\-]*")
 OP_TYPE = re.compile(r"[^\x00-\x1f\x7f]+")
 
 
+OpKey = tuple[str, str]
+"""An op of a graph: the label of its body (`main`, or a function's name), and its name."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorName:
     """One input of a NodeDef, taken apart.

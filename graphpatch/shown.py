@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 # Control characters, marks that change the direction or are not seen, half surrogates, and what
 # some terminals take for the end of a line. Tabs and line feeds do no harm by themselves.
@@ -11,6 +13,7 @@ OBEYED = re.compile(
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
 )
 
+MARK = 60  # characters in which what is left out is told
 LONG = 4_000  # characters of a message, or of one line of a report
 
 
@@ -19,11 +22,10 @@ def shown(text: str, most: int | None = None) -> str:
 
     Line feeds stay. Of a text of more than `most` characters, the start and the end are left.
     """
-    if most is not None and len(text) > most:
-        start, end = most * 3 // 4, most // 4
-        left_out = f" ... {len(text) - start - end} characters left out ... "
-        text = text[:start] + left_out + text[-end:]
-    return OBEYED.sub(_escape, text)
+    if most is None:
+        return OBEYED.sub(_escape, text)
+    # An escape has up to ten characters: what was cut may be too long again.
+    return _cut(OBEYED.sub(_escape, _cut(text, most)), most + MARK)
 
 
 def one_line(text: str) -> str:
@@ -31,5 +33,35 @@ def one_line(text: str) -> str:
     return shown(text, LONG).replace("\n", "\\n")
 
 
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    start, end = most * 3 // 4, most // 4
+    left_out = f" ... {len(text) - start - end} characters left out ... "
+    return text[:start] + left_out + text[-end:]
+
+
 def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
+
+
+def json_text(document: Any, **layout: Any) -> str:
+    """A JSON document in ASCII that all readers take, browsers too.
+
+    JSON has no NaN and no infinities, which models have: they are written as protobuf's JSON does,
+    as the texts "NaN", "Infinity" and "-Infinity".
+    """
+    try:
+        return json.dumps(document, allow_nan=False, **layout)
+    except ValueError:
+        return json.dumps(_finite(document), allow_nan=False, **layout)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    if not isinstance(value, float) or abs(value) < float("inf"):
+        return value
+    return "NaN" if value != value else f"{'-' * (value < 0)}Infinity"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch import opdefs
 from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean
 from graphpatch.graph.alike import MARK
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.match.forms import notes
@@ -23,12 +23,14 @@ from graphpatch.patches.flow import refuse_all_malformed
 from graphpatch.patches.group import grouped
 from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.order import refuse_ambiguous
-from graphpatch.patches.reach import refuse_shadowed
+from graphpatch.patches.reach import refuse_all_shadowed
+from graphpatch.recipe_notes import lacking
 from graphpatch.rules import Rule
+from graphpatch.table import and_more
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Applied:
     """What one rule did. The fields are those of the report; `dropped` are matches left out."""
 
     rule: str
@@ -39,7 +41,7 @@ class Step:
     tape: dict[str, None] = field(default_factory=dict)
 
 
-def take(rule: Rule, graphs: Sequence[Graph]) -> Step:
+def take(rule: Rule, graphs: Sequence[Graph]) -> Applied:
     """Apply a rule to graphs, which are changed.
 
     Raises MatchError where it does not match as often as it expects, PatchError where the patch
@@ -59,8 +61,7 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
         nodes = [node for _, one in found for node in one.nodes]
         refuse_all_malformed(nodes)
         if not isinstance(rule.patch, JointPatch):
-            for node in nodes:
-                refuse_shadowed(node)
+            refuse_all_shadowed(nodes)
         for _, one in found:
             refuse_hidden(one.nodes)
         if rule.on != (WHOLE,):  # which is asked about when it is known what it reads and gives
@@ -68,12 +69,12 @@ def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
     return found
 
 
-def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Step:
+def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Applied:
     """Patch what a rule has `matched`. Where that raises, the graphs may be changed in part."""
-    step = Step(rule.author.rule)
+    step = Applied(rule.author.rule)
     with named(rule):
         for graph, one in found:
-            tag = graph.label if len(found) > 1 else None
+            tag = graph.around.tags if len(found) > 1 else None
             whole = rule.on == (WHOLE,)
             step.matches.extend(entries(one, tag, with_reads=whole, whole=whole))
             _patch(rule, graph, one, step)
@@ -89,7 +90,7 @@ def named(rule: Rule) -> Iterator[None]:
         raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
 
 
-def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
+def _patch(rule: Rule, graph: Graph, found: Found, step: Applied) -> None:
     editor = Editor(graph, rule.author)
     dropped = left_out(rule.author.rule, found)  # as the ops are called before they are patched
     if rule.on != (WHOLE,):
@@ -101,8 +102,10 @@ def _patch(rule: Rule, graph: Graph, found: Found, step: Step) -> None:
         rule.patch.rewrite_all(found.nodes, editor)
     else:
         alike = _alike(rule, editor)
-        for node in found.nodes:
-            if alike is None or not alike.done(node):
+        if alike is not None and found.nodes:
+            alike.edit_all(found.nodes, lambda node: patch_node(rule, node, editor, step))
+        else:
+            for node in found.nodes:
                 patch_node(rule, node, editor, step)
         _note(step, editor)
     for text in notes(rule.match.pattern):
@@ -120,14 +123,14 @@ def _alike(rule: Rule, editor: Editor) -> Alike | None:
     return Alike(rule.patch.rewrite, editor)
 
 
-def patch_node(rule: Rule, node: Node, editor: Editor, step: Step) -> None:
+def patch_node(rule: Rule, node: Node, editor: Editor, step: Applied) -> None:
     """Patch one op, and put into the step what that needs and says."""
     editor.patched = node.name
     rule.patch.rewrite(node, editor)
     _note(step, editor)
 
 
-def _note(step: Step, editor: Editor) -> None:
+def _note(step: Applied, editor: Editor) -> None:
     step.notes.update(editor.notes)
     step.session.update(editor.session)
     step.tape.update(editor.tape)
@@ -159,13 +162,19 @@ def entries(
     captures, reads = found.captures(), found.reads() if with_reads else {}
     once = {kept.last for kept in found.kept} if whole else captures.keys()
     told = {node: captures[node] for node in once}
+    if not told and tags is None:
+        return [_plain(node.body, node.index) for node in found.nodes]
     return [_entry(node, tags, told.get(node), reads.get(node, {})) for node in found.nodes]
+
+
+def _plain(body: Body, index: int) -> dict[str, Any]:
+    return {"body": body.label, "op": body.heads.names[index], "type": body.heads.ops[index]}
 
 
 def _entry(
     node: Node, tags: str | None, captures: dict[str, str] | None, reads: dict[str, Any]
 ) -> dict[str, Any]:
-    entry: dict[str, Any] = {"body": node.body.label, "op": node.name, "type": node.op}
+    entry = _plain(node.body, node.index)
     if captures is not None:
         entry |= {"captures": captures, **reads}
     return entry if tags is None else {**entry, "graph": tags}
@@ -175,18 +184,23 @@ def left_out(rule: str, found: Found) -> list[str]:
     """That matches were left out because they share ops with others, and which is the first."""
     if not found.dropped:
         return []
-    first, more = found.dropped[0], len(found.dropped) - 1
+    first = found.dropped[0]
     places = ", ".join(f"{name} is {op}" for name, op in first.binding.captures.items())
-    also = f" (and {more} more)" if more else ""
-    return [f"rule {rule!r}: a match was left out: {places}: {first.reason}{also}"]
+    return [f"rule {rule!r}: a match was left out: {places}: {first.reason}{_also(found.dropped)}"]
 
 
 def idle_notes(rule: Rule, reasons: list[str]) -> list[str]:
     """That a rule means nothing on some of its ops, and why on the first."""
     if not reasons:
         return []
-    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    return [f"rule {rule.author.rule!r} means nothing on some of its ops: {reasons[0]}{more}"]
+    return [
+        f"rule {rule.author.rule!r} means nothing on some of its ops: {reasons[0]}{_also(reasons)}"
+    ]
+
+
+def _also(found: Sized) -> str:
+    """How many more there are than the first."""
+    return f" ({left})" if (left := and_more(found, 1)) else ""
 
 
 def expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
@@ -197,7 +211,7 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
         raise MatchError(
             f'{text}; narrow the match, or write "expect": {count}'
             if count
-            else f"{text}\n{explain(graphs, rule.match)}"
+            else f"{text}\n{_why(rule, graphs)}"
         )
     for op in unknown_types(graphs, rule.match):
         near = did_you_mean(op, opdefs.op_types())
@@ -205,3 +219,9 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
     missing = missing_tensors(graphs, rule.match)
     if missing and expect.min:
         raise MatchError(missing.strip())
+
+
+def _why(rule: Rule, graphs: Sequence[Graph]) -> str:
+    """Why a rule matched nothing, in indented lines."""
+    lacks = lacking(rule.author.rule, graphs)
+    return f"  {lacks}" if lacks else explain(graphs, rule.match)

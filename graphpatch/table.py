@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Sequence, Sized
 
 SHOWN = 20  # rows
 
@@ -11,11 +10,10 @@ SHOWN = 20  # rows
 def html_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A title and a table under it, every text escaped; of many rows the first, and how many."""
     lines = [_row(header, "th"), *(_row(row, "td") for row in rows[:SHOWN])]
-    if len(rows) > SHOWN:
-        more = f"and {len(rows) - SHOWN:,} more"
+    if more := and_more(rows, SHOWN):
         lines.append(f'<tr><td colspan="{len(header)}">{more}</td></tr>')
     body = f"<table>{''.join(lines)}</table>" if rows else ""
-    return f"<div><p>{escape(title)}</p>{body}</div>"
+    return f"<div><p>{_escaped(title)}</p>{body}</div>"
 
 
 def beside(table: str, more: str) -> str:
@@ -24,8 +22,14 @@ def beside(table: str, more: str) -> str:
 
 
 def _row(cells: Sequence[object], tag: str) -> str:
-    found = (f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells)
+    found = (f"<{tag}>{_escaped(str(cell))}</{tag}>" for cell in cells)
     return f"<tr>{''.join(found)}</tr>"
+
+
+def _escaped(text: str) -> str:
+    from html import escape  # a command has no tables: it does without
+
+    return escape(text)
 
 
 def plural(count: int, word: str) -> str:
@@ -34,7 +38,11 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{ending}"
 
 
-def short(texts: Sequence[str], most: int = 3) -> str:
+def short(texts: Sequence[str], most: int = 3, by: str = ", ") -> str:
     """The first of some texts, and how many more there are."""
-    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + more
+    return by.join(texts[:most]) + (f" {left}" if (left := and_more(texts, most)) else "")
+
+
+def and_more(found: Sized, shown: int) -> str:
+    """`and 2 more` where fewer are shown than were found, or nothing."""
+    return f"and {len(found) - shown:,} more" if len(found) > shown else ""

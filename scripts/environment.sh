@@ -1,6 +1,9 @@
 # Sourced by the commands of this folder, in the root of the checkout. Makes virtual environments
 # on a machine that has only Python and pip, and leaves them alone while nothing has changed.
 
+# Tests start hundreds of processes: let them read the package compiled.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { printf '%s\n' "$*" >&2; }
 
 # True where "$1" starts a Python that the package supports.

@@ -6,20 +6,23 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import graphs
+from graphpatch.runtime.verify import process
+from tests import forked, graphs
+from tests.order import longest_first
 from tests.pinned import PINNED
 
 CHECKOUT = Path(__file__).parent.parent
 # Tests must not depend on the processor. Those about oneDNN turn it on in a process of their own.
 os.environ.update(PINNED)
 COMMAND = (sys.executable, "-m", "graphpatch")
+READ_AT_THE_START = ("PYTHON", "LC_", "LANG")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,15 @@ class Ran:
         return json.loads(self.raw)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep our order of files; pytest-xdist would put those of the most tests first."""
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    longest_first(items)
+
+
 @pytest.fixture(scope="session")
 def models_folder() -> Path:
     """The folder of real models; the test is skipped where there is none."""
@@ -50,18 +62,35 @@ def models_folder() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _soon_started() -> Iterator[None]:
+    """`verify` runs models in processes that have TensorFlow already: it takes 4 s to import."""
+
+    def command() -> list[str]:
+        return [*forked.python("tensorflow"), "-c", process.MAIN]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(process, "command", command)
+        yield
+
+
 @pytest.fixture(scope="session")
 def run_cli() -> Callable[..., Ran]:
-    """Run the command in a process of its own: `run_cli("ops", path)`."""
+    """Run the command in a process of its own: `run_cli("ops", path)`.
+
+    It is a fork of a process that has imported the command; `command=COMMAND` starts Python.
+    """
 
     def run(
         *args: object,
         stdin: bytes = b"",
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-        command: Sequence[str] = COMMAND,
+        command: Sequence[str] = (),
         timeout: float = 120,
     ) -> Ran:
+        anew = any(name.startswith(READ_AT_THE_START) for name in env or {})
+        command = command or (COMMAND if anew else forked.running(args))
         done = subprocess.run(
             [*command, *map(str, args)],
             input=stdin,

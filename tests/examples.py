@@ -6,8 +6,9 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.forked import python, running
 
 # The version that examples show, whichever runs them.
 VERSION, SHOWN = re.compile(r"TensorFlow \d+\.\d+\.\d+"), "2.21.0"
@@ -34,9 +35,10 @@ def ran(block: str) -> subprocess.CompletedProcess[str]:
     (ROOT / "build").mkdir(exist_ok=True)
     words = shlex.split(block.partition("\n")[0])
     assert words[:2] == ["$", "graphpatch"]
-    command = [sys.executable, "-m", "graphpatch", *words[2:]]
+    command = [*running(words[2:]), *words[2:]]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     done.stdout = VERSION.sub(f"TensorFlow {SHOWN}", done.stdout)
+    done.stdout = done.stdout.replace(" (replaced)", "")  # what an earlier run wrote
     return done
 
 
@@ -60,7 +62,7 @@ def failed_together(pages: dict[str, str]) -> dict[str, str]:
     for page in pages.values():
         _write_outputs(page)
     programs = {name: "\n".join(blocks(page, "python")) for name, page in pages.items()}
-    command = [sys.executable, "-c", _TOGETHER]
+    command = [*python("tensorflow"), "-c", _TOGETHER]
     run = subprocess.run(
         command, input=json.dumps(programs), capture_output=True, text=True, check=False, cwd=ROOT
     )
@@ -72,7 +74,7 @@ def failed_together(pages: dict[str, str]) -> dict[str, str]:
 def ran_python(page: str) -> subprocess.CompletedProcess[str]:
     """Run the Python blocks of a page as one program, in the order of the text."""
     _write_outputs(page)
-    command = [sys.executable, "-c", "\n".join(blocks(page, "python"))]
+    command = [*python("tensorflow"), "-c", "\n".join(blocks(page, "python"))]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from graphpatch import cli
 from graphpatch.formats import load
-from tests import graphs
+from tests import forked, graphs
 from tests.conftest import CHECKOUT
 
 Run = Callable[..., Any]
@@ -29,7 +29,9 @@ class Refuse:
 sys.meta_path.insert(0, Refuse())
 """
 MAIN = "from graphpatch.cli import main; main()"
-WITHOUT = {"command": [sys.executable, "-c", REFUSE + MAIN]}
+FRESH = {"command": [sys.executable, "-c", REFUSE + MAIN]}
+# What is imported there, tests.forked.command, has asserted that TensorFlow is not.
+WITHOUT = {"command": [*forked.python(forked.COMMAND), "-c", REFUSE + MAIN]}
 
 RULES = [
     {"match": {"op": "Relu", "body": "main"}, "patch": {"override_gradient": "guided_relu"}},
@@ -140,7 +142,7 @@ OTHERS = [["--help"], ["--version"], ["schema"], ["gradients"], ["gradients", "-
     "args", [*OTHERS, *([name, "--help"] for name in cli.COMMANDS)], ids=" ".join
 )
 def test_what_takes_no_file(run_cli: Run, args: list[str]) -> None:
-    done = run_cli(*args, **WITHOUT)
+    done = run_cli(*args, **FRESH)
     assert (done.code, done.stderr) == (0, "")
     assert done.stdout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import cli
 from graphpatch.errors import ModelError
-from graphpatch.shown import LONG, one_line, shown
+from graphpatch.page.html import page
+from graphpatch.shown import LONG, json_text, one_line, shown
 from tests import graphs
 from tests.graphs import node
 
@@ -58,6 +60,7 @@ def test_messages_have_a_length() -> None:
     assert text.startswith("start x")
     assert text.endswith("x end")
     assert "characters left out" in text
+    assert len(str(ModelError("\u202e" * 1_000_000))) < LONG + 200  # each is escaped
 
 
 @pytest.mark.parametrize(
@@ -70,12 +73,19 @@ def test_messages_have_a_length() -> None:
         ("revert", "{m}"), ("verify", "--no-run", "{m}", "{n}"), ("gradients", EVIL),
         ("patterns", EVIL), ("ops", EVIL), (EVIL,), ("ops", f"--{EVIL}"), ("apply", EVIL, EVIL),
         ("split", "{m}", "--cut", EVIL, "--loss", EVIL, "--wrt", EVIL),
+        ("doctor", "{m}", "--all"), ("view", "{m}", "-o", "{h}"), ("view", "{m}", "--json"),
+        ("view", "{m}", "{n}", "-o", "{h}"), ("view", "{m}", "--from", EVIL),
+        ("view", "{m}", "--rules", "{r}", "-o", "{h}"), ("view", "{m}", "--tensorboard", "{e}"),
+        ("recipes", EVIL), ("recipes", f"@reverse(at={EVIL})"), ("recipes", f"@{EVIL}", "--json"),
+        ("match", f"@reverse(at={EVIL})", "{m}"),
+        ("references", "{m}", "--feed", EVIL), ("completion", EVIL), ("schema", EVIL),
     ],
 )  # fmt: skip
 def test_no_command_prints_a_name_raw(
     tmp_path: Path, rules_file: Callable[..., Path], command: tuple[str, ...]
 ) -> None:
-    files = {name: str(tmp_path / f"{name}.pb") for name in "mno"}
+    files = {name: str(tmp_path / f"{name}.pb") for name in "mnoe"}
+    files["h"] = str(tmp_path / "page.html")
     Path(files["m"]).write_bytes(evil().SerializeToString())
     clean = graphs.graphdef(node("x", "Placeholder"))
     Path(files["n"]).write_bytes(clean.SerializeToString())
@@ -99,6 +109,31 @@ def test_no_message_prints_a_name_raw(tmp_path: Path, broken: str, rules_file: A
         assert code == 1
         assert not RAW.search(text)
         assert "\nEVIL" not in text
+
+
+def test_a_page_has_no_markup_of_the_model(tmp_path: Path) -> None:
+    """The same elements as the page of nothing, whatever the ops are called."""
+    name = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>"
+    relu = node(name, "Relu", "x", device=name, **{name: name, "alpha": float("nan")})
+    graph = graphs.graphdef(node("x", "Placeholder"), relu, producer=27)
+    (tmp_path / "m.pb").write_bytes(graph.SerializeToString())
+    code, said = ran("view", tmp_path / "m.pb", "-o", tmp_path / "page.html")
+    assert code == 0, said
+    text = (tmp_path / "page.html").read_text()
+    assert re.findall("<[a-z!/]+", text) == re.findall("<[a-z!/]+", page({}, ""))
+    [data] = re.findall('<script type="application/json" id="document">(.*)</script>', text)
+    assert name in json.loads(data, parse_constant=pytest.fail)["bodies"][0]["names"]
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    """Browsers and jq read no NaN; a page with one would stay empty."""
+    told = {"a": [float("nan"), (float("inf"), -float("inf"))], "b": 1.5}
+    assert json.loads(json_text(told)) == {"a": ["NaN", ["Infinity", "-Infinity"]], "b": 1.5}
+    graph = graphs.graphdef(node("x", "Relu", "x", alpha=float("nan")))
+    (tmp_path / "m.pb").write_bytes(graph.SerializeToString())
+    code, text = ran("ops", tmp_path / "m.pb", "x", "--json")
+    assert code == 0
+    assert json.loads(text, parse_constant=pytest.fail)["ops"][0]["attrs"]["alpha"] == "NaN"
 
 
 def test_names_that_the_encoding_lacks_are_escaped(run_cli: Any, tmp_path: Path) -> None:

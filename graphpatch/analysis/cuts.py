@@ -9,14 +9,15 @@ import networkx as nx
 
 from graphpatch import names
 from graphpatch.analysis.ways import START, Ways, find_tensor, ways
-from graphpatch.differentiation import flow, frames
+from graphpatch.control_flow import op_types
+from graphpatch.control_flow.contexts import inside_control_flow
+from graphpatch.differentiation import flow
 from graphpatch.errors import CutError, ModelError
 from graphpatch.graph.body import Body
-from graphpatch.graph.control_flow import inside_control_flow
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import downstream, upstream
 
-MOST = 6  # tensors of a way that are shown at either end
+EITHER_END = 6  # tensors of a way that are shown at either end
 FAR = 1 << 40  # what a tensor costs before its distance counts: fewer tensors come first
 
 Cut = tuple[str, ...]
@@ -107,7 +108,7 @@ def _unfit(body: Body, tensor: str, inside: Collection[int]) -> str:
 
 def in_frames(body: Body) -> frozenset[int]:
     """The ops of a v1 loop or branch, from its Enters and Switches to before its end."""
-    switches = (body.by_type.get(op, ()) for op in frames.SWITCHES)
+    switches = (body.by_type.get(op, ()) for op in op_types.ALL_SWITCHES)
     return inside_control_flow(body).union(*switches)
 
 
@@ -173,10 +174,10 @@ def _ends(found: Ways) -> str:
 
 
 def _shown(way: Sequence[str]) -> str:
-    if len(way) <= 2 * MOST:
+    if len(way) <= 2 * EITHER_END:
         return " -> ".join(way)
-    left = f"({len(way) - 2 * MOST} more)"
-    return " -> ".join([*way[:MOST], left, *way[-MOST:]])
+    left = f"({len(way) - 2 * EITHER_END} more)"
+    return " -> ".join([*way[:EITHER_END], left, *way[-EITHER_END:]])
 
 
 def _in_order(found: Ways, cuts: list[Cut]) -> list[Cut]:

@@ -23,12 +23,12 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.table import html_table
 
-KINDS = ("gradients", "removed", "added", "renamed", "changed", "functions", "other")
+CHANGES = ("gradients", "removed", "added", "renamed", "changed", "functions", "other")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diff:
-    """In what the model `b` differs from the model `a`: a list for each of KINDS.
+    """In what the model `b` differs from the model `a`: a list for each of CHANGES.
 
     `gradients` are the ops through which something else flows back, with what flowed `before` and
     `after`, in words; then ops that were removed, added, renamed or changed; functions; and what
@@ -48,15 +48,15 @@ class Diff:
     @property
     def ok(self) -> bool:
         """Whether the models are equal."""
-        return not any(getattr(self, kind) for kind in KINDS)
+        return not any(getattr(self, kind) for kind in CHANGES)
 
     def document(self) -> dict[str, Any]:
         """What `diff --json` prints."""
-        kinds = {kind: list(getattr(self, kind)) for kind in KINDS}
+        kinds = {kind: list(getattr(self, kind)) for kind in CHANGES}
         return {"a": self.a, "b": self.b, "equal": self.ok, **kinds}
 
     def __repr__(self) -> str:
-        counts = [f"{kind}: {count}" for kind in KINDS if (count := len(getattr(self, kind)))]
+        counts = [f"{kind}: {count}" for kind in CHANGES if (count := len(getattr(self, kind)))]
         return f"<Diff: {self.a} -> {self.b}; {', '.join(counts) or 'no difference'}>"
 
     def _repr_html_(self) -> str:
@@ -91,7 +91,7 @@ def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
             check(graph)
     for left, right in zip_longest(one.graphs, other.graphs):
         if left is None or right is None:
-            found.other.append(f"graph {(left or right).label!r} is in one of them alone")
+            found.other.append(f"graph {(left or right).around.tags!r} is in one of them alone")
         else:
             _diff(left, right, found)
     found.other.extend(around(one, other))
@@ -140,7 +140,7 @@ def _diff_bodies(one: Body, other: Body, found: Diff) -> dict[tuple[str, str], t
 def _op(node: Node) -> dict[str, Any]:
     op = {"body": node.body.label, "op": node.name, "type": node.op}
     edits = provenance.entries(node)
-    return {**op, "rule": edits[-1]["rule"]} if edits else op
+    return {**op, "rule": edits[-1].rule} if edits else op
 
 
 def _gradients(
@@ -152,7 +152,7 @@ def _gradients(
         before, after = left.get((body, op), {}), right.get((body, op), {})
         if before == after and ((body, op) not in told or before):
             continue
-        nodes = told.get((body, op), (_named(one, body, op), _named(other, body, op)))
+        nodes = told.get((body, op), (_node_at(one, body, op), _node_at(other, body, op)))
         states = [_state(rules, node) for rules, node in zip((before, after), nodes, strict=True)]
         found = {"body": body, "op": op, "type": _type(one, other, body, op)}
         found |= {"before": states[0], "after": states[1]}
@@ -161,7 +161,7 @@ def _gradients(
         yield {**found, "rules": rules}
 
 
-def _named(graph: Graph, label: str, op: str) -> Node | None:
+def _node_at(graph: Graph, label: str, op: str) -> Node | None:
     body = next((body for body in graph.bodies if body.label == label), None)
     return body.node(op) if body is not None and op in body.by_name else None
 
@@ -170,16 +170,15 @@ def _type(one: Graph, other: Graph, body: str, op: str) -> str:
     """The op type of an op before any rule moved it aside."""
     for graph in (one, other):
         for name in (f"{op}/forward", op):
-            node = _named(graph, body, name)
+            node = _node_at(graph, body, name)
             if node is not None and own_name(node) == op and not _is_added(node):
-                edits = provenance.entries(node)
-                return next((e["was"] for e in edits if e["did"] == "enclosed"), node.op)
-    node = _named(one, body, op) or _named(other, body, op)
+                return provenance.original_type(node)
+    node = _node_at(one, body, op) or _node_at(other, body, op)
     return node.op if node is not None else ""
 
 
 def _is_added(node: Node) -> bool:
-    return any(edit["did"] == "added" for edit in provenance.entries(node))
+    return provenance.is_added(node)
 
 
 def _state(rules: dict[str, str], node: Node | None) -> str:

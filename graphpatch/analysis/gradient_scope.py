@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.topology import VARIABLES
 
 SCOPE = re.compile(r"((?:.*/)?gradients(?:_\d+)?)/")
 SEED = re.compile(r"Fill(_\d+)?|grad_ys_\d+")
 OF_AN_OP = re.compile(r"_grad(?:_\d+)?/")
-VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 
 
 @dataclass(frozen=True, slots=True)

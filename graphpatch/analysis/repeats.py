@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
+from graphpatch.dtypes import HANDLES
 from graphpatch.errors import CutError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls
@@ -18,7 +19,7 @@ READS = re.compile(
     "|(OneShot|Anonymous)?Iterator(V[23]|FromStringHandle(V2)?)?"
 )
 WRITES = re.compile("(Resource)?(Sparse)?(Assign|Apply|Scatter)[A-Z]?|Restore|DestroyResource")
-UNFETCHABLE = {"resource", "variant", None}
+UNFETCHABLE = {*HANDLES, None}
 
 
 def changes(node: Node) -> bool:

@@ -20,14 +20,13 @@ from graphpatch.analysis.cuts import Cut, in_frames
 from graphpatch.analysis.repeats import functions_called, handed_on
 from graphpatch.errors import OutputError
 from graphpatch.formats.output import write_new_folder
-from graphpatch.graph.as_function import FED
 from graphpatch.graph.body import Node
 from graphpatch.graph.extract import Extract, Fed, Shape
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import readers_of
+from graphpatch.graph.topology import PLACEHOLDERS, VARIABLES, readers_of
 from graphpatch.graph.wire import Piece, piece_bytes
 
-VARIABLES = ("VarHandleOp", "VariableV2", "Variable", "AutoReloadVariable")
+HELD = (*VARIABLES, "AutoReloadVariable")
 DEFAULTS = "PlaceholderWithDefault"
 PARTS = "parts.json"
 
@@ -177,7 +176,7 @@ class Split:
         """One run as parts.json has it: tensors of the part's graph, and the values they are."""
         stand_ins = self.extracts[run.part].placeholders()
         feed = {f"{stand_ins[name]}:0": name for name in self._needed(run)}
-        feed |= {name: name for name in self._placeholders(run, FED)}
+        feed |= {name: name for name in self._placeholders(run, PLACEHOLDERS)}
         fetch = {f"{stand_ins[name]}:0" if name in stand_ins else name: name for name in run.fetch}
         for tensor, first in self.handed.items():
             if self._has(run, tensor):
@@ -205,7 +204,7 @@ class Split:
     def _described(self, part: int) -> dict[str, Any]:
         indices = self.extracts[part].part().indices
         nodes = [Node(self.backward.graph.main, index) for index in indices]
-        held = [node.name for node in nodes if node.op in VARIABLES]
+        held = [node.name for node in nodes if node.op in HELD]
         fed = len(self.extracts[part].fed)
         return {"file": _file(part), "nodes": len(indices) + fed, "variables": held}
 

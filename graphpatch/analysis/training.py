@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphpatch import names
-from graphpatch.analysis.gradient_scope import VARIABLES, GradientScope, gradient_scopes
+from graphpatch.analysis.gradient_scope import GradientScope, gradient_scopes
+from graphpatch.control_flow.op_types import ENTERS, SWITCHES
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import upstream
+from graphpatch.graph.topology import VARIABLES, upstream
+from graphpatch.table import short
 
 # What hands a variable's value, or its reference, to the op that computes with it.
-READS = frozenset(
-    {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Cast", "Switch", "RefSwitch"}
-)
+READS = frozenset({"Identity", "ReadVariableOp", *ENTERS, "Cast", *SWITCHES})
 # What hands the reference of a variable on to an op that changes it.
-REFERENCES = frozenset({"RefSwitch", "RefEnter", "Switch", "Enter"})
-MOST = 8  # names in a message
+REFERENCES = ENTERS | SWITCHES
+NAMED = 8  # names in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,8 @@ class Section:
 
     def __str__(self) -> str:
         of = ", ".join(self.losses)
-        wrt = ", ".join(built.variable for built in self.gradients[:MOST])
-        more = f" and {len(self.gradients) - MOST} more" if len(self.gradients) > MOST else ""
-        return f"{self.scope}: the gradients of {of} by {wrt}{more} were built anew"
+        wrt = short([built.variable for built in self.gradients], NAMED)
+        return f"{self.scope}: the gradients of {of} by {wrt} were built anew"
 
     def holds(self, name: str) -> bool:
         """Whether an op is one of the section."""
@@ -71,7 +70,7 @@ def sections(body: Body, losses: Sequence[str] = ()) -> list[Section]:
         listed = ", ".join(section.scope.name for section in kept)
         raise PatchError(f"--loss names one loss, and the gradients of several are there: {listed}")
     if not kept:
-        where = ", ".join(repr(scope.name) for scope in scopes[:MOST]) or "none"
+        where = ", ".join(repr(scope.name) for scope in scopes[:NAMED]) or "none"
         raise PatchError(
             f"found no gradients that update a variable (scopes of tf.gradients: {where}); there "
             f"is nothing to build anew"
@@ -201,7 +200,7 @@ def _built(node: Node, variable: Node, reached: list[str], scope: GradientScope)
     if len(floats) != 1:
         raise PatchError(
             f"{node} reads {len(reached)} gradients, and the file does not tell which of them is "
-            f"that of {variable.name!r}: {', '.join(reached[:MOST])}"
+            f"that of {variable.name!r}: {', '.join(reached[:NAMED])}"
         )
     values = floats[0]
     of = scope.forward_of(node.body, names.op_of(values))

@@ -17,8 +17,7 @@ from graphpatch.graph.calls import called
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import downstream, upstream
 from graphpatch.names import TensorName
-
-MOST = 3
+from graphpatch.table import short
 
 _FILES = """
     CSVDataset CSVDatasetV2 CacheDataset CacheDatasetV2 CalibrationStatisticsSaver
@@ -109,9 +108,8 @@ def apart_from_savers(graph: Graph, fetched: Sequence[str]) -> tuple[list[str], 
 
 
 def _refusal(found: Sequence[Unsafe]) -> str:
-    more = f", and {len(found) - MOST} more" if len(found) > MOST else ""
     return (
-        f"running it would do more than compute: {'; '.join(map(str, found[:MOST]))}{more}; where "
+        f"running it would do more than compute: {short(list(map(str, found)), by='; ')}; where "
         f"you trust the model, --allow-unsafe-ops lets it run (in Python: allow_unsafe_ops=True)"
     )
 

@@ -14,9 +14,9 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import readers_of, tensor_named, upstream
 from graphpatch.names import TensorName
+from graphpatch.table import short
 
 START = "^"  # before all tensors that the gradient is asked at; no tensor is named so
-SHOWN = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ def _blocked(body: Body, tensor: str, loss: str, before: bytearray, edges: nx.Di
         if before[index] and not list(_outputs_after(Node(body, index), slot))
     ]
     found = list(dict.fromkeys(ops))
-    where = ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" * (len(found) > SHOWN))
+    where = short(found)
     return f"no gradient flows from {loss} back to {tensor}: none passes {where}"
 
 

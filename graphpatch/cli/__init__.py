@@ -6,12 +6,13 @@ import errno
 import gc
 import importlib
 import io
+import os
 import sys
-from pathlib import Path
 
 import click
 
 import graphpatch
+from graphpatch import mapped
 from graphpatch.cli.cut_short import report_cut_short
 from graphpatch.cli.say import say_error, say_lines
 from graphpatch.errors import GraphpatchError, did_you_mean
@@ -37,6 +38,7 @@ COMMANDS = {
 
 USAGE, BUG, INTERRUPTED = 2, 3, 130
 TOO_MANY_FILES = {errno.EMFILE, errno.ENFILE}
+NO_FILE = {errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR}
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -62,7 +64,7 @@ class Commands(click.Group):
         if typed in COMMANDS or typed.startswith("-"):
             return super().resolve_command(ctx, args)
         hint = did_you_mean(typed, COMMANDS) or "; `graphpatch --help` lists the commands"
-        if Path(typed).exists():
+        if os.path.exists(typed):  # noqa: PTH110  (Path.exists raises for a long name)
             hint = f", but there is a file of that name; its ops: graphpatch ops {typed}"
         raise click.UsageError(f"no command is called {typed!r}{hint}", ctx)
 
@@ -82,7 +84,7 @@ def main() -> None:
     """Run the command line. Exit 0: done; 1: the input is at fault; 2: wrong usage; 3: a bug."""
     # A process that reads one graph makes millions of objects and no garbage in cycles.
     gc.disable()
-    report_cut_short()
+    mapped.BEFORE.append(report_cut_short)
     sys.exit(_run())
 
 
@@ -113,6 +115,8 @@ def _failed(error: Exception) -> int:
         say_error(f"cannot write standard output: {error.strerror}")
     elif isinstance(error, OSError) and error.errno in TOO_MANY_FILES:
         say_error(f"the system lets no more files be opened: {error.strerror}")
+    elif isinstance(error, OSError) and error.errno in NO_FILE and error.filename is not None:
+        say_error(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}")
     elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("tensorflow"):
         say_error(
             "this runs gradients or graphs with TensorFlow, which is not installed here: pip "

@@ -22,13 +22,12 @@ from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.cli.writing import write
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.fleet.order import Order, Workers
-from graphpatch.fleet.plan import refuse_file
-from graphpatch.fleet.search import is_plain_folder
+from graphpatch.fleet.search import is_plain_folder, joined, name_of
+from graphpatch.fleet.task import report
 from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.foreign import refuse_suffix
-from graphpatch.formats.load import SAVED_MODEL_FILES
-from graphpatch.formats.model import FILES, NO_CONTEXTS
-from graphpatch.formats.output import reported
+from graphpatch.formats.model import FILES
+from graphpatch.formats.output import destination, reported
 from graphpatch.rules import EMITS, Rule, read_rules
 
 _EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
@@ -157,14 +156,10 @@ def _patch(
         if losses is not None:
             result = _rebuilt(result, losses)
         output = target or default_output(source)
+        where = destination(output, dry_run)
         if not dry_run:
             write(result.model, output, progress)
-    where = {"output": None, "would_write": output} if dry_run else {"output": output}
-    report = {"model": model, **where, **result.report}
-    if output.endswith(".meta"):
-        report["notes"] = [note for note in report["notes"] if note != NO_CONTEXTS]
-    report["notes"] = [*report["notes"], *result.model.text_notes(output)]
-    return report
+    return report(result, model, output, where)
 
 
 def _rebuilt(result: Result, losses: list[str]) -> Result:
@@ -202,26 +197,19 @@ def _targets(models: tuple[str, ...], out: str | None) -> list[str]:
         return [out]
     if out == "-":
         raise click.UsageError("several models do not go to one standard output: name a folder")
+    from graphpatch.fleet.plan import refuse_file
+
     refuse_file(out)
-    targets = [_inside(out, model) for model in models]
+    targets = [joined(out, name_of(model)) for model in models]
     twice = [target for target, count in Counter(targets).items() if count > 1]
     if twice:
-        raise OutputError(f"two models would be written to {twice[0]}")
+        raise OutputError(f"two models would be written to {twice[0]}; patch them into two folders")
     return targets
 
 
 def _make_folder(out: str) -> None:
     with reported(out):
         Path(out).mkdir(parents=True, exist_ok=True)
-
-
-def _inside(folder: str, model: str) -> str:
-    """Where a model goes in a folder: there it has its own name."""
-    path = Path(model)
-    if path.name in SAVED_MODEL_FILES:
-        path = path.parent
-    name = path.name if path.name not in {"", ".."} else path.resolve().name
-    return str(Path(folder, name))
 
 
 def folded(notes: Iterable[str]) -> list[str]:

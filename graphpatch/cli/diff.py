@@ -11,6 +11,7 @@ from graphpatch.analysis.diff import diff, place
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
+from graphpatch.table import and_more
 
 SHOWN = 20
 
@@ -51,7 +52,7 @@ def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
                 yield f"  {show(one)}"
                 yield from (f"    {how}" for how in _how(kind, one))
         if len(listed) < len(found[kind]):
-            yield f"  and {len(found[kind]) - len(listed)} more; --all lists them"
+            yield f"  {and_more(found[kind], len(listed))}; --all lists them"
 
 
 def _how(kind: str, one: Any) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
@@ -10,7 +9,7 @@ from typing import Any, TextIO
 import click
 
 from graphpatch.cli.colour import coloured, is_coloured
-from graphpatch.shown import one_line, shown
+from graphpatch.shown import json_text, one_line, shown
 
 
 def say(text: str, err: bool = False) -> None:
@@ -30,7 +29,7 @@ def say_error(error: BaseException | str) -> None:
 
 def say_json(document: Any, indent: int | None = None) -> None:
     """Print one JSON document, in ASCII: JSON has escapes of its own."""
-    click.echo(json.dumps(document, indent=indent))
+    click.echo(json_text(document, indent=indent))
 
 
 def _echo(text: str, err: bool) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
+from graphpatch.analysis.soundness.swapped import SWAPPED
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
+from graphpatch.table import and_more, short
 
 SHOWN = 10
 
@@ -74,13 +76,16 @@ def command(
 
 
 def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
+    if found["failures"] and found["failures"][0].startswith(SWAPPED):
+        yield found["failures"][0]  # all else that differs follows from it
+        return
     for graph in found["graphs"]:
         if len(found["graphs"]) > 1:
             yield f"[{graph['label']}]"
         for title, lines in _sections(graph):
             shown = lines if every else lines[:SHOWN]
             if len(shown) < len(lines):
-                shown = [*shown, f"and {len(lines) - len(shown)} more; --all lists them"]
+                shown = [*shown, f"{and_more(lines, len(shown))}; --all lists them"]
             for place, line in enumerate(shown):
                 yield f"{'' if place else title:<11} {line}"
     yield from _verdict(found)
@@ -161,16 +166,11 @@ def _grouped(reasons: dict[str, str]) -> Iterator[str]:
     for name, reason in reasons.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
-        yield f"not compared: {_some(names)}: {reason}"
+        yield f"not compared: {short(names)}: {reason}"
 
 
 def _count(some: Sequence[Any], word: str) -> str:
     return f"{len(some)} {word}{'' if len(some) == 1 else 's'}"
-
-
-def _some(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _gradients(graph: dict[str, Any]) -> Iterator[str]:

@@ -16,7 +16,8 @@ from graphpatch.errors import OutputError
 from graphpatch.formats import load
 from graphpatch.page.view import View, refuse_model, view
 
-SHOWN = 5
+SHOWN = 5  # pairs
+RULES = 3  # of a pair
 VERDICTS = {"flows": "flows", "zero": "zeros", "none": "None", "error": "an error"}
 
 
@@ -60,7 +61,11 @@ def command(
         raise click.UsageError("--feed is what the gradients are run with; give --run too")
     if as_json and (output or tensorboard or is_opened):
         raise click.UsageError("--json prints the page's data, and writes no file")
+    if tensorboard and (output or is_opened):
+        raise click.UsageError("--tensorboard writes event files, and no page")
     path = output or _beside(model)
+    if is_opened and path == "-":
+        raise click.UsageError("--open opens a page in a file; name one with -o PAGE.html")
     options: dict[str, Any] = {"run": run, "feed": feed, "allow_unsafe_ops": allow_unsafe_ops}
     options |= {"sources": list(sources), "targets": list(targets)}
     found = _viewed(path, model, patched, {"pattern": pattern} if pattern else rules, options)
@@ -103,7 +108,7 @@ def _write(found: View, path: str, is_opened: bool) -> None:
     found.save(path)
     say_lines(_text(found.document(), path))
     if is_opened and not webbrowser.open(Path(path).resolve().as_uri()):
-        raise OutputError(f"there is no browser to open {path} in; it was written")
+        raise OutputError(f"no browser to open {path} in was found; the page is written")
 
 
 def _write_events(found: View, folder: str) -> None:
@@ -119,13 +124,28 @@ def _text(document: dict[str, Any], path: str) -> Iterator[str]:
     yield f"{path}: {lines:,} line{'' if lines == 1 else 's'}"
     for graph in graphs:
         for pair in graph["pairs"][:SHOWN]:
-            yield f"  {pair['from']} -> {pair['to']}: {' -> '.join(map(_verdict, pair['sides']))}"
+            yield f"  {pair['from']} -> {pair['to']}: {_told(pair)}"
         more = len(graph["pairs"]) + graph["pairs_left_out"] - SHOWN
         if more > 0:
             yield f"  ... {more:,} more pair{'' if more == 1 else 's'}"
         yield from (f"  note: {note}" for note in graph["notes"])
     for graph in (document["run"] or {"graphs": []})["graphs"]:
         yield f"  {graph['note']}"
+
+
+def _told(pair: dict[str, Any]) -> str:
+    """What flows between two ends; of two models before and after, and which rules change it."""
+    words = [_verdict(side) for side in pair["sides"]]
+    if len(set(words)) > 1:
+        return " -> ".join(words)
+    if len(words) == 1 or pair["sides"][-1]["verdict"] != "flows":
+        return words[0] + (", before and after" if len(words) > 1 else "")
+    rules = [
+        f"{name} at {ops} op{'' if ops == 1 else 's'}" for name, ops in pair["changed"].items()
+    ]
+    more = f" and {len(rules) - RULES} more rules" if len(rules) > RULES + 1 else ""
+    named = rules[:RULES] if more else rules
+    return f"{words[0]}, {'changed by ' + ', '.join(named) + more if named else 'not changed'}"
 
 
 def _verdict(side: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ OP_BY_OP = LOOPS | {"If", "StatelessIf", "Case", "StatelessCase"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BodyPlace:
     """What calls a body.
 
     `ignoring` is the op through which it is called where that makes a Session ignore the attr.
@@ -38,7 +38,7 @@ class Bodies:
     """The bodies of a graph, and what calls them; of the graph as it is when first asked."""
 
     graph: Graph
-    _places: dict[str, Place] = field(default_factory=dict)
+    _places: dict[str, BodyPlace] = field(default_factory=dict)
 
     @cached_property
     def callers(self) -> dict[str, list[Node]]:
@@ -49,20 +49,22 @@ class Bodies:
                 found.setdefault(name, []).append(node)
         return found
 
-    def place_of(self, node: Node) -> Place:
+    def place_of(self, node: Node) -> BodyPlace:
         """The place of an op: how TensorFlow comes to the body that it is in."""
         label = node.body.label
         if node.body.is_main:
-            return Place(_signature()) if self.graph.is_exported else Place()
+            return BodyPlace(_signature()) if self.graph.around.is_exported else BodyPlace()
         if label not in self._places:
             self._places[label] = self._place(label)
         return self._places[label]
 
-    def _place(self, label: str) -> Place:
+    def _place(self, label: str) -> BodyPlace:
         op_by_op = any(node.op in OP_BY_OP for node in self.callers.get(label, ()))
         ignoring = self._ignoring(label, set())
         # In a TF2 SavedModel Python calls functions, too, and all that is in the file is in one.
-        return Place(ignoring or (_signature() if self.graph.is_object_based else None), op_by_op)
+        return BodyPlace(
+            ignoring or (_signature() if self.graph.around.is_object_based else None), op_by_op
+        )
 
     def _ignoring(self, label: str, seen: set[str]) -> Node | None:
         todo = [label]

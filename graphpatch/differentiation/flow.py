@@ -6,17 +6,14 @@ from functools import cache
 from typing import Literal
 
 from graphpatch import opdefs
+from graphpatch.control_flow.op_types import CONTROL_FLOW
 from graphpatch.differentiation import table
-from graphpatch.differentiation.frames import FRAMES
 from graphpatch.differentiation.keys import gradient_type, is_registered, override
-from graphpatch.dtypes import DIFFERENTIABLE
+from graphpatch.dtypes import DIFFERENTIABLE, HANDLES
 from graphpatch.graph.body import Node
 from graphpatch.opdefs import FlatArg
 
 Given = Literal["flows", "zero", "none"]
-
-HANDLES = frozenset({"resource", "variant"})
-"""Handles of variables and lists of tensors: they stand for the floats that they hold."""
 
 TRAINABLE = DIFFERENTIABLE | HANDLES
 """The dtypes of tensors behind which TensorFlow looks for ops to differentiate."""
@@ -55,7 +52,7 @@ def into(
     known = opdefs.lookup(op_type)
     if known is None or known.gradient != "registered" or dtype not in TRAINABLE:
         return "none"
-    asked = table.lookup(op_type) is not None or op_type in FRAMES
+    asked = table.lookup(op_type) is not None or op_type in CONTROL_FLOW
     if dtype in HANDLES and not asked:
         return "none"
     found = table.outputs_of(op_type, slot, count)

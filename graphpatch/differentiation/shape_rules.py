@@ -12,7 +12,7 @@ from graphpatch.differentiation.shape_windows import WINDOWS
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import constant
 
-MOST = 64  # more numbers than a shape or a list of axes has
+SHAPE_SIZES = 64  # more numbers than a shape or a list of axes has
 Shape = tuple[int | None, ...] | None
 Rule = Callable[[Node, Sequence[Shape]], Shape]
 
@@ -102,7 +102,7 @@ def _ints(node: Node, slot: int) -> list[int] | None:
     if producer is None or producer.op != "Const":
         return None
     found = constant(producer)
-    if found is None or found.size > MOST:
+    if found is None or found.size > SHAPE_SIZES:
         return None
     import numpy as np  # few rules need it, and its threads keep workers from being forked
 

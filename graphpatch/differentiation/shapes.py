@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
-from graphpatch.differentiation.frames import ENTERS, FIXED, MERGES, SWITCHES
+from graphpatch.control_flow.frames import is_constant
+from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, FIXED, MERGES
 from graphpatch.differentiation.shape_rules import RULES, SCALARS, Shape, broadcast
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
-from graphpatch.graph.frames import is_constant
 
 HOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault", "VariableV2", "Variable"})
-ALIKE = frozenset({"Identity", "RefIdentity", *ENTERS, *SWITCHES})
+ALIKE = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
 
 
 @dataclass(eq=False)
@@ -71,12 +71,13 @@ class Shapes:
         return told if found is None else found
 
     def _by_op(self, node: Node, output: int, shapes: Sequence[Shape]) -> Shape:
+        first = shapes[0] if shapes else None  # in a broken graph there may be no input
         if node.op in MERGES:
             return () if output else _merged(shapes)
         if node.op in ENTERS:
-            return shapes[0] if is_constant(node) else None
-        if node.op in SWITCHES:
-            return shapes[0]
+            return first if is_constant(node) else None
+        if node.op in ALL_SWITCHES:
+            return first
         if node.op in HOLDERS:
             value = node.attr("shape")
             return None if value is None else _sizes(value.shape)

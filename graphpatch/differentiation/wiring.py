@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +10,9 @@ from graphpatch import names
 from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
+from graphpatch.graph.alike import behind_inputs
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.topology import tensor_named
 from graphpatch.names import TensorName
 from graphpatch.opdefs import FlatArg
 
@@ -28,6 +30,9 @@ class Wiring:
         self._inputs: dict[int, list[Tensor]] = {}
         self._outputs: dict[int, list[FlatArg]] = {}
         self._readers: dict[int, list[tuple[int, int, int]]] = {}
+        self._forms: dict[tuple[str, bytes | int], int] = {}
+        self._form_of: dict[int, int] = {}
+        self._outputs_of: dict[int, list[FlatArg]] = {}  # by form
 
     @cached_property
     def arguments(self) -> dict[str, int]:
@@ -43,8 +48,12 @@ class Wiring:
         if index < 0:
             return []
         if index not in self._inputs:
-            texts = self.body.heads.inputs[index]
-            self._inputs[index] = [self.tensor(t) for t in texts if not t.startswith("^")]
+            texts, by_name = self.body.heads.inputs[index], self.body.by_name
+            self._inputs[index] = [
+                (by_name[text], 0) if text in by_name and ":" not in text else self.tensor(text)
+                for text in texts
+                if text[:1] != "^"
+            ]
         return self._inputs[index]
 
     def tensor(self, text: str) -> Tensor:
@@ -56,6 +65,11 @@ class Wiring:
                 raise ModelError(f"{self.body.label}: no op gives {text!r}, which another op reads")
             return self.arguments[name.op], 0
         return index, self._output(index, name)
+
+    def named(self, texts: Iterable[str]) -> list[Tensor]:
+        """The tensors that a user means by these names; names of none are left out."""
+        found = (tensor_named(self.body, text) for text in texts)
+        return [self.tensor(str(name)) for name in found if name is not None]
 
     def _output(self, index: int, name: TensorName) -> int:
         if not name.arg:
@@ -71,8 +85,20 @@ class Wiring:
             number = list(self.body.arguments.values())[-1 - index]
             return [FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))]
         if index not in self._outputs:
-            self._outputs[index] = _known_outputs(Node(self.body, index))
+            form = self.form(index)
+            if form not in self._outputs_of:
+                self._outputs_of[form] = _known_outputs(Node(self.body, index))
+            self._outputs[index] = self._outputs_of[form]
         return self._outputs[index]
+
+    def form(self, index: int) -> int:
+        """A number that ops of one type and with the same attrs have in common."""
+        if index not in self._form_of:
+            node = Node(self.body, index)
+            rest = behind_inputs(node)
+            key = node.op, index if rest is None else rest
+            self._form_of[index] = self._forms.setdefault(key, len(self._forms))
+        return self._form_of[index]
 
     def dtype(self, tensor: Tensor) -> str | None:
         """The dtype of a tensor; None where the NodeDef does not tell."""
@@ -86,14 +112,14 @@ class Wiring:
     def readers(self, index: int) -> list[tuple[int, int, int]]:
         """Who reads an op: (output, index of the reader, its slot) of each use."""
         if index not in self._readers:
-            self._readers[index] = list(self._reading(index))
+            name = self.body.heads.names[index] if index >= 0 else self._argument(index)
+            texts = self.body.heads.inputs
+            self._readers[index] = [
+                (0 if texts[reader][slot] == name else self.inputs(reader)[slot][1], reader, slot)
+                for reader, slot in self.body.readers.get(name, ())
+                if not texts[reader][slot].startswith("^")
+            ]
         return self._readers[index]
-
-    def _reading(self, index: int) -> Iterator[tuple[int, int, int]]:
-        name = self.body.heads.names[index] if index >= 0 else self._argument(index)
-        for reader, slot in self.body.readers.get(name, ()):
-            if not self.body.heads.inputs[reader][slot].startswith("^"):
-                yield self.inputs(reader)[slot][1], reader, slot
 
     def spelled(self, tensor: Tensor) -> str:
         """The tensor's name, as TensorFlow prints it: `op:0`."""

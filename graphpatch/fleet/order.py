@@ -13,7 +13,9 @@ from graphpatch.errors import RulesError
 from graphpatch.fleet import remote
 from graphpatch.fleet.search import is_search
 from graphpatch.formats.foreign import not_there
+from graphpatch.gradients.npy import Files, checked_name, in_folder
 from graphpatch.recipes import is_recipe, recipe_rules
+from graphpatch.rules import self_contained
 
 if TYPE_CHECKING:
     from graphpatch.fleet.task import Job
@@ -64,10 +66,21 @@ class Order:
         from graphpatch.fleet.task import Job
 
         root = "" if self.workers.scheduler is None else str(Path.cwd())
-        raw = _read(self.rules)
+        raw = self_contained(_read(self.rules), self.rules, _files(self.rules))
         job = Job(raw, self.rules, self.emit, self.allow_python, self.dry_run, root=root)
         job.rules()
         return job
+
+
+def _files(rules: str) -> Files:
+    """The .npy files that rules name: beside them, on this machine or in the store."""
+    if not remote.is_remote(rules):
+        return in_folder(Path() if rules == "-" or is_recipe(rules) else Path(rules).parent)
+    first, chain, rest = rules.partition("::")
+    folder = first.rpartition("/")[0] + "/"
+    return lambda name: remote.read(
+        f"{folder}{remote.inner_path(checked_name(name), rules)}{chain}{rest}"
+    )
 
 
 def _read(rules: str) -> bytes:

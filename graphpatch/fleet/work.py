@@ -17,9 +17,10 @@ from graphpatch.application import Result, apply
 from graphpatch.errors import FleetError, ForeignError, GraphpatchError
 from graphpatch.fleet import remote
 from graphpatch.fleet.content import content
-from graphpatch.fleet.task import Done, Job, Task
+from graphpatch.fleet.task import Done, Job, Task, report
 from graphpatch.formats import load
 from graphpatch.formats.load import SAVED_MODEL_FILES
+from graphpatch.formats.output import destination
 
 Work = Callable[[Job, Task], Done]
 
@@ -81,10 +82,10 @@ def _patch(job: Job, task: Task) -> Done:
             return Done(task, passed_over="done before, and unchanged since")
         model = load(path)
         result = apply(job.rules(), model)
+        where = destination(task.output, job.dry_run, Path(job.root, task.output))
         written = "" if job.dry_run else _write(job, result, task.output)
-    where = {"output": None, "would_write": task.output} if job.dry_run else {"output": task.output}
-    report = {"model": task.model, **where, **result.report}
-    return Done(task, report, source=source, output=written)
+    told = report(result, task.model, task.output, where)
+    return Done(task, told, source=source, output=written)
 
 
 def _check(job: Job, task: Task) -> Done:
@@ -98,17 +99,17 @@ def _at_hand(job: Job, model: str) -> Iterator[Path]:
     """The model as a file of this machine; errors call it what the user did."""
     if not remote.is_remote(model):
         path = Path(job.root, model)
-        with _named(str(path), model):
+        with _errors_name(str(path), model):
             yield path
         return
     with tempfile.TemporaryDirectory(prefix="graphpatch-") as folder:
         local = remote.fetch(model, Path(folder))
-        with _named(str(local), model):
+        with _errors_name(str(local), model):
             yield local
 
 
 @contextmanager
-def _named(path: str, label: str) -> Iterator[None]:
+def _errors_name(path: str, label: str) -> Iterator[None]:
     try:
         yield
     except GraphpatchError as error:
@@ -144,7 +145,7 @@ def _write(job: Job, result: Result, output: str) -> str:
             remote.deliver(local, output)
             return content(local) if job.recorded else ""
     path = Path(job.root, output)
-    with _named(str(path), output):
+    with _errors_name(str(path), output):
         if job.recorded:
             path.parent.mkdir(parents=True, exist_ok=True)
         result.model.write(path)

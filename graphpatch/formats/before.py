@@ -11,9 +11,10 @@ from graphpatch.errors import PatchError
 from graphpatch.formats import checksum
 from graphpatch.formats.container import GRAPH, open_graphs
 from graphpatch.formats.model import FINGERPRINT, Model
+from graphpatch.graph.edit import write_origin
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.origin import origin as origin_of
-from graphpatch.graph.origin import origin_node, place_for_origin, write_origin
+from graphpatch.graph.origin import origin_node, place_for_origin
 from graphpatch.graph.wire import Source, piece_bytes
 
 FINGERPRINT_MOST = 1 << 16  # bytes; TensorFlow's has less than a hundred
@@ -43,9 +44,7 @@ def write_down(
 def _place(patched: Model, graph: Graph) -> tuple[Any, int] | None:
     if patched.export is None:
         return place_for_origin(graph)
-    from graphpatch.formats.export import exported
-
-    return place_for_origin(graph, set(exported(graph, patched.export).part.indices))
+    return place_for_origin(graph, set(patched.function(patched.export).part.indices))
 
 
 def _record(
@@ -56,10 +55,10 @@ def _record(
     record |= {"exported": True} if patched.export is not None else {}
     if any(other.holds(LIBRARY) for other in graph.others):
         record["library"] = True
-    if graph.meta is not None:
-        from graphpatch.formats import undo_contexts
+    if graph.around.meta is not None:
+        from graphpatch.control_flow import undo
 
-        record |= undo_contexts.record(model.source, graph.meta)
+        record |= undo.record(model.source, graph.around.meta)
     if model.file and (fingerprint := _fingerprint(Path(model.path, FINGERPRINT))):
         record["fingerprint"] = fingerprint.hex()
     return record

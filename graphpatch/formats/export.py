@@ -11,21 +11,24 @@ from tensorboard.compat.proto.op_def_pb2 import OpDef
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch import names
+from graphpatch.control_flow.op_types import ENTERS, NEXTS
 from graphpatch.errors import OutputError, did_you_mean
-from graphpatch.formats.signature import Export
+from graphpatch.formats.target import Export
 from graphpatch.graph import provenance
-from graphpatch.graph.as_function import FED, Part
+from graphpatch.graph.as_function import Part
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import SHAPES
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.topology import PLACEHOLDERS
+from graphpatch.table import short
 
 # Before this version of GraphDef, a placeholder's shape () meant that it is not known.
 SHAPES_ARE_MEANT = 24
 
 # Ops with a handle that lives as long as one call: they need no value from outside.
 OF_A_CALL = ("TensorArray", "Stack")
-LOOPS = frozenset({"Enter", "RefEnter", "NextIteration", "RefNextIteration"})
+LOOPS = ENTERS | NEXTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,8 @@ def notes(found: Exported) -> list[str]:
     """What whoever exports a graph should know: what is left out, or goes by another name."""
     said = []
     if left := _left_out(found):
-        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        said.append(f"{left[0]}{more}: patched, but the outputs do not need it: it is left out")
+        some = short([str(node) for node in left], 1)
+        said.append(f"{some}: patched, but the outputs do not need it: it is left out")
     read = {str(names.parse(text)) for text in found.part.read()}
     said += [
         f"input {one.tensor}: no output depends on it"
@@ -101,7 +104,7 @@ def _parsed(body: Body, text: str) -> str:
         raise OutputError(f"{text!r} is not the name of a tensor: that is an op's, or op:1")
     tensor = names.parse(text)
     if tensor.op not in body.by_name:
-        fed = [node.name for node in body if node.op in FED]
+        fed = [node.name for node in body if node.op in PLACEHOLDERS]
         near = did_you_mean(tensor.op, body.heads.names)
         listed = f"; the placeholders are: {', '.join(fed[:8])}" if fed else ""
         raise OutputError(f"there is no tensor {text}{near or listed}")

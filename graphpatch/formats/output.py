@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from graphpatch.errors import OutputError
 from graphpatch.formats.exchange import exchange
@@ -38,6 +39,17 @@ def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = 
             _write(temporary, pieces, progress)
             _keep_mode(target, temporary)
             temporary.replace(target)
+
+
+def destination(output: str, dry_run: bool, at: Path | None = None) -> dict[str, Any]:
+    """Where a report says that a model goes; `replaced` where a file or folder is there now.
+
+    `at` is its path for this process, where that is another one.
+    """
+    path = Path(output) if at is None else at
+    replaced = path.is_file() or (path.is_dir() and any(path.iterdir()))
+    where = {"output": None, "would_write": output} if dry_run else {"output": output}
+    return {**where, "replaced": True} if replaced else where
 
 
 def write_folder(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 
+from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.constants import DTYPE_NUMBERS
 from graphpatch.gradients.expression import Scalar
@@ -14,8 +15,6 @@ from graphpatch.gradients.gradient import gradients, zeros
 from graphpatch.gradients.nodedef_form import node_defs
 from graphpatch.gradients.program import Program, Value, op_def
 from graphpatch.gradients.signature import Signature
-
-_NOT_CARRIED = ("resource", "variant", "string")
 
 
 def gradient_function(
@@ -42,7 +41,7 @@ def gradient_function(
     """
     signature = Signature.of(inputs, outputs, attrs, same_shape, op_type=op_type)
     for argument, dtype in (*inputs, *outputs):
-        if dtype in _NOT_CARRIED:
+        if dtype in NO_NUMBERS:
             raise FormulaError(f"{argument} is {dtype}; a gradient function cannot take it")
     found = gradients(formula, signature, parameters)
     returned = {

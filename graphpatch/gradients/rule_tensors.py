@@ -3,52 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from graphpatch.errors import RulesError
+from graphpatch.gradients.npy import SUFFIX, Files
 from graphpatch.gradients.tensors import packed
 
 CONSTANTS = "constants"
 GRADIENTS = ("override_gradient", "filter_gradient")
 
 
-def with_tensors(document: Any, folder: Path | None = None) -> Any:
-    """Rules with their tensors in their JSON form, read from `folder` where they name a file.
+def with_tensors(document: Any, files: Files | None = None) -> Any:
+    """Rules with their tensors in their JSON form, read from `files` where they name one.
 
     What is no list of rules stays as it is. Raises RulesError with the way to the tensor.
     """
     rules = document.get("rules") if isinstance(document, Mapping) else None
     if not isinstance(rules, list | tuple):
         return document
-    return {**document, "rules": [_rule(n, one, folder) for n, one in enumerate(rules)]}
+    return {**document, "rules": [_rule(n, one, files) for n, one in enumerate(rules)]}
 
 
-def _rule(number: int, rule: Any, folder: Path | None) -> Any:
+def _rule(number: int, rule: Any, files: Files | None) -> Any:
     patch = rule.get("patch") if isinstance(rule, Mapping) else None
     if not isinstance(patch, Mapping):
         return rule
     found = dict(patch)
     for kind in GRADIENTS:
         if isinstance(patch.get(kind), Mapping):
-            found[kind] = _gradient(f"rules[{number}].patch.{kind}", patch[kind], folder)
+            found[kind] = _gradient(f"rules[{number}].patch.{kind}", patch[kind], files)
     return {**rule, "patch": found}
 
 
-def _gradient(path: str, spec: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+def _gradient(path: str, spec: Mapping[str, Any], files: Files | None) -> dict[str, Any]:
     """The constants of a formula, and the parameters of a gradient of the library."""
     return {
-        name: {key: _packed(f"{path}.{name}.{key}", one, folder) for key, one in value.items()}
+        name: {key: _packed(f"{path}.{name}.{key}", one, files) for key, one in value.items()}
         if isinstance(value, Mapping) and "shape" not in value
         else value
         for name, value in spec.items()
     }
 
 
-def _packed(path: str, value: Any, folder: Path | None) -> Any:
-    if isinstance(value, str) and not value.endswith(".npy"):
+def _packed(path: str, value: Any, files: Files | None) -> Any:
+    if isinstance(value, str) and not value.endswith(SUFFIX):
         return value
     try:
-        return packed(value, folder)
+        return packed(value, files)
     except RulesError as error:
         raise RulesError(f"{path}: {error}") from None

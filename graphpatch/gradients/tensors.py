@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from graphpatch.errors import RulesError
+from graphpatch.gradients.npy import Files, in_folder, numbers
 
 DTYPES = {"float32": 4, "float64": 8}
+MOST_AXES = 32  # that all versions of numpy have
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,15 @@ class Tensor:
         return f"{self.dtype}{list(self.shape)}"
 
 
-def packed(value: Any, folder: Path | None = None) -> Any:
+def packed(value: Any, files: Files | None = None) -> Any:
     """A tensor that a rule gives, as its JSON form; a number, and what is none, as it is.
 
-    A text is the name of an .npy file in `folder`. Raises RulesError for a file that cannot be
-    read, or holds no numbers, and for lists that are no tensor.
+    A text is the name of an .npy file among `files`; default: those of the working directory.
+    Raises RulesError for a file that cannot be read, or holds no numbers, and for lists that are no
+    tensor.
     """
     if isinstance(value, str):
-        value = _loaded(value, folder or Path())
+        value = numbers((files or in_folder(Path()))(value), value)
     if not isinstance(value, list | tuple) and not hasattr(value, "dtype"):
         return value
     import numpy as np
@@ -79,29 +82,18 @@ def unpacked(value: Any) -> Any:
         value = packed(value)
     if not isinstance(value, dict) or "shape" not in value:
         return value
-    shape, dtype = tuple(value["shape"]), next((one for one in DTYPES if one in value), "")
+    sizes, dtype = value["shape"], next((one for one in DTYPES if one in value), "")
     try:
         data = base64.b64decode(value.get(dtype, ""), validate=True)
     except (binascii.Error, ValueError, TypeError):
         data = b""
-    if not dtype or len(value) != 2 or len(data) != prod(shape) * DTYPES[dtype]:
+    if not dtype or len(value) != 2 or not _fills(sizes, len(data) / DTYPES[dtype]):
         raise RulesError('expected {"shape": [...], "float32": "BASE64"} that fills the shape')
-    return Tensor(shape, dtype, data)
+    return Tensor(tuple(sizes), dtype, data)
 
 
-def _loaded(name: str, folder: Path) -> Any:
-    import numpy as np
-
-    path = folder / name
-    if path.suffix != ".npy":
-        raise RulesError(f"expected lists of numbers or the name of an .npy file, found {name!r}")
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise RulesError(f"{name!r} leads out of the folder of the rules file; put the file there")
-    if path.exists() and not path.is_file():
-        raise RulesError(f"cannot read {path}: it is not a file")
-    try:
-        return np.load(path, allow_pickle=False)
-    except OSError as error:
-        raise RulesError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, EOFError) as error:
-        raise RulesError(f"{path} is not an .npy file of numbers: {error}") from None
+def _fills(sizes: Any, count: float) -> bool:
+    """Whether so many numbers are a tensor of these sizes."""
+    if not isinstance(sizes, list | tuple) or len(sizes) > MOST_AXES:
+        return False
+    return all(type(one) is int and one >= 0 for one in sizes) and prod(sizes) == count

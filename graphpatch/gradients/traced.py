@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 
-from graphpatch.dtypes import DTYPE_NAMES
+from graphpatch.dtypes import DTYPE_NAMES, NO_NUMBERS
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.attach import Attached, merge, pair
 from graphpatch.names import fresh, op_of
-
-NOT_CARRIED = ("resource", "variant", "string")
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +101,7 @@ def _return_all(function: FunctionDef, read: Iterable[int]) -> None:
     del signature.output_arg[:]
     for result, like in wanted.items():
         dtype = DTYPE_NAMES[types[like]]
-        if dtype in NOT_CARRIED:
+        if dtype in NO_NUMBERS:
             raise FormulaError(f"{like} is {dtype}; a gradient function cannot take it")
         signature.output_arg.add(name=result, type=types[like])
         if result not in function.ret:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
@@ -19,16 +19,20 @@ from graphpatch import names
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.heads import LARGE, PROVENANCE, Heads, entry
 from graphpatch.graph.nodedef import INPUT, NAME, OP, attr_entry, attr_span, attr_value
-from graphpatch.graph.wire import encoded, piece_bytes
+from graphpatch.graph.wire import BYTES, encoded, piece_bytes
 
 VARYING = ("_output_shapes", "_class")
 """Attrs that often differ from node to node. No patch reads them: it passes them on."""
 
 MOST = 24  # names that an op of a form has: its own, and those that it reads
 FIRST = 0x7C0  # of the letters that stand-ins begin with, two bytes each
+TEXT_TAGS = bytes((NAME << 3 | BYTES, OP << 3 | BYTES))
+INPUT_TAG = bytes((INPUT << 3 | BYTES,))
 MARK = re.compile(rf"[{chr(FIRST)}-{chr(FIRST + MOST + 1)}]")
 RAW_MARK = re.compile(b"\xdf[\x80-\x99]")  # the same in bytes
 PLAIN = re.compile(r"[A-Za-z0-9_.>/-]{2,}")  # names that JSON spells as they are
+PLAIN_LINES = re.compile(rf"(?:{PLAIN.pattern}\n)*{PLAIN.pattern}")
+SHORT = 0x80  # bytes from which on a length takes two
 
 
 class UnlikeError(Exception):
@@ -62,55 +66,151 @@ class Form(NamedTuple):
         payload = _head(self.name, self.op, self.inputs) + self.rest
         heads = Heads(names=[self.name], ops=[self.op], inputs=[self.inputs])
         alone = OneOp(body.label, body.library, body.source, heads)
-        alone.edited[0] = [payload]
+        alone.write(0, [payload])
         return Node(alone, 0)
 
-    def stand_ins(self) -> Iterator[tuple[int, bytes]]:
-        """Of each that is there: its place, and its bytes."""
-        for text in dict.fromkeys((self.name, *map(names.op_of, self.inputs))):
-            if MARK.match(text):
-                yield ord(text[0]) - FIRST, text.encode()
-        for place, key in enumerate(VARYING, MOST):
-            span = attr_span([self.rest], key)
-            if span is not None and chr(FIRST + place).encode() in piece_bytes(span):
-                yield place, piece_bytes(span)
+    def stand_ins(self) -> tuple[list[bytes], list[bytes]]:
+        """Those that are there: for the names of an op, and for its other bytes."""
+        texts = dict.fromkeys((self.name, *map(names.op_of, self.inputs)))
+        own = sorted(text.encode() for text in texts if MARK.match(text))
+        spans = [(place, attr_span([self.rest], key)) for place, key in enumerate(VARYING, MOST)]
+        return own, [
+            piece_bytes(span)
+            for place, span in spans
+            if span is not None and chr(FIRST + place).encode() in piece_bytes(span)
+        ]
+
+
+Key = tuple[str, bytes, tuple[Any, ...]]
+"""What tells forms apart: op type, rest, the length of the name and how inputs are spelled."""
+
+Values = tuple[bytes, ...]
+"""The attrs that vary, of one op."""
+
+
+class Own(NamedTuple):
+    """By what the form of an op is known, and the names that are the op's own; as bytes too."""
+
+    key: Key
+    names: Sequence[str]
+    raw: tuple[bytes, ...]
 
 
 @dataclass(eq=False)
 class Forms:
-    """Tells the form of each op of a body."""
+    """Tells the forms of the ops of a body."""
 
     body: Body
     rests: dict[bytes, tuple[bytes, dict[int, bytes]] | None] = field(default_factory=dict)
 
-    def of(self, index: int) -> tuple[Form, list[str], dict[int, bytes]] | None:
-        """The form of an op; its names, and other bytes of its own, by their places.
+    def of_all(self, indices: Sequence[int]) -> list[Own | None]:
+        """By what the form of each op is known.
 
-        None where it counts as like no other: an op that was edited, or is spelled in another way
-        than TensorFlow spells NodeDefs.
+        None where it counts as like no other: an op that was added, or is spelled in another way
+        than TensorFlow spells NodeDefs. None of the ops may have been edited.
         """
-        body, heads = self.body, self.body.heads
-        if index >= len(heads.starts) or index in body.edited or index in body.placed:
-            return None
-        value, end = entry(body.source, heads.starts[index])
+        heads = self.body.heads
+        groups: dict[tuple[str, int], list[int]] = {}
+        for index in indices:
+            groups.setdefault((heads.ops[index], len(heads.inputs[index])), []).append(index)
+        found: dict[int, Own | None] = {}
+        for (op, _), group in groups.items():
+            there = [index for index in group if index < len(heads.starts)]
+            inputs = zip(*[heads.inputs[index] for index in there], strict=True)
+            columns = [[heads.names[index] for index in there], *inputs]
+            if there and all(map(_are_plain, columns)):
+                found.update(zip(there, self._plain(op, there, columns), strict=True))
+            else:
+                found.update((index, self._other(index)) for index in there)
+        return [found.get(index) for index in indices]
+
+    def _plain(
+        self, op: str, indices: Sequence[int], columns: Sequence[Sequence[str]]
+    ) -> Iterator[Own | None]:
+        """Of ops that read output 0 of others alone; columns of their names and of their inputs."""
+        raw = [[text.encode() for text in column] for column in columns]
+        sizes = [list(map(len, column)) for column in raw]
+        parts = [one for both in zip(sizes, raw, strict=True) for one in both]
+        heads = map(_format(op, len(columns) - 1).__mod__, zip(*parts, strict=True))
+        owns, raws, lengths = (zip(*some, strict=True) for some in (columns, raw, sizes))
+        for index, head, own, texts, length in zip(
+            indices, heads, owns, raws, lengths, strict=True
+        ):
+            rest = self._rest(index, head)
+            if rest is None or len(set(own)) < len(own):
+                yield self._other(index)
+            else:
+                yield Own((op, rest, length), own, texts)
+
+    def _other(self, index: int) -> Own | None:
+        """Of any op."""
+        heads = self.body.heads
         name, op, inputs = heads.names[index], heads.ops[index], heads.inputs[index]
-        head = _head(name, op, inputs)
-        if end - value >= LARGE or body.source.data[value : value + len(head)] != head:
+        rest, own = self._rest(index, _head(name, op, inputs)), [name]
+        spelled = tuple([_stood_for(text, own) for text in inputs])
+        if rest is None or len(own) > MOST or not all(map(PLAIN.fullmatch, own)):
             return None
-        rest = body.source.data[value + len(head) : end]
+        return Own((op, rest, (len(name), *spelled)), own, tuple(map(str.encode, own)))
+
+    def _rest(self, index: int, head: bytes) -> bytes | None:
+        """What a NodeDef has behind its inputs; None where it does not begin so, or is large."""
+        source, start = self.body.source, self.body.heads.starts[index]
+        value, end = entry(source, start)
+        raw = source.data[value:end] if end - value < LARGE else b""
+        is_plain = raw.startswith(head) and (end - value) >> 7 * (value - start - 2)
+        return raw[len(head) :] if is_plain else None
+
+    def form(self, key: Key) -> tuple[Form, Values] | None:
+        """The form that is known by this, and other bytes that its ops have of their own."""
+        op, rest, (length, *spelled) = key
         if rest not in self.rests:
             self.rests[rest] = _split(rest)
-        own, found = [name], self.rests[rest]
-        spelled = tuple([_stood_for(text, own) for text in inputs])
-        if found is None or len(own) > MOST or not all(map(PLAIN.fullmatch, own)):
+        found = self.rests[rest]
+        if found is None:
             return None
-        return Form(_stand_in(0, len(name)), op, spelled, found[0]), own, found[1]
+        inputs = (
+            _stand_in(place, one) if isinstance(one, int) else one
+            for place, one in enumerate(spelled, 1)
+        )
+        return Form(_stand_in(0, length), op, tuple(inputs), found[0]), tuple(found[1].values())
 
 
-def _head(name: str, op: str, inputs: tuple[str, ...]) -> bytes:
+def _are_plain(column: Sequence[str]) -> bool:
+    """Whether all are names that JSON spells as they are, of less than 128 bytes."""
+    text = "\n".join(column)
+    one = len(column) - 1 == text.count("\n") and PLAIN_LINES.fullmatch(text) is not None
+    return one and max(map(len, column)) < SHORT
+
+
+def behind_inputs(node: Node) -> bytes | None:
+    """What a NodeDef has behind its inputs: its device and attrs. Most nodes are alike in these.
+
+    None for a large NodeDef, and for one that is spelled in another way than TensorFlow does.
+    """
+    payload = node.body.payload(node.index)
+    if len(payload) != 1 or not isinstance(payload[0], bytes):
+        return None
+    raw, at = payload[0], 0
+    for tag in (*TEXT_TAGS, *INPUT_TAG * len(node.inputs)):
+        if raw[at : at + 1] != bytes((tag,)) or raw[at + 1] > 0x7F:
+            head = _head(node.name, node.op, node.inputs)  # a name of more than 127 bytes
+            return raw[len(head) :] if raw.startswith(head) else None
+        at += 2 + raw[at + 1]
+    return raw[at:]
+
+
+def _head(name: str, op: str, inputs: Sequence[str]) -> bytes:
     """A NodeDef up to its last input, as TensorFlow spells it."""
     head = encoded(NAME, name.encode()) + encoded(OP, op.encode())
     return head + b"".join([encoded(INPUT, text.encode()) for text in inputs])
+
+
+def _format(op: str, inputs: int) -> bytes:
+    """The same for short names, each behind its length."""
+    spelled = encoded(OP, op.encode()).replace(b"%", b"%%")
+    return (
+        b"%c%%c%%b%b" % (NAME << 3 | BYTES, spelled) + b"%c%%c%%b" % (INPUT << 3 | BYTES) * inputs
+    )
 
 
 @functools.cache

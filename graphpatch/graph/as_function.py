@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,13 +10,9 @@ from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph import nodedef
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.colocation import located, without_absent
 from graphpatch.graph.edit import SHAPES
-
-# Ops whose value nobody gives inside a function.
-FED = frozenset({"Placeholder", "PlaceholderV2"})
-
-# The attr that names the ops on whose device an op is put, as `loc:@NAME`.
-COLOCATION, LOC = "_class", "loc:@"
+from graphpatch.graph.topology import PLACEHOLDERS
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +40,7 @@ class Part:
 
     def unfed(self) -> Iterator[Node]:
         """The placeholders among them: nothing feeds them inside a function."""
-        return (node for node in map(self._node, self.indices) if node.op in FED)
+        return (node for node in map(self._node, self.indices) if node.op in PLACEHOLDERS)
 
     def read(self) -> set[str]:
         """All that the ops read, and the results."""
@@ -54,10 +50,11 @@ class Part:
     def payloads(self) -> Iterator[nodedef.Payload]:
         """The NodeDefs, their inputs spelled as in a function, without stale shapes."""
         inside = {self._node(index).name for index in self.indices}
+        places = set(map(located, inside))
         for node in map(self._node, self.indices):
             spelled = [self._spelled(text, inside) for text in node.inputs]
             payload = nodedef.with_attr(self.body.payload(node.index), SHAPES, None)
-            payload = _colocated(payload, inside)
+            payload = without_absent(payload, places)
             yield nodedef.with_inputs(payload, [text for text in spelled if text])
 
     def spelled(self, tensor: str) -> str:
@@ -91,18 +88,3 @@ class Part:
 
     def _node(self, index: int) -> Node:
         return Node(self.body, index)
-
-
-def _colocated(payload: nodedef.Payload, inside: Container[str]) -> nodedef.Payload:
-    """The NodeDef without the colocation with ops that the function does not hold."""
-    span = nodedef.attr_span(payload, COLOCATION)
-    if span is None:
-        return payload
-    value = nodedef.attr_value(span)
-    # What is not UTF-8 names no op.
-    kept = [text for text in value.list.s if text.decode(errors="replace").removeprefix(LOC) in inside]
-    if len(kept) == len(value.list.s):
-        return payload
-    value.list.s[:] = kept
-    raw = value.SerializeToString(deterministic=True) if kept else None
-    return nodedef.with_attr(payload, COLOCATION, raw)

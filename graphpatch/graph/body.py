@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.function_pb2 import FunctionDef
@@ -28,6 +29,9 @@ from graphpatch.graph.nodedef import (
 from graphpatch.graph.wire import BYTES, Field, Source, fields, message, utf8
 from graphpatch.shown import one_line
 
+if TYPE_CHECKING:
+    from graphpatch.graph.blanks import Held
+
 MAIN = "main"
 
 
@@ -49,10 +53,12 @@ class Body:
     signature: OpDefProto | None = field(default=None, repr=False)
     others: list[Field] = field(default_factory=list, repr=False)
     file_ret: dict[str, str] = field(default_factory=dict, repr=False)
-    edited: dict[int, Payload] = field(default_factory=dict, repr=False)
+    edited: dict[int, Payload | Held] = field(default_factory=dict, repr=False)
     placed: dict[int, list[int]] = field(default_factory=dict, repr=False)
     root: dict[int, int] = field(default_factory=dict, repr=False)
     renamed: dict[int, str] = field(default_factory=dict, repr=False)
+    filled: dict[int, Held] = field(default_factory=dict, repr=False)
+    single: set[int] = field(default_factory=set, repr=False)
     cut: list[int] = field(default_factory=list, repr=False)  # where nodes of the file were dropped
     is_ours: bool = False  # a function that a patch added
 
@@ -124,7 +130,14 @@ class Body:
     def payload(self, index: int) -> Payload:
         """The serialized NodeDef as it is now."""
         edited = self.edited.get(index)
-        return edited if edited is not None else payload_at(self.source, self.heads.starts[index])
+        if edited is None:
+            return payload_at(self.source, self.heads.starts[index])
+        return edited if isinstance(edited, list) else [edited[0].payload(*edited[1:])]
+
+    def write(self, index: int, payload: Payload) -> None:
+        """Let a node be this from now on."""
+        self.edited[index] = payload
+        self.single.add(self.root.get(index, index))
 
     def copy(self, library: Library) -> Body:
         """The same nodes, to be changed without this body seeing it."""
@@ -136,7 +149,8 @@ class Body:
         )
         body = replace(self, library=library, heads=heads, ret=dict(self.ret))
         body.edited, body.root = dict(self.edited), dict(self.root)
-        body.renamed = dict(self.renamed)
+        body.renamed, body.filled = dict(self.renamed), dict(self.filled)
+        body.single = set(self.single)
         body.placed = {root: list(order) for root, order in self.placed.items()}
         return body
 

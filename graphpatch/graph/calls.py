@@ -23,7 +23,7 @@ def called(node: Node, keys: Sequence[str] | None = None) -> Iterator[str]:
     if node.op in node.body.library.signatures:
         yield node.op
     for key in _function_attrs(node.op) if keys is None else keys:
-        yield from _called(node, key)
+        yield from named_by(node, key)
 
 
 def _function_attrs(op: str) -> list[str]:
@@ -32,7 +32,8 @@ def _function_attrs(op: str) -> list[str]:
     return [attr.name for attr in attrs if attr.type in {"func", "list(func)"}]
 
 
-def _called(node: Node, key: str) -> list[str]:
+def named_by(node: Node, key: str) -> list[str]:
+    """The functions that an attr of an op names."""
     value = node.attr(key)
     if value is None:
         return []

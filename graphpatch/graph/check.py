@@ -11,12 +11,15 @@ from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.shown import one_line
-
-MOST = 3
+from graphpatch.table import short
 
 # The names that import_graph_def takes (measured on 2.21); a leading "_" only inside functions.
 IN_MAIN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_>./-]*")
 IN_FUNCTION = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./-]*")
+ODD = {  # in names one below the other: that one of them does not match
+    IN_MAIN: re.compile(r"[^A-Za-z0-9_>./\n-]|^[^A-Za-z0-9.]|\n[^A-Za-z0-9.]|\n$"),
+    IN_FUNCTION: re.compile(r"[^A-Za-z0-9_>./\n-]|^[^A-Za-z0-9._]|\n[^A-Za-z0-9._]|\n$"),
+}
 
 
 def check(graph: Graph) -> None:
@@ -127,11 +130,19 @@ def foreign(graph: Graph) -> Iterator[str]:
                 yield f"TensorFlow does not know op type {said}: it needs its library"
             elif known.known_to == "1":
                 yield f"op type {op} ({example!r}) is known to TensorFlow 1 alone"
-        legal = IN_MAIN if body.is_main else IN_FUNCTION
-        odd = [name for name in body.heads.names if not legal.fullmatch(name)]
+        odd = _illegal(body)
         if odd:
             yield f"{_where(body)}: TensorFlow refuses to import these names: {_first(odd)}"
     yield from _references(graph.main)
+
+
+def _illegal(body: Body) -> list[str]:
+    """The names that TensorFlow refuses. Most bodies have none: all are looked at as one text."""
+    legal, found = IN_MAIN if body.is_main else IN_FUNCTION, body.heads.names
+    text = "\n".join(found)
+    if text.count("\n") == len(found) - 1 and not ODD[legal].search(text):
+        return []
+    return [name for name in found if not legal.fullmatch(name)]
 
 
 def _references(body: Body) -> Iterator[str]:
@@ -158,8 +169,7 @@ def _not_references(node: Node) -> Iterator[str]:
 
 
 def _first(found: list[str]) -> str:
-    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
-    return ", ".join(map(repr, found[:MOST])) + more
+    return short(list(map(repr, found)))
 
 
 def _where(body: Body) -> str:
@@ -172,7 +182,10 @@ def built_gradients(graph: Graph) -> list[str]:
     They are ops like others, and no rule changes what they compute.
     """
     scope = re.compile(r"(?:.*/)?gradients(?:_\d+)?(?=/)")
-    near = (name for name in graph.main.heads.names if "gradients" in name)
+    names = graph.main.heads.names
+    near = (
+        [name for name in names if "gradients" in name] if "gradients" in "\n".join(names) else []
+    )
     found = Counter(match[0] for match in map(scope.match, near) if match)
     return [
         f"{name}/** ({count} op{'s'[: count != 1]}) are gradients that were built before; no rule "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import merge
+from typing import TYPE_CHECKING
 
 from graphpatch.graph.body import Body, text_entry
 from graphpatch.graph.graph import LIBRARY, Graph
@@ -20,11 +22,15 @@ from graphpatch.graph.wire import (
     splice,
 )
 
+if TYPE_CHECKING:
+    from graphpatch.graph.blanks import Filled
+
 
 def graph_pieces(graph: Graph) -> list[Piece]:
     """The GraphDef, as pieces of its source and new bytes."""
-    replacements = _nodes(graph.main, 1) + _libraries(graph)
-    pieces = splice(graph.source, graph.start, graph.end, sorted(replacements))
+    others = sorted([*_dropped(graph.main), *_libraries(graph)])
+    replacements = merge(_nodes(graph.main, 1), others) if others else _nodes(graph.main, 1)
+    pieces = splice(graph.source, graph.start, graph.end, replacements)
     return [*pieces, *_added(graph)]
 
 
@@ -43,20 +49,37 @@ def _added(graph: Graph) -> list[Piece]:
     return [encoded(LIBRARY, added)] if added else []
 
 
-def _nodes(body: Body, number: int) -> list[Replacement]:
+def _nodes(body: Body, number: int) -> Iterator[Replacement]:
     """What comes in place of each node that was changed, or beside which nodes were added."""
-    out = [Replacement(start, entry(body.source, start)[1], []) for start in body.cut]
-    for index in sorted({body.root.get(i, i) for i in body.edited} | set(body.placed)):
-        start = body.heads.starts[index]
-        pieces: list[Piece] = []
-        for node in body.placed.get(index, [index]):
-            payload = body.payload(node)
-            if node == index:
-                pieces += reframed(body.source, start, payload)
-            else:
-                pieces += enclosed(number, payload)
-        out.append(Replacement(start, entry(body.source, start)[1], joined(pieces)))
-    return out
+    starts = body.heads.starts
+    known: dict[Filled, Callable[[Sequence[bytes]], bytes]] = {}
+    for index in sorted((body.edited.keys() - body.root.keys()) | body.placed.keys()):
+        found = None if index in body.single else body.filled.get(index)
+        if found is None:
+            pieces = _beside(body, index, number)
+        else:
+            filled, row, _ = found
+            if filled not in known:
+                known[filled] = filled.written.whole.fill
+            pieces = [known[filled](filled.rows[row])]
+        yield Replacement(starts[index], entry(body.source, starts[index])[1], pieces)
+
+
+def _dropped(body: Body) -> list[Replacement]:
+    """Nothing in place of each node that was dropped."""
+    return [Replacement(start, entry(body.source, start)[1], []) for start in body.cut]
+
+
+def _beside(body: Body, index: int, number: int) -> list[Piece]:
+    """A node of the file as it is now, and the nodes that were added beside it."""
+    pieces: list[Piece] = []
+    for node in body.placed.get(index, [index]):
+        payload = body.payload(node)
+        if node == index:
+            pieces += reframed(body.source, body.heads.starts[index], payload)
+        else:
+            pieces += enclosed(number, payload)
+    return joined(pieces)
 
 
 def _libraries(graph: Graph) -> list[Replacement]:
@@ -65,7 +88,8 @@ def _libraries(graph: Graph) -> list[Replacement]:
     for library, part in graph.cut:
         found.setdefault(library, []).append(Replacement(part.start, part.end, []))
     for name, (library, function) in graph.function_fields.items():
-        replacements = sorted([*_nodes(graph.functions[name], 3), *_ret(graph.functions[name])])
+        body = graph.functions[name]
+        replacements = sorted([*_dropped(body), *_nodes(body, 3), *_ret(body)])
         if replacements:
             pieces = splice(source, function.value, function.end, replacements)
             new = Replacement(

@@ -13,13 +13,11 @@ from graphpatch.graph import nodedef
 from graphpatch.graph.as_function import Part
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Node
+from graphpatch.graph.colocation import located, without_absent
 from graphpatch.graph.edit import SHAPES
 from graphpatch.graph.emit import library_pieces
 from graphpatch.graph.graph import VERSIONS, Graph
 from graphpatch.graph.wire import Piece, Span, enclosed
-
-COLOCATION = "_class"
-LOCATION = b"loc:@"
 
 # Hints that tf.gradients of TensorFlow 2 gives to products of matrices, and 1.15 does not know.
 HINTS = ("grad_a", "grad_b", "grad_x", "grad_y")
@@ -83,6 +81,7 @@ class Extract:
     def _payloads(self, placeholders: Mapping[str, str]) -> Iterator[nodedef.Payload]:
         body, indices = self.graph.main, self.part().indices
         inside = {Node(body, index).name for index in indices} | set(placeholders.values())
+        places = set(map(located, inside))
         given = {str(names.parse(tensor)): name for tensor, name in placeholders.items()}
         for node in (Node(body, index) for index in indices):
             texts = [
@@ -95,7 +94,7 @@ class Extract:
                 payload = nodedef.with_attr(payload, key, None)
             if texts != list(node.inputs):
                 payload = nodedef.with_inputs(payload, texts)
-            yield _colocated(payload, inside)
+            yield without_absent(payload, places)
 
 
 def _placeholder(name: str, fed: Fed) -> nodedef.Payload:
@@ -105,23 +104,3 @@ def _placeholder(name: str, fed: Fed) -> nodedef.Payload:
     values = {"dtype": AttrValue(type=DTYPE_NUMBERS[fed.dtype]), "shape": AttrValue(shape=shape)}
     attrs = {key: value.SerializeToString(deterministic=True) for key, value in values.items()}
     return nodedef.encode(name, "Placeholder", [], "", attrs)
-
-
-def _colocated(payload: nodedef.Payload, inside: set[str]) -> nodedef.Payload:
-    """The payload without colocation to ops that are not there, which TensorFlow would refuse."""
-    span = nodedef.attr_span(payload, COLOCATION)
-    if span is None:
-        return payload
-    value = nodedef.attr_value(span)
-    kept = [one for one in value.list.s if _place(one) in inside]
-    if len(kept) == len(value.list.s):
-        return payload
-    if not kept:
-        return nodedef.with_attr(payload, COLOCATION, None)
-    del value.list.s[:]
-    value.list.s.extend(kept)
-    return nodedef.with_attr(payload, COLOCATION, value.SerializeToString(deterministic=True))
-
-
-def _place(location: bytes) -> str:
-    return location.removeprefix(LOCATION).decode(errors="backslashreplace")

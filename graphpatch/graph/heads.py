@@ -82,7 +82,10 @@ def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int],
     except IndexError:
         at = end + 1
     if at != end:
-        raise ModelError(f"truncated: the last of its nodes should end at byte {at}, not {end}")
+        raise ModelError(
+            f"truncated: the last of its nodes should end at byte {at}, not {end}; "
+            "copy or download the file again"
+        )
     if len(starts) > MOST_NODES:
         raise ModelError(f"{len(starts):,} nodes; graphpatch reads up to {MOST_NODES:,}")
     return starts, others
@@ -90,8 +93,9 @@ def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int],
 
 def _append(heads: Heads, nodes: Any) -> None:
     # Three comprehensions are a third faster than one loop, which counts at a million nodes.
+    nodes = list(nodes)  # protobuf makes an object for each whenever it is asked for it
     heads.names += [node.name for node in nodes]
-    heads.ops += [sys.intern(node.op) for node in nodes]
+    heads.ops += map(sys.intern, [node.op for node in nodes])
     # A slice is copied in one call, where tuple() alone asks for each input.
     heads.inputs += [tuple(node.input[:]) for node in nodes]
 
@@ -143,8 +147,11 @@ def entry(source: Source, start: int) -> tuple[int, int]:
 def _runs(source: Source, starts: array[int]) -> Iterator[tuple[int, int, bool]]:
     """Stretches of adjacent small NodeDefs, and each large one alone: start, end, large."""
     run_start = run_end = -1
+    data = source.data
     for start in starts:
-        value, end = entry(source, start)
+        value, end = start + 2, start + 2 + data[start + 1]
+        if end - value > 0x7F:  # then the length takes more than that byte
+            value, end = entry(source, start)
         if end - value >= LARGE:
             if run_end > run_start:
                 yield run_start, run_end, False

@@ -10,6 +10,16 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.opdefs import FlatArg
 
+PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
+"""Ops whose value nobody gives where they are not fed."""
+
+# Ops whose value comes from outside the graph: whoever feeds them, or asks for the gradient at
+# them, goes by their name, so the name stays with them.
+FED = PLACEHOLDERS | {"PlaceholderWithDefault"}
+
+VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+"""Ops that hold a variable."""
+
 Passes = Callable[[int], bool]
 """Whether an op, by its index, is one of those that are meant."""
 
@@ -161,3 +171,17 @@ def order_of(body: Body) -> list[int]:
                 if not waits[reader]:
                     ready.append(reader)
     return order
+
+
+def uses(node: Node, output: int) -> list[tuple[Node, int]]:
+    """Who reads this output: the op, and the slot in its NodeDef.input."""
+    tensor, body = node.tensor(output), node.body
+    return [
+        (Node(body, index), slot)
+        for index, slot in body.readers.get(node.name, ())
+        if _same_tensor(body.heads.inputs[index][slot], tensor)
+    ]
+
+
+def _same_tensor(text: str, other: str) -> bool:
+    return names.parse(text) == names.parse(other) and not text.startswith("^")

@@ -11,14 +11,19 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from graphpatch import mapped
 from graphpatch.errors import CHANGED, ModelError
 
 SMALL = 1 << 24  # bytes up to which a file is read: it may be cut short later, and nothing is lost
+
+SHORT = 1 << 12  # bytes up to which an unchanged part is read, and not copied from file to file
+MANY = 1 << 12  # pieces that are put together at once
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
@@ -48,11 +53,13 @@ def map_file(path: Path) -> Source:
     try:
         stamp = _stamp(descriptor)
         if stamp[0] == 0:
-            raise ModelError(f"{path} is empty")
+            raise ModelError(f"{path} is empty; copy or download the model again")
         if stamp[0] <= SMALL:
             data = _read_whole(descriptor, stamp)
             os.close(descriptor)
             return Source(data)
+        for each in mapped.BEFORE:
+            each()
         source = Source(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor, stamp)
     except BaseException:
         os.close(descriptor)
@@ -254,14 +261,36 @@ def encoded(number: int, value: bytes) -> bytes:
 def splice(
     source: Source, start: int, end: int, replacements: Iterable[Replacement]
 ) -> list[Piece]:
-    """The message from `start` to `end`, with the replacements, which are in order, put in."""
+    """The message from `start` to `end`, with the replacements, which are in order, put in.
+
+    What is short is read, and written together with what lies beside it.
+    """
     out: list[Piece] = []
-    at = start
-    for replacement in replacements:
-        if replacement.start > at:
-            out.append(Span(source, at, replacement.start))
-        out.extend(replacement.pieces)
-        at = replacement.end
-    if end > at:
-        out.append(Span(source, at, end))
+    run: list[bytes] = []
+    at, data = start, source.data
+    for one in chain(replacements, [Replacement(end, end, [])]):
+        if len(run) > MANY:
+            _end(run, out)
+        if at < one.start < at + SHORT and (run or out or one.pieces):
+            run.append(data[at : one.start])
+        elif one.start > at:
+            _end(run, out)
+            out.append(Span(source, at, one.start))
+        for piece in one.pieces:
+            if isinstance(piece, bytes):
+                run.append(piece)
+            else:
+                _end(run, out)
+                out.append(piece)
+        at = one.end
+    _end(run, out)
+    if source.descriptor >= 0 and out:
+        out.append(Span(source, end, end))  # so that the file is asked whether it was changed
     return out
+
+
+def _end(run: list[bytes], out: list[Piece]) -> None:
+    """Put what lies side by side there, in parts of some size."""
+    if run:
+        out.append(b"".join(run))
+        run.clear()

@@ -10,8 +10,8 @@ from graphpatch.match.condition import Condition, Test
 from graphpatch.match.spec import Match
 from graphpatch.match.told import told
 
-MOST = 3
-WEIGHTS = {"op": 8, "name": 4, "name_regex": 4, "body": 4}
+NEAREST = 3
+WEIGHTS = {"op": 8, "added": 8, "name": 4, "name_regex": 4, "body": 4}
 """How far an op is from a match that misses this key; 1 for the others."""
 
 FAR = 8
@@ -27,13 +27,12 @@ TELLING = frozenset(
 def almost(bodies: Sequence[Body], match: Match, wanted: Mapping[str, Condition]) -> list[str]:
     """One line for each of the nearest ops: what it has instead of what the match asks for."""
     keys = [key for key in wanted if key != "pattern"]
-    if len(wanted) == 0 or not TELLING & set(keys):
+    if not TELLING & set(keys):
         return []
     found = (one for body in bodies for one in _missing(body, keys, wanted))
-    given = match.given()
     lines = []
-    for _, _, _, node, missed in nsmallest(MOST, found, key=lambda one: one[:3]):
-        has = "; ".join(told(node, key, given[key]) for key in missed)
+    for _, _, _, node, missed in nsmallest(NEAREST, found, key=lambda one: one[:3]):
+        has = "; ".join(told(node, key, match) for key in missed)
         lines.append(f"  near: {node}: {has}")
     return lines
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.graph.body import Body
-from graphpatch.match import glob, neighbours, paths, regex, value
+from graphpatch.match import added, glob, neighbours, paths, regex, value
 from graphpatch.match.attribute import attr
 from graphpatch.match.classes import class_
 from graphpatch.match.condition import Condition, Test, both, on_ops
@@ -173,6 +173,8 @@ ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")
 def conditions(match: Match) -> dict[str, Condition]:
     """The conditions of a match by their keys, in the order in which they are tried.
 
+    One more says that the op is the model's (`added`), where the match does not ask for others.
+
     Raises RulesError where the value of a key means nothing.
     """
     given = match.given()
@@ -181,7 +183,9 @@ def conditions(match: Match) -> dict[str, Condition]:
             raise RulesError(f"{key}: the list is empty, so it says nothing; leave {key} out")
     if match.control and not given.keys() & set(ON_EDGES):
         raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
-    return {key: _built(key, given[key], match) for key in KEYS if key in given}
+    found = {key: _built(key, given[key], match) for key in KEYS if key in given}
+    own = added.of_the_model(match)
+    return found if own is None else {**found, added.KEY: own}
 
 
 def holds(match: Match) -> Condition:

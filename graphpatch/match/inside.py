@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from graphpatch.control_flow.branches import Branch, Context
+from graphpatch.control_flow.contexts import ControlFlow, control_flow, has_control_flow
 from graphpatch.differentiation.bodies import LOOPS, OP_BY_OP, Bodies
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.branches import Branch, Context
 from graphpatch.graph.calls import called
-from graphpatch.graph.control_flow import ControlFlow, control_flow, has_control_flow
 from graphpatch.graph.library import Library
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test
@@ -39,7 +39,7 @@ class Around:
 
 def inside(wanted: str | Inside) -> Condition:
     """The op is in some loop, some branch, or one of these names."""
-    meant = partial(_any_of_kind, wanted) if isinstance(wanted, str) else _named(wanted)
+    meant = partial(_any_of_kind, wanted) if isinstance(wanted, str) else _of_these_names(wanted)
     surroundings = Surroundings()
 
     def prepared(body: Body) -> Test:
@@ -54,7 +54,7 @@ def _any_of_kind(kind: str, around: Around) -> bool:
     return around.kind == kind
 
 
-def _named(wanted: Inside) -> Callable[[Around], bool]:
+def _of_these_names(wanted: Inside) -> Callable[[Around], bool]:
     by_kind = {"loop": wanted.loop, "branch": wanted.branch}
     if wanted.when is not None and wanted.branch is None:
         by_kind["branch"] = "**"
@@ -81,7 +81,7 @@ class Surroundings:
         flow = self._flow(node.body)
         context = None if flow is None else flow.context(node.index)
         while context is not None:
-            context = context.now
+            context = context.current
             yield _of_context(node.body, context)
             context = context.outer
 
@@ -121,7 +121,7 @@ def _flow(body: Body) -> ControlFlow | None:
 
 def _of_context(body: Body, context: Context) -> Around:
     if isinstance(context, Branch):
-        pred = op_of(context.cond.now.pred)
+        pred = op_of(context.cond.current.pred)
         return Around("branch", (pred, _scope(pred)), context.number)
     names = [context.frame.name]
     names += [_scope(body.heads.names[index]) for index in context.frame.conditions[:1]]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from graphpatch.errors import nearest
 from graphpatch.match import glob
 
-MOST = 5
+NEAREST = 5
 LARGE = 50_000  # names compared letter by letter; the rest by what they contain
 
 
@@ -16,10 +16,10 @@ def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
     legal = list(legal)
     last = text.rpartition("/")[2].strip("*?").lower()
     holding = [name for name in legal if last and last in name.rpartition("/")[2].lower()]
-    close = nearest(text, legal[:LARGE], MOST) or _alike(last, legal[:LARGE])
+    close = nearest(text, legal[:LARGE], NEAREST) or _alike(last, legal[:LARGE])
     if glob.is_glob(text):
-        return (holding or close)[:MOST]
-    return list(dict.fromkeys(close + holding))[:MOST]
+        return (holding or close)[:NEAREST]
+    return list(dict.fromkeys(close + holding))[:NEAREST]
 
 
 def _alike(last: str, names: Iterable[str]) -> list[str]:
@@ -27,4 +27,19 @@ def _alike(last: str, names: Iterable[str]) -> list[str]:
     by_end: dict[str, str] = {}
     for name in names:
         by_end.setdefault(name.rpartition("/")[2].lower(), name)
-    return [by_end[end] for end in nearest(last, by_end, MOST)]
+    return [by_end[end] for end in nearest(last, by_end, NEAREST)]
+
+
+def elsewhere(text: str, names: Iterable[str]) -> str:
+    """What a text would have to be for it to name ops, as a clause; nothing where that is unclear.
+
+    A glob that is meant in any scope; the name of a tensor where an op is asked for.
+    """
+    names = list(names)
+    if not glob.is_glob(text):
+        op = text.rpartition(":")[0]
+        return f"; {text!r} is a tensor, and its op is {op!r}" if op in names else ""
+    deeper = f"**/{text}"
+    found = [] if text.startswith("**") else [one for one in names if glob.matches(deeper, one)]
+    why = "a name is matched from its start" if "/" in text else "* stays within a scope"
+    return f"; {why}: {deeper!r} matches {len(found):,}" if found else ""

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from graphpatch.errors import RulesError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.depth import depths
 from graphpatch.match.condition import Condition, Test
+from graphpatch.match.depth import depths
 from graphpatch.match.spec import Nth
 
 T = TypeVar("T")
@@ -81,9 +81,14 @@ def natural(name: str) -> tuple[list[tuple[str, int]], str]:
     return list(zip(parts[::2], numbers, strict=True)), name
 
 
-def told(node: Node, wanted: object) -> str:
-    """That an op is not one of those that are counted out, in words."""
-    return "it is another one in the order of those that the other keys mean"
+def told(node: Node, wanted: Any, others: Condition) -> str:
+    """Which one an op is of those for which the `others` hold, in words."""
+    body, by = node.body, wanted.by if isinstance(wanted, Nth) else "graph"
+    test = others(body)
+    found = ordered(wanted)(body, [one.index for one in body if test(one)])
+    if node.index not in found:
+        return f"it is none of the {len(found)} that nth counts"
+    return f"it is number {found.index(node.index)} (from 0) of {len(found)} in {by} order"
 
 
 def _sliced(text: str) -> Callable[[Sequence[T]], list[T]]:

@@ -115,12 +115,12 @@ def unknown(graphs: Iterable[Graph], match: Match) -> list[str]:
     bodies = [body for graph in graphs for body in graph.bodies]
     return [
         text
-        for text in dict.fromkeys(_named(match))
+        for text in dict.fromkeys(_tensors_of(match))
         if all(tensor_named(body, text) is None for body in bodies)
     ]
 
 
-def _named(match: Match) -> Iterator[str]:
+def _tensors_of(match: Match) -> Iterator[str]:
     inside = [*(match.any or ()), *(match.all or ()), match.not_ or Match()]
     for value in (match.upstream_of, match.downstream_of):
         yield from texts((value.of if isinstance(value, Walk) else value) or ())
@@ -136,7 +136,7 @@ def _named(match: Match) -> Iterator[str]:
         inside += form.nodes.values() if isinstance(form, Pattern) else ()
     for one in inside:
         if one != Match():
-            yield from _named(one)
+            yield from _tensors_of(one)
 
 
 def _tensors(body: Body, value: str | Sequence[str]) -> list[TensorName]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import constant
-from graphpatch.match import attribute, inside, nth, shape, taken
+from graphpatch.match import added, attribute, inside, nth, path_miss, shape, taken
 from graphpatch.match.classes import CLASSES
-from graphpatch.match.conditions import conditions
-from graphpatch.match.spec import Match, texts
+from graphpatch.match.conditions import conditions, holds
+from graphpatch.match.spec import Match
+from graphpatch.table import short
 
 SHOWN = 3  # of a list
 LONG = 100  # letters of what is told of one key
@@ -21,10 +24,13 @@ def failing(node: Node, match: Match) -> list[str]:
     return [key for key, made in conditions(match).items() if not made(node.body)(node)]
 
 
-def told(node: Node, key: str, wanted: Any) -> str:
-    """What an op has instead of what a key asks for: `dtype is float32`."""
-    say = TOLD.get(key)
-    text = say(node, wanted) if say is not None else f"{key!r} does not hold"
+def told(node: Node, key: str, match: Match) -> str:
+    """What an op has instead of what a key of a match asks for: `dtype is float32`."""
+    wanted, say = match.given().get(key), TOLD.get(key)
+    if key in ON_MATCH:
+        text = ON_MATCH[key](node, match)
+    else:
+        text = say(node, wanted) if say is not None else f"{key!r} does not hold"
     return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
 
 
@@ -33,7 +39,7 @@ def _op(node: Node, wanted: Any) -> str:
 
 
 def _name(node: Node, wanted: Any) -> str:
-    return "it has another name"
+    return f"name is {node.name!r}"
 
 
 def _body(node: Node, wanted: Any) -> str:
@@ -47,7 +53,7 @@ def _dtype(node: Node, wanted: Any) -> str:
 
 def _value(node: Node, wanted: Any) -> str:
     if node.op != "Const":
-        return f"it is a {node.op}, which is no Const"
+        return f"it is a {node.op}, not a Const"
     return f"value is {value_of(node)}"
 
 
@@ -84,18 +90,11 @@ def _consumers(node: Node, wanted: Any) -> str:
 
 def _some(listed: Iterable[str], nothing: str) -> str:
     found = list(listed)
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return ", ".join(found[:SHOWN]) + more if found else nothing
+    return short(found, SHOWN) if found else nothing
 
 
-def _tensors(node: Node, wanted: Any) -> str:
-    named = wanted if isinstance(wanted, str | tuple) else wanted.of
-    return f"no path leads there ({', '.join(texts(named))})"
-
-
-def _between(node: Node, wanted: Any) -> str:
-    ends = f"{', '.join(texts(wanted.sources))} to {', '.join(texts(wanted.targets))}"
-    return f"it is on no such path from {ends}"
+def _nth(node: Node, match: Match) -> str:
+    return nth.told(node, match.nth, holds(replace(match, nth=None)))
 
 
 def _all(node: Node, wanted: Any) -> str:
@@ -112,11 +111,11 @@ def _not(node: Node, wanted: Any) -> str:
 
 def of_match(node: Node, match: Match) -> str:
     """What an op has instead of what a match asks for: all keys that it does not meet."""
-    given = match.given()
-    return ", ".join(told(node, key, given[key]) for key in failing(node, match))
+    return ", ".join(told(node, key, match) for key in failing(node, match))
 
 
 TOLD: dict[str, Callable[[Node, Any], str]] = {
+    added.KEY: added.told,
     "op": _op,
     "name": _name,
     "name_regex": _name,
@@ -128,13 +127,17 @@ TOLD: dict[str, Callable[[Node, Any], str]] = {
     "class": _class,
     "inside": inside.told,
     "taken": taken.told,
-    "nth": nth.told,
     "inputs": _inputs,
     "consumers": _consumers,
-    "upstream_of": _tensors,
-    "downstream_of": _tensors,
-    "between": _between,
     "any": _any,
     "all": _all,
     "not": _not,
 }
+
+ON_MATCH: dict[str, Callable[[Node, Match], str]] = {
+    "nth": _nth,
+    "upstream_of": path_miss.upstream_of,
+    "downstream_of": path_miss.downstream_of,
+    "between": path_miss.between,
+}
+"""Those that other keys of the match have a say in: what is counted, whether control edges are."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from graphpatch.analysis.doctor.look import Finding
 from graphpatch.differentiation.shapes import Shapes
@@ -24,6 +25,15 @@ MOST_SHAPES = 10_000  # lines of a body whose shapes are inferred
 Findings = Mapping[str, Sequence[Finding]]
 
 
+class Head(NamedTuple):
+    """What a line is about: of the last side that has it, as it is after a patch."""
+
+    side: Side
+    line: Line
+    node: Node | None  # none for an argument of a function
+    place: int  # the index of the node
+
+
 @dataclass(eq=False)
 class Lines:
     """A body of one model, or of two, whose lines stand beside each other."""
@@ -35,10 +45,18 @@ class Lines:
     def __post_init__(self) -> None:
         self.rows = {key: row for row, key in enumerate(self.order)}
 
-    def line(self, key: str) -> tuple[Side, Line]:
-        """The line of this key, of the last side that has it: as it is after a patch."""
-        found = next(one for one in reversed(self.sides) if key in one.lines)
-        return found, found.lines[key]
+    @cached_property
+    def heads(self) -> list[Head]:
+        """What each line is about, in their order."""
+        return list(map(self._head, self.order))
+
+    def _head(self, key: str) -> Head:
+        for side in reversed(self.sides):
+            line = side.lines.get(key)
+            if line is not None:
+                node = head(side, line)
+                return Head(side, line, node, line.nodes[0] if node is None else node.index)
+        raise AssertionError(key)
 
 
 def lines(sides: Sequence[Side], is_applied: bool) -> Lines:
@@ -46,13 +64,13 @@ def lines(sides: Sequence[Side], is_applied: bool) -> Lines:
 
     `is_applied`: what the rules at ops say is done; else they mark ops alone.
     """
-    reads: dict[str, dict[str, None]] = {}
+    reads: dict[str, list[str]] = {}
     for side in reversed(sides):
         for key, line in side.lines.items():
-            reads.setdefault(key, {}).update(dict.fromkeys(line.reads))
+            both = dict.fromkeys(reads[key]) | line.reads if key in reads else line.reads
+            reads[key] = list(both)
     starts = [key for side in sides for key in side.targets()]
-    own = {key: key.lstrip("+") for key in reads}
-    order = ordered({key: list(found) for key, found in reads.items()}, starts, own)
+    order = ordered(reads, starts, {key: key.lstrip("+") for key in reads})
     for side in sides if is_applied else ():
         mark_changed(side, order)
     return Lines(sides, order)
@@ -78,18 +96,15 @@ def document(
         row for row, some in findings.items() if any(tables.findings.values[n]["way"] for n in some)
     }
     shown = {*marks, *ends, *ways}
-    shapes = {id(side): _shapes(side) for side in found.sides}
-    heads = [_head(found, key) for key in found.order]
+    shapes = {side: _shapes(side) for side in found.sides}
+    heads = found.heads
     return {
         "name": one_line(found.sides[0].body.label),
         "names": [one_line(name) for name in names],
-        "types": [tables.types.number(one_line(_type(node))) for _, node, _ in heads],
-        "tensors": [
-            tables.tensors.number(tensor_text(side.flowing.wiring, shapes[id(side)], index))
-            for side, _, index in heads
-        ],
-        "attrs": [-1 if node is None else tables.form(node) for _, node, _ in heads],
-        "inputs": [_inputs(found, side, node) for side, node, _ in heads],
+        "types": [tables.types.number(one_line(_type(node))) for _, _, node, _ in heads],
+        "tensors": [tables.tensors.number(_tensor(shapes, one)) for one in heads],
+        "attrs": [_attrs(tables, one) for one in heads],
+        "inputs": [_inputs(found, one) for one in heads],
         "marks": marks,
         "findings": findings,
         "ends": ends,
@@ -125,67 +140,75 @@ def _side(found: Lines, side: Side) -> dict[str, Any]:
     }
 
 
-def _head(found: Lines, key: str) -> tuple[Side, Node | None, int]:
-    side, line = found.line(key)
-    node = head(side, line)
-    return side, node, line.nodes[0] if node is None else node.index
-
-
 def _type(node: Node | None) -> str:
     """The op type, that before a rule where one put the op into a function."""
     if node is None:
         return "argument"
-    edits = provenance.entries(node)
-    return str(next((one["was"] for one in edits if one["did"] == "enclosed"), node.op))
+    return provenance.original_type(node)
 
 
-def _inputs(found: Lines, side: Side, node: Node | None) -> list[int | str]:
-    """What an op reads: the rows of lines, and the names of what is not in view."""
-    if node is None:
+def _tensor(shapes: Mapping[Side, Shapes | None], one: Head) -> str:
+    return tensor_text(one.side.flowing.wiring, shapes[one.side], one.place)
+
+
+def _attrs(tables: Tables, one: Head) -> int:
+    return -1 if one.node is None else tables.form(one.side.flowing.wiring, one.place)
+
+
+def _inputs(found: Lines, one: Head) -> list[int | str | list[int | str]]:
+    """What an op reads: the rows of lines, with what is read of them where that is not output 0.
+
+    Of what is not in view, the names.
+    """
+    if one.node is None:
         return []
-    body, read = node.body, []
-    for text in node.inputs:
-        index = body.by_name.get(op_of(text), None)
-        row = None if text.startswith("^") or index is None else found.rows.get(side.key(index))
-        read.append(one_line(text) if row is None or ":" in text else row)
+    body, read = one.node.body, list[int | str | list[int | str]]()
+    for text in one.node.inputs:
+        op = op_of(text)
+        index = body.by_name.get(op)
+        row = found.rows.get(op if index is None else one.side.key(index))
+        plain = row is not None and text == op
+        read.append(one_line(text) if row is None else row if plain else [row, one_line(text)])
     return read
 
 
 def _marks(found: Lines, rules: Mapping[str, Any]) -> dict[int, list[int]]:
     places = {name: place for place, name in enumerate(rules)}
     marks: dict[int, list[int]] = {}
-    for row, key in enumerate(found.order):
+    for key in {key for side in found.sides for key in side.rules}:
         named = [rule for side in found.sides for rule in side.rules.get(key, ())]
-        if named:
-            marks[row] = sorted({places[rule] for rule in named if rule in places})
-    return marks
+        if key in found.rows:
+            marks[found.rows[key]] = sorted({places[rule] for rule in named if rule in places})
+    return dict(sorted(marks.items()))
 
 
 def _ends(found: Lines) -> dict[int, str]:
-    sources = {key: "source" for side in found.sides for key in side.sources()}
-    targets = {key: "target" for side in found.sides for key in side.targets()}
+    first, last = ("source", "target") if found.sides[0].body.is_main else ("input", "output")
+    sources = {key: first for side in found.sides for key in side.sources()}
+    targets = {key: last for side in found.sides for key in side.targets()}
     both = {**sources, **targets}
     return {found.rows[key]: end for key, end in both.items() if key in found.rows}
 
 
 def _findings(found: Lines, tables: Tables, told: Findings) -> dict[int, list[int]]:
     """What doctor says of lines: of those where a gradient ends, and of those that it blames."""
+    own: dict[str, list[Finding]] = {key: [] for key in told}
+    for side in found.sides:
+        for key, line in side.lines.items():
+            if line.finding is not None:
+                own.setdefault(key, []).append(line.finding)
     findings: dict[int, list[int]] = {}
-    for row, key in enumerate(found.order):
-        named = [*told.get(key, ())]
-        own = [line.finding for side in found.sides if (line := side.lines.get(key))]
-        listed = [tables.finding(one, True) for one in named]
-        listed += [tables.finding(one, False) for one in own if one is not None and not named]
-        if listed:
-            findings[row] = list(dict.fromkeys(listed))
+    for row, key in sorted((found.rows[key], key) for key in own if key in found.rows):
+        named = told.get(key) or own[key]
+        numbers = [tables.finding(one, key in told) for one in named]
+        findings[row] = list(dict.fromkeys(numbers))
     return findings
 
 
 def _calls(found: Lines, numbers: Mapping[str, int]) -> dict[int, list[int]]:
     """The functions that ops call, as far as they have lines of their own."""
     calls: dict[int, list[int]] = {}
-    for row, key in enumerate(found.order) if numbers else ():
-        _, node, _ = _head(found, key)
+    for row, (_, _, node, _) in enumerate(found.heads) if numbers else ():
         inside = [numbers[name] for name in called(node) if name in numbers] if node else []
         if inside:
             calls[row] = inside
@@ -195,8 +218,7 @@ def _calls(found: Lines, numbers: Mapping[str, int]) -> dict[int, list[int]]:
 def _carried(found: Lines) -> dict[int, list[list[str]]]:
     """The nodes that rules added for an op: op type and name."""
     carried = {}
-    for row, key in enumerate(found.order):
-        side, line = found.line(key)
+    for row, (side, line, _, _) in enumerate(found.heads):
         if len(line.nodes) > 1 or line.rules:
             nodes = [Node(side.body, index) for index in line.nodes if index >= 0]
             added = [[one_line(node.op), one_line(node.name)] for node in nodes]
@@ -208,12 +230,11 @@ def _carried(found: Lines) -> dict[int, list[list[str]]]:
 def _plots(found: Lines, tables: Tables, rules: Mapping[str, Any]) -> dict[int, int]:
     """The curves of ops that rules are at; of others the op type tells."""
     plots = {}
-    for row, key in enumerate(found.order):
-        side, line = found.line(key)
-        named = [name for one in found.sides for name in one.rules.get(key, ())]
+    for row, (_, line, node, _) in enumerate(found.heads):
+        named = [name for one in found.sides for name in one.rules.get(line.key, ())]
         if named:
             patch = (rules.get(named[-1]) or {}).get("patch")
-            number = tables.plot(patch, _type(head(side, line))) if patch else None
+            number = tables.plot(patch, _type(node)) if patch else None
             if number is not None:
                 plots[row] = number
     return plots

@@ -17,15 +17,17 @@ from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.body import Body
-from graphpatch.graph.calls import calls
+from graphpatch.graph.calls import called
+from graphpatch.page.bodies import Lines, lines
 from graphpatch.page.bodies import document as body_document
-from graphpatch.page.bodies import lines
+from graphpatch.page.changed import rules_between
 from graphpatch.page.ends import Ends, ends, pairs, tensors
 from graphpatch.page.flowing import flowing
 from graphpatch.page.rule_marks import Marks
 from graphpatch.page.sides import Side, side
 from graphpatch.page.tables import Tables
 from graphpatch.shown import one_line
+from graphpatch.table import short
 
 VERSION = 1
 
@@ -36,7 +38,7 @@ class Made:
 
     document: dict[str, Any]
     ends: list[Ends] = field(default_factory=list)
-    mains: list[Any] = field(default_factory=list)
+    mains: list[Lines] = field(default_factory=list)
 
 
 def made(
@@ -102,6 +104,7 @@ class _Graph:
         asked = [pairs(doctor, chosen, back) for doctor, back in zip(both, self.backs, strict=True)]
         self.pairs, self.left_out = [found for found, _ in asked], asked[0][1]
         self.main = lines([self._main(number) for number in range(len(both))], marks.is_applied)
+        self.functions = self._functions()
 
     def refuse_apart(self, path: str) -> None:
         """Raise ModelError where no tensor leads from any source to any target."""
@@ -116,19 +119,11 @@ class _Graph:
     def document(self, bodies: list[dict[str, Any]]) -> dict[str, Any]:
         """The graph as the page reads it; its bodies are added to `bodies`."""
         graph = self.both[0].session.graph
-        names = self._functions()
-        numbers = {name: len(bodies) + 1 + n for n, name in enumerate(names)}
         first = len(bodies)
-        bodies.append(self._body(self.main, "main", numbers))
-        for name in names:
-            inside = [
-                self._function(doctor, number, name)
-                for number, doctor in enumerate(self.both)
-                if name in doctor.tape.graph.functions
-            ]
-            bodies.append(self._body(lines(inside, self.marks.is_applied), name, numbers))
+        numbers = {name: first + 1 + place for place, name in enumerate(self.functions)}
+        bodies += [self._body(one, numbers) for one in (self.main, *self.functions.values())]
         return {
-            "label": one_line(graph.label),
+            "label": one_line(graph.around.tags),
             "from": [one_line(one) for one in self.ends.sources],
             "to": [one_line(one) for one in self.ends.targets],
             "pairs": list(self._pairs()),
@@ -143,7 +138,7 @@ class _Graph:
         return answers.backward(graph.main, *self._tensors(answers.wiring(graph.main)))
 
     def _answers(self, doctor: Doctor) -> Answers:
-        return doctor.tape if doctor.session.graph.is_object_based else doctor.session
+        return doctor.tape if doctor.session.graph.around.is_object_based else doctor.session
 
     def _tensors(self, wiring: Wiring) -> tuple[list[Tensor], list[Tensor]]:
         return tensors(wiring, self.ends.sources), tensors(wiring, self.ends.targets)
@@ -167,20 +162,28 @@ class _Graph:
         is_last = number == len(self.both) - 1
         return self.marks.of_body(self.place, label) if is_last else {}
 
-    def _functions(self) -> list[str]:
-        """The functions that ops in view call, those that graphpatch added left out."""
-        found: dict[str, None] = {}
-        todo: list[tuple[Doctor, Body]] = [(one, one.tape.graph.main) for one in self.both]
+    def _functions(self) -> dict[str, Lines]:
+        """The lines of the functions that lines call, those that graphpatch added left out."""
+        found: dict[str, Lines] = {}
+        todo = [self.main]
         while todo:
-            doctor, body = todo.pop()
-            for _, name in calls(body):
-                inner = doctor.tape.graph.functions.get(name)
-                if inner is not None and not _is_ours(inner) and name not in found:
-                    found[name] = None
-                    todo.append((doctor, inner))
-        return list(found)
+            heads = todo.pop().heads
+            for name in (name for one in heads if one.node for name in called(one.node)):
+                sides = [] if name in found else list(self._sides(name))
+                if sides:
+                    found[name] = lines(sides, self.marks.is_applied)
+                    todo.append(found[name])
+        return found
 
-    def _body(self, found: Any, label: str, numbers: Mapping[str, int]) -> dict[str, Any]:
+    def _sides(self, name: str) -> Iterator[Side]:
+        """The lines of a function in each model that has it."""
+        for number, doctor in enumerate(self.both):
+            body = doctor.tape.graph.functions.get(name)
+            if body is not None and not _is_ours(body):
+                yield self._function(doctor, number, name)
+
+    def _body(self, found: Lines, numbers: Mapping[str, int]) -> dict[str, Any]:
+        label = found.sides[0].body.label
         told: dict[str, list[Finding]] = {}
         for one in (pair for some in self.pairs for pair in some):
             for finding in one.findings if self._is_blocked(one) else ():
@@ -190,7 +193,9 @@ class _Graph:
 
     def _is_blocked(self, one: Diagnosis) -> bool:
         """Whether nothing flows as this graph is differentiated: in a Session, or on a tape."""
-        return (one.tape if self.both[0].session.graph.is_object_based else one.verdict) != "flows"
+        return (
+            one.tape if self.both[0].session.graph.around.is_object_based else one.verdict
+        ) != "flows"
 
     def _pairs(self) -> Iterator[dict[str, Any]]:
         for several in zip(*self.pairs, strict=False):
@@ -198,17 +203,28 @@ class _Graph:
                 "from": one_line(several[0].source),
                 "to": one_line(several[0].target),
                 "sides": [_verdict(one) for one in several],
+                "changed": self._changed(several[-1]),
             }
+
+    def _changed(self, pair: Diagnosis) -> dict[str, int]:
+        """The rules that change what flows between two ends, each with the number of its ops."""
+        if not self.marks.is_applied:
+            return {}
+        last = self.main.sides[-1]
+        (source,), (target,) = (
+            tensors(last.flowing.wiring, [name]) for name in (pair.source, pair.target)
+        )
+        ends = last.key(source[0]), last.key(target[0])
+        return dict(rules_between(self.main, self.functions, *ends))
 
     def _notes(self) -> Iterator[str]:
         shown = set(self.main.rows)
         missing = [op for op in self.marks.of_body(self.place, "main") if op not in shown]
         if missing:
-            some = ", ".join(one_line(op) for op in missing[:3])
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            are, have = ("is", "has") if len(missing) == 1 else ("are", "have")
             yield (
-                f"{len(missing)} of the ops that rules touch are not between the two ends, and "
-                f"have no line: {some}{more}"
+                f"{len(missing)} of the ops that rules touch {are} not between the two ends, and "
+                f"{have} no line: {short(list(map(one_line, missing)))}"
             )
         if not self.ends.sources:
             yield "it has no placeholder and no variable: name a source with --from"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.backward import Answer, Backward
 from graphpatch.analysis.doctor.ours import CARRIED
+from graphpatch.control_flow.op_types import EXITS
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 
@@ -25,8 +27,10 @@ class Flow(IntEnum):
     ERROR = 6  # tf.gradients raises at the op
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
+NOTHING = Answer()
+
+
+class Passage(NamedTuple):
     """An op in view: what comes to it, and by input slot the op it reads and what flows there."""
 
     arrives: Flow
@@ -57,9 +61,23 @@ def flowing(
     found = Flowing(back.wiring, answers, sources, targets)
     inside = between(back.wiring, sources, targets)
     raising = {one.node.index for one in back.refusals if one.node.body is back.wiring.body}
+    in_loops = set(_raising_in_loops(answers, back, inside))
     for index in inside:
-        found.passages[index] = _passage(answers, back, index, inside, index in raising)
+        passage = _passage(answers, back, index, inside, index in raising)
+        is_loop = index in in_loops and passage.arrives > Flow.NONE
+        found.passages[index] = passage._replace(raises=True) if is_loop else passage
     return found
+
+
+def _raising_in_loops(answers: Answers, back: Backward, inside: dict[int, None]) -> Iterator[int]:
+    """The ops of v1 loops at which tf.gradients raises: without contexts, at each of their ends."""
+    body, stored = back.wiring.body, answers.stored.in_loops
+    for refusal in back.refusals:
+        if refusal.node.body is body and refusal.kind == "loop_inside":
+            yield refusal.node.index
+        if refusal.node.body is body and refusal.kind == "loop":
+            ends = (index for index in inside if index >= 0 and body.heads.ops[index] in EXITS)
+            yield from (index for index in ends if body.heads.names[index] not in stored)
 
 
 def between(
@@ -87,18 +105,18 @@ def _passage(
     answers: Answers, back: Backward, index: int, inside: dict[int, None], raises: bool
 ) -> Passage:
     wiring = back.wiring
-    outputs = range(max(len(wiring.outputs(index)), 1))
-    got = any((index, output) in back.got for output in outputs)
-    live = {output for output in outputs if (index, output) in back.live}
+    tensors = [(index, output) for output in range(len(wiring.outputs(index)) or 1)]
+    got = not back.got.isdisjoint(tensors)
+    live = {tensor[1] for tensor in tensors if tensor in back.live}
     arrives = Flow.FULL if live else Flow.ZERO if got else Flow.NONE
     reads = [(slot, read) for slot, read in enumerate(wiring.inputs(index)) if read[0] in inside]
     asked = got and reads and index in back.visited  # what reads nothing in view is not asked
-    answer = _answer(answers, wiring, index) if asked else Answer()
+    answer = _answer(answers, wiring, index) if asked else NOTHING
     edges = []
     for slot, read in reads:
         flows = slot in answer.slots and read in back.got and wiring.trainable(read)
-        full = not live.isdisjoint(answer.reach.get(slot, live))
-        edges.append((slot, read[0], (Flow.FULL if full else Flow.ZERO) if flows else Flow.NONE))
+        full = flows and not live.isdisjoint(answer.reach.get(slot, live))
+        edges.append((slot, read[0], Flow.FULL if full else Flow.ZERO if flows else Flow.NONE))
     refused = any(one.kind != CARRIED for one in answer.refusals)
     return Passage(arrives, tuple(edges), refused or (raises and got and not answer.slots))
 
@@ -107,4 +125,4 @@ def _answer(answers: Answers, wiring: Wiring, index: int) -> Answer:
     try:
         return answers.ask(wiring, index)
     except ModelError:  # its attrs do not tell its inputs
-        return Answer()
+        return NOTHING

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from functools import cache
 from html import escape
 from importlib import resources
 from typing import Any
 
-SCRIPTS = ("rows.js", "lanes.js", "plots.js", "list.js", "detail.js", "main.js")
+from graphpatch.shown import json_text
+
+SCRIPTS = (
+    "rows.js",
+    "places.js",
+    "lanes.js",
+    "plots.js",
+    "list.js",
+    "search.js",
+    "detail.js",
+    "main.js",
+)
 PLACE = re.compile(r"\{(\w+)\}")
 # What ends a script, or begins a comment in one, wherever it is in a text of the model.
 UNSAFE = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
@@ -35,7 +45,7 @@ def page(document: dict[str, Any], title: str) -> str:
 
 def as_script(document: Any) -> str:
     """A document as JSON in ASCII that cannot end the element that it is in."""
-    return json.dumps(document, separators=(",", ":")).translate(UNSAFE)
+    return json_text(document, separators=(",", ":")).translate(UNSAFE)
 
 
 @cache

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import networkx as nx
-
 DEEPEST = 12  # scopes in each other that count
 
 
@@ -64,6 +62,8 @@ class _Loops:
 
     def __post_init__(self) -> None:
         """Find them: lines that read each other are one."""
+        import networkx as nx  # most graphs have no loop
+
         left = [key for key in self.reads if key not in self.taken]
         graph: nx.DiGraph[str] = nx.DiGraph()
         graph.add_nodes_from(left)
@@ -101,15 +101,16 @@ class _Loops:
 def ordered(
     reads: Mapping[str, Sequence[str]], starts: Sequence[str], own_names: Mapping[str, str]
 ) -> list[str]:
-    """The lines in their order; `reads` says for each which others it reads, `starts` come first.
+    """The lines in their order; `reads` says for each which others it reads, each of them once.
 
+    `starts` come first.
     In a loop, which has no such order, a line that was read already comes next.
     """
     ready = _Ready({key: scopes(own_names[key]) for key in reads})
     waiting = dict.fromkeys(reads, 0)
     for key, read in reads.items():
-        for producer in set(read) - {key}:
-            waiting[producer] += 1
+        for producer in read:
+            waiting[producer] += producer != key
     for key in reversed(list(dict.fromkeys([*starts, *reads]))):
         if key in waiting and not waiting[key]:
             ready.add(key)
@@ -130,7 +131,7 @@ def _taken(
         yield key
         if loops is not None:
             loops.leave(key)
-        for producer in reversed(list(dict.fromkeys(reads[key]))):
+        for producer in reversed(reads[key]):
             waiting[producer] -= producer != key
             read_already.add(producer)
             if not waiting[producer] and producer not in ready.taken:

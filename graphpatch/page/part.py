@@ -16,7 +16,7 @@ from graphpatch.page.flowing import Flow
 from graphpatch.page.rule_marks import SELECTED, Marks
 from graphpatch.page.view import view
 
-MOST = 12  # rows
+TENSORS = 12  # rows
 WIDEST = 8  # columns of lanes
 LARGEST = 5_000  # nodes of a model that is looked at only to be shown
 HEIGHT, PITCH = 22, 12
@@ -71,7 +71,7 @@ def _rows(body: Mapping[str, Any], document: Mapping[str, Any]) -> list[tuple[in
     findings = document["tables"]["findings"]
     ways = [row for row, some in body["findings"].items() if any(findings[n]["way"] for n in some)]
     ends = [min(body["ends"]), max(body["ends"])] if body["ends"] else []
-    wanted = sorted({*list(body["marks"])[:MOST], *ways[:MOST], *ends})
+    wanted = sorted({*list(body["marks"])[:TENSORS], *ways[:TENSORS], *ends})
     rows, at = [], 0
     for line in wanted:
         if line > at:

@@ -16,7 +16,8 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.numpy_form import evaluate, numpy_gradient
-from graphpatch.gradients.spec import Named, Python, Registered, Stock, parse
+from graphpatch.gradients.spec import Default, Named, Python, Registered, parse
+from graphpatch.gradients.tensors import Tensor
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -107,7 +108,7 @@ def _of_spec(spec: Any, op_type: str) -> Back | None:
         found = parse(spec)
     except GraphpatchError:
         return None
-    if isinstance(found, Stock):
+    if isinstance(found, Default):
         return _default(op_type)
     if isinstance(found, Registered):
         return _default(found.key)
@@ -120,9 +121,11 @@ def _of_spec(spec: Any, op_type: str) -> Back | None:
 
 
 def _of_formula(formula: Formula) -> Back | None:
-    """A formula of one input that reads x, y and dy alone."""
+    """A formula of one input that reads x, y and dy alone, and numbers."""
     if formula.attrs or formula.variables - {"x0", "y0", "dy0"} or not formula.alike:
         return None
+    if any(isinstance(value, Tensor) for _, value in formula.values):
+        return None  # another gradient for each element
 
     def dx(x: Array, y: Array, dy: Array) -> Array | None:
         return numpy_gradient(formula, None, [x], [y], [dy])[0]

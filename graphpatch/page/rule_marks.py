@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.analysis.matches import Matches
-from graphpatch.analysis.rule_words import Place, rules_at, words
+from graphpatch.analysis.rule_words import rules_at, words
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.origin import origin
+from graphpatch.names import OpKey
 
 SELECTED = "selected"
 
@@ -24,7 +25,7 @@ class Marks:
     """
 
     written: dict[str, Any] = field(default_factory=dict)
-    at: dict[int, dict[Place, tuple[str, ...]]] = field(default_factory=dict)
+    at: dict[int, dict[OpKey, tuple[str, ...]]] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
     is_applied: bool = False
 
@@ -65,12 +66,7 @@ def of_patched(graphs: Sequence[Graph]) -> Marks:
 
 def _names(graph: Graph) -> dict[str, str]:
     """The names of the rules, by id."""
-    return {
-        str(entry["id"]): str(entry["rule"])
-        for body in graph.bodies
-        for node in provenance.touched(body)
-        for entry in provenance.entries(node)
-    }
+    return {edit.id: edit.rule for edit in provenance.all_entries(graph)}
 
 
 def _place(patches: Mapping[str, Any], rule: str) -> int:
@@ -81,7 +77,7 @@ def of_matches(found: Matches) -> Marks:
     """The rules that were matched, or what a match alone picks out."""
     written = {rule.author.rule: _written(rule) for rule in found.rules} or {SELECTED: None}
     marks = Marks(written)
-    labels = [graph.label for graph in found.model.graphs]
+    labels = [graph.around.tags for graph in found.model.graphs]
     for one in found.found:
         name = one.rule if one.rule in written else SELECTED
         if one.error:

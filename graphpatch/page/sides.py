@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.causes import explain
 from graphpatch.analysis.doctor.look import Finding, Look
-from graphpatch.analysis.doctor.way import Step
+from graphpatch.analysis.doctor.way import PathStep
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.page.flowing import Flow, Flowing, Passage
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Line:
     """An op: its nodes, the one that has its name first; what comes to it and flows on.
 
@@ -67,11 +67,15 @@ def side(flowing: Flowing, rules: dict[str, tuple[str, ...]]) -> Side:
     """The lines of a body; `rules` are those at its ops, by the name that each op had."""
     found = Side(flowing, {}, _keys(flowing.wiring.body), rules)
     for index, passage in flowing.passages.items():
-        line = found.lines.setdefault(found.key(index), Line(found.key(index), []))
+        key = found.key(index)
+        line = found.lines.get(key)
+        if line is None:
+            line = found.lines[key] = Line(key, [])
         line.nodes.append(index)
         line.arrives = max(line.arrives, passage.arrives)
     for line in found.lines.values():
-        line.nodes.sort(key=lambda index: _is_head(found.body, index, line.key), reverse=True)
+        if len(line.nodes) > 1:
+            line.nodes.sort(key=lambda index: _is_head(found.body, index, line.key), reverse=True)
         line.rules = rules.get(line.key, ())
         _follow(found, line)
     return found
@@ -85,13 +89,13 @@ def _keys(body: Body) -> dict[int, str]:
     """The line of each node that a rule touched: that of the op for which it is there."""
     found = {}
     for node in provenance.touched(body):
-        edits = provenance.entries(node)
-        if not edits or edits[0]["did"] != "added":
+        added = provenance.of_kind(node, "added")
+        if not added:
             found[node.index] = own_name(node)
-        elif "of" in edits[0]:
+        elif provenance.clone_of(node):
             found[node.index] = f"+{node.name}"
         else:
-            found[node.index] = str(edits[0].get("for") or f"+{node.name}")
+            found[node.index] = added[0].patched or f"+{node.name}"
     return found
 
 
@@ -121,7 +125,7 @@ def _finding(found: Side, line: Line, passages: list[Passage]) -> Finding | None
     for index, passage in zip(line.nodes, passages, strict=True):
         outside = [slot for slot, read, _ in passage.edges if found.key(read) != line.key]
         if index >= 0 and outside and (passage.arrives > Flow.NONE or passage.raises):
-            step = Step(index, 0, outside[0])
+            step = PathStep(index, 0, outside[0])
             return explain(Look(wiring, step, answers.ask(wiring, index)))
     return None
 
@@ -147,5 +151,7 @@ def mark_changed(found: Side, order: list[str]) -> None:
 def head(found: Side, line: Line) -> Node | None:
     """The node that a line is about: that of the op itself, where rules moved it aside too."""
     nodes = [Node(found.body, index) for index in line.nodes if index >= 0]
-    own = [node for node in nodes if not any(e["did"] == "added" for e in provenance.entries(node))]
+    if len(nodes) == 1:
+        return nodes[0]
+    own = [node for node in nodes if not provenance.is_added(node)]
     return next(iter(own or nodes), None)

@@ -22,7 +22,7 @@ from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.process import Died, Process
 from graphpatch.shown import one_line
 
-MOST = 3000  # lines of a graph whose gradients are run
+LINES = 3000  # lines of a graph whose gradients are run
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
 NOT_RUN = "not run: TensorFlow calls a TF2 SavedModel as a whole, and tells nothing of its ops"
 
@@ -66,7 +66,7 @@ def _graph(
     files: Sequence[Path],
     feed: Mapping[str, Any],
 ) -> dict[str, Any]:
-    if models[0].graphs[place].is_object_based:
+    if models[0].graphs[place].around.is_object_based:
         return _nothing(NOT_RUN)
     target = _target(main, ends)
     if target is None:
@@ -165,7 +165,7 @@ def chosen(value: Any) -> tuple[Any, str]:
 def _tensors(main: Lines) -> dict[str, int]:
     """The tensors that lines give first, with their rows: those of which there are gradients."""
     found = {}
-    for row, key in enumerate(main.order[:MOST]):
+    for row, key in enumerate(main.order[:LINES]):
         wiring = main.sides[0].flowing.wiring
         index = wiring.body.by_name.get(key)
         if index is not None and wiring.dtype((index, 0)) in REAL:

@@ -14,11 +14,9 @@ from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.nodedef import attr_spans, attr_value
-from graphpatch.graph.wire import piece_bytes, size
 from graphpatch.page.plots import plot
 from graphpatch.shown import one_line
 
-DEVICE_OR_ATTR = (b"\x22", b"\x2a")  # how the fields behind the inputs begin
 LARGE = 1 << 10  # bytes of an attr from which on it is not shown
 
 
@@ -47,23 +45,15 @@ class Tables:
     attrs: Table = field(default_factory=Table)
     findings: Table = field(default_factory=Table)
     plots: Table = field(default_factory=Table)
-    _plain: dict[bytes, int] = field(default_factory=dict)
+    _plain: dict[tuple[Wiring, int], int] = field(default_factory=dict)
     _plotted: dict[tuple[str, str], int | None] = field(default_factory=dict)
 
-    def form(self, node: Node) -> int:
-        """The number of an op's attrs, in plain values; those of equal bytes are read once."""
-        payload = node.body.payload(node.index)
-        tail = _behind_inputs(node)
-        if tail in self._plain:
-            return self._plain[tail]
-        spans = attr_spans(payload)
-        small = {k: s for k, s in spans.items() if s.end - s.start < LARGE and k != provenance.KEY}
-        plain = {one_line(k): _shown(attrs.plain(attr_value(s))) for k, s in small.items()}
-        plain |= {one_line(k): "(large)" for k in spans.keys() - small.keys() - {provenance.KEY}}
-        number = self.attrs.number(dict(sorted(plain.items())))
-        if tail:
-            self._plain[tail] = number
-        return number
+    def form(self, wiring: Wiring, index: int) -> int:
+        """The number of an op's attrs, in plain values; those of one form are read once."""
+        key = wiring, wiring.form(index)
+        if key not in self._plain:
+            self._plain[key] = self.attrs.number(_plain(Node(wiring.body, index)))
+        return self._plain[key]
 
     def finding(self, finding: Finding, is_on_the_way: bool) -> int:
         """The number of what doctor says of an op; whether it blocks a way that was asked about."""
@@ -89,18 +79,13 @@ class Tables:
         return {name: getattr(self, name).values for name in names}
 
 
-def _behind_inputs(node: Node) -> bytes:
-    """The bytes of a small NodeDef behind its inputs, as TensorFlow writes it; else nothing.
-
-    Most nodes are alike in these.
-    """
-    payload = node.body.payload(node.index)
-    if len(payload) != 1 or size(payload) > LARGE:
-        return b""
-    raw = piece_bytes(payload[0])
-    texts = [text.encode() for text in (node.name, node.op, *node.inputs)]
-    start = sum(len(text) + (2 if len(text) < 128 else 3) for text in texts)
-    return raw[start:] if raw[start : start + 1] in DEVICE_OR_ATTR else b""
+def _plain(node: Node) -> dict[str, Any]:
+    """The attrs of an op as plain values, large ones left out."""
+    spans = attr_spans(node.body.payload(node.index))
+    small = {k: s for k, s in spans.items() if s.end - s.start < LARGE and k != provenance.KEY}
+    plain = {one_line(k): _shown(attrs.plain(attr_value(s))) for k, s in small.items()}
+    plain |= {one_line(k): "(large)" for k in spans.keys() - small.keys() - {provenance.KEY}}
+    return dict(sorted(plain.items()))
 
 
 def _shown(value: Any) -> Any:

@@ -78,12 +78,15 @@ class Until(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Kind:
     """A kind of patch: the JSON type of its value, the options beside it, and how it is made.
 
-    `make` takes the value and those of the options that were given.
+    `make` takes the value and those of the options that were given. `verified` is how `verify`
+    knows what must flow back: by the formula that is the value, by the tensor that the op counts as
+    (`join`), or not at all.
     """
 
     value: Any
     make: Callable[..., Patch]
     options: Mapping[str, Any]
+    verified: Literal["formula", "join", ""] = ""
 
 
 # A kind is imported when a rule asks for it: most rules files ask for one.
@@ -127,10 +130,10 @@ def _backward_as(given: Until, emit: str) -> Patch:
 
 
 KINDS: dict[str, Kind] = {
-    "override_gradient": Kind(GradientSpec, _override, {}),
-    "filter_gradient": Kind(GradientSpec, _filter, {"at": At}),
+    "override_gradient": Kind(GradientSpec, _override, {}, "formula"),
+    "filter_gradient": Kind(GradientSpec, _filter, {"at": At}, "formula"),
     "stop_gradient": Kind(Literal[True], _stop, {"at": At}),
-    "straight_through": Kind(Literal[True] | Input, _straight_through, {}),
-    "surrogate_gradient": Kind(str, _surrogate, {}),
-    "backward_as": Kind(Until, _backward_as, {}),
+    "straight_through": Kind(Literal[True] | Input, _straight_through, {}, "join"),
+    "surrogate_gradient": Kind(str, _surrogate, {}, "join"),
+    "backward_as": Kind(Until, _backward_as, {}, "join"),
 }

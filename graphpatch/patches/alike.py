@@ -6,15 +6,23 @@ patch does hangs on more than the op.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from graphpatch.errors import GraphpatchError
-from graphpatch.graph.alike import Form, Forms, UnlikeError
+from graphpatch.graph.alike import Form, Forms, Key, Own, UnlikeError, Values
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.template import Template, record
-from graphpatch.patches.reach import in_control_flow
+from graphpatch.graph.template import Edit, Template, fill, record
+from graphpatch.patches.place import all_in_control_flow
+
+
+class Known(NamedTuple):
+    """What is to be done to ops, and bytes that they have of their own besides their names."""
+
+    template: Template
+    values: Values
 
 
 @dataclass(eq=False)
@@ -23,29 +31,68 @@ class Alike:
 
     edit: Callable[[Node, Editor], None]
     editor: Editor
-    known: dict[Form, Template | None] = field(default_factory=dict)
-    forms: dict[str, Forms] = field(default_factory=dict)
+    known: dict[Key, Known | None] = field(default_factory=dict)
+    templates: dict[Form, Template | None] = field(default_factory=dict)
+    forms: Forms = field(init=False)
 
-    def done(self, node: Node) -> bool:
-        """Edit an op, if its form says how; False where nothing was done."""
-        body, graph = node.body, self.editor.graph
-        if not body.is_main or graph.is_object_based or graph.is_exported:
-            return False
-        if in_control_flow(node, self.editor):
-            return False
-        if body.label not in self.forms:
-            self.forms[body.label] = Forms(body)
-        found = self.forms[body.label].of(node.index)
+    def edit_all(self, nodes: Sequence[Node], alone: Callable[[Node], None]) -> None:
+        """Edit ops in their order; `alone` edits one whose form does not say how."""
+        body, owns = nodes[0].body, self._owns(nodes)
+        waiting: list[Edit] = []
+        for node in nodes:
+            own = owns.get(node.index) if node.body is body else None
+            edit = None if own is None or _is_edited(node) else self._edit(node, own)
+            if edit is not None:
+                waiting.append(edit)
+                continue
+            self._fill(body, waiting, alone)
+            waiting.clear()
+            alone(node)
+        self._fill(body, waiting, alone)
+
+    def _owns(self, nodes: Sequence[Node]) -> dict[int, Own | None]:
+        """What is known of the forms of ops, as far as they have any."""
+        body, graph = nodes[0].body, self.editor.graph
+        if not body.is_main or graph.around.is_object_based or graph.around.is_exported:
+            return {}
+        self.forms = Forms(body)
+        inside = all_in_control_flow(body, self.editor)
+        of = [node.index for node in nodes if node.body is body and node.index not in inside]
+        of = [index for index in of if index not in body.edited and index not in body.placed]
+        return dict(zip(of, self.forms.of_all(of), strict=True))
+
+    def _edit(self, node: Node, own: Own) -> Edit | None:
+        """What is to be done to an op, if its form says it."""
+        key, names, raw = own
+        if key not in self.known:
+            self.known[key] = self._template(self.forms.form(key), node.body)
+        known = self.known[key]
+        return None if known is None else Edit(node.index, known[0], names, raw + known[1])
+
+    def _fill(self, body: Body, edits: Sequence[Edit], alone: Callable[[Node], None]) -> None:
+        """Do edits at once, or one by one where a name is taken."""
+        if not edits or fill(self.editor, body, edits):
+            return
+        for edit in edits:
+            node = Node(body, edit.op)
+            if len(edits) == 1 or _is_edited(node) or not fill(self.editor, body, [edit]):
+                alone(node)
+
+    def _template(self, found: tuple[Form, Values] | None, body: Body) -> Known | None:
         if found is None:
-            return False
-        form, own, values = found
-        if form not in self.known:
-            self.known[form] = self._template(form, body)
-        template = self.known[form]
-        return template is not None and template.fill(self.editor, body, node.index, own, values)
+            return None
+        form, values = found
+        if form not in self.templates:
+            self.templates[form] = self._recorded(form, body)
+        template = self.templates[form]
+        return None if template is None else Known(template, values)
 
-    def _template(self, form: Form, body: Body) -> Template | None:
+    def _recorded(self, form: Form, body: Body) -> Template | None:
         try:
             return record(form, body, self.edit, self.editor)
         except (UnlikeError, GraphpatchError):
             return None  # the edit of the op itself raises the error that names it
+
+
+def _is_edited(node: Node) -> bool:
+    return node.index in node.body.edited or node.index in node.body.placed

@@ -47,7 +47,7 @@ def put(node: Node, editor: Editor, inline: Inline, at: str) -> list[Node]:
     """
     reason = idle(node, at)
     if reason:
-        editor.left_alone(reason)
+        editor.skipped(reason)
         return []
     check_reached(node, editor)
     side, place = parsed(at)

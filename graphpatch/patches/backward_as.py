@@ -12,13 +12,12 @@ from graphpatch.graph import provenance, topology
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow
-from graphpatch.patches.clean import Way
+from graphpatch.patches.clean import CleanPath
 from graphpatch.patches.ends import Ends, all_ends, left, notes
 from graphpatch.patches.function_carrier import refuse_boundary
 from graphpatch.patches.join import Counted, join, refuse_in_part
 from graphpatch.patches.reach import check_reached, refuse_shadowed
-
-MOST = 3  # how many ops a message names
+from graphpatch.table import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class BackwardAs:
         clones = list(provenance.clones(body, {node.name for node in nodes}))
         for node in nodes if not clones else ():
             refuse_shadowed(node)
-        way = Way(body, {node.index: self.input for node in (*nodes, *clones)}, editor)
+        way = CleanPath(body, {node.index: self.input for node in (*nodes, *clones)}, editor)
         ends = self._ends(way)
         way.plan(ends)
         for node, outputs in ends.items():
@@ -72,7 +71,7 @@ class BackwardAs:
         way.make()
         self._join(way, ends, found.dead, editor)
 
-    def _join(self, way: Way, ends: Ends, dead: Sequence[Node], editor: Editor) -> None:
+    def _join(self, way: CleanPath, ends: Ends, dead: Sequence[Node], editor: Editor) -> None:
         for node in dead:
             editor.shadow(node)
         counted = {node: _counted(way, node, outputs) for node, outputs in ends.items()}
@@ -81,14 +80,14 @@ class BackwardAs:
             join(node, found, editor, self.emit, [node, *behind])
             behind = []
 
-    def _ends(self, way: Way) -> Ends:
+    def _ends(self, way: CleanPath) -> Ends:
         if self.until is None:
             return _all(way)
         found: Ends = {}
         for text in self.until:
             node, output = _tensor(way.body, text)
             if not way.holds(node):
-                raise PatchError(f'"until": {text} does not hang on {_named(way)}')
+                raise PatchError(f'"until": {text} does not depend on {_noisy_ops(way)}')
             if output and node.index in way.noisy:
                 raise PatchError(f'"until": {text} is not output 0, which counts as the input')
             arg = flow.outputs(node)[output]
@@ -100,7 +99,7 @@ class BackwardAs:
                 found[node].append(output)
         return found
 
-    def _refuse_unmet(self, nodes: Sequence[Node], way: Way, ends: Ends) -> None:
+    def _refuse_unmet(self, nodes: Sequence[Node], way: CleanPath, ends: Ends) -> None:
         unmet = [node for node in nodes if node.index not in way.met]
         if unmet and not provenance.shadow(unmet[0]):
             reached = ", ".join(node.name for node in ends)
@@ -111,7 +110,7 @@ class BackwardAs:
         refuse_boundary(node)
         inputs, outputs = flow.inputs(node), flow.outputs(node)
         if self.input >= len(inputs):
-            raise PatchError(f"{node} has no input {self.input}; it has {flow.numbered(inputs)}")
+            raise PatchError(f"{node} has no input {self.input}; {flow.counted_inputs(inputs)}")
         if not outputs:
             raise PatchError(f"{node} has no outputs")
         for arg in (inputs[self.input], outputs[0]):
@@ -129,22 +128,23 @@ class BackwardAs:
             )
 
 
-def _all(way: Way) -> Ends:
+def _all(way: CleanPath) -> Ends:
     found = all_ends(way)
     if not found:
-        raise PatchError(f"no float tensor at the end of {way.body.label} depends on {_named(way)}")
+        raise PatchError(
+            f"no float tensor at the end of {way.body.label} depends on {_noisy_ops(way)}"
+        )
     return found
 
 
-def _named(way: Way) -> str:
+def _noisy_ops(way: CleanPath) -> str:
     """The noisy ops, for a message."""
     nodes = [str(Node(way.body, index)) for index in way.noisy]
-    more = f" and {len(nodes) - MOST} more" if len(nodes) > MOST else ""
     loop = '; in a v1 loop "until" names tensors of the same iteration' if way.in_loop else ""
-    return ", ".join(nodes[:MOST]) + more + loop
+    return short(nodes) + loop
 
 
-def _counted(way: Way, node: Node, outputs: Sequence[int]) -> dict[int, Counted]:
+def _counted(way: CleanPath, node: Node, outputs: Sequence[int]) -> dict[int, Counted]:
     if node.index in way.noisy:
         return {0: way.counted(node)}
     return {output: Counted(way.of(node.tensor(output))) for output in outputs}

@@ -11,20 +11,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphpatch import names
+from graphpatch.control_flow.op_types import BOUNDARIES, NEXTS
 from graphpatch.errors import PatchError
 from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.topology import FED
 from graphpatch.patches import flow
 from graphpatch.patches.join import Counted, repeat
 from graphpatch.patches.state import why_not_twice
 
 SUFFIX = "clean"
-NEXT = frozenset({"NextIteration", "RefNextIteration"})
 
 
 @dataclass(eq=False)
-class Way:
+class CleanPath:
     """The ops from noisy ones on, in one body; `noisy` has which input each counts as.
 
     `clones` are the originals that are cloned, in the order in which they are computed; `met` the
@@ -42,7 +43,7 @@ class Way:
         starts = [names.parse(Node(self.body, index).tensor(0)) for index in self.noisy]
         # One iteration of a v1 loop: what it hands on to the next is noisy, as its forward is.
         ops = self.body.heads.ops
-        self.behind = topology.downstream(self.body, starts, last=lambda one: ops[one] in NEXT)
+        self.behind = topology.downstream(self.body, starts, last=lambda one: ops[one] in NEXTS)
         self._seen: set[int] = set()
 
     def holds(self, node: Node) -> bool:
@@ -52,7 +53,7 @@ class Way:
     @property
     def in_loop(self) -> bool:
         """Whether it goes on in the next iteration of a v1 loop."""
-        return any(self.behind[index] for op in NEXT for index in self.body.by_type.get(op, ()))
+        return any(self.behind[index] for op in NEXTS for index in self.body.by_type.get(op, ()))
 
     def noisy_nodes(self) -> list[Node]:
         """The noisy ops that were met on the way."""
@@ -105,7 +106,7 @@ class Way:
         if not reason:
             return False
         flat, known = node.arguments, node.opdef
-        if flat is None or known is None or node.op in flow.BOUNDARIES | flow.FED:
+        if flat is None or known is None or node.op in BOUNDARIES | FED:
             raise PatchError(reason)
         noisy = [
             arg for arg, one in zip(flat, node.data_inputs, strict=False) if self._is_noisy(one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
+from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.construction import construction, leaves
 from graphpatch.gradients.fits import signature
@@ -13,12 +14,10 @@ from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import flow
 from graphpatch.patches.beside import put_beside
 from graphpatch.patches.group import Group
 from graphpatch.patches.join import select
-from graphpatch.patches.place import place_of
-from graphpatch.patches.reach import in_control_flow
+from graphpatch.patches.place import in_control_flow, place_of
 
 EMITS = ("auto", "construction")
 
@@ -89,9 +88,9 @@ def _suited(found: Nodes | None, node: Node, editor: Editor, emit: str) -> Nodes
 
 def _why_not(node: Node, editor: Editor) -> str:
     """Why a construction would not be right in the place of an op; nothing where it is."""
-    if place_of(node, editor).ignoring is not None and not editor.graph.is_exported:
+    if place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported:
         return f"function {node.body.label} is differentiated as a whole"
-    if node.op in flow.BOUNDARIES or in_control_flow(node, editor):
+    if node.op in BOUNDARIES or in_control_flow(node, editor):
         return "it is in a v1 loop or branch"
     args = [*(node.arguments or ()), *(node.outputs or ())]
     if node.outputs is None or any(arg.is_ref or arg.dtype is None for arg in args):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
+from graphpatch.dtypes import HANDLES
 from graphpatch.errors import PatchError
 from graphpatch.gradients.attach import NO_INLINE
 from graphpatch.graph.attrs import DTYPE_NUMBERS
@@ -45,14 +46,11 @@ IMMOVABLE = frozenset(
 # other bits than one by one. They have a gradient in functions.
 FUSED = frozenset({"Add", "AddV2", "Maximum", "Mul", "Sub"})
 
-# Dtypes of which there are no zeros.
-OPAQUE = frozenset({"resource", "variant"})
-
 
 def needs_none(node: Node) -> bool:
     """Whether zeros may flow back into an op, as they do no harm or cannot be kept from it."""
     flat = [*(node.arguments or []), *(node.outputs or [])]
-    opaque = any(arg.is_ref or arg.dtype is None or arg.dtype in OPAQUE for arg in flat)
+    opaque = any(arg.is_ref or arg.dtype is None or arg.dtype in HANDLES for arg in flat)
     return opaque or node.op in HARMLESS or not any(map(flow.carries, node.arguments or []))
 
 

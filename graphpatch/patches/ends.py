@@ -8,30 +8,18 @@ from typing import TypeAlias
 
 from graphpatch import names
 from graphpatch.differentiation.flow import lets_through
+from graphpatch.differentiation.linear import is_linear
 from graphpatch.graph import topology
 from graphpatch.graph.body import Node
-from graphpatch.graph.edit import uses
+from graphpatch.graph.topology import uses
 from graphpatch.patches import flow
-from graphpatch.patches.clean import Way
+from graphpatch.patches.clean import CleanPath
 
 Ends: TypeAlias = dict[Node, list[int]]
 """The ops at which the clean way ends, with those of their outputs."""
 
-# Ops whose gradient does not hang on the value of what they read.
-LINEAR = frozenset(
-    "Add AddN AddV2 AvgPool AvgPool3D BatchToSpaceND BiasAdd BroadcastTo Cast Concat ConcatV2"
-    " DepthToSpace EnsureShape ExpandDims Identity IdentityN Mean Neg Pack Pad PadV2"
-    " PlaceholderWithDefault PreventGradient Reshape ResizeBilinear ReverseV2 Roll Slice Snapshot"
-    " SpaceToBatchND SpaceToDepth Split SplitV Squeeze StridedSlice Sub Sum Tile Transpose"
-    " Unpack".split()
-)
-# Nor on it where the other input is a constant.
-BILINEAR = frozenset(
-    "BatchMatMul BatchMatMulV2 BatchMatMulV3 Conv2D Conv3D DepthwiseConv2dNative MatMul Mul".split()
-)
 
-
-def all_ends(way: Way) -> Ends:
+def all_ends(way: CleanPath) -> Ends:
     """The outputs of the body: of the main graph, float tensors that no other is made of."""
     found: Ends = {}
     for node in way.body:
@@ -69,7 +57,7 @@ class Left:
     beside: dict[Node, str]
 
 
-def left(way: Way, ends: Ends) -> Left:
+def left(way: CleanPath, ends: Ends) -> Left:
     """What the ends leave; to be asked before the graph is changed."""
     region = {node.index: node for node in (*way.clones, *way.noisy_nodes())}
     stopped = {node.index for node in ends if _is_whole(node, ends[node])}
@@ -105,31 +93,23 @@ def _outside(node: Node, region: Mapping[int, Node]) -> str | None:
     return "" if any(names.op_of(text) == node.name for text in body.ret.values()) else None
 
 
-def noisy_after(way: Way, ends: Ends, dead: Collection[Node]) -> Node | None:
+def noisy_after(way: CleanPath, ends: Ends, dead: Collection[Node]) -> Node | None:
     """An op behind the ends whose gradient is taken at a noisy value."""
     tensors = [names.parse(node.tensor(n)) for node, outputs in ends.items() for n in outputs]
     marks = topology.downstream(way.body, tensors)
     clean = {node.index for node in (*dead, *ends)}
     for index, mark in enumerate(marks):
         node = Node(way.body, index)
-        if mark and index not in clean and gives_on(node) and not is_linear(node, marks, ends):
+        if mark and index not in clean and gives_on(node) and not is_linear_in(node, marks, ends):
             return node
     return None
 
 
-def is_linear(node: Node, marks: bytearray, ends: Ends) -> bool:
-    """Whether what flows back through an op does not hang on the noisy tensors that it reads."""
-    if node.op in LINEAR:
-        return True
+def is_linear_in(node: Node, marks: bytearray, ends: Ends) -> bool:
+    """Whether what flows back through an op does not depend on the noisy tensors that it reads."""
     producers = [node.body.producer(text) for text in node.data_inputs]
     noisy = [one is not None and bool(marks[one.index] or one in ends) for one in producers]
-    if node.op in {"Div", "RealDiv"}:
-        return noisy == [True, False] and _is_constant(producers[1])
-    if node.op not in BILINEAR or sum(noisy) != 1:
-        return False
-    return all(
-        is_noisy or _is_constant(one) for one, is_noisy in zip(producers, noisy, strict=True)
-    )
+    return is_linear(node.op, noisy, [_is_constant(one) for one in producers])
 
 
 def _is_constant(node: Node | None) -> bool:
@@ -139,7 +119,7 @@ def _is_constant(node: Node | None) -> bool:
     return next(found, "") == "Const"
 
 
-def notes(way: Way, ends: Ends, found: Left, is_named: bool) -> Iterator[str]:
+def notes(way: CleanPath, ends: Ends, found: Left, is_named: bool) -> Iterator[str]:
     """What the report says of a gradient that is still noisy, or of where the clean way ends."""
     reached = ", ".join(node.tensor(n) for node, outputs in ends.items() for n in outputs)
     if not is_named:

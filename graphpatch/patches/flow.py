@@ -7,17 +7,9 @@ from collections.abc import Iterable, Sequence
 from graphpatch.differentiation.flow import carries as carries
 from graphpatch.differentiation.flow import is_asked_for as is_asked_for
 from graphpatch.differentiation.flow import why_not as why_not
-from graphpatch.differentiation.frames import BOUNDARIES as BOUNDARIES
-from graphpatch.differentiation.frames import ENDS as ENDS
-from graphpatch.differentiation.frames import ENTERS as ENTERS
-from graphpatch.differentiation.frames import EXITS as EXITS
-from graphpatch.differentiation.frames import FED as FED
-from graphpatch.differentiation.frames import FIXED as FIXED
-from graphpatch.differentiation.frames import JOINS as JOINS
-from graphpatch.differentiation.frames import MERGES as MERGES
-from graphpatch.differentiation.frames import SWITCHES as SWITCHES
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
+from graphpatch.graph.topology import FED
 from graphpatch.opdefs import FlatArg, OpDef
 
 
@@ -36,9 +28,10 @@ def refuse_all_malformed(nodes: Iterable[Node]) -> None:
     """Raise PatchError for the first that is malformed; ops that are alike are asked about once."""
     sound: set[tuple[int, str, int]] = set()
     for node in nodes:
-        inputs = node.inputs
+        heads, index = node.body.heads, node.index
+        inputs = heads.inputs[index]
         count = len(node.data_inputs if inputs and inputs[-1][:1] == "^" else inputs)
-        kind = (id(node.body), node.op, count)
+        kind = (id(heads), heads.ops[index], count)
         if kind not in sound:
             refuse_malformed(node)
             if node.opdef is not None and not _is_listed(node.opdef):
@@ -63,10 +56,12 @@ def refuse_malformed(node: Node) -> None:
         )
 
 
-def numbered(args: Sequence[FlatArg]) -> str:
-    """The numbers that inputs have, in words."""
-    numbers = [str(place) for place in range(len(args))]
-    return " and ".join(filter(None, [", ".join(numbers[:-1]), *numbers[-1:]])) or "none"
+def counted_inputs(args: Sequence[FlatArg], letter: str = "") -> str:
+    """Which inputs an op has, for a message: "its inputs are x0 and x1"."""
+    names = [f"{letter}{place}" for place in range(len(args))]
+    if len(names) < 2:
+        return f"its only input is {names[0]}" if names else "it has no inputs"
+    return f"its inputs are {', '.join(names[:-1])} and {names[-1]}"
 
 
 def is_source(node: Node) -> bool:

@@ -10,8 +10,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
-
-MOST = 3
+from graphpatch.table import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +94,7 @@ def _refuse_outside(node: Node, inside: set[str]) -> None:
     readers = [str(one) for one in _readers(node) if one.name not in inside]
     readers += [f"the output {key!r} of the function" for key in _returned(node)]
     if readers:
-        more = f" and {len(readers) - MOST} more" if len(readers) > MOST else ""
-        raise PatchError(
-            f"{node} is inside the match, and is read outside by {', '.join(readers[:MOST])}{more}"
-        )
+        raise PatchError(f"{node} is inside the match, and is read outside by {short(readers)}")
 
 
 def _readers(node: Node) -> list[Node]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.differentiation.keys import override
 from graphpatch.errors import PatchError
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
 
 
 def refuse_hidden(nodes: Iterable[Node]) -> None:
@@ -15,19 +15,19 @@ def refuse_hidden(nodes: Iterable[Node]) -> None:
 
     The message names the IdentityN, and the rule that takes its key off.
     """
-    found: dict[str, dict[int, int]] = {}
+    found: dict[Body, dict[int, int]] = {}
     for node in nodes:
         body = node.body
-        if body.label not in found:
-            found[body.label] = hidden_ops(body)
-        by = found[body.label].get(node.index) if found[body.label] else None
+        if body not in found:
+            found[body] = hidden_ops(body)
+        by = found[body].get(node.index)
         if by is not None:
             raise PatchError(_message(node, Node(body, by)))
 
 
 def _message(node: Node, by: Node) -> str:
     first = f'{{"match": {{"op": "IdentityN", "name": "{by.name}"}}, '
-    first += '"patch": {"override_gradient": "stock"}}'
+    first += '"patch": {"override_gradient": "default"}}'
     return (
         f"no gradient reaches {node}: {by} has a custom gradient (key {override(by)}, from "
         f"tf.custom_gradient), which leads past it to what the wrapped function was given, so this "

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
+from graphpatch.control_flow.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
 from graphpatch.errors import PatchError
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor, uses
+from graphpatch.graph.edit import Editor
+from graphpatch.graph.topology import uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 
@@ -43,7 +45,7 @@ def on_outputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> 
     reads through it. An op whose value comes from outside (a placeholder, a constant) keeps its
     name, and its readers are sent to `NAME/SUFFIX`: the gradient at NAME is what came through.
     """
-    if node.op in flow.FIXED:
+    if node.op in FIXED:
         raise PatchError(
             f"{node} must stay next to its loop's Merge or Switch: patch what it reads"
         )
@@ -52,7 +54,7 @@ def on_outputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> 
     wanted = _wanted(flat, only)
     if flow.is_source(node):
         return _behind_source(node, editor, inline, flat, wanted)
-    if node.op in flow.SWITCHES:
+    if node.op in ALL_SWITCHES:
         return _behind_switch(node, editor, inline, flat, wanted)
     if len(flat) > 1:
         return _behind_several(node, editor, inline, flat, wanted)
@@ -155,7 +157,7 @@ def refuse_fixed(node: Node, slot: int) -> None:
     producer = node.body.producer(node.inputs[slot])
     if producer is None:
         return
-    if node.op in flow.JOINS and (producer.op in flow.FIXED or _starts_loop(producer)):
+    if node.op in BRANCHES and (producer.op in FIXED or _starts_loop(producer)):
         raise PatchError(f"{node} must stay next to {producer}, which its loop needs")
     _refuse_between(producer, node)
 
@@ -163,11 +165,11 @@ def refuse_fixed(node: Node, slot: int) -> None:
 def _starts_loop(node: Node) -> bool:
     """Whether an op is the Merge of a loop, or an Enter that such a Merge reads."""
     body = node.body
-    if node.op in flow.ENTERS:
+    if node.op in ENTERS:
         readers = [Node(body, index) for index, _ in body.readers.get(node.name, ())]
-        return any(reader.op in flow.MERGES and _starts_loop(reader) for reader in readers)
-    producers = [body.producer(text) for text in node.data_inputs if node.op in flow.MERGES]
-    return any(producer is not None and producer.op in flow.FIXED for producer in producers)
+        return any(reader.op in MERGES and _starts_loop(reader) for reader in readers)
+    producers = [body.producer(text) for text in node.data_inputs if node.op in MERGES]
+    return any(producer is not None and producer.op in FIXED for producer in producers)
 
 
 def _refuse_loop_start(node: Node) -> None:
@@ -179,7 +181,7 @@ def _refuse_loop_start(node: Node) -> None:
 
 
 def _refuse_between(producer: Node, reader: Node) -> None:
-    if producer.op in flow.SWITCHES and reader.op in flow.EXITS:
+    if producer.op in ALL_SWITCHES and reader.op in EXITS:
         raise PatchError(
             f"{reader} must stay next to {producer}, where TensorFlow looks for the gradient of "
             f"their loop; patch the outputs of {reader.name!r}"

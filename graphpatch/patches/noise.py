@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from graphpatch import names, opdefs
+from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
-from graphpatch.patches.ends import gives_on, is_linear
-
-MOST = 3
-OPAQUE = frozenset({"resource", "variant", "string"})
+from graphpatch.patches.ends import gives_on, is_linear_in
+from graphpatch.table import short
 
 
 @cache
@@ -21,7 +20,7 @@ def random_ops() -> frozenset[str]:
 
 
 def _is_random(op: opdefs.OpDef) -> bool:
-    numbers = [arg for arg in op.outputs if arg.dtype not in OPAQUE and not arg.is_ref]
+    numbers = [arg for arg in op.outputs if arg.dtype not in NO_NUMBERS and not arg.is_ref]
     return bool(numbers) and (
         any(attr.name == "seed" for attr in op.attrs)
         or (op.name.startswith("Stateful") and any(arg.name == "resource" for arg in op.inputs))
@@ -66,7 +65,7 @@ def _behind(body: Body, noisy: list[Node], noise: bytearray, at_inputs: bool) ->
     for index, mark in enumerate(marks):
         is_asked = at_inputs if index in mine else mark
         node = Node(body, index)
-        if is_asked and noise[index] and gives_on(node) and not is_linear(node, noise, {}):
+        if is_asked and noise[index] and gives_on(node) and not is_linear_in(node, noise, {}):
             return node
     return None
 
@@ -76,11 +75,10 @@ def _tensor(node: Node) -> names.TensorName:
 
 
 def _note(noisy: Sequence[Node], behind: Node, at_inputs: bool) -> str:
-    shown = ", ".join(str(node) for node in noisy[:MOST])
-    more = f" and {len(noisy) - MOST} more" if len(noisy) > MOST else ""
     where = "at" if at_inputs else "behind"
+    some = short([str(node) for node in noisy])
     return (
-        f"the gradient is still noisy {where} {shown}{more}: that of {behind} is taken at a value "
+        f"the gradient is still noisy {where} {some}: that of {behind} is taken at a value "
         f"that differs from run to run, and so does the gradient; backward_as on the op that adds "
         f'the noise, without "until", takes it at values without noise'
     )

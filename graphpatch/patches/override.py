@@ -39,7 +39,7 @@ class OverrideGradient:
         """Override the gradient of one op."""
         reason = never_fires(node)
         if reason:
-            editor.left_alone(reason)
+            editor.skipped(reason)
             if not isinstance(self.gradient, Registered):
                 return
         carrier.refuse_carried(node)

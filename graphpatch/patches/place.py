@@ -1,49 +1,32 @@
-"""The place of an op that a patch changes: how TensorFlow differentiates the body that it is in."""
+"""What patches ask about the body that an op is in, of the graph as it was before the rule."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
-from typing import TypeVar
-
-from graphpatch.differentiation.bodies import OP_BY_OP as OP_BY_OP
 from graphpatch.differentiation.bodies import Bodies
-from graphpatch.differentiation.bodies import Place as Place
-from graphpatch.graph.body import Node
+from graphpatch.differentiation.bodies import BodyPlace as BodyPlace
+from graphpatch.differentiation.unreached import Unreached
+from graphpatch.graph.alike import OneOp
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 
-T = TypeVar("T")
 
-
-def place_of(node: Node, editor: Editor) -> Place:
+def place_of(node: Node, editor: Editor) -> BodyPlace:
     """The place of an op: how TensorFlow comes to the body that it is in."""
-    return _bodies(editor).place_of(node)
+    return unreached(editor).bodies.place_of(node)
 
 
-def callers_of(editor: Editor) -> dict[str, list[Node]]:
-    """The ops that call each function."""
-    return _bodies(editor).callers
+def unreached(editor: Editor) -> Unreached:
+    """The bodies that no gradient reaches."""
+    return editor.cached("unreached", lambda: Unreached(Bodies(editor.graph)))
 
 
-def _bodies(editor: Editor) -> Bodies:
-    return editor.cached("bodies", lambda: Bodies(editor.graph))
+def in_control_flow(node: Node, editor: Editor) -> bool:
+    """Whether an op lies in a v1 loop or branch."""
+    if isinstance(node.body, OneOp):
+        return False  # ops in loops and branches have no form
+    return node.index in all_in_control_flow(node.body, editor)
 
 
-def spread(found: Mapping[str, T], editor: Editor) -> dict[str, T]:
-    """What is so of functions, as far as it is so of all that they call, and these call.
-
-    Functions may call themselves, and each other; what is found of one itself goes first.
-    """
-    below: dict[str, list[str]] = {}
-    for label, calls_of in callers_of(editor).items():
-        for node in calls_of:
-            if not node.body.is_main:
-                below.setdefault(node.body.label, []).append(label)
-    spread_to, todo = dict(found), deque(found)
-    while todo:
-        above = todo.popleft()
-        for label in below.get(above, ()):
-            if label not in spread_to:
-                spread_to[label] = spread_to[above]
-                todo.append(label)
-    return spread_to
+def all_in_control_flow(body: Body, editor: Editor) -> frozenset[int]:
+    """The ops of a body that lie in v1 loops and branches."""
+    return unreached(editor).in_control_flow(body)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import flow
+from graphpatch.graph.topology import FED
 
 # Ops that TensorFlow calls stateful since they read a state, which they leave as it is.
 READS = frozenset(
@@ -16,12 +17,12 @@ READS = frozenset(
 
 def why_not_twice(node: Node, editor: Editor) -> str:
     """Why there can be no clone of an op that runs beside it; nothing where there can be one."""
-    if node.op in flow.BOUNDARIES:
+    if node.op in BOUNDARIES:
         return (
             f"{node} leads into or out of a loop or branch, which cannot be cloned in part; "
             f'"until" can name tensors before it'
         )
-    if node.op in flow.FED:
+    if node.op in FED:
         return f'{node} may be fed, and a clone of it is not; "until" can name it or what it reads'
     if node.opdef is None or node.outputs is None:
         return f"{node}: op type {node.op} is not known, and so not whether it may run twice"

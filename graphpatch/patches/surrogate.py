@@ -14,13 +14,14 @@ from graphpatch.gradients.shapes import Shape
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.topology import FED
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 from graphpatch.patches.behind import refuse_behind, shadow_behind
 from graphpatch.patches.beside import put_beside
 from graphpatch.patches.group import Group
 from graphpatch.patches.join import Counted, by_function, join
-from graphpatch.patches.reach import in_control_flow
+from graphpatch.patches.place import in_control_flow
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
 # shape or decide alone.
@@ -61,9 +62,9 @@ class SurrogateGradient:
     """Forward unchanged; backward, the op counts as `formula` of its inputs.
 
     The ops of the formula are put beside the op, and TensorFlow differentiates them. The forward
-    pass does not hang on them: it is the op's bit for bit where g is infinite or NaN, too, and what
-    flows back there is what TensorFlow makes of it. The op must give one tensor, to whose shape g
-    is repeated where it is smaller. When not to use it: where the gradient itself is known,
+    pass does not depend on them: it is the op's bit for bit where g is infinite or NaN, too, and
+    what flows back there is what TensorFlow makes of it. The op must give one tensor, to whose
+    shape g is repeated where it is smaller. When not to use it: where the gradient itself is known,
     `override_gradient` needs no forward pass of g.
     """
 
@@ -75,13 +76,13 @@ class SurrogateGradient:
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Let one op count as the formula."""
-        if node.op in flow.FED:
+        if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
         self._put(node, node.data_inputs, flow.inputs(node), [node], editor)
 
     def check_op(self, node: Node) -> None:
         """Raise PatchError where the op cannot count as the formula of its inputs."""
-        if node.op in flow.FED:
+        if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
         self._nodes(node, node.data_inputs, flow.inputs(node), _output_of(node))
 
@@ -112,6 +113,8 @@ class SurrogateGradient:
         shadow_behind(behind, node, editor)
         known = len(behind) == 1 and _has_shape_of(node, found.shapes[0])
         tensor = put_beside(found, node, {}, editor, _anchor(node, editor))
+        # What stands before the op may be another tensor, where a function carries it.
+        told = reads if carried else told
         join(node, {0: Counted(tensor, not known)}, editor, self.emit, behind, told)
 
     def _nodes(
@@ -124,8 +127,7 @@ class SurrogateGradient:
         legal = {f"x{place}" for place in range(len(args))}
         missing = sorted(self.formula.variables - legal)
         if missing:
-            has = f"x0 to x{len(args) - 1}" if args else "nothing"
-            raise PatchError(f"{node} has no {missing[0]}: it reads {has}")
+            raise PatchError(f"{node} has no {missing[0]}; {flow.counted_inputs(args, 'x')}")
         inputs = [(text, arg.dtype or "") for text, arg in zip(reads, args, strict=True)]
         body, name = node.body, f"{node.name}/surrogate"
         try:

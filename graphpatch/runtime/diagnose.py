@@ -157,10 +157,10 @@ def diagnose(
 def _run(
     model: Model, seen: Sequence[Seen], control_flow_v2: bool, allow_unsafe_ops: bool
 ) -> Iterator[list[dict[str, Any]]]:
-    from graphpatch.runtime.gradient_run import Asked, run_pairs
+    from graphpatch.runtime.gradient_run import AskedPair, run_pairs
 
     for graph in seen:
         refuse_unsafe(graph.graph, allow_unsafe_ops, [one.target for one in graph.diagnoses])
     for place, graph in enumerate(seen):
-        asked = [Asked(one.source, one.target, one.way) for one in graph.diagnoses]
+        asked = [AskedPair(one.source, one.target, one.way) for one in graph.diagnoses]
         yield run_pairs(model, place, asked, control_flow_v2)

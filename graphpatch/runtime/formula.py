@@ -149,7 +149,7 @@ def _own_attr(op: Any, name: str) -> object:
         value = op.get_attr(name)
     except (KeyError, ValueError):
         return None
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
 def _same_shape(tensors: Sequence[Any]) -> bool:
@@ -199,7 +199,7 @@ def _constant(value: AttrValue) -> Any:
 
 def _plain(value: AttrValue) -> Any:
     """An attr as tf.raw_ops takes it."""
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
 def _of(value: Value, arguments: Mapping[str, Any], computed: Mapping[int, Any]) -> Any:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.analysis.doctor.notes import TRAINED
 from graphpatch.errors import ModelError
-from graphpatch.formats.container import SAVED
 from graphpatch.formats.model import Model
-from graphpatch.formats.sizes import as_message
-from graphpatch.graph.emit import graph_pieces
+from graphpatch.runtime.gradients import RaisedError, built
+from graphpatch.runtime.imported import bare_meta, imported
 from graphpatch.runtime.running import (
     Running,
     first_line,
@@ -25,11 +25,10 @@ from graphpatch.runtime.values import GUESSES
 
 # One example first: through a batch norm in training form nothing flows then, and that is told.
 ONE_FIRST = ((1, (1,)), *GUESSES)
-TRAINED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedPair:
     """A pair of tensors, and the tensors of the way between them, by name."""
 
     source: str
@@ -38,7 +37,7 @@ class Asked:
 
 
 def run_pairs(
-    model: Model, place: int, pairs: Sequence[Asked], control_flow_v2: bool = True
+    model: Model, place: int, pairs: Sequence[AskedPair], control_flow_v2: bool = True
 ) -> list[dict[str, Any]]:
     """What tf.gradients gives for each pair in graph `place` of a model, and what running it does.
 
@@ -65,54 +64,24 @@ def _switch(control_flow_v2: bool) -> None:
 
 
 def _imported(model: Model, place: int) -> Any:
-    """The tf.Graph of a model's graph, with the control-flow contexts that the file holds.
-
-    Raises ModelError where it is larger than protobuf's 2 GB.
-    """
-    import tensorflow as tf
-
-    graph = model.graphs[place]
+    """The tf.Graph of a model's graph, with the control-flow contexts that the file holds."""
     try:
-        if model.container.path and not graph.is_object_based:
-            meta, whole = _meta_graph(model, place), None
-        else:
-            meta, whole = None, as_message(tf.compat.v1.GraphDef, graph_pieces(graph))
+        return imported(bare_meta(model.meta_graph(model.graphs[place], rebuild=False)))
     except ModelError as error:
         raise ModelError(f"{model.path}: {error}") from error
-    with tf.Graph().as_default() as imported:
-        if meta is not None:
-            tf.compat.v1.train.import_meta_graph(meta)
-        else:
-            tf.compat.v1.import_graph_def(whole, name="")
-    return imported
 
 
-def _meta_graph(model: Model, place: int) -> Any:
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-
-    if model.container == SAVED:
-        return as_message(SavedModel, model.pieces()).meta_graphs[place]
-    return as_message(MetaGraphDef, model.pieces())
-
-
-def _one(graph: Any, pair: Asked) -> dict[str, Any]:
-    import tensorflow as tf
-
-    with graph.as_default():
-        target = graph.get_tensor_by_name(pair.target)
-        names = list(dict.fromkeys((pair.source, *pair.way)))
-        try:
-            source = graph.get_tensor_by_name(pair.source)
-            [found] = tf.gradients(target, [source])
-            if found is not None:
-                upstream = _upstream(target)
-                [found] = tf.gradients(target, [source], upstream)
-                along = _along(graph, target, names, upstream)
-        except Exception as error:  # whatever a gradient function raises is the answer
-            return _answer("error", says=f"tf.gradients raises {first_line(error)}")
-    if found is None:
-        return _answer("none", says="None")
+def _one(graph: Any, pair: AskedPair) -> dict[str, Any]:
+    try:
+        [found] = built(graph, pair.target, [pair.source])
+        if found is None:
+            return _answer("none", says="None")
+        with graph.as_default():
+            upstream = _upstream(graph.get_tensor_by_name(pair.target))
+        [found] = built(graph, pair.target, [pair.source], upstream)
+        along = _along(graph, pair, upstream)
+    except RaisedError as error:  # whatever a gradient function raises is the answer
+        return _answer("error", says=str(error))
     return _ran(graph, pair, found, along)
 
 
@@ -129,17 +98,20 @@ def _upstream(target: Any) -> Any:
     return tf.random.stateless_normal(tf.shape(target), seed, dtype=dtype)
 
 
-def _along(graph: Any, target: Any, names: Sequence[str], upstream: Any) -> dict[str, Any]:
+def _along(graph: Any, pair: AskedPair, upstream: Any) -> dict[str, Any]:
     """The gradient at each tensor of the way, where there is one."""
-    import tensorflow as tf
+    names = dict.fromkeys((pair.source, *pair.way))
+    dtypes = {name: graph.get_tensor_by_name(name).dtype for name in names}
+    floats = [name for name, dtype in dtypes.items() if _is_float(dtype)]
+    found = built(graph, pair.target, floats, upstream) if floats else []
+    return {name: dx for name, dx in zip(floats, found, strict=True) if dx is not None}
 
-    tensors = [graph.get_tensor_by_name(name) for name in names]
-    floats = [t for t in tensors if t.dtype.is_floating and t.dtype == t.dtype.base_dtype]
-    found = tf.gradients(target, floats, upstream) if floats else []
-    return {t.name: dx for t, dx in zip(floats, found, strict=True) if dx is not None}
+
+def _is_float(dtype: Any) -> bool:
+    return bool(dtype.is_floating and dtype == dtype.base_dtype)
 
 
-def _ran(graph: Any, pair: Asked, found: Any, along: Mapping[str, Any]) -> dict[str, Any]:
+def _ran(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any]) -> dict[str, Any]:
     import tensorflow as tf
 
     reasons: list[str] = []
@@ -162,7 +134,7 @@ def _ran(graph: Any, pair: Asked, found: Any, along: Mapping[str, Any]) -> dict[
     return _answer("tensor", says=f"the gradient is built, and running it fails: {reason}")
 
 
-def _where_zero(graph: Any, pair: Asked, values: Mapping[str, Any]) -> str:
+def _where_zero(graph: Any, pair: AskedPair, values: Mapping[str, Any]) -> str:
     """The op of the way in which the gradient becomes zero."""
     at = [name for name in pair.way if name in values]
     zero = [name for name in at if not _dense(values[name]).any()]

@@ -38,11 +38,11 @@ def jacobians(graph: Any, of: Sequence[str], by: Sequence[str]) -> dict[tuple[st
     for one in of:
         rows = _rows(graph.get_tensor_by_name(one), xs, [shapes[name] for name in by])
         for name, tensor in zip(by, rows, strict=True):
-            found[one, name] = _named(one, name, shapes, tensor)
+            found[one, name] = _jacobian(one, name, shapes, tensor)
     return found
 
 
-def _named(of: str, by: str, shapes: dict[str, tuple[int, ...]], rows: Any) -> Jacobian:
+def _jacobian(of: str, by: str, shapes: dict[str, tuple[int, ...]], rows: Any) -> Jacobian:
     import tensorflow as tf
 
     shape = (*shapes[of], *shapes[by])

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphpatch import names
-from graphpatch.differentiation.frames import BOUNDARIES
+from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import CutError
 from graphpatch.graph.graph import open_graph
 from graphpatch.graph.wire import Source
@@ -75,6 +75,9 @@ def gradient_in_parts(
     gradient flows, a way goes round the cut (and says which, and what would be a cut), or a
     shape is not known that a Jacobian needs. Do not use it to evaluate the parts in separate runs
     of a graph with random ops: each run draws anew. `graphpatch split` hands on what was drawn.
+
+    Example:
+        >>> parts = graphpatch.gradient_in_parts(graph, loss, cut, x)  # doctest: +SKIP
     """
     from graphpatch.analysis.cuts import ordered_cuts  # networkx, when it is needed
 

@@ -10,17 +10,19 @@ from typing import Any
 
 from graphpatch import names
 from graphpatch.analysis.gradient_scope import SCOPE
-from graphpatch.analysis.training import MOST, Built, Section, sections
+from graphpatch.analysis.training import NAMED, Built, Section, sections
+from graphpatch.control_flow.without_ops import without_ops
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
+from graphpatch.graph.colocation import COLOCATION, LOC, located
 from graphpatch.graph.edit import SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
-from graphpatch.runtime.contexts import pruned_contexts
 from graphpatch.runtime.import_model import meta_graph
+from graphpatch.table import short
 
 
 def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
@@ -39,8 +41,9 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
     gone: `revert` cannot give the original of the result. A warning names old gradients that
     something besides the updates reads: those stay as they were.
 
-        model = graphpatch.apply("rules.json", "training.meta").model
-        graphpatch.rebuild_gradients(model).save("patched.meta")
+    Example:
+        >>> model = graphpatch.apply("rules.json", "training.meta").model  # doctest: +SKIP
+        >>> graphpatch.rebuild_gradients(model).save("patched.meta")  # doctest: +SKIP
     """
     _need_tensorflow()
     model = model_from("model", model)
@@ -187,8 +190,10 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
     before = {node.name: node for node in meta.graph_def.node}
     there = _needed(live.graph_def.node, asked)
     nodes = [_node(node, before) for node in live.graph_def.node if node.name in there]
+    places = set(map(located, there))
+    moved = {located(old): located(new) for old, new in instead.items()}
     for node in nodes:
-        _colocate(node, there, instead)
+        _colocate(node, places, moved)
         if node.name not in before:
             _without_hints(node)
     del meta.graph_def.node[:]
@@ -198,7 +203,7 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
         one for one in live.graph_def.library.function if one.signature.name not in functions
     )
     meta.meta_info_def.stripped_op_list.CopyFrom(live.meta_info_def.stripped_op_list)
-    pruned_contexts(meta, live, there)
+    without_ops(meta, live, there)
 
 
 def _warn_of_old(nodes: Iterable[Any], asked: Sequence[Section]) -> None:
@@ -212,11 +217,10 @@ def _warn_of_old(nodes: Iterable[Any], asked: Sequence[Section]) -> None:
             if section.holds(names.op_of(text))
         }
         if read:
-            pairs = [f"{reader} reads {name}" for name, reader in list(read.items())[:MOST]]
-            more = f", and {len(read) - MOST} more" if len(read) > MOST else ""
+            pairs = [f"{reader} reads {name}" for name, reader in read.items()]
             warnings.warn(
                 f"{section.scope}: gradients that were built before stay for what reads them "
-                f"besides updates of variables: {', '.join(pairs)}{more}",
+                f"besides updates of variables: {short(pairs, NAMED)}",
                 stacklevel=3,
             )
 
@@ -233,20 +237,14 @@ def _without_hints(node: Any) -> None:
             node.attr.pop(key, None)
 
 
-COLOCATED = b"loc:@"
-
-
-def _colocate(node: Any, there: Container[str], instead: Mapping[str, str]) -> None:
+def _colocate(node: Any, there: Container[bytes], instead: Mapping[bytes, bytes]) -> None:
     """Let an op that runs where an old gradient was made run where the new one is."""
-    if "_class" not in node.attr:
+    if COLOCATION not in node.attr:
         return
-    classes = node.attr["_class"].list.s
-    found = []
-    for text in classes:
-        name = text.removeprefix(COLOCATED).decode()
-        kept = name if name in there or not text.startswith(COLOCATED) else instead.get(name)
-        if kept is not None:
-            found.append(text if kept == name else COLOCATED + kept.encode())
+    classes = node.attr[COLOCATION].list.s
+    is_kept = {text: text in there or not text.startswith(LOC) for text in classes}
+    new = [text if is_kept[text] else instead.get(text) for text in classes]
+    found = [text for text in new if text is not None]
     if found != list(classes):
         del classes[:]
         classes.extend(found)

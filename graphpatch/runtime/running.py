@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from graphpatch.graph.topology import PLACEHOLDERS, VARIABLES
 from graphpatch.runtime.values import Values, seeded
 
 TIMEOUT = 20_000  # milliseconds: some graphs wait for a queue that nobody fills
-FED = frozenset({"Placeholder", "PlaceholderV2"})
-VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
-OPAQUE = frozenset({"resource", "variant"})
 ASSIGNED = "value_that_graphpatch_assigns"  # the placeholders that we add, for values of variables
 
 
@@ -88,7 +86,7 @@ def placeholders(graph: Any, size: int, whole: tuple[int, ...], given: Values) -
     """What is fed: what is given, and seeded values for the other placeholders."""
     found = dict(given)
     for op in graph.get_operations():
-        if op.type in FED and not op.name.startswith(ASSIGNED):
+        if op.type in PLACEHOLDERS and not op.name.startswith(ASSIGNED):
             tensor = op.outputs[0]
             if tensor.name not in found:
                 found[tensor.name] = seeded(tensor.name, tensor.dtype, tensor.shape, size, whole)

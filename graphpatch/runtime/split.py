@@ -11,16 +11,15 @@ from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.errors import CutError, ModelError
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
-from graphpatch.formats.model import GRAPH, META, Model
-from graphpatch.formats.sizes import as_bytes, as_message
+from graphpatch.formats.model import Model
+from graphpatch.formats.sizes import as_bytes
 from graphpatch.graph.extract import Shape
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source
+from graphpatch.runtime.imported import bare_meta, imported
 from graphpatch.runtime.parts import Parts, add_parts, nested, several
 from graphpatch.runtime.register import register_gradients
-
-CONTEXTS = ("while_context", "cond_context")
 
 
 def split(
@@ -82,34 +81,10 @@ def _require_tensorflow() -> None:
 
 def _imported(model: Model) -> Any:
     """The model's graph in TensorFlow; with the contexts of v1 loops and branches, if it has."""
-    import tensorflow as tf
-
-    with tf.Graph().as_default() as graph:
-        try:
-            if model.container is GRAPH:
-                tf.graph_util.import_graph_def(model.graph_def(), name="")
-            else:
-                tf.compat.v1.train.import_meta_graph(_meta_graph(model))
-        except (ValueError, TypeError, LookupError) as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ModelError(f"{model.path}: TensorFlow does not import it: {reason}") from error
-    return graph
-
-
-def _meta_graph(model: Model) -> Any:
-    """The MetaGraphDef with no collections but those that a gradient needs."""
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-
-    if model.container is META:
-        meta = as_message(MetaGraphDef, model.pieces())
-    else:
-        meta = as_message(SavedModel, model.pieces()).meta_graphs[0]
-    for key in set(meta.collection_def) - set(CONTEXTS):
-        del meta.collection_def[key]
-    for name in ("saver_def", "signature_def", "object_graph_def", "asset_file_def"):
-        meta.ClearField(name)
-    return meta
+    try:
+        return imported(bare_meta(model.meta_graph(model.graphs[0], rebuild=False)))
+    except ModelError as error:
+        raise ModelError(f"{model.path}: {error}") from error
 
 
 def _backward(graph: Any, parts: Parts) -> Backward:

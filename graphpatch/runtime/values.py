@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
+import struct
+import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from graphpatch.errors import ModelError
+from graphpatch.errors import ModelError, RulesError
+from graphpatch.gradients.npy import SUFFIX, array
 
 Values = Mapping[str, Any]
+
+MOST_FED = 8 << 30  # bytes of all arrays that are fed, unpacked
+
+# What zipfile raises besides BadZipFile for an entry that is packed in a way that it does not know,
+# is encrypted, or not whole.
+UNPACKING = (
+    *(NotImplementedError, RuntimeError, EOFError, OSError, KeyError),
+    *(zlib.error, lzma.LZMAError, struct.error),
+)
 
 # What unknown sizes, and shapes of unknown rank, may be: the guess with which most runs is taken.
 GUESSES = (
@@ -52,12 +65,29 @@ def weights(name: str, like: Any) -> Any:
 def read_feed(path: str | Path) -> dict[str, Any]:
     """The arrays of a .npz file, by tensor name. Raises ModelError where it is none."""
     try:
-        with np.load(path) as found:
-            if not isinstance(found, np.lib.npyio.NpzFile):
-                raise ModelError(f"{path} is no .npz file of arrays by name")
-            return {tensor_name(name): found[name] for name in found.files}
+        if not Path(path).is_file():
+            raise ModelError(f"cannot read {path}: there is no such file")
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+            if size > MOST_FED:
+                raise ModelError(f"{path} unpacks to {size:,} bytes; {MOST_FED:,} at most are fed")
+            return dict(_fed(archive, path, name) for name in archive.namelist())
+    except zipfile.BadZipFile:
+        raise ModelError(f"{path} is no .npz file of arrays by name, or is not whole") from None
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
+
+
+def _fed(archive: zipfile.ZipFile, path: str | Path, name: str) -> tuple[str, Any]:
+    """The tensor that a file in an archive of arrays is named after, and its array."""
+    try:
+        raw = archive.read(name)
+    except UNPACKING as error:
+        raise ModelError(f"cannot unpack {name} of {path}: {error}") from None
+    try:
+        return tensor_name(name.removesuffix(SUFFIX)), array(raw, f"{name} in {path}").copy()
+    except RulesError as error:
+        raise ModelError(str(error)) from None
 
 
 def tensor_name(name: str) -> str:

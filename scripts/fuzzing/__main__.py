@@ -14,7 +14,7 @@ from fuzzing.case import Find
 from fuzzing.kinds import KINDS
 from fuzzing.worker import Answer, Number, answers, saved
 
-# Of ten inputs in a row: their kinds.
+# Of twenty inputs in a row: their kinds.
 TURN = (
     "models",
     "rules",
@@ -26,6 +26,16 @@ TURN = (
     "rules",
     "models",
     "patterns",
+    "models",
+    "words",
+    "arrays",
+    "models",
+    "rules",
+    "words",
+    "models",
+    "arrays",
+    "formulas",
+    "feeds",
 )
 
 

@@ -12,17 +12,24 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from graphpatch import cli, load
+from fuzzing.outputs import (
+    EXPORTED,
+    OUTPUTS,
+    PAGE,
+    check_page,
+    check_printed,
+    check_whole,
+    output_of,
+)
+from graphpatch import cli
 
 SECONDS = 10  # of processor time, for one command
 LONG = 5_000  # characters that one error may have: 4,000 of the message, and where it is
-EXPORTED = "exported"  # a folder
-OUTPUTS = ("out.pb", "back.pb", EXPORTED, "original.pb")
 RAW = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
@@ -32,16 +39,32 @@ class TooSlow(BaseException):
 
 @dataclass(frozen=True)
 class Case:
-    """What is tried: files by name, and command lines; `varied` is the file that was mutated."""
+    """What is tried: files by name, and command lines; `varied` is the file that was mutated.
+
+    `odd` has what is no file, by name: a "pipe", a "folder", or what a link leads to.
+    """
 
     files: dict[str, bytes]
     commands: Sequence[Sequence[str]]
     varied: str
     original: str = ""  # the file that revert must give again
+    odd: tuple[tuple[str, str], ...] = ()
 
     def with_varied(self, content: bytes) -> Case:
         """The same with another content of the mutated file."""
-        return Case({**self.files, self.varied: content}, self.commands, self.varied, self.original)
+        return replace(self, files={**self.files, self.varied: content})
+
+    def make(self, folder: Path) -> None:
+        """Put all of it into an empty folder."""
+        for name, content in self.files.items():
+            (folder / name).write_bytes(content)
+        for name, kind in self.odd:
+            if kind == "pipe":
+                os.mkfifo(folder / name)
+            elif kind == "folder":
+                (folder / name).mkdir()
+            else:
+                (folder / name).symlink_to(kind)
 
 
 class Find(NamedTuple):
@@ -70,22 +93,22 @@ class Ran(NamedTuple):
 
 def tried(case: Case, folder: Path) -> tuple[list[Find], int]:
     """What goes wrong with a case, in an empty folder; and how many commands were run."""
-    for name, content in case.files.items():
-        (folder / name).write_bytes(content)
+    case.make(folder)
     before = Path.cwd()
     os.chdir(folder)
     finds: list[Find] = []
     try:
         for command in case.commands:
-            if any(one in OUTPUTS and not Path(one).exists() for one in command[1:2]):
+            if any(one in OUTPUTS and not Path(one).exists() for one in command[1:3]):
                 continue  # what the command before it did not write
-            finds += _judged(case, command, ran(command))
+            there = _state(output_of(command))
+            finds += _judged(case, command, ran(command), there)
             if finds:
                 break
     finally:
         os.chdir(before)
         for one in folder.iterdir():
-            shutil.rmtree(one) if one.is_dir() else one.unlink()
+            shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
     return finds, len(case.commands)
 
 
@@ -135,7 +158,17 @@ def _where(error: BaseException) -> str:
     return f"{type(error).__name__} {told}"
 
 
-def _judged(case: Case, command: Sequence[str], end: Ran) -> list[Find]:
+def _state(path: str) -> tuple[int, int] | None:
+    """What tells whether a file was written."""
+    if not path or not Path(path).exists():
+        return None
+    found = Path(path).stat()
+    return found.st_ino, found.st_mtime_ns
+
+
+def _judged(
+    case: Case, command: Sequence[str], end: Ran, before: tuple[int, int] | None
+) -> list[Find]:
     told = (end.out[-2000:] + b"\n" + end.err[-6000:]).decode(errors="replace")
     faults: list[tuple[str, str]] = []
     if end.code == -1:
@@ -149,7 +182,7 @@ def _judged(case: Case, command: Sequence[str], end: Ran) -> list[Find]:
         faults.append(("raw control characters", command[0]))
     if end.code == 1 and len(end.err.decode(errors="replace")) > LONG:
         faults.append(("long message", re.sub(r"\W.*", "", end.err[:40].decode(errors="replace"))))
-    faults += _files(case, command, end)
+    faults += _files(case, command, end, before)
     return [Find(fault, where, command, told) for fault, where in faults]
 
 
@@ -162,29 +195,54 @@ def _frames(err: bytes) -> str:
     return f"{last} {' '.join(f'{file}.{name}' for file, name in frames[-2:])}"
 
 
-def _files(case: Case, command: Sequence[str], end: Ran) -> list[tuple[str, str]]:
+def _files(
+    case: Case, command: Sequence[str], end: Ran, before: tuple[int, int] | None
+) -> list[tuple[str, str]]:
     """What is wrong with what is in the folder now."""
     found = []
     there = {one.name for one in Path().iterdir()}
-    left = there - case.files.keys() - set(OUTPUTS)
+    left = there - case.files.keys() - set(OUTPUTS) - {name for name, _ in case.odd}
     left |= {one.name for one in Path().glob(f"{EXPORTED}/**/.*")}
     if left:
         found.append(("left over", command[0]))
-    wrote = command[command.index("-o") + 1] if "-o" in command else ""
-    if wrote and end.code in (1, 2) and wrote in there:
+    wrote = output_of(command)
+    is_new = _state(wrote) != before
+    if is_new and end.code in (1, 2) and not _may_stay(wrote):
         found.append(("half written", command[0]))
-    if wrote and end.code == 0:
+    if wrote and end.code == 0 and _must_be(command, wrote):
         try:
-            load(wrote)
+            check_whole(wrote)
         except Exception as error:
             found.append(("not whole", f"{command[0]} {type(error).__name__}"))
-    if command[:2] == ["revert", "out.pb"] and case.original and end.code in (0, 1):
+    if "--json" in command and end.out:
+        try:
+            check_printed(end.out)
+        except ValueError as error:
+            found.append(("not JSON", f"{command[0]} {type(error).__name__}"))
+    reverted = command[:2] == ["revert", "out.pb"] and "--rule" not in command
+    if reverted and case.original and end.code in (0, 1):
         original = case.files[case.original]
         # Where no rule matched anything, there is nothing to revert.
         given = wrote if wrote in there else "out.pb"
         if b"_graphpatch" not in original and Path(given).read_bytes() != original:
             found.append(("not reverted", _told(end) if end.code else "other bytes"))
     return found
+
+
+def _may_stay(wrote: str) -> bool:
+    """Whether a command that says that something is wrong may have written: `view`, whole pages."""
+    if wrote != PAGE:
+        return False
+    try:
+        check_page(Path(wrote).read_text(encoding="utf-8"))
+    except (AssertionError, ValueError):
+        return False
+    return True
+
+
+def _must_be(command: Sequence[str], wrote: str) -> bool:
+    """Whether a command that ended well wrote: `doctor` and `match` do where there are rules."""
+    return command[0] not in ("doctor", "match") or Path(wrote).exists()
 
 
 def _told(end: Ran) -> str:

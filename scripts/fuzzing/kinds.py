@@ -9,9 +9,21 @@ from pathlib import PurePath
 from random import Random
 from typing import Any
 
-from fuzzing import mutate
-from fuzzing.case import EXPORTED, Case
-from fuzzing.sources import FORMULAS, GLOBS, PATTERNS, RULES, ends, models, rules_file
+from fuzzing import arrays, commands, mutate
+from fuzzing.case import Case
+from fuzzing.outputs import EXPORTED
+from fuzzing.sources import (
+    FORMULAS,
+    GLOBS,
+    PATTERNS,
+    RECIPES,
+    RULES,
+    ends,
+    models,
+    rules_file,
+)
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.match.ready import READY
 
 Json = Any
 WORDS = {
@@ -35,10 +47,16 @@ WORDS = {
         "^", "$", "{1,9}", "{1000}", "(?i)", "(?=", "(?P<", "\\1", "\\d", "\\Z", "(a+)+", "é", "",
         "*a*", "(.*)*", ":0",
     ),
+    "word": (
+        "@", "(", ")", "=", ",", "at=", "strength=", "1e999", "nan", "-1", "first=", "name=", "**",
+        "x:0", ":", "^", "/", "..", ".", "-", "--", "~", "file://", "%s", "{}", "[", "]", '"',
+        "scope=", "q=", "epsilon=", "9" * 400, " ", "\u202e", "\ud800", "é", "reverse", "",
+    ),
     "rules": (
         '"', "{", "}", "[", "]", ",", ":", "null", "true", "-1", "1e999", "9" * 50, '"op"',
         '"name"',
         '"match"', '"patch"', '"pattern"', '"on"', '"expect"', '"not"', '"any"', '"*"', '"zero"',
+        '"constants"', '"shape"', '"float32"', '"reference"', "w.npy", '"../w.npy"',
         '{"any": [', '{"not": ', "\\u0000", "\\ud800", "[" * 99, '"Relu"', '"stop_gradient"', "",
     ),
 }  # fmt: skip
@@ -46,7 +64,8 @@ VALUES: tuple[Json, ...] = (
     None, True, False, 0, 1, -1, 2**70, 1e308, 0.5, "", "*", "**", "Relu", "x", "out", "x:0",
         "main",
     "match", "a", [], {}, ["Relu", "x"], [[1], 2], {"in": [1]}, {"op": "*"}, "\u001b[2J",
-    "n" * 9_000,
+    "n" * 9_000, "w.npy", "../w.npy", {"w": [1.5]}, {"shape": [-1], "float32": "AAAAPw=="},
+    {"shape": [2**40], "float64": ""}, {"shape": None, "float32": "AA"},
 )  # fmt: skip
 
 
@@ -57,19 +76,10 @@ def models_case(rng: Random) -> Case:
     model = f"m{suffix}"
     files = {model: mutate.model(raw, suffix, rng), "whole" + suffix: raw}
     files["r.json"] = rules_file(rng.sample(RULES, rng.choice((1, 1, 2))))
-    ends = ["x", "out", "relu", "Multiply", "loss", "y:0"]
-    way = ["--from", rng.choice(ends), "--to", rng.choice(ends)]
-    others = [
-        ["ops", model], ["ops", model, "**"], ["match", "r.json", model, "--explain"],
-        ["revert", model, "-o", "back.pb"], ["check", "r.json", model, "-j", "1"],
-        ["diff", "whole" + suffix, model], ["doctor", model, *way], ["doctor", model, *way,
-            "--all"],
-        ["verify", "whole" + suffix, model, "--no-run"], ["ops", model, "**", "--json"],
-        ["match", model, "--pattern", rng.choice(PATTERNS)],
-    ]  # fmt: skip
-    commands = [["apply", "r.json", model, "-o", "out.pb"], ["revert", "out.pb", "-o", "back.pb"]]
-    chosen = rng.sample(others, rng.choice((0, 1, 2)))
-    chosen += commands if not chosen or rng.random() < 0.7 else []
+    way = [["apply", "r.json", model, "-o", "out.pb"], ["revert", "out.pb", "-o", "back.pb"]]
+    others = commands.of_model(model, "whole" + suffix, rng)
+    chosen = [one for some in rng.sample(others, rng.choice((0, 1, 2))) for one in some]
+    chosen += way if not chosen or rng.random() < 0.6 else []
     chosen += _exports(model, raw, rng)
     return Case(files, chosen, model, model if suffix == ".pb" else "")
 
@@ -119,12 +129,48 @@ def globs_case(rng: Random) -> Case:
     return _typed([rng.choice(("--op", "--name")), text], rng)
 
 
+def words_case(rng: Random) -> Case:
+    """What a user types, or a program pastes: names of recipes and tensors, options, files."""
+    name, raw = _sound(rng)
+    word = rng.choice(mutate.NAMES)
+    if rng.random() < 0.7:
+        word = mutate.text(rng.choice([*RECIPES, *LIBRARY, *READY, "x:0"]), WORDS["word"], rng)
+    chosen = rng.sample(commands.of_word(_argument(word), name, rng), 2)
+    return Case({name: raw}, chosen, name)
+
+
+def arrays_case(rng: Random) -> Case:
+    """Rules that name an array: one that is none, in no file, elsewhere, or not to be reached."""
+    name, raw = _sound(rng)
+    file, files, odd = arrays.made(rng)
+    patch: Json = rng.choice((
+        {"override_gradient": {"formula": "dy * w", "constants": {"w": file}}},
+        {"override_gradient": {"deeplift_rescale": {"reference": file}}},
+        {"filter_gradient": {"formula": "dy + w", "constants": {"w": file}}, "at": "inputs"},
+    ))  # fmt: skip
+    rule = {"match": {"op": rng.choice((["Relu", "Tanh"], "Relu", "Mul"))}, "patch": patch}
+    files = {name: raw, "r.json": rules_file([rule]), **files}
+    original = name if name.endswith(".pb") else ""
+    varied = arrays.NAME if arrays.NAME in files else "r.json"
+    return Case(files, commands.of_arrays(name, rng), varied, original, odd)
+
+
+def feeds_case(rng: Random) -> Case:
+    """What `references` is fed with: an archive of arrays that is none."""
+    name, raw = _sound(rng)
+    feed, files, odd = arrays.fed(rng)
+    return Case({name: raw, **files}, [["references", name, "--feed", feed]], name, odd=odd)
+
+
 KINDS: dict[str, Callable[[Random], Case]] = {
     "models": models_case,
     "rules": rules_case,
     "formulas": formulas_case,
     "patterns": patterns_case,
     "globs": globs_case,
+    "words": words_case,
+    "arrays": arrays_case,
+    "feeds": feeds_case,
 }
 
 
@@ -169,8 +215,9 @@ def _typed(option: list[str], rng: Random) -> Case:
 
 
 def _argument(text: str) -> str:
-    """As an operating system passes it: without zeros."""
-    return text.replace("\0", "")
+    """As an operating system passes it: bytes without zeros, which need not be UTF-8."""
+    raw = text.replace("\0", "").encode(errors="surrogatepass")
+    return raw.decode(errors="surrogateescape")
 
 
 def _sound(rng: Random) -> tuple[str, bytes]:

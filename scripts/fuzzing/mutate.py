@@ -14,7 +14,11 @@ NUMBERS = (0, 1, -1, 2, 7, 99, 127, 2**31 - 1, -(2**31), 2**62, -(2**63))
 NAMES = (
     "", "^", ":", "a:", ":0", "^^a", "x:99", "x:-1", "x:0:0", "relu:activations:0", "^x:0", "a//b",
     "/a", "a\x1b[31mred\x07", "\u202eabc", "n" * 300, "é", "_x", "x" * 5_000, "a\nb", "%s", "{}",
-    "_graphpatch", "relu", "x", "f", "main", "*", "a b", "../../up", "a\x00b",
+    "_graphpatch", "relu", "x", "f", "main", "*", "a b", "../../up", "a\x00b", "__proto__",
+    "</script><script>alert(1)</script>", "<!--<img src=x onerror=alert(1)>",
+)  # fmt: skip
+BYTES = (
+    b"\xff", b"loc:@x", b"loc:@\xff", b"loc:@none", b"loc:@", b"\xc3(", b"", b"a\x1b[2J",
 )  # fmt: skip
 TYPES = (
     "Relu", "Mul", "AddN", "Const", "Identity", "PartitionedCall", "While", "StatelessIf", "Switch",
@@ -135,7 +139,7 @@ def scalar(field: Any, rng: Random) -> Any:
     kind = field.cpp_type
     if kind == field.CPPTYPE_STRING:
         name = rng.choice(NAMES)
-        return name.encode() if field.type == field.TYPE_BYTES else name
+        return rng.choice((name.encode(), *BYTES)) if field.type == field.TYPE_BYTES else name
     if kind == field.CPPTYPE_BOOL:
         return rng.random() < 0.5
     if kind in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
@@ -203,22 +207,24 @@ def swap_attrs(graph: Any, rng: Random) -> None:
         two.attr[key].CopyFrom(one.attr[key])
 
 
+# Attrs that TensorFlow or graphpatch gives a meaning, and those that ops have.
+RESERVED = (
+    "T", "N", "_graphpatch", "_gradient_op_type", "f", "_class", "_class", "value", "shape",
+    "dtype", "shared_name", "container", "data_format", "padding", "_output_shapes", "frame_name",
+    "is_constant", "_XlaCompile", "_XlaScope", "_noinline", "Tin", "Tout", "branches", "cond",
+    "body", "then_branch", "else_branch", "parallel_iterations", "_num_original_outputs", "_pred",
+)  # fmt: skip
+
+
 def odd_attr(graph: Any, rng: Random) -> None:
     node = a_node(graph, rng)
-    keys = [
-        *sorted(node.attr),
-        "T",
-        "N",
-        "_graphpatch",
-        "_gradient_op_type",
-        "f",
-        "_class",
-        "value",
-    ]
-    value = node.attr[rng.choice(keys)]
+    value = node.attr[rng.choice((*sorted(node.attr), *RESERVED))]
+    if rng.random() < 0.3:
+        value.list.s[:] = rng.sample(BYTES, rng.choice((0, 1, 2, 3)))
+        return
     setattr(value, *rng.choice((
         ("s", rng.choice(NAMES).encode()), ("i", rng.choice(NUMBERS)), ("type", 1), ("b", True),
-        ("type", 19), ("f", float("nan")), ("placeholder", "T"),
+        ("type", 19), ("f", float("nan")), ("placeholder", "T"), ("s", rng.choice(BYTES)),
     )))  # fmt: skip
     if rng.random() < 0.2:
         value.func.name = rng.choice(("f", "g", "none", ""))

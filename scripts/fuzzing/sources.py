@@ -41,6 +41,16 @@ RULES: list[dict[str, Any]] = [
     {"match": {"body": "*", "op": "Relu"}, "patch": {"override_gradient": {"registered": "My"}}},
     {"match": {"body": "main", "op": ["Re*", "Mul"]}, "patch": {"stop_gradient": True}},
     {"match": {"body": "main", "op": "Relu*"}, "patch": {"override_gradient": "guided_relu"}},
+    {"match": {"op": "Relu"}, "patch": {"override_gradient":
+        {"formula": "dy * w", "constants": {"w": {"shape": [1], "float32": "AAAAPw=="}}}}},
+    {"match": {"op": ["Relu", "Tanh"]}, "patch": {"override_gradient":
+        {"deeplift_rescale": {"reference": [0.5]}}}},
+]  # fmt: skip
+
+RECIPES = [
+    "@guided_backprop", "@deconvnet", "@rectified_gradient(q=0.9)", "@deeplift", "@lrp_epsilon",
+    "@lrp_composite(epsilon=0.01, first=Multiply)", "@straight_through(name=**)",
+    "@reverse(at=relu, strength=0.5)", "@reverse(at=**)", "@freeze(scope=w*)",
 ]  # fmt: skip
 
 PATTERNS = [

@@ -13,7 +13,7 @@ from graphpatch.analysis.matching import match_rules
 from graphpatch.errors import PatchError
 from graphpatch.graph.graph import Graph
 from graphpatch.rules import Rule
-from graphpatch.step import Step, patch
+from graphpatch.step import Applied, patch
 
 DIGITS = Path(__file__).parent.parent.parent / "scripts/models/digits.pb"
 
@@ -25,9 +25,9 @@ def stop(rule: str, **match: Any) -> dict[str, Any]:
 RULES = (
     stop("relus", op="Relu"),
     stop("convolutions", op="Conv2D"),
-    stop("stops", op="StopGradient"),
+    stop("stops", op="StopGradient", taken=True),
     stop("none", name="nowhere"),
-    stop("stops of stops", op="StopGradient", body="main"),
+    stop("stops of stops", op="StopGradient", body="main", taken=True),
     stop("adds", op="BiasAdd"),
 )
 
@@ -63,7 +63,7 @@ def test_a_rule_that_fails_halfway_leaves_nothing(
     others = match_rules([one for place, one in enumerate(given) if place != bad], model)
     whole = match_rules(given, model)[bad].matches
 
-    def failing(rule: Rule, found: Any) -> Step:
+    def failing(rule: Rule, found: Any) -> Applied:
         step = patch(rule, found)
         if rule is given[bad]:
             raise PatchError("halfway")

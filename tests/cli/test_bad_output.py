@@ -16,7 +16,7 @@ import pytest
 import graphpatch
 from graphpatch.formats import load
 from graphpatch.graph import wire
-from tests import graphs
+from tests import forked, graphs
 from tests.refusals import MODEL, SAMPLE, everything, refused, sound_files
 
 Run = Callable[..., Any]
@@ -107,6 +107,7 @@ def test_a_full_pipe(folder: Path, model: str) -> None:
 
 # What a disk, or rights, refuse: in a child that limits itself, then runs the command.
 
+NO_BYTECODE = "import sys; sys.dont_write_bytecode = True; "
 LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
 # All imports come first: the interpreter may lie where nobody else can read it.
 NOBODY = (
@@ -120,7 +121,7 @@ MAIN = "from graphpatch.cli import main; main()"
 
 
 def with_limit(first: str) -> dict[str, list[str]]:
-    return {"command": [sys.executable, "-B", "-c", first + MAIN]}
+    return {"command": [*forked.python(forked.COMMAND), "-c", NO_BYTECODE + first + MAIN]}
 
 
 @pytest.mark.parametrize(

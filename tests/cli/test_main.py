@@ -92,6 +92,7 @@ def test_the_schema(run_cli: Run) -> None:
     [
         (["opps"], "no command is called 'opps'; nearest: ops"),
         (["zzz"], "no command is called 'zzz'; `graphpatch --help` lists the commands"),
+        (["z" * 300], "`graphpatch --help` lists the commands"),
         (["pyproject.toml"], "its ops: graphpatch ops pyproject.toml"),
         (["ops"], "Missing argument 'MODEL'"),
         (["apply", "rules.json"], "Missing argument 'MODEL...'"),
@@ -113,6 +114,7 @@ RAISED: list[tuple[BaseException, int, str]] = [
     (click.UsageError("not so"), 2, "Error: not so\n"),
     (KeyboardInterrupt(), 130, ""),
     (OSError(28, "No space left on device"), 1, "cannot write standard output: No space left"),
+    (OSError(36, "File name too long", "nnn"), 1, "graphpatch: cannot use nnn: File name too long"),
     (OSError(2, "No such file"), 3, "this is a bug of graphpatch; please report the above"),
     (KeyError("x"), 3, "Traceback (most recent call last):"),
     (ZeroDivisionError(), 3, "this is a bug of graphpatch; please report the above"),

@@ -29,7 +29,8 @@ def test_it_lists_what_apply_lists(run_cli: Run) -> None:
 
 def test_later_rules_see_what_earlier_ones_did(run_cli: Run, rules_file: Any) -> None:
     first = {"match": {"name": "features"}, "patch": {"stop_gradient": True}}
-    rules = rules_file(first, {"match": {"op": "StopGradient"}, "patch": {"stop_gradient": True}})
+    second = {"op": "StopGradient", "name": "features"}
+    rules = rules_file(first, {"match": second, "patch": {"stop_gradient": True}})
     done = run_cli("match", str(rules), str(DIGITS), "--json")
     assert [one["op"] for one in done.json["rules"][1]["matches"]] == ["features"]
 
@@ -52,8 +53,11 @@ def test_where_nothing_matches_it_says_how_near_it_came(run_cli: Run, rules_file
     rules = rules_file({"match": pattern, "patch": {"stop_gradient": True}})
     done = run_cli("match", str(rules), str(DIGITS))
     assert done.code == 1
-    assert "no 'bias': not FusedBatchNormV3 'block1/batch_norm/normalize'" in done.stdout
-    assert "error: rule 'rule 1': matched nothing, expected at least 1" in done.stdout
+    assert (
+        "bias is missing: FusedBatchNormV3 'block1/batch_norm/normalize' is not BiasAdd"
+        in done.stdout
+    )
+    assert "  error: matched nothing, expected at least 1" in done.stdout
 
 
 def test_explain_shows_the_counts_where_something_matches_too(run_cli: Run) -> None:
@@ -62,6 +66,49 @@ def test_explain_shows_the_counts_where_something_matches_too(run_cli: Run) -> N
     assert "looked at 60 ops" not in plain.stdout
     assert explained.stdout.startswith(plain.stdout.rstrip("\n"))
     assert "looked at 60 ops" in explained.stdout
+
+
+# What matches is told of too, with the nearest others.
+EXPLAINED: list[tuple[Any, list[str]]] = [
+    (
+        {"op": "Conv2D", "attr": {"strides": {">": 1}, "padding": "VALID"}},
+        [
+            "attr: 0 of them",
+            "near: Conv2D 'block1/conv/Conv2D': strides is [1, 1, 1, 1], padding is 'SAME'",
+        ],
+    ),
+    (
+        {"op": "Relu", "dtype": "float16"},
+        ["dtype: 0 of them", "near: Relu 'block1/relu': dtype is float32"],
+    ),
+    (
+        {"op": "Relu", "inputs": {"0": {"op": "BiasAdd"}}},
+        [
+            "inputs: 2 of them",
+            "near: Relu 'block1/relu': input 0 is FusedBatchNormV3 'block1/batch_norm/normalize'",
+        ],
+    ),
+    (
+        {"op": "Const", "name": "quantize/mul/y", "value": 0.25},
+        ["value: 0 of them", "near: Const 'quantize/mul/y': value is 7"],
+    ),
+    (
+        {"op": "Conv2D", "nth": "last"},
+        [
+            "nth: 1 of them",
+            "near: Conv2D 'block1/conv/Conv2D': it is number 0 (from 0) of 2 in gra",
+        ],
+    ),
+]
+
+
+def test_explain_says_what_the_nearest_ops_have(run_cli: Run, rules_file: Any) -> None:
+    rules = [{"match": match, "patch": {"stop_gradient": True}} for match, _ in EXPLAINED]
+    done = run_cli("match", str(rules_file(*rules)), str(DIGITS), "--explain")
+    parts = done.stdout.split("\nrule ")
+    for part, (_, lines) in zip(parts, EXPLAINED, strict=True):
+        for line in lines:
+            assert line in part
 
 
 def test_saved_matches_do_the_same_unchanged(run_cli: Run, tmp_path: Path) -> None:
@@ -150,7 +197,7 @@ def test_json_has_the_near_misses_where_they_are_asked_for(run_cli: Run) -> None
     assert explained["near"][0] == "  looked at 60 ops"
     missing = run_cli(*arguments, "Conv2D -> Elu").json["rules"][0]
     assert missing["matches"] == []
-    assert any("no 'Elu': not FusedBatchNormV3" in line for line in missing["near"])
+    assert any("Elu is missing: FusedBatchNormV3" in line for line in missing["near"])
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forked import COMMAND, python
 from tests.graphs import graphdef, node
 from tests.refusals import everything, refused
 from tests.test_no_tensorflow import REFUSE
@@ -61,13 +61,13 @@ def test_bad_input(run_cli: Run, folder: Path, args: tuple[str, ...], said: list
     assert everything(folder) == before
 
 
-WITHOUT = [sys.executable, "-c", f"{REFUSE}from graphpatch.cli import main; main()"]
+WITHOUT = [*python(COMMAND), "-c", f"{REFUSE}from graphpatch.cli import main; main()"]
 NOT_INSTALLED = REFUSE.replace("AssertionError", "ModuleNotFoundError")
 
 
 def test_without_tensorflow(run_cli: Run, folder: Path) -> None:
     code = f"{NOT_INSTALLED}from graphpatch.cli import main; main()"
-    done = run_cli(*SPLIT, "--cut", "add", cwd=folder, command=[sys.executable, "-c", code])
+    done = run_cli(*SPLIT, "--cut", "add", cwd=folder, command=[*python(COMMAND), "-c", code])
     refused(done, "TensorFlow, which is not installed here", "pip install 'graphpatch[tensorflow]'")
 
 

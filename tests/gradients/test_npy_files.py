@@ -2,32 +2,118 @@
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from graphpatch.errors import RulesError
-from graphpatch.gradients.tensors import packed
+from graphpatch.gradients import npy
+from graphpatch.gradients.tensors import packed, unpacked
 
 
 def test_a_file_beside_the_rules(tmp_path: Path) -> None:
-    np.save(tmp_path / "w.npy", np.float32([1, 2]))
-    assert packed("w.npy", tmp_path)
+    for dtype in ("float16", "float32", ">f8", "int8", "uint64"):
+        array = np.asfortranarray(np.arange(6).reshape(2, 3), dtype)
+        np.save(tmp_path / "w.npy", array)
+        found = unpacked(packed("w.npy", npy.in_folder(tmp_path)))
+        assert found.array().tolist() == array.tolist()
+    np.save(tmp_path / "w.npy", np.float32(3))
+    assert packed("w.npy", npy.in_folder(tmp_path))["shape"] == []
 
 
-@pytest.mark.parametrize("name", ["../w.npy", "/w.npy", "a/../../w.npy"])
+@pytest.mark.parametrize("name", ["../w.npy", "/w.npy", "a/../../w.npy", "..\\w.npy", "C:\\w.npy"])
 def test_a_name_stays_in_the_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(RulesError, match="leads out of the folder"):
-        packed(name, tmp_path)
+        packed(name, npy.in_folder(tmp_path))
 
 
-def test_what_is_not_an_array(tmp_path: Path) -> None:
-    (tmp_path / "empty.npy").touch()
-    os.mkfifo(tmp_path / "pipe.npy")
-    for name, said in (("empty.npy", "not an .npy file"), ("pipe.npy", "it is not a file")):
-        with pytest.raises(RulesError, match=said):
-            packed(name, tmp_path)
-    with pytest.raises(RulesError, match="No such file"):
-        packed("gone.npy", tmp_path)
+def test_a_link_stays_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    np.save(tmp_path / "secret.npy", np.float32([1]))
+    (tmp_path / "rules/w.npy").symlink_to("../secret.npy")
+    (tmp_path / "rules/zero.npy").symlink_to("/dev/zero")
+    for name in ("w.npy", "zero.npy"):
+        with pytest.raises(RulesError, match="a link that leads out of the folder"):
+            packed(name, npy.in_folder(tmp_path / "rules"))
+
+
+def absent(path: Path) -> None:
+    """There is no file, and for most of these names there can be none."""
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def saved(array: Any) -> Callable[[Path], None]:
+    return lambda path: np.save(path, array, allow_pickle=True)
+
+
+def cut(path: Path) -> None:
+    np.save(path, np.zeros(9, np.float32))
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def archive(path: Path) -> None:
+    held = io.BytesIO()
+    np.savez(held, a=np.zeros(2))
+    path.write_bytes(held.getvalue())
+
+
+def header(text: str) -> Callable[[Path], int]:
+    raw = text.encode()
+    whole = b"\x93NUMPY\x01\x00" + len(raw).to_bytes(2, "little") + raw
+    return lambda path: path.write_bytes(whole)
+
+
+def shaped(shape: str) -> Callable[[Path], int]:
+    return header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n")
+
+
+FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "empty": (Path.touch, "not an .npy file"),
+    "pipe": (os.mkfifo, "it is not a file"),
+    "folder": (Path.mkdir, "it is not a file"),
+    "gone": (absent, "No such file"),
+    "n" * 300: (absent, "too long"),
+    "nul\0": (absent, "null byte"),
+    "\ud800": (absent, "cannot read"),
+    "sparse": (sparse, "at most go into a rule"),
+    "pickled": (saved(np.array([{}], object)), "expected numbers, found object"),
+    "texts": (saved(np.array(["a"])), "expected numbers, found <U1"),
+    "complex": (saved(np.zeros(2, complex)), "expected numbers, found complex128"),
+    "cut": (cut, "is not whole: expected 36 bytes"),
+    "archive": (archive, "not an .npy file"),
+    "huge": (shaped("(1099511627776,)"), "is not whole: expected 4,398,046,511,104 bytes"),
+    "more": (shaped(f"({10**30},)"), "is not whole"),
+    "wraps": (shaped("(4294967296, 4294967296)"), "is not whole"),
+    "negative": (shaped("(-2, 0)"), "is not whole"),
+    "version": (lambda path: path.write_bytes(b"\x93NUMPY\x03\x00"), "version is not 1 or 2"),
+    "deep": (header("-" * 9_000 + "1"), "not an .npy file"),
+    "sum": (header("1+" * 4_000 + "1j"), "not an .npy file"),
+    "brackets": (header("(" * 9_000), "not an .npy file"),
+    "quote": (header('"""'), "not an .npy file"),
+    "long": (header(" " * 20_000), "not an .npy file"),
+}
+
+
+@pytest.mark.parametrize("name", FILES, ids=lambda name: ascii(name)[:20])
+def test_what_is_not_an_array(name: str, tmp_path: Path) -> None:
+    make, said = FILES[name]
+    make(tmp_path / f"{name}.npy")
+    with pytest.raises(RulesError, match=said) as told:
+        packed(f"{name}.npy", npy.in_folder(tmp_path))
+    assert len(str(told.value)) < 1_000
+
+
+@pytest.mark.parametrize("shape", [5, None, "x", [None], ["1"], [-1, -1], [1.0], [True], [1] * 65])
+def test_a_shape_that_is_none(shape: Any) -> None:
+    with pytest.raises(RulesError, match="fills the shape"):
+        unpacked({"shape": shape, "float32": "AACAPw=="})
+    assert unpacked({"shape": [1], "float32": "AACAPw=="}).array() == 1

@@ -13,7 +13,7 @@ from graphpatch.match.misses import explain
 from graphpatch.match.nearest import nearest_names
 from graphpatch.match.spec import Match
 from tests import graphs
-from tests.graphs import graphdef, node
+from tests.graphs import function, graphdef, node
 
 
 def said(value: Any, *more: Any) -> list[str]:
@@ -70,8 +70,8 @@ SAID: dict[str, tuple[Any, list[str]]] = {
             "name 'tower/**': 1 of them",
             "attr: 7 of them",
             "dtype: 0 of them",
-            "near: Relu 'relu': it has another name; dtype is float32",
-            "near: Relu 'relu' in function f: it has another name; dtype is float32",
+            "near: Relu 'relu': name is 'relu'; dtype is float32",
+            "near: Relu 'relu' in function f: name is 'relu'; dtype is float32",
         ],
     ),
     "attrs": (
@@ -103,9 +103,56 @@ SAID: dict[str, tuple[Any, list[str]]] = {
             "near: Relu 'relu' in function f: it is in f; input 0 is a",
         ],
     ),
+    "a glob that is meant in any scope": (
+        {"name": "rel*6"},
+        [
+            "looked at 11 ops",
+            "name 'rel*6': 0 of them; * stays within a scope: '**/rel*6' matches 1",
+        ],
+    ),
+    "a tensor": (
+        {"name": "tower/relu6:0"},
+        [
+            "looked at 11 ops",
+            "name 'tower/relu6:0': 0 of them; 'tower/relu6:0' is a tensor, and its op is "
+            "'tower/relu6'",
+        ],
+    ),
     "a regular expression": (
         {"name_regex": "Relu.*"},
         ["looked at 11 ops", "name_regex 'Relu.*': 0 of them"],
+    ),
+    "a regular expression of a part": (
+        {"name_regex": "elu"},
+        [
+            "looked at 11 ops",
+            "name_regex 'elu': 0 of them; the whole name is matched: '.*(elu).*' matches 3",
+        ],
+    ),
+    "keys that no op meets together": (
+        {"op": "Mul", "name": "tower/**"},
+        [
+            "looked at 11 ops",
+            "op 'Mul': 1 of them",
+            "name 'tower/**': 1 of them",
+            "all of these together: 0 of them",
+        ],
+    ),
+    "an attr that no op has": (
+        {"attr": {"stride": [1, 1]}},
+        ["looked at 11 ops", "attr: 0 of them; no op has an attr 'stride'"],
+    ),
+    "a value of an attr that no op has": (
+        {"attr": {"T": "half"}},
+        ["looked at 11 ops", "attr: 0 of them; T is 'float32' (7)"],
+    ),
+    "a dtype that no op has": (
+        {"dtype": "int8"},
+        ["looked at 11 ops", "dtype: 0 of them; there are float32 (10)"],
+    ),
+    "a value that no op has": (
+        {"value": 7},
+        ["looked at 11 ops", "value: 0 of them; Consts are [2.369428e-38] (1)"],
     ),
     "what is combined": (
         {"any": [{"op": "Gone"}], "not": {"op": "Relu"}},
@@ -117,6 +164,119 @@ SAID: dict[str, tuple[Any, list[str]]] = {
 @pytest.mark.parametrize(("value", "lines"), SAID.values(), ids=SAID)
 def test_it_says_why_nothing_was_found(value: Any, lines: list[str]) -> None:
     assert said(value) == lines
+
+
+# Of each key that has a value: what the nearest op has instead.
+WAY = graphs.opened(
+    graphdef(
+        node("x", "Placeholder"),
+        node("z", "Placeholder"),
+        node("a", "Relu", "x"),
+        node("b", "Relu", "a"),
+        node("c", "Tanh", "b"),
+        node("apart", "Relu", "z"),
+        node("end", "Exp", "apart"),
+        node("after", "Neg", "z", "^c"),
+        functions=[
+            function("f", ["arg"], [node("in_f", "Selu", "arg")], {"y": "in_f:activations:0"})
+        ],
+    )
+)
+CUT = "the path leads through ops that `within` or `stop_at` leaves out"
+FOUND: dict[str, tuple[Any, list[str]]] = {
+    "name": (
+        {"name": "r*", "op": "Tanh", "dtype": "float32"},
+        ["Tanh 'c': name is 'c'"],
+    ),
+    "name_regex": (
+        {"name_regex": "r.*", "op": "Tanh", "dtype": "float32"},
+        ["Tanh 'c': name is 'c'"],
+    ),
+    "nth": (
+        {"op": "Relu", "nth": 7},
+        [
+            "Relu 'a': it is number 0 (from 0) of 3 in graph order",
+            "Relu 'b': it is number 2 (from 0) of 3 in graph order",
+            "Relu 'apart': it is number 1 (from 0) of 3 in graph order",
+        ],
+    ),
+    "nth by name": (
+        {"op": "Relu", "name": "a*", "nth": {"at": 2, "by": "name"}},
+        [
+            "Relu 'a': it is number 0 (from 0) of 2 in name order",
+            "Relu 'apart': it is number 1 (from 0) of 2 in name order",
+            "Relu 'b': name is 'b'; it is none of the 2 that nth counts",
+        ],
+    ),
+    "upstream_of": (
+        {"op": "Relu", "name": "ap*", "upstream_of": "c"},
+        [
+            "Relu 'apart': c is not computed from it; what is, ends in end",
+            "Relu 'a': name is 'a'",
+            "Relu 'b': name is 'b'",
+        ],
+    ),
+    "upstream_of, nothing behind": (
+        {"op": "Exp", "upstream_of": "c"},
+        ["Exp 'end': c is not computed from it; nothing is"],
+    ),
+    "upstream_of, by control edges": (
+        {"op": "Tanh", "upstream_of": "after"},
+        ["Tanh 'c': after runs after it, by control edges alone"],
+    ),
+    "upstream_of, within": (
+        {"op": "Relu", "name": "a", "upstream_of": {"of": "c", "within": {"op": "Tanh"}}},
+        [
+            f"Relu 'a': {CUT}",
+            f"Relu 'b': name is 'b'; {CUT}",
+            "Relu 'apart': name is 'apart'; c is not computed from it; what is, ends in end",
+        ],
+    ),
+    "downstream_of": (
+        {"op": "Exp", "downstream_of": "a"},
+        ["Exp 'end': it is not computed from a; it is computed from z"],
+    ),
+    "downstream_of, in a function": (
+        {"op": "Selu", "downstream_of": "a"},
+        ["Selu 'in_f' in function f: it is not computed from a; it is computed from arg"],
+    ),
+    "downstream_of, by control edges": (
+        {"op": "Neg", "downstream_of": "b"},
+        ["Neg 'after': it runs after b, by control edges alone"],
+    ),
+    "downstream_of, stop_at": (
+        {"op": "Tanh", "downstream_of": {"of": "x", "stop_at": {"name": "a"}}},
+        [f"Tanh 'c': {CUT}"],
+    ),
+    "between": (
+        {"op": "Exp", "between": {"from": "x", "to": "c"}},
+        ["Exp 'end': it is not computed from x; it is computed from z, and c is not computed from "
+         "it; nothing is"],
+    ),
+    "between, behind its end": (
+        {"op": "Tanh", "between": {"from": "x", "to": "b"}},
+        ["Tanh 'c': b is not computed from it; nothing is"],
+    ),
+    "between, an end": (
+        {"op": "Tanh", "between": {"from": "x", "to": "c", "ends": False}},
+        ["Tanh 'c': it is an end of the path"],
+    ),
+    "between, within": (
+        {"op": "Relu", "name": "b", "between": {"from": "x", "to": "c", "within": {"op": "Elu"}}},
+        [
+            f"Relu 'b': {CUT}",
+            f"Relu 'a': name is 'a'; {CUT}",
+            "Relu 'apart': name is 'apart'; it is not computed from x; it is computed from z, "
+            "and c is not computed from it; what is, ends in...",
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "near"), FOUND.values(), ids=FOUND)
+def test_a_miss_tells_what_the_nearest_ops_have_instead(value: Any, near: list[str]) -> None:
+    lines = explain([WAY], msgspec.convert(value, Match)).splitlines()
+    assert [line.removeprefix("  near: ") for line in lines if line.startswith("  near: ")] == near
 
 
 def test_it_looks_at_every_graph_of_a_model() -> None:
@@ -161,7 +321,7 @@ def test_of_a_ready_pattern_it_says_the_nearest_form_alone() -> None:
     lines = said({"pattern": "@hard_swish"})
     assert lines[2].startswith("of 12 forms, form ")
     assert lines[2].endswith("comes nearest; graphpatch patterns hard_swish")
-    assert sum(line.startswith("alone, ") for line in lines) == 1
+    assert sum(line.startswith("each by itself: ") for line in lines) == 1
     assert len(lines) < 10
 
 

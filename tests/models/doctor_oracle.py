@@ -22,8 +22,8 @@ from graphpatch.analysis.doctor.survey import survey
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Node
-from graphpatch.patches.flow import FED
-from graphpatch.runtime.gradient_run import Asked as Pair
+from graphpatch.graph.topology import FED
+from graphpatch.runtime.gradient_run import AskedPair as Pair
 from graphpatch.runtime.gradient_run import run_pairs
 from tests.models import catalogue
 
@@ -94,7 +94,7 @@ def compare_pairs(
 
     Raises what TensorFlow does where it refuses to import the message.
     """
-    asked = Asked(meta) if diagnoses else None
+    asked = AskedPair(meta) if diagnoses else None
     for some in _by_target(diagnoses):
         if asked is None or time.monotonic() > end:
             found.unasked += len(some)
@@ -109,7 +109,7 @@ def _by_target(diagnoses: Iterable[Diagnosis]) -> Iterator[list[Diagnosis]]:
     yield from grouped.values()
 
 
-def _compare(asked: Asked, some: Sequence[Diagnosis], found: Agreement) -> None:
+def _compare(asked: AskedPair, some: Sequence[Diagnosis], found: Agreement) -> None:
     """The pairs of one target. What seems to differ is asked again, alone in a new graph."""
     verdicts = asked.of(some[0].target, [one.source for one in some])
     for foretold, (verdict, says) in zip(some, verdicts, strict=True):
@@ -126,7 +126,7 @@ def _compare(asked: Asked, some: Sequence[Diagnosis], found: Agreement) -> None:
             found.differing.append(f"{pair}: {verdict} {says}; doctor: {mine}")
 
 
-class Asked:
+class AskedPair:
     """A graph that is asked about many pairs: what gradients leave in it, no later one reads.
 
     tf.gradients looks from the sources on and from the targets back, so ops added since are never
@@ -241,7 +241,7 @@ def mend(name: str) -> Mended:
         some = [Pair(one.source, one.target, one.way) for one in fixed.mended[:most]]
         runs = [run_pairs(saved, place, some) for place in range(len(saved.graphs))]
     metas = message.meta_graphs if hasattr(message, "meta_graphs") else [message]
-    asked = [Asked(meta) for meta in metas]
+    asked = [AskedPair(meta) for meta in metas]
     for pair in fixed.mended:
         verdicts = [one.of(pair.target, [pair.source])[0] for one in asked]
         if ("flows", "") not in verdicts:

@@ -23,6 +23,8 @@ from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import Author
 from graphpatch.rules import rules_from
+from graphpatch.runtime.verify import process
+from tests import forked
 from tests.models import catalogue, sessions
 from tests.pinned import PINNED
 
@@ -79,20 +81,23 @@ class Worker:
         try:
             return self.pool.submit(ask, *args).result(timeout)
         except (BrokenProcessPool, TimeoutError):
-            for process in list(self.pool._processes.values()):
-                process.kill()
+            for running in list(self.pool._processes.values()):
+                running.kill()
             self.pool = self._started()
             raise
 
     def _started(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, mp_context=context, initializer=_prepare)
+        os.environ.update(PINNED)  # before TensorFlow is imported: kernels of one order
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tensorflow"])
+        command = [*forked.python("tensorflow"), "-c", process.MAIN]
+        return ProcessPoolExecutor(1, mp_context=context, initializer=_prepare, initargs=(command,))
 
 
-def _prepare() -> None:
-    """Before TensorFlow is imported: kernels that compute in the same order every time."""
-    os.environ.update(PINNED)
+def _prepare(command: list[str]) -> None:
+    """Chat less, and verify in processes that have TensorFlow already."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    process.command = lambda: command
 
 
 def why_not(name: str) -> str:

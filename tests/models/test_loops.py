@@ -193,7 +193,7 @@ REFUSED = {
 
 
 def test_of_all_graphs_with_loops_or_branches_two_odd_ones_are_refused() -> None:
-    from graphpatch.formats.rebuilt import with_contexts
+    from graphpatch.control_flow.rebuilt import with_contexts
 
     if not catalogue.models():
         pytest.skip(f"no real models in {catalogue.folder()}")

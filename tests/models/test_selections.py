@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.message_factory import GetMessageClass
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
@@ -263,28 +265,41 @@ def test_a_selection_is_what_a_walk_over_the_graph_finds(
     assert len(found) == count
 
 
+def saved_graph(folder: Path) -> GraphDef:
+    """The GraphDef of the first MetaGraphDef of a SavedModel, as protobuf parses it."""
+    meta = MetaGraphDef.DESCRIPTOR
+    file = FileDescriptorProto(name="saved_model_walk.proto", dependency=[meta.file.name])
+    message = file.message_type.add(name="SavedModelWalk")
+    message.field.add(name="meta_graphs", number=2, label=3, type=11, type_name=meta.full_name)
+    pool = meta.file.pool
+    pool.AddSerializedFile(file.SerializeToString())
+    saved = GetMessageClass(pool.FindMessageTypeByName("SavedModelWalk"))
+    found = saved.FromString((folder / "saved_model.pb").read_bytes())
+    return GraphDef.FromString(found.meta_graphs[0].graph_def.SerializeToString())
+
+
 def test_strided_convolutions_and_their_bias() -> None:
     """In the functions of a TF2 SavedModel, both ops of the pattern."""
     if "basic_pitch_nmp" not in catalogue.models():
         pytest.skip(f"no real models in {catalogue.folder()}")
+    path = catalogue.models()["basic_pitch_nmp"]
     nodes = {
         "conv": {"op": "Conv2D", "not": {"attr": {"strides": [1, 1, 1, 1]}}},
         "bias": {"op": "BiasAdd"},
     }
-    model = graphpatch.load(catalogue.models()["basic_pitch_nmp"])
     rule = {"match": {"pattern": {"nodes": nodes, "edges": [["conv", "bias"]]}},
             "patch": {"stop_gradient": True, "on": ["conv", "bias"]}}  # fmt: skip
-    found = {(one.body, name) for one in graphpatch.matches([rule], model) for name in one.ops}
-    [graph] = model.graphs
-    expected = set()
-    for body in graph.functions.values():
-        by_name = {node.name: node for node in body}
-        for node in body:
-            text = node.inputs[0].split(":")[0] if node.op == "BiasAdd" else ""
-            conv = by_name.get(text)
-            if conv is not None and conv.op == "Conv2D" and conv.name:
-                strides = conv.attr("strides")
-                if strides is not None and max(strides.list.i) > 1:
-                    expected |= {(body.label, conv.name), (body.label, node.name)}
+    matched = graphpatch.matches([rule], graphpatch.load(path))
+    found = {(one.body, name) for one in matched for name in one.ops}
+    expected, apart = set(), 0
+    for function in saved_graph(path).library.function:
+        by_name = {one.name: one for one in function.node_def}
+        for bias in function.node_def:
+            conv = by_name.get(bias.input[0].split(":")[0]) if bias.op == "BiasAdd" else None
+            if conv is not None and conv.op == "Conv2D":
+                strided = max(conv.attr["strides"].list.i) > 1
+                pair = {(function.signature.name, one.name) for one in (conv, bias)}
+                expected |= pair if strided else set()
+                apart += not strided
     assert found == expected
-    assert found
+    assert (len(expected), apart) == (20, 20)  # ten pairs, and twenty of stride 1

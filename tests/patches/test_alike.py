@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from tensorboard.compat.proto import graph_pb2, types_pb2
 
 import graphpatch
-from graphpatch.graph.template import Template
+from graphpatch.graph.body import Body
+from graphpatch.graph.edit import Editor
+from graphpatch.graph.template import Edit, fill
 from graphpatch.graph.wire import piece_bytes
-from graphpatch.patches.alike import Alike
+from graphpatch.patches import alike
 
 LAYERS = 12
 
@@ -57,17 +60,18 @@ def output(graph: Any, patch: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
 
 def both(graph: Any, patch: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> int:
     """Patch with templates and without, which is to be the same; how many templates filled."""
-    filled: list[bool] = []
-    fill = Template.fill
+    filled: list[int] = []
 
-    def counted(*args: Any) -> bool:
-        filled.append(fill(*args))
-        return filled[-1]
+    def counted(editor: Editor, body: Body, edits: Sequence[Edit]) -> bool:
+        done = fill(editor, body, edits)
+        filled.append(len(edits) if done else 0)
+        return done
 
-    monkeypatch.setattr(Template, "fill", counted)
-    by_template = output(graph, patch)
-    monkeypatch.setattr(Alike, "done", lambda self, node: False)
-    assert by_template == output(graph, patch)
+    with monkeypatch.context() as patched:
+        patched.setattr(alike, "fill", counted)
+        by_template = output(graph, patch)
+        patched.setattr(alike, "fill", lambda *args: False)
+        assert by_template == output(graph, patch)
     reverted = graphpatch.revert(graph_pb2.GraphDef.FromString(by_template[0])).model
     assert graph_pb2.GraphDef.FromString(b"".join(map(piece_bytes, reverted.pieces()))) == graph
     return sum(filled)
@@ -102,6 +106,28 @@ def test_names_that_are_taken(patch: str, monkeypatch: pytest.MonkeyPatch) -> No
         relu(graph, f"{graph.node[2].name}/{suffix}", "in:0")
     relu(graph, "waits", "in").input.append(f"^{graph.node[2].name}")
     both(graph, PATCHES[patch], monkeypatch)
+
+
+def test_a_name_that_a_patch_takes_from_the_next_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_pb2.GraphDef()
+    graph.node.add(name="in", op="Placeholder").attr["dtype"].type = types_pb2.DT_FLOAT
+    for name in ("a/relu", "b/relu", "a/relu/forward", "a/relu/forward/forward"):
+        relu(graph, name, "in")
+    relu(graph, "twice", "a/relu").input.append("^a/relu")
+    assert both(graph, PATCHES["function"], monkeypatch) == 3
+
+
+def test_a_later_rule_edits_what_was_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = chain()
+    rules = [
+        {"match": {"op": "Relu"}, "patch": {"override_gradient": {"scale": 0.5}}},
+        {"match": {"name": "layer_1*/relu"}, "patch": {"stop_gradient": True}},
+    ]
+    by_template = graphpatch.apply(rules, graph)
+    monkeypatch.setattr(alike, "fill", lambda *args: False)
+    alone = graphpatch.apply(rules, graph)
+    assert by_template.graph_def() == alone.graph_def()
+    assert by_template.report == alone.report
 
 
 def test_ops_on_which_a_patch_means_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

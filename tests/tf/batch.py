@@ -16,6 +16,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError
+from tests.forked import python
 from tests.pinned import PINNED
 from tests.tf import run_batch
 from tests.tf.tensorflow1 import VARIABLE
@@ -59,7 +60,7 @@ class Batch:
         """Run all models under TensorFlow 2 and, where there is one, 1.15, side by side."""
         (self.folder / "jobs.json").write_text(json.dumps(self.jobs))
         pythons = {"tensorflow2": sys.executable, "tensorflow1": os.environ.get(VARIABLE, "")}
-        started = {tag: self._start(python, tag) for tag, python in pythons.items() if python}
+        started = {tag: self._start(path, tag) for tag, path in pythons.items() if path}
         for tag, process in started.items():
             _, stderr = process.communicate()
             assert process.returncode == 0, stderr[-2000:]
@@ -67,8 +68,13 @@ class Batch:
             self.errors[tag] = json.loads((self.folder / f"{tag}.json").read_text())
         return self
 
-    def _start(self, python: str, tag: str) -> subprocess.Popen[str]:
-        command = [python, str(Path(run_batch.__file__)), str(self.folder), tag]
+    def _start(self, path: str, tag: str) -> subprocess.Popen[str]:
+        command = [
+            *python("tensorflow", path),
+            str(Path(run_batch.__file__)),
+            str(self.folder),
+            tag,
+        ]
         pipe = subprocess.PIPE
         env = {**PINNED, "TF_ENABLE_ONEDNN_OPTS": str(int(self.onednn))}  # and nothing else
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)

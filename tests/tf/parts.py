@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,6 +13,8 @@ import numpy as np
 
 from graphpatch.graph.wire import piece_bytes
 from scripts import run_part
+from tests import forked
+from tests.pinned import PINNED
 
 
 def write(split: Any, folder: Path) -> dict[str, Any]:
@@ -40,14 +41,14 @@ def run_in_processes(folder: Path, given: Mapping[str, Any], python: str = "") -
     path = folder / "values.npz"
     np.savez(path, **given)
     document = json.loads((folder / "parts.json").read_text())
-    environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    start = forked.python("tensorflow", python or sys.executable)
     for number in range(1, len(document["steps"]) + 1):
-        command = [python or sys.executable, run_part.__file__, str(folder), str(number), str(path)]
+        command = [*start, run_part.__file__, str(folder), str(number), str(path)]
         done = subprocess.run(
             command,
             capture_output=True,
             text=True,
-            env={} if python else environment,
+            env=PINNED,
             cwd=folder,
             check=False,
             timeout=300,

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import forked
+from tests.pinned import PINNED
 from tests.tf import run_graph
 
 VARIABLE = "GRAPHPATCH_TF1_PYTHON"
@@ -23,16 +25,32 @@ def fetch(
 
     The test is skipped where the environment variable names no Python that has it.
     """
-    python = python or os.environ.get(VARIABLE, "")
-    if not python:
-        pytest.skip(f"{VARIABLE} names no python3.7 that has tensorflow 1.15")
     source, given, fetched = folder / "graph.pb", folder / "feeds.npz", folder / "fetched.npz"
     source.write_bytes(graph)
     np.savez(given, **feeds)
     script = Path(run_graph.__file__)
-    command = [python, str(script), str(source), str(given), str(fetched), *fetches]
+    ran(str(script), str(source), str(given), str(fetched), *fetches, cwd=folder, executable=python)
+    return np.load(fetched)
+
+
+def ran(*words: str, cwd: Path | None = None, executable: str = "") -> str:
+    """What a command line of TensorFlow 1.15's Python prints, or of another executable's."""
     done = subprocess.run(
-        command, capture_output=True, text=True, env={}, cwd=folder, check=False, timeout=300
+        [*(forked.python("tensorflow", executable) if executable else python()), *words],
+        capture_output=True,
+        text=True,
+        env=PINNED,
+        cwd=cwd,
+        check=False,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return np.load(fetched)
+    return done.stdout
+
+
+def python() -> list[str]:
+    """What runs a command line with TensorFlow 1.15; the test is skipped where there is none."""
+    executable = os.environ.get(VARIABLE, "")
+    if not executable:
+        pytest.skip(f"{VARIABLE} names no python3.7 that has tensorflow 1.15")
+    return forked.python("tensorflow", executable)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,7 @@ import pytest
 
 import graphpatch
 from tests.examples import ROOT
-from tests.tf import dann, dann_session
-from tests.tf.tensorflow1 import VARIABLE
+from tests.tf import dann, dann_session, tensorflow1
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
@@ -87,16 +84,9 @@ def test_a_training_graph_of_tensorflow_1(
     by_hand: list[tuple[float, float]], run_cli: Run, rules_file: Rules, tmp_path: Path
 ) -> None:
     """Built by TensorFlow 1.15, patched here, and trained by TensorFlow 1.15 again."""
-    python = os.environ.get(VARIABLE)
-    if not python:
-        pytest.skip(f"{VARIABLE} names no python3.7 that has tensorflow 1.15")
 
     def run(*words: object) -> None:
-        command = [python, "-m", "tests.tf.dann_session", *map(str, words)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=ROOT, env={}, timeout=300
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
+        tensorflow1.ran("-m", "tests.tf.dann_session", *map(str, words), cwd=ROOT)
 
     training, new, feeds = (tmp_path / name for name in ("old.meta", "new.meta", "feeds.npz"))
     run("build", training)

@@ -13,7 +13,7 @@ import pytest
 import graphpatch
 from graphpatch.analysis.doctor.diagnosis import Diagnosis
 from graphpatch.analysis.doctor.survey import survey
-from graphpatch.runtime.gradient_run import Asked, run_pairs
+from graphpatch.runtime.gradient_run import AskedPair, run_pairs
 from tests import graphs
 from tests.graphs import const, node
 from tests.models import catalogue
@@ -161,5 +161,5 @@ def test_a_call_in_a_called_function_is_foretold_to_fail(inner: str, tmp_path: P
     [seen] = survey(graphpatch.load(path), ["x"], ["y"])
     told = {note.kind: list(note.ops) for note in seen.notes}.get("nested_call", [])
     assert bool(told) == (in_a_session(graph_def) == "NotFoundError") == (inner != "Sin")
-    [ran] = run_pairs(graphpatch.load(path), 0, [Asked("x:0", "y:0")])
+    [ran] = run_pairs(graphpatch.load(path), 0, [AskedPair("x:0", "y:0")])
     assert (f"NotFoundError: No gradient defined for op: {inner}" in ran["says"]) == bool(told)

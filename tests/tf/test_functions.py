@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import FormulaError, RulesError
+from tests.forked import python
 from tests.tf.consumer import same_bits
 
 tf = pytest.importorskip("tensorflow")
@@ -377,7 +377,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "a wrong name": (lambda: graphpatch.filter_gradient([1.0], "sgin"), RulesError, "sign"),
     "what only files have": (
-        lambda: graphpatch.filter_gradient([1.0], "stock"),
+        lambda: graphpatch.filter_gradient([1.0], "default"),
         RulesError,
         "ops of a graph that exists already",
     ),
@@ -454,7 +454,8 @@ def test_saved_and_loaded_in_a_fresh_process(tmp_path: Path, run_cli: Callable[.
     module.names = tf.Variable(keys)
     tf.saved_model.save(module, str(tmp_path / "saved"))
     done = run_cli(
-        *(tmp_path / "saved", X.tolist(), DY.tolist()), command=[sys.executable, "-c", LOADED]
+        *(tmp_path / "saved", X.tolist(), DY.tolist()),
+        command=[*python("tensorflow"), "-c", LOADED],
     )
     assert done.code == 0, done.stderr
     for name, line in zip(names, done.stdout.splitlines(), strict=True):
@@ -471,7 +472,7 @@ def test_a_frozen_v1_graph_keeps_no_gradient_of_a_function(
         x = tf.compat.v1.placeholder(tf.float32, [], name="x")
         tf.identity(graphpatch.scale_gradient(x, 0.5), name="y")
     (tmp_path / "frozen.pb").write_bytes(graph.as_graph_def().SerializeToString())
-    done = run_cli(tmp_path / "frozen.pb", command=[sys.executable, "-c", FROZEN])
+    done = run_cli(tmp_path / "frozen.pb", command=[*python("tensorflow"), "-c", FROZEN])
     assert "LookupError" in done.stdout, done.stderr
 
 

@@ -6,8 +6,6 @@ Each case is a graph, rules, and the gradients that come of them; closed forms a
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ tf = pytest.importorskip("tensorflow")
 from tests.tf import live  # noqa: E402
 from tests.tf.consumer import same_bits  # noqa: E402
 from tests.tf.live import CLIP, Rule, filtered, overridden, stopped  # noqa: E402
-from tests.tf.tensorflow1 import VARIABLE  # noqa: E402
+from tests.tf.tensorflow1 import python, ran  # noqa: E402
 
 tf1 = tf.compat.v1
 
@@ -278,9 +276,7 @@ print(json.dumps([tf.__version__, found]))
 
 def test_tensorflow_1_differentiates_what_is_patched_live(tmp_path: Path) -> None:
     """With nothing installed: the exported graphs of all cases, in one process of TF 1.15."""
-    python = os.environ.get(VARIABLE)
-    if not python:
-        pytest.skip(f"{VARIABLE} names no python3.7 that has tensorflow 1.15")
+    python()
     asked = {}
     for place, (name, case) in enumerate(CASES.items()):
         patched = graphpatch.patch_graph(case.rules, built(case), in_place=False)
@@ -291,10 +287,7 @@ def test_tensorflow_1_differentiates_what_is_patched_live(tmp_path: Path) -> Non
         feeds = {key: np.asarray(value).tolist() for key, value in case.feeds.items()}
         asked[name] = path, feeds, list(case.after)
     (tmp_path / "cases.json").write_text(json.dumps(asked))
-    command = [python, "-c", CONSUMER, str(tmp_path / "cases.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={})
-    assert done.returncode == 0, done.stderr[-2000:]
-    version, found = json.loads(done.stdout.splitlines()[-1])
+    version, found = json.loads(ran("-c", CONSUMER, str(tmp_path / "cases.json")).splitlines()[-1])
     assert version == "1.15.5"
     for name, case in CASES.items():
         wanted = {key: value for key, value in case.after.items() if value is not None}

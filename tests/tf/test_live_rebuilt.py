@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ tf = pytest.importorskip("tensorflow")
 from tests.tf import live, live_nets  # noqa: E402
 from tests.tf.consumer import same_bits  # noqa: E402
 from tests.tf.live import filtered, overridden  # noqa: E402
-from tests.tf.tensorflow1 import VARIABLE  # noqa: E402
+from tests.tf.tensorflow1 import python, ran  # noqa: E402
 
 tf1 = tf.compat.v1
 Keys = tf1.GraphKeys
@@ -298,17 +296,14 @@ with tf.Graph().as_default() as graph:
 
 def test_tensorflow_1_differentiates_what_is_exported(tmp_path: Path) -> None:
     """With nothing registered: a patched graph has its gradients in functions of the library."""
-    python = os.environ.get(VARIABLE)
-    if not python:
-        pytest.skip(f"{VARIABLE} names no python3.7 that has tensorflow 1.15")
+    python()
     with tf.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, [], name="x")
         tf.square(tf.multiply(6.0, x, name="six"), name="loss")
     patched = graphpatch.patch_graph([filtered("six", {"scale": 0.5})], graph, in_place=False)
     (tmp_path / "patched.pb").write_bytes(patched.graph.as_graph_def().SerializeToString())
-    command = [python, "-c", CONSUMER, str(tmp_path / "patched.pb")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={})
-    assert done.stdout.split() == ["1.15.5", "324.0", "108.0"], done.stderr
+    said = ran("-c", CONSUMER, str(tmp_path / "patched.pb"))
+    assert said.split() == ["1.15.5", "324.0", "108.0"]
 
 
 def test_a_call_beside_a_patched_one_keeps_the_gradient_that_python_holds() -> None:

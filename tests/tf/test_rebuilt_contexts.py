@@ -6,7 +6,6 @@ What TensorFlow wrote when it built the graph is the oracle: message by message,
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +15,9 @@ import numpy as np
 import pytest
 
 import graphpatch
+from graphpatch.control_flow.op_types import EXITS
+from graphpatch.control_flow.rebuilt import with_contexts
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
-from graphpatch.formats.rebuilt import with_contexts
-from graphpatch.graph.frames import EXITS
 from graphpatch.graph.graph import open_graph
 from graphpatch.graph.wire import Source
 from tests.tf import loop_graphs, tensorflow1
@@ -101,20 +100,13 @@ def test_they_are_those_that_tensorflow_wrote(build: Build) -> None:
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The graphs as TensorFlow 1.15 builds them."""
     folder = tmp_path_factory.mktemp("built")
-    python = os.environ.get(tensorflow1.VARIABLE, "")
-    if not python:
-        pytest.skip(f"{tensorflow1.VARIABLE} names no python3.7 that has tensorflow 1.15")
-    script(python, "write", folder)
+    tensorflow1.ran(*script("write", folder), cwd=folder)
     return folder
 
 
-def script(python: str, job: str, folder: Path) -> None:
-    """Build or differentiate in a process of its own, in which there is no graphpatch."""
-    command = [python, str(Path(loop_graphs.__file__)), job, str(folder)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={}, cwd=folder, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+def script(job: str, folder: Path) -> list[str]:
+    """What builds or differentiates in a process of its own, in which there is no graphpatch."""
+    return [str(Path(loop_graphs.__file__)), job, str(folder)]
 
 
 def test_they_are_those_that_tensorflow_1_wrote(build: Build, old: Path) -> None:
@@ -178,7 +170,7 @@ def test_the_meta_that_apply_writes_needs_no_graphpatch(tmp_path: Path) -> None:
         result = graphpatch.apply([nothing], frozen(meta, tmp_path / "model.pb"))
         result.model.save(folder / f"{build.__name__}.meta")
     for python in filter(None, [sys.executable, os.environ.get(tensorflow1.VARIABLE)]):
-        script(python, "answer", folder)
+        tensorflow1.ran(*script("answer", folder), cwd=folder, executable=python)
         found = np.load(folder / "answers.npz")
         assert set(found) == wanted.keys()
         for name, values in wanted.items():

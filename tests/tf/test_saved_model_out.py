@@ -16,6 +16,8 @@ import graphpatch
 from graphpatch.errors import OutputError, PatchError
 from graphpatch.formats import Export
 from graphpatch.patches.construction import SECOND
+from tests.forked import python
+from tests.pinned import PINNED
 from tests.tf import consumer, run_saved_models
 from tests.tf.batch import X
 from tests.tf.places import PLACES, UNREACHED
@@ -49,13 +51,17 @@ class Ran:
         folder: Path,
         names: list[str],
         twice: Container[str] = (),
-        python: str = sys.executable,
+        executable: str = sys.executable,
     ) -> None:
         jobs = {name: (X, name in twice) for name in names}
         (folder / "jobs.json").write_text(json.dumps(jobs))
-        command = [python, str(Path(run_saved_models.__file__)), str(folder)]
+        command = [
+            *python("tensorflow", executable),
+            str(Path(run_saved_models.__file__)),
+            str(folder),
+        ]
         done = subprocess.run(
-            command, capture_output=True, text=True, env={}, check=False, timeout=400
+            command, capture_output=True, text=True, env=PINNED, check=False, timeout=400
         )
         assert done.returncode == 0, done.stderr[-2000:]
         self.values = dict(np.load(folder / "values.npz"))

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from graphpatch import opdefs
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, differentiate
 from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
+from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override
 from graphpatch.differentiation.table import outputs_of
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.formats.held_contexts import Held
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.calls import named_by
 from graphpatch.graph.graph import Graph
 
 # With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
@@ -22,24 +23,28 @@ TENSOR_ARRAYS = frozenset(
     f"TensorArray{what}V3" for what in ("Read", "Write", "Gather", "Scatter", "Concat", "Split")
 )
 
+# What ops have in common that answer alike: their body, their form, the dtypes of what they read.
+Alike = tuple[str, int, tuple[str | None, ...]]
+
 
 @dataclass(eq=False)
 class Answers:
     """The answers of the ops of a graph, whose functions are looked into once.
 
-    `held` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
+    `stored` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
     `tape`: functions are differentiated op by op, as a GradientTape does; `restored` are the keys
     of gradients that are in the file for it, with the input slots into which they flow.
     """
 
     graph: Graph
-    held: Held = field(default_factory=Held)
+    stored: StoredContexts = field(default_factory=StoredContexts)
     control_flow_v2: bool = True
     tape: bool = False
     restored: Mapping[str, frozenset[int]] = field(default_factory=dict)
     _wirings: dict[str, Wiring] = field(default_factory=dict)
     _inside: dict[str, Backward | None] = field(default_factory=dict)
     _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
+    _alike: dict[Alike, Answer] = field(default_factory=dict)
 
     def wiring(self, body: Body) -> Wiring:
         """The wiring of a body, made once."""
@@ -51,20 +56,33 @@ class Answers:
         self, body: Body, sources: Sequence[Tensor], targets: Sequence[Tensor]
     ) -> Backward:
         """How far the gradients of `targets` come on their way to `sources`."""
-        held = self.held if body.is_main else None
+        stored = self.stored if body.is_main else None
         return differentiate(
-            self.wiring(body), sources, targets, self.ask, held, self.control_flow_v2
+            self.wiring(body), sources, targets, self.ask, stored, self.control_flow_v2
         )
 
     def ask(self, wiring: Wiring, index: int) -> Answer:
         """What an op answers where a gradient comes to one of its outputs."""
         place = (wiring.body.label, index)
         if place not in self._asked:
-            self._asked[place] = self._answer(wiring, index)
+            self._asked[place] = self._as_others(wiring, Node(wiring.body, index))
         return self._asked[place]
 
-    def _answer(self, wiring: Wiring, index: int) -> Answer:
-        node = Node(wiring.body, index)
+    def _as_others(self, wiring: Wiring, node: Node) -> Answer:
+        """What an op answers, as others do that have its attrs and read the same dtypes.
+
+        Not of an op that calls functions, nor where something is raised, which names the op.
+        """
+        dtypes = tuple(map(wiring.dtype, wiring.inputs(node.index)))
+        key = wiring.body.label, wiring.form(node.index), dtypes
+        if key in self._alike:
+            return self._alike[key]
+        answer = self._answer(wiring, node)
+        if not answer.refusals and not _calls(wiring, node):
+            self._alike[key] = answer
+        return answer
+
+    def _answer(self, wiring: Wiring, node: Node) -> Answer:
         key = override(node)
         if self.tape and key is not None and key in self.restored:
             return Answer(self.restored[key])
@@ -105,7 +123,7 @@ class Answers:
         if is_carrier(node):
             says = "what the tape gives raises NotFoundError or LookupError"
             return Answer(everywhere, (Refusal(node, CARRIED, says),))
-        names = [node.op] if node.op in wiring.body.library.signatures else called(node, "f")
+        names = [node.op] if node.op in wiring.body.library.signatures else named_by(node, "f")
         inside = self.inside(names[0]) if names else None
         if inside is None:
             return Answer(everywhere)
@@ -120,7 +138,7 @@ class Answers:
             slot for slot, dtype in enumerate(dtypes) if dtype in flow.TRAINABLE - {"resource"}
         }
         keys = ("body",) if node.op in LOOPS else ("then_branch", "else_branch", "branches")
-        bodies = [self.inside(name) for key in keys for name in called(node, key)]
+        bodies = [self.inside(name) for key in keys for name in named_by(node, key)]
         refusals = tuple(refusal for one in bodies if one is not None for refusal in one.refusals)
         if node.op in LOOPS or not all(bodies):
             return Answer(frozenset(floats), refusals)
@@ -146,6 +164,10 @@ class Answers:
         return self._inside[name]
 
 
+def _calls(wiring: Wiring, node: Node) -> bool:
+    return node.op in wiring.body.library.signatures or node.op in CALLS or node.op in OP_BY_OP
+
+
 def _reach(
     wiring: Wiring, node: Node, op: str, slots: frozenset[int]
 ) -> Mapping[int, frozenset[int]]:
@@ -159,14 +181,6 @@ def _reach(
         slot: frozenset(place for place, arg in enumerate(outputs) if arg.name in names)
         for slot, names in found.items()
     }
-
-
-def called(node: Node, key: str) -> list[str]:
-    """The functions that an attr of an op names."""
-    value = node.attr(key)
-    if value is None:
-        return []
-    return [value.func.name] if value.HasField("func") else [f.name for f in value.list.func]
 
 
 def _refused(node: Node, kind: str, says: str) -> Answer:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.loops import Loops
-from graphpatch.differentiation.frames import EXITS
+from graphpatch.control_flow.op_types import EXITS
+from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.formats.held_contexts import Held
 from graphpatch.graph.body import Node
 
 
@@ -66,7 +66,7 @@ def reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
             continue
         found.add(index)
         for output, reader, _ in wiring.readers(index):
-            if wiring.trainable((index, output)):
+            if reader not in found and wiring.trainable((index, output)):
                 todo.append(reader)
     return found
 
@@ -89,12 +89,12 @@ def differentiate(
     sources: Sequence[Tensor],
     targets: Sequence[Tensor],
     ask: Ask,
-    held: Held | None,
+    stored: StoredContexts | None,
     control_flow_v2: bool = True,
 ) -> Backward:
     """Follow the gradients of `targets` back to `sources`.
 
-    `ask` says what an op answers; `held` are the v1 loops that have their contexts, None in a
+    `ask` says what an op answers; `stored` are the v1 loops that have their contexts, None in a
     function, whose loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the
     first, and what lies beyond is what would come after it is mended.
     """
@@ -102,12 +102,12 @@ def differentiate(
     done = Backward(wiring, set(found), set(targets), set(targets))
     exits = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
     names = wiring.body.heads.names
-    bare = [i for i in exits if held is not None and names[i] not in held.in_loops]
+    bare = [i for i in exits if stored is not None and names[i] not in stored.in_loops]
     if bare:
         node = Node(wiring.body, bare[0])
         says = "AttributeError: 'NoneType' object has no attribute 'outer_context'"
         done.refusals.append(Refusal(node, "loop", says))
-    loops = Loops(wiring, held or Held(), control_flow_v2)
+    loops = Loops(wiring, stored or StoredContexts(), control_flow_v2)
     loops.take_in(found)
     pending = _pending(wiring, found)
     ready = dict.fromkeys(index for index, _ in targets if pending.get(index) == 0)
@@ -140,11 +140,12 @@ def _step(
     loops: Loops,
 ) -> None:
     """Visit each op when all that read it were visited; in loops, as TensorFlow does there."""
+    inside = loops if loops.stored.in_loops else None
     while queue:
         index = queue.popleft()
         done.visited.add(index)
         if index not in ends:
-            _visit(done, index, ask, loops)
+            _visit(done, index, ask, inside)
         queue += loops.after(index, pending, done.got)
 
 
@@ -171,8 +172,8 @@ def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) ->
 
 
 def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
-    count = max(len(done.wiring.outputs(index)), 1)
-    if index < 0 or not any((index, output) in done.got for output in range(count)):
+    tensors = [(index, output) for output in range(len(done.wiring.outputs(index)) or 1)]
+    if index < 0 or done.got.isdisjoint(tensors):
         return
     if loops is not None and not loops.passes(index, done.got):
         return
@@ -183,7 +184,7 @@ def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
         if raised:
             done.refusals.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
     inputs = done.wiring.inputs(index)
-    live = {output for output in range(count) if (index, output) in done.live}
+    live = {tensor[1] for tensor in tensors if tensor in done.live}
     for slot in answer.slots:
         if slot < len(inputs):
             done.got.add(inputs[slot])

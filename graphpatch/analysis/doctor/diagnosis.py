@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.answers import Answers, called
+from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal
 from graphpatch.analysis.doctor.causes import explain
 from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
@@ -17,18 +17,20 @@ from graphpatch.analysis.doctor.way import (
     A_RULE,
     FREE,
     HOPELESS,
-    Step,
+    PathStep,
     blocked,
     cheapest,
     dependent,
     spelled,
 )
+from graphpatch.control_flow.op_types import EXITS, MERGES
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
 from graphpatch.differentiation.flow import TRAINABLE
-from graphpatch.differentiation.frames import EXITS, MERGES
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.dtypes import HANDLES
 from graphpatch.graph.body import Node
+from graphpatch.graph.calls import named_by
 
 LOOP_REMEDY = (
     "write the model with its control-flow contexts: graphpatch apply RULES MODEL -o model.meta; "
@@ -80,7 +82,7 @@ class Doctor:
 
     session: Answers
     tape: Answers
-    _costs: dict[tuple[str, Step], int] = field(default_factory=dict)
+    _costs: dict[tuple[str, PathStep], int] = field(default_factory=dict)
     _dependent: dict[tuple[str, Tensor], set[int]] = field(default_factory=dict)
 
     def diagnose(self, source: Tensor, target: Tensor) -> Diagnosis:
@@ -88,7 +90,7 @@ class Doctor:
         main = self.session.graph.main
         wiring = self.session.wiring(main)
         ends = wiring.spelled(source), wiring.spelled(target)
-        refused = target_refusal(wiring, target, self.session.held.in_loops, self._shapes)
+        refused = target_refusal(wiring, target, self.session.stored.in_loops, self._shapes)
         there = self.session.backward(main, [source], [target])
         on_tape = self.tape.backward(main, [source], [target]) if self._calls else there
         verdict = "error" if refused else _verdict(there, source)
@@ -99,7 +101,7 @@ class Doctor:
         if verdict == "flows" and within != "flows":
             says = others[0].says if others else IN_FUNCTIONS
             verdict = "flows" if others else "zero"
-        taped = within if self.session.graph.is_object_based else verdict
+        taped = within if self.session.graph.around.is_object_based else verdict
         if drops and taped != "none":
             taped = "error"
         steps = self._way(wiring, source, target)
@@ -122,9 +124,9 @@ class Doctor:
         """Whether a tape looks into functions that a Session does not look into."""
         return bool(self.session.graph.functions)
 
-    def _way(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[Step] | None:
+    def _way(self, wiring: Wiring, source: Tensor, target: Tensor) -> list[PathStep] | None:
         def cost(index: int, output: int, slot: int) -> int:
-            step = Step(index, output, slot)
+            step = PathStep(index, output, slot)
             if (index, output) == target:
                 return self._cost(wiring, step, is_target=True)
             place = (wiring.body.label, step)
@@ -137,20 +139,20 @@ class Doctor:
             self._dependent[ends] = dependent(wiring, source)
         return cheapest(wiring, source, target, cost, self._dependent[ends])
 
-    def _cost(self, wiring: Wiring, step: Step, is_target: bool) -> int:
+    def _cost(self, wiring: Wiring, step: PathStep, is_target: bool) -> int:
         answer = self.tape.ask(wiring, step.index)
         if not self._blocks(answer, wiring, step, is_target):
             return FREE
         return A_RULE if explain(Look(wiring, step, answer)).rules else HOPELESS
 
-    def _blocks(self, answer: Answer, wiring: Wiring, step: Step, is_target: bool) -> bool:
+    def _blocks(self, answer: Answer, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
         if given_to_slot(wiring, step.index, step.output, step.slot) == "zero":
             return True
         return any(one.kind != CARRIED for one in answer.refusals) or blocked(
             answer, wiring, step, is_target
         )
 
-    def _all(self, done: Backward, source: Tensor, steps: list[Step]) -> Iterator[Finding]:
+    def _all(self, done: Backward, source: Tensor, steps: list[PathStep]) -> Iterator[Finding]:
         """What blocks the way, from the target back; then what is raised beside it."""
         told: set[tuple[str, str]] = set()
         for finding in (*self._on_the_way(done, source, steps), *map(_raised, done.refusals)):
@@ -161,7 +163,9 @@ class Doctor:
                 told.add(place)
                 yield finding
 
-    def _on_the_way(self, done: Backward, source: Tensor, steps: list[Step]) -> Iterator[Finding]:
+    def _on_the_way(
+        self, done: Backward, source: Tensor, steps: list[PathStep]
+    ) -> Iterator[Finding]:
         wiring = done.wiring
         answers = [self.tape.ask(wiring, step.index) for step in steps]
         blocks = [
@@ -215,13 +219,13 @@ def _bodies(node: Node) -> list[str]:
     if node.op in node.body.library.signatures:
         return [node.op]
     keys = ("f",) if node.op in CALLS else ("body", "then_branch", "else_branch", "branches")
-    return [name for key in keys for name in called(node, key)]
+    return [name for key in keys for name in named_by(node, key)]
 
 
 def _raised(refusal: Refusal) -> Finding:
     """An op that raises, whether or not it is on the way that was found."""
     wiring = Wiring(refusal.node.body)
-    step = Step(refusal.node.index, 0, 0)
+    step = PathStep(refusal.node.index, 0, 0)
     if refusal.kind == "loop":
         return _loop(refusal)
     return explain(Look(wiring, step, Answer(refusals=(refusal,))))
@@ -249,7 +253,7 @@ def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str], sha
         return "TypeError: 'NoneType' object is not iterable"
     if dtype == "string":
         return "TypeError: Expected string, but got 1 of type 'int'."
-    if dtype in {"resource", "variant"}:
+    if dtype in HANDLES:
         return f"TypeError: `dtype` <dtype: '{dtype}'> is not compatible with 1 of dtype int64."
     if dtype in {"complex64", "complex128"}:
         return f"TypeError: Gradients of complex tensors must set grad_ys (y.dtype = {dtype})"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.analysis.doctor.backward import Answer, Refusal
-from graphpatch.analysis.doctor.way import Step
+from graphpatch.analysis.doctor.way import PathStep
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.keys import gradient_type
 from graphpatch.differentiation.wiring import Wiring
@@ -22,7 +22,7 @@ class Look:
     """An op that is left by one output and entered by one slot, and what it answers."""
 
     wiring: Wiring
-    step: Step
+    step: PathStep
     answer: Answer
 
     @property

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from graphpatch.differentiation.frames import ENTERS, EXITS, MERGES, SWITCHES
+from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, EXITS, LOOP_COND, MERGES
+from graphpatch.control_flow.stored import StoredContexts, StoredLoop
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.formats.held_contexts import Held, Loop
 
 # What is raised where an op is differentiated outside its loop: at the ops where an iteration
 # begins, and where the gradient reads what the op read or gave, which cannot be read from outside.
@@ -33,7 +33,7 @@ READS_NOTHING = frozenset(
 class _State:
     """What TensorFlow keeps of a loop while it differentiates it."""
 
-    loop: Loop
+    loop: StoredLoop
     exits: list[int]
     waiting: int
     deferred: list[int] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Loops:
     """The loops between two ends: those with an Exit among the ops found."""
 
     wiring: Wiring
-    held: Held
+    stored: StoredContexts
     control_flow_v2: bool = True
     states: dict[int, _State] = field(default_factory=dict)  # by Exit
 
@@ -101,10 +101,10 @@ class Loops:
 
     def is_variable(self, index: int) -> bool:
         """Whether an op is the Switch of a variable of a loop that has its context."""
-        if not self._is(index, SWITCHES) or self._loop(index) is None:
+        if not self._is(index, ALL_SWITCHES) or self._loop(index) is None:
             return False
         decision = self.wiring.inputs(index)[1][0]
-        return self._is(decision, frozenset({"LoopCond"}))
+        return self._is(decision, frozenset({LOOP_COND}))
 
     def refusal(self, index: int, got: set[Tensor]) -> str:
         """What is raised at an op of a loop that has no Exit between the ends; or nothing."""
@@ -120,7 +120,7 @@ class Loops:
 
     def _needs_zeros(self, index: int, got: set[Tensor]) -> bool:
         """Whether some output of an op that is in no branch has no gradient, and gets zeros."""
-        if self.wiring.body.heads.names[index] in self.held.in_branches:
+        if self.wiring.body.heads.names[index] in self.stored.in_branches:
             return False
         outputs = ((index, place) for place in range(len(self.wiring.outputs(index))))
         return any(one not in got and self.wiring.trainable(one) for one in outputs)
@@ -139,6 +139,6 @@ class Loops:
         loop = self._loop(index)
         return any(state.loop is loop for state in self.states.values())
 
-    def _loop(self, index: int) -> Loop | None:
+    def _loop(self, index: int) -> StoredLoop | None:
         """The loop with a context in which an op is."""
-        return self.held.in_loops.get(self.wiring.body.heads.names[index]) if index >= 0 else None
+        return self.stored.in_loops.get(self.wiring.body.heads.names[index]) if index >= 0 else None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from graphpatch.differentiation.frames import ENTERS, SWITCHES
+from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
 from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.dtypes import NO_NUMBERS
 
 # Ends of branches and stacks of loops, and what writes to variables.
-NO_LOSS = SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}
+NO_LOSS = ALL_SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}
 UPDATES = ("Apply", "Assign", "Resource", "Scatter", "SparseApply")
-NO_NUMBERS = frozenset({"bool", "string", "resource", "variant"})
+NO_FLOATS = NO_NUMBERS | {"bool"}
 
 
 def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
@@ -20,10 +21,10 @@ def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
     index, output = tensor
     arg = wiring.outputs(index)[output]
     node = wiring.node(index)
-    if node is None or arg.is_ref or arg.dtype in NO_NUMBERS:
+    if node is None or arg.is_ref or arg.dtype in NO_FLOATS:
         return False
     op = node.op
     if op in NO_LOSS or op.startswith(UPDATES) or is_in_gradients(node):
         return False
     before = wiring.node(wiring.inputs(index)[0][0])
-    return op != "Identity" or before is None or before.op not in SWITCHES
+    return op != "Identity" or before is None or before.op not in ALL_SWITCHES

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from graphpatch.analysis.doctor.look import Finding, Look, Rule, rule_for
-from graphpatch.analysis.doctor.way import Step
+from graphpatch.analysis.doctor.way import PathStep
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
@@ -61,7 +61,7 @@ def mends(look: Look) -> list[Rule]:
     return found
 
 
-def with_way_back(finding: Finding, wiring: Wiring, behind: Sequence[Step]) -> Finding:
+def with_way_back(finding: Finding, wiring: Wiring, behind: Sequence[PathStep]) -> Finding:
     """The finding of an op whose result is cast to a float at once: the two mended as one."""
     if finding.rules or not behind:
         return finding

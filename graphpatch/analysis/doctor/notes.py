@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.answers import called
 from graphpatch.analysis.doctor.backward import between
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.analysis.doctor.ours import is_carrier
+from graphpatch.control_flow.op_types import BRANCHES, MERGES
+from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation.bodies import CALLS, Bodies
-from graphpatch.differentiation.frames import JOINS, MERGES
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override
 from graphpatch.differentiation.wiring import Tensor
-from graphpatch.formats.held_contexts import Held
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
+from graphpatch.graph.calls import named_by
+from graphpatch.graph.origin import origin
 from graphpatch.match.ready.activations import NEEDED
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.names import op_of
 from graphpatch.rules import rules_from
-
-MOST = 3
+from graphpatch.table import short
 
 ACTIVATIONS = frozenset({"Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"})
 TRAINED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
@@ -45,22 +45,32 @@ class Note:
 
     def text(self) -> str:
         """The note in a line."""
-        more = f" and {len(self.ops) - MOST} more" if len(self.ops) > MOST else ""
-        return f"{self.says}: {', '.join(self.ops[:MOST])}{more}"
+        return f"{self.says}: {short(self.ops)}"
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class Examined:
     """What a class of notes is told: the doctor, the ops on the way, those of functions too."""
 
     doctor: Doctor
-    held: Held
+    stored: StoredContexts
     on_way: Sequence[Node]
 
     @cached_property
     def is_patched(self) -> bool:
-        """Whether a rule, or anybody, has given some op on the way another gradient."""
-        return any(_is_covered(node) for node in self.on_way)
+        """Whether some activation on the way has another gradient than its own.
+
+        A rule that stops gradients, there or elsewhere, gives it none.
+        """
+        types = ACTIVATIONS.union(*NEEDED.values())
+        patches = origin(self.doctor.session.graph).get("rules", {})
+        stopping = {rule for rule, patch in patches.items() if "stop_gradient" in (patch or {})}
+        return any(
+            override(node) is not None
+            or any(entry.id not in stopping for entry in provenance.entries(node))
+            for node in self.on_way
+            if node.op in types
+        )
 
     @property
     def keyed(self) -> Iterator[tuple[Node, str]]:
@@ -72,13 +82,15 @@ class Asked:
                     yield node, key
 
 
-def notes(doctor: Doctor, held: Held, pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Note]:
+def notes(
+    doctor: Doctor, stored: StoredContexts, pairs: Iterable[tuple[Tensor, Tensor]]
+) -> list[Note]:
     """All there is to say of the ops between the tensors of these pairs."""
-    asked = Asked(doctor, held, _on_way(doctor, pairs))
+    examined = Examined(doctor, stored, _on_way(doctor, pairs))
     return [
-        Note(kind, says, [_named(node) for node in found])
+        Note(kind, says, [_described(node) for node in found])
         for kind, says, which in CLASSES
-        if (found := list(which(asked)))
+        if (found := list(which(examined)))
     ]
 
 
@@ -97,25 +109,25 @@ def _on_way(doctor: Doctor, pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Node
 def _called_by(node: Node, seen: set[str]) -> Iterator[str]:
     signatures = node.body.library.signatures
     keys = ("f", "body", "then_branch", "else_branch", "branches")
-    names = [name for key in keys for name in called(node, key)]
+    names = [name for key in keys for name in named_by(node, key)]
     for name in (*names, *([node.op] if node.op in signatures else [])):
         if name not in seen:
             seen.add(name)
             yield name
 
 
-def _activations(asked: Asked) -> Iterator[Node]:
+def _activations(examined: Examined) -> Iterator[Node]:
     """Those whose gradient is still their own, where rules changed that of others."""
-    found = [node for node in asked.on_way if node.op in ACTIVATIONS]
-    return (node for node in found if asked.is_patched and not _is_covered(node))
+    found = [node for node in examined.on_way if node.op in ACTIVATIONS]
+    return (node for node in found if examined.is_patched and not _is_covered(node))
 
 
-def _patterns(asked: Asked) -> Iterator[Node]:
-    on_way = {(node.body.label, node.index) for node in asked.on_way}
-    types = {node.op for node in asked.on_way}
-    for name, needed in NEEDED.items() if asked.is_patched else ():
+def _patterns(examined: Examined) -> Iterator[Node]:
+    on_way = {(node.body.label, node.index) for node in examined.on_way}
+    types = {node.op for node in examined.on_way}
+    for name, needed in NEEDED.items() if examined.is_patched else ():
         for node in (
-            find(asked.doctor.session.graph, as_match(name)).nodes if needed & types else ()
+            find(examined.doctor.session.graph, as_match(name)).nodes if needed & types else ()
         ):
             if (node.body.label, node.index) in on_way and not _is_covered(node):
                 yield node
@@ -132,77 +144,79 @@ def _is_covered(node: Node) -> bool:
     return override(node) is not None or bool(provenance.entries(node))
 
 
-def _training(asked: Asked) -> Iterator[Node]:
-    for node in asked.on_way:
+def _training(examined: Examined) -> Iterator[Node]:
+    for node in examined.on_way:
         if node.op in TRAINED:
             value = node.attr("is_training")
             if value is None or value.b:
                 yield node
 
 
-def _unregistered(asked: Asked) -> Iterator[Node]:
-    functions = asked.doctor.session.graph.library.signatures
-    for node, key in asked.keyed:
-        known = is_registered(key) or key in asked.doctor.tape.restored
+def _unregistered(examined: Examined) -> Iterator[Node]:
+    functions = examined.doctor.session.graph.library.signatures
+    for node, key in examined.keyed:
+        known = is_registered(key) or key in examined.doctor.tape.restored
         if not known and not key.startswith(CUSTOM) and node.op not in functions:
             yield node
 
 
-def _ignored(asked: Asked) -> Iterator[Node]:
+def _ignored(examined: Examined) -> Iterator[Node]:
     """Overrides in bodies that a call reaches, where a Session differentiates in C++.
 
     Not those of ours that are no news: of a call whose gradient a function carries, and those
     that are there for a tape.
     """
-    restored = asked.doctor.tape.restored
-    bodies = Bodies(asked.doctor.session.graph)
-    for node, key in asked.keyed:
+    restored = examined.doctor.tape.restored
+    bodies = Bodies(examined.doctor.session.graph)
+    for node, key in examined.keyed:
         is_news = not is_carrier(node) and key not in restored
         if is_news and not node.body.is_main and bodies.place_of(node).ignoring is not None:
             yield node
 
 
-def _beside(asked: Asked) -> Iterator[Node]:
-    on_way = {(node.body.label, node.index) for node in asked.on_way}
-    for node, _ in asked.keyed:
+def _beside(examined: Examined) -> Iterator[Node]:
+    on_way = {(node.body.label, node.index) for node in examined.on_way}
+    for node, _ in examined.keyed:
         if node.body.is_main and (node.body.label, node.index) not in on_way:
             yield node
 
 
-def _stripped(asked: Asked) -> Iterator[Node]:
-    for node in asked.on_way:
+def _stripped(examined: Examined) -> Iterator[Node]:
+    for node in examined.on_way:
         if node.op == "StopGradient" or (node.op in STRIPPED and override(node) is not None):
             yield node
 
 
-def _branches(asked: Asked) -> Iterator[Node]:
+def _branches(examined: Examined) -> Iterator[Node]:
     """Those without a context. The Merge at the end of a branch is not in it; what it reads is."""
-    held = asked.held.in_branches | asked.held.in_loops.keys()
-    for node in asked.on_way:
-        if node.body.is_main and node.op in JOINS and node.name not in held:
+    stored = examined.stored.in_branches | examined.stored.in_loops.keys()
+    for node in examined.on_way:
+        if node.body.is_main and node.op in BRANCHES and node.name not in stored:
             read = map(op_of, node.data_inputs) if node.op in MERGES else ()
-            if held.isdisjoint(read):
+            if stored.isdisjoint(read):
                 yield node
 
 
-def _calls(asked: Asked) -> Iterator[Node]:
-    functions = asked.doctor.session.graph.functions
-    for node in asked.on_way:
+def _calls(examined: Examined) -> Iterator[Node]:
+    functions = examined.doctor.session.graph.functions
+    for node in examined.on_way:
         if node.op in CALLS or (node.op in functions and not functions[node.op].is_ours):
             yield node
 
 
-def _nested(asked: Asked) -> Iterator[Node]:
+def _nested(examined: Examined) -> Iterator[Node]:
     """Calls on the way in what is called: C++ has no gradient of them (measured on 2.21)."""
-    for label in dict.fromkeys(name for node in _calls(asked) for name in _called_by(node, set())):
-        done = asked.doctor.tape.inside(label)
+    for label in dict.fromkeys(
+        name for node in _calls(examined) for name in _called_by(node, set())
+    ):
+        done = examined.doctor.tape.inside(label)
         for index in sorted(done.between) if done is not None else ():
             node = done.wiring.node(index) if done is not None else None
             if node is not None and node.op in CALLS:
                 yield node
 
 
-Which = Callable[[Asked], Iterable[Node]]
+Which = Callable[[Examined], Iterable[Node]]
 
 CLASSES: tuple[tuple[str, str, Which], ...] = (
     ("activations", "activations on the way that no rule covers", _activations),
@@ -253,5 +267,5 @@ CLASSES: tuple[tuple[str, str, Which], ...] = (
 """Kind, what is said, and which ops: in the order in which they are told."""
 
 
-def _named(node: Node) -> str:
+def _described(node: Node) -> str:
     return f"{node.op} {node.name}" + ("" if node.body.is_main else f" in {node.body.label}")

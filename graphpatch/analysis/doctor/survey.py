@@ -10,15 +10,14 @@ from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
 from graphpatch.analysis.doctor.losses import may_be_loss
 from graphpatch.analysis.doctor.notes import Note, notes
-from graphpatch.differentiation.frames import FED
+from graphpatch.control_flow.stored import StoredContexts, stored_contexts
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.formats.held_contexts import Held, held_contexts
 from graphpatch.formats.held_gradients import held_gradients
 from graphpatch.graph.check import check
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import tensor_named
+from graphpatch.graph.topology import FED, tensor_named
 from graphpatch.match.nearest import nearest_names
 
 
@@ -56,28 +55,33 @@ def survey(
 
 def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
     """Whom to ask about the pairs of each graph. Raises ModelError where one is broken."""
-    known = zip(model.graphs, held_contexts(model), held_gradients(model), strict=True)
-    return [_doctor(graph, held, restored, control_flow_v2) for graph, held, restored in known]
+    known = zip(
+        model.graphs, map(stored_contexts, model.graphs), held_gradients(model), strict=True
+    )
+    return [_doctor(graph, stored, restored, control_flow_v2) for graph, stored, restored in known]
 
 
 def _doctor(
-    graph: Graph, held: Held, restored: Mapping[str, frozenset[int]], control_flow_v2: bool
+    graph: Graph,
+    stored: StoredContexts,
+    restored: Mapping[str, frozenset[int]],
+    control_flow_v2: bool,
 ) -> Doctor:
     check(graph)
-    session = Answers(graph, held, control_flow_v2)
-    return Doctor(session, Answers(graph, held, control_flow_v2, tape=True, restored=restored))
+    session = Answers(graph, stored, control_flow_v2)
+    return Doctor(session, Answers(graph, stored, control_flow_v2, tape=True, restored=restored))
 
 
 def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: bool) -> Seen:
-    graph, held = asked.session.graph, asked.session.held
+    graph, stored = asked.session.graph, asked.session.stored
     wiring = asked.session.wiring(graph.main)
     pairs = [
         (source, target)
-        for target in _named(wiring, targets) or outputs(wiring, every)
-        for source in _named(wiring, sources) or placeholders(wiring)
+        for target in wiring.named(targets) or outputs(wiring, every)
+        for source in wiring.named(sources) or placeholders(wiring)
     ]
     diagnoses = [asked.diagnose(*pair) for pair in pairs]
-    return Seen(graph, diagnoses, notes(asked, held, pairs))
+    return Seen(graph, diagnoses, notes(asked, stored, pairs))
 
 
 def placeholders(wiring: Wiring) -> list[Tensor]:
@@ -91,11 +95,6 @@ def outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
     found = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
     losses = [] if every else [tensor for tensor in found if may_be_loss(wiring, tensor)]
     return losses or found
-
-
-def _named(wiring: Wiring, texts: Sequence[str]) -> list[Tensor]:
-    found = [tensor_named(wiring.body, text) for text in texts]
-    return [wiring.tensor(str(name)) for name in found if name is not None]
 
 
 def _refuse_unknown(model: Model, texts: Sequence[str]) -> None:

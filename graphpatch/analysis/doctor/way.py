@@ -16,7 +16,7 @@ Cost = Callable[[int, int, int], int]  # op, output, input slot
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PathStep:
     """One op of a way: the output by which it is left, the slot by which it is entered."""
 
     index: int
@@ -37,7 +37,7 @@ def dependent(wiring: Wiring, source: Tensor) -> set[int]:
 
 def cheapest(
     wiring: Wiring, source: Tensor, target: Tensor, cost: Cost, within: set[int]
-) -> list[Step] | None:
+) -> list[PathStep] | None:
     """The ops from the source to the target, without the source's own; None where there is no way.
 
     Among ways that cost the same it is the shortest one. Only ops `within` are looked at.
@@ -66,20 +66,20 @@ def cheapest(
 
 def _unrolled(
     behind: Mapping[Tensor, tuple[Tensor, int]], source: Tensor, target: Tensor
-) -> list[Step]:
+) -> list[PathStep]:
     steps, tensor = [], source
     while tensor != target:
         tensor, slot = behind[tensor]
-        steps.append(Step(*tensor, slot))
+        steps.append(PathStep(*tensor, slot))
     return steps
 
 
-def blocked(answer: Answer, wiring: Wiring, step: Step, is_target: bool) -> bool:
+def blocked(answer: Answer, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
     """Whether no gradient comes back through an op, from this output to this input."""
     carried = is_target or wiring.trainable((step.index, step.output))
     return not carried or step.slot not in answer.slots
 
 
-def spelled(wiring: Wiring, source: Tensor, steps: Sequence[Step]) -> list[str]:
+def spelled(wiring: Wiring, source: Tensor, steps: Sequence[PathStep]) -> list[str]:
     """The tensors of a way, first to last."""
     return [wiring.spelled(tensor) for tensor in (source, *((s.index, s.output) for s in steps))]

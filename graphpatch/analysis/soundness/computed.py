@@ -20,8 +20,8 @@ from graphpatch.analysis.soundness.numbering import (
     is_true,
     read,
 )
+from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.frames import NEXTS
 from graphpatch.graph.graph import Graph
 
 Values = Mapping[str, Sequence[Value]]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field
 
 from graphpatch import names
+from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called
-from graphpatch.graph.frames import NEXTS
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.nodedef import attr_spans
 from graphpatch.graph.topology import first_producers

@@ -53,7 +53,7 @@ def overrides(graph: Graph) -> Iterator[Override]:
 
 
 def _is_enclosed(node: Node) -> bool:
-    return any(entry["did"] == "enclosed" for entry in provenance.entries(node))
+    return bool(provenance.of_kind(node, "enclosed"))
 
 
 @dataclass(eq=False)
@@ -71,7 +71,7 @@ class Reasons:
     def why(self, one: Override) -> tuple[str, str]:
         """Whether it is `idle`, `unseen` or `ignored`, and why it did not fire, in words."""
         node = one.node
-        if self.graph.is_object_based:
+        if self.graph.around.is_object_based:
             return "idle", f"no gradient that was taken comes to it in function {node.body.label}"
         caller = None if node.body.is_main else self._bodies.place_of(node).ignoring
         if caller is not None and not one.is_function:
@@ -102,19 +102,19 @@ class Reasons:
     @cached_property
     def _behind(self) -> bytearray:
         """What the tensors are computed from whose gradients are taken."""
-        return upstream(self.graph.main, {_named(target) for _, target in self.pairs})
+        return upstream(self.graph.main, {_tensor_name(target) for _, target in self.pairs})
 
     @cached_property
     def _before(self) -> bytearray:
         """What is computed of the tensors by which gradients are taken."""
-        return downstream(self.graph.main, {_named(source) for source, _ in self.pairs})
+        return downstream(self.graph.main, {_tensor_name(source) for source, _ in self.pairs})
 
     def _made(self) -> Doctor:
-        place = [graph.label for graph in self.model.graphs].index(self.graph.label)
+        place = [graph.around.tags for graph in self.model.graphs].index(self.graph.around.tags)
         return doctors(self.model)[place]
 
 
-def _named(tensor: str) -> TensorName:
+def _tensor_name(tensor: str) -> TensorName:
     """A tensor as TensorFlow spells it, `op:0`."""
     op, _, output = tensor.rpartition(":")
     return TensorName(op, int(output))

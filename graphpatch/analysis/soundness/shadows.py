@@ -11,13 +11,12 @@ from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
+from graphpatch.names import OpKey
 
-Place = tuple[str, str]  # a body's label, an op's name
 
-
-def shadowed(graph: Graph) -> dict[Place, Node]:
+def shadowed(graph: Graph) -> dict[OpKey, Node]:
     """The ops that are passed by, and the IdentityN that does it."""
-    found: dict[Place, Node] = {}
+    found: dict[OpKey, Node] = {}
     for body in graph.bodies:
         for index in body.by_type.get("IdentityN", ()):
             node = Node(body, index)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from graphpatch import names
 from graphpatch.analysis.soundness.fault import Fault, at
 from graphpatch.analysis.soundness.functions import functions
+from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.frames import NEXTS
 from graphpatch.graph.graph import Graph
 from graphpatch.opdefs import FlatArg
 

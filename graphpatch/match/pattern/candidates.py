@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
-from graphpatch.match.condition import Condition, Test
+from graphpatch.match.condition import Condition, Test, everything
 from graphpatch.match.spec import Match, texts
 
 
@@ -74,12 +74,13 @@ def candidates(body: Body, match: Match, conditions: Mapping[str, Condition]) ->
     Op types and plain names are looked up, the other conditions are tried on what is left.
     """
     types = None if match.op is None else of_types(body, texts(match.op))
+    tests = {key: make(body) for key, make in conditions.items() if key != "op"}
     plain = match.name is not None and not any(map(glob.is_glob, texts(match.name)))
     return Candidates(
         body,
         types,
         frozenset(texts(match.name or ())) if plain else None,
-        {key: make(body) for key, make in conditions.items() if key != "op"},
+        {key: test for key, test in tests.items() if test is not everything},
     )
 
 

@@ -2,6 +2,8 @@
 
 // The page: what the file holds, what is selected, the search, and the keys.
 
+const SHORT = 8; // lines of a body that is no more than a call
+const MOST_OPEN = 12; // calls that are open at first
 const VERDICTS = { flows: "flows", zero: "zeros", none: "None", error: "error" };
 
 class View {
@@ -9,13 +11,16 @@ class View {
     this.doc = doc;
     this.bodies = doc.bodies;
     for (const body of doc.bodies) {
-      body.ways = new Set(Object.keys(body.findings).map(Number).filter(row => body.findings[row].some(number => doc.tables.findings[number].way)));
+      body.wayRows = Object.keys(body.findings).map(Number).filter(row => body.findings[row].some(number => doc.tables.findings[number].way));
+      body.ways = new Set(body.wayRows);
+      body.marked = Object.keys(body.marks).map(Number);
+      body.callRows = Object.keys(body.calls).map(Number);
     }
     this.only = doc.models.length > 1 ? null : 0;
     this.selected = -1;
-    this.hits = null;
     this.shown = new Shown(doc);
     this.list = new List(this);
+    this.search = new Search(this);
     this.panel = new Panel(this);
     this.choose(0);
     this.header();
@@ -29,22 +34,33 @@ class View {
   choose(number) {
     this.number = number;
     this.graph = this.doc.graphs[number];
+    this.places = new Places(this.bodies, this.graph.body);
     this.sizes = this.doc.run && this.doc.run.graphs[number] ? this.doc.run.graphs[number].sizes : null;
-    this.rebuild();
+    this.openFirst();
+    this.shown.build(this.graph.body);
+    this.search.look();
     this.verdicts();
     this.legend();
     this.pictures();
   }
 
-  rebuild() {
-    this.shown.build(this.graph.body);
-    this.list.draw();
+  // At first those functions are open in which a gradient ends or a rule is; and where the main
+  // body is no more than a call, what it calls.
+  openFirst() {
+    const { places, shown, bodies } = this;
+    let left = MOST_OPEN, short = this.graph.body;
+    for (const body of places.places.keys()) for (const row of bodies[body].callRows) {
+      const { names, callRows, calls } = bodies[body], inside = places.called(body, row);
+      const isAlone = body === short && names.length <= SHORT && callRows.length === 1;
+      if (left > 0 && (inside.way || inside.rules.size || isAlone)) { shown.open([...places.way(body), { body, row }]); left--; }
+      if (isAlone) short = calls[row][0];
+    }
   }
 
   header() {
     const [first, second] = this.doc.models;
     const isDry = second && second.path === first.path;
-    const names = this.doc.models.map((model, place) => place && isDry ? `with ${this.doc.rules.length} rule${this.doc.rules.length === 1 ? "" : "s"}` : model.path);
+    const names = this.doc.models.map((model, place) => place && isDry ? `with ${this.doc.rules.length} rule${this.doc.rules.length === 1 ? "" : "s"}` : shortName(model.path, this.doc.models));
     const title = document.getElementById("title");
     names.forEach((name, place) => {
       if (place) title.append(make("span", "to", " → "));
@@ -98,7 +114,9 @@ class View {
 
   verdict(pair) {
     const line = make("p", "verdict", "gradient of ", make("bdi", "mono", pair.to), " by ", make("bdi", "mono", pair.from), " ");
-    pair.sides.forEach((side, place) => {
+    const told = pair.sides.map(side => `${side.connected}, ${side.verdict}, ${side.findings.map(one => one.op)}`);
+    const isAlike = told.length > 1 && told[0] === told[1];
+    pair.sides.slice(0, isAlike ? 1 : 2).forEach((side, place) => {
       if (place) line.append(make("span", "to", " → "));
       const words = side.connected ? VERDICTS[side.verdict] : "None: not connected";
       const chip = make("span", `chip v-${side.verdict}`, words);
@@ -111,10 +129,19 @@ class View {
       link.type = "button";
       link.title = finding.what;
       link.addEventListener("click", () => this.goTo(finding));
-      line.append(place ? ", " : (pair.sides.length > 1 ? " before, it ends at " : " it ends at "), link);
+      line.append(place ? ", " : (isAlike ? " before and after, it ends at " : pair.sides.length > 1 ? " before, it ends at " : " it ends at "), link);
     });
     if (blocked.length > 3) line.append(` and ${blocked.length - 3} more`);
+    if (pair.sides.length > 1 && pair.sides[pair.sides.length - 1].verdict === "flows") this.changed(line, pair, isAlike, blocked.length);
     return line;
+  }
+
+  // Which rules change what flows between two ends.
+  changed(line, pair, isAlike, told) {
+    const numbers = this.doc.rules.map((rule, number) => number).filter(number => Object.hasOwn(pair.changed, this.doc.rules[number].name));
+    const words = told ? "; after, it is changed by " : " changed by ";
+    line.append(numbers.length ? words : isAlike ? " not changed" : "");
+    for (const number of numbers) line.append(badge(number, this.doc.rules[number].name));
   }
 
   goTo(finding) {
@@ -125,14 +152,22 @@ class View {
 
   legend() {
     const box = document.getElementById("legend");
-    box.replaceChildren(...this.doc.rules.map((rule, number) => {
-      const button = make("button", "rule", badge(number, rule.name), " ", rule.name, make("span", "words", rule.words && rule.words !== rule.name ? ` ${rule.words}` : ""), make("span", "count", `${rule.ops} ${rule.ops === 1 ? "op" : "ops"}`));
-      button.type = "button";
-      button.title = "Go to the next op of this rule";
-      if (rule.error) button.append(make("span", "flow f6", rule.error));
-      button.addEventListener("click", () => this.next(row => (this.bodies[row.body].marks[row.row] || []).includes(number)));
-      return button;
-    }));
+    box.replaceChildren(...this.doc.rules.map((rule, number) => this.rule(rule, number)));
+  }
+
+  rule(rule, number) {
+    const isAt = (body, row) => (this.bodies[body].marks[row] || []).includes(number);
+    let shown = 0;
+    for (const body of this.places.places.keys()) shown += this.bodies[body].marked.filter(row => isAt(body, row)).length;
+    const ops = `${rule.ops.toLocaleString("en")} ${rule.ops === 1 ? "op" : "ops"}`;
+    const count = shown < rule.ops ? `${shown.toLocaleString("en")} of ${ops} in view` : ops;
+    const words = rule.words && rule.words !== rule.name ? ` ${rule.words}` : "";
+    const button = make("button", "rule", badge(number, rule.name), " ", rule.name, make("span", "words", words), make("span", "count", count));
+    button.type = "button";
+    button.title = "Go to the next op of this rule";
+    if (rule.error) button.append(make("span", "flow f6", rule.error));
+    button.addEventListener("click", () => this.next(isAt, 1, `no op of ${rule.name} is in view`));
+    return button;
   }
 
   pictures() {
@@ -142,10 +177,6 @@ class View {
     if (run.note) box.append(make("p", "note", run.note));
     const figures = run.sources.flatMap(source => source.pictures.map(drawPicture));
     if (figures.length) box.append(make("div", "pictures", ...figures));
-  }
-
-  isHit(row) {
-    return this.hits !== null && row.kind === "line" && this.hits.has(`${row.body}:${row.row}`);
   }
 
   // Does something to the folds, and keeps the selected line selected.
@@ -163,33 +194,26 @@ class View {
   // Shows a line: opens what is folded around it, selects it, and shows what is known of it.
   go(number, row) {
     this.shown.reveal(number, row);
-    if (number !== this.graph.body) this.openCallsOf(number);
     this.shown.build(this.graph.body);
-    const found = this.shown.rows.find(one => one.kind === "line" && one.body === number && one.row === row);
+    if (!this.find(number, row)) {
+      this.shown.open(this.places.way(number));
+      this.shown.build(this.graph.body);
+    }
+    const found = this.find(number, row);
     if (found) this.select(found.index, true);
   }
 
-  openCallsOf(number) {
-    const way = (body, path, seen) => {
-      for (const [row, called] of Object.entries(this.bodies[body].calls)) {
-        for (const inner of called) {
-          const here = `${path}${body}:${row}`;
-          if (inner === number || (!seen.has(inner) && way(inner, `${here}>`, new Set([...seen, inner])))) {
-            this.shown.inside.add(here);
-            this.shown.reveal(body, Number(row));
-            return true;
-          }
-        }
-      }
-      return false;
-    };
-    way(this.graph.body, "", new Set([this.graph.body]));
+  // The row of a line: of a function that is open at several calls, that where the selected row is.
+  find(number, row) {
+    const selected = this.shown.rows[this.selected];
+    const found = this.shown.rows.filter(one => one.kind === "line" && one.body === number && one.row === row);
+    return found.find(one => selected && one.part.path === selected.part.path) || found[0];
   }
 
   select(index, withPanel) {
     this.selected = Math.max(0, Math.min(index, this.shown.rows.length - 1));
-    this.list.scrollTo(this.selected);
     if (withPanel || !this.panel.box.hidden) this.panel.show(this.shown.rows[this.selected]);
+    this.list.scrollTo(this.selected); // after the panel has taken its room
     this.list.draw();
   }
 
@@ -206,32 +230,11 @@ class View {
     this.keep(() => { if (isOpen) this.shown.inside.add(row.path); else this.shown.inside.delete(row.path); });
   }
 
-  // Goes to the next line of which something is true, whether or not it is folded away.
-  next(test, step = 1) {
-    const body = this.graph.body, count = this.bodies[body].names.length, row = this.shown.rows[this.selected];
-    let at = row && row.body === body ? row.row : (step > 0 ? -1 : count);
-    for (let tried = 0; tried < count; tried++) {
-      at = (at + step + count) % count;
-      if (test({ body, row: at })) { this.go(body, at); return true; }
-    }
-    return false;
-  }
-
-  search(query) {
-    const wanted = query.trim().toLowerCase(), found = document.getElementById("found");
-    if (!wanted) { this.hits = null; found.textContent = ""; this.list.draw(); return; }
-    this.hits = new Set();
-    const types = this.doc.tables.types.map(type => type.toLowerCase().includes(wanted));
-    const body = this.bodies[this.graph.body];
-    body.names.forEach((name, row) => {
-      if (types[body.types[row]] || name.toLowerCase().includes(wanted)) this.hits.add(`${this.graph.body}:${row}`);
-    });
-    found.textContent = `${this.hits.size.toLocaleString("en")} found`;
-    this.list.draw();
-  }
-
-  nextHit(step) {
-    if (this.hits && this.hits.size) this.next(row => this.hits.has(`${row.body}:${row.row}`), step);
+  // Goes to the next line of which something is true, in functions too, folded away or not.
+  next(test, step = 1, none = "") {
+    const line = this.places.next(this.shown.rows[this.selected], step, test);
+    this.search.say(line ? "" : none);
+    if (line) this.go(line.body, line.row);
   }
 
   help() {
@@ -251,7 +254,7 @@ class View {
   }
 
   keys() {
-    const box = this.list.box, search = document.getElementById("search");
+    const box = this.list.box, search = this.search.box;
     box.addEventListener("click", event => {
       const element = event.target.closest(".row");
       if (!element) return;
@@ -260,13 +263,9 @@ class View {
       else this.toggle(index);
     });
     box.addEventListener("keydown", event => { if (this.key(event)) event.preventDefault(); });
-    search.addEventListener("input", () => this.search(search.value));
-    search.addEventListener("keydown", event => {
-      if (event.key === "Enter") { this.nextHit(event.shiftKey ? -1 : 1); event.preventDefault(); }
-      if (event.key === "Escape") { search.value = ""; this.search(""); box.focus(); }
-    });
     document.addEventListener("keydown", event => {
       if (event.key === "/" && document.activeElement !== search) { search.focus(); event.preventDefault(); }
+      if (event.key === "?" && document.activeElement !== search) { this.help(); event.preventDefault(); }
       if (event.key === "Escape") this.panel.close();
     });
   }
@@ -276,10 +275,10 @@ class View {
     const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.ctrlKey || event.metaKey || event.altKey) return false;
     if (event.key in moves) this.select(this.selected + moves[event.key], false);
-    else if (event.key === "n") this.nextHit(1);
-    else if (event.key === "N") this.nextHit(-1);
-    else if (event.key === "b") this.next(one => this.bodies[one.body].ways.has(one.row));
-    else if (event.key === "r") this.next(one => one.row in this.bodies[one.body].marks);
+    else if (event.key === "n") this.search.next(1);
+    else if (event.key === "N") this.search.next(-1);
+    else if (event.key === "b") this.next((body, at) => this.bodies[body].ways.has(at), 1, "no gradient ends on the way");
+    else if (event.key === "r") this.next((body, at) => at in this.bodies[body].marks, 1, "no op of a rule is in view");
     else if (!row) return false;
     else if (event.key === "ArrowRight" && row.kind === "folded") this.toggle(row.index);
     else if (event.key === "ArrowRight" && row.kind === "line") this.toggleCall(row, true);
@@ -299,6 +298,14 @@ class View {
       }
     }
   }
+}
+
+// The last part of a path; the last two where another model's is the same.
+function shortName(path, models) {
+  const parts = one => one.split(/[\\/]/).filter(part => part);
+  const own = parts(path), last = own[own.length - 1] || path;
+  const isAlone = models.every(one => one.path === path || parts(one.path).pop() !== last);
+  return isAlone ? last : own.slice(-2).join("/");
 }
 
 function symbol(flow) {

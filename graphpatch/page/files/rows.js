@@ -67,6 +67,14 @@ class Shown {
     this.rows.push(row);
   }
 
+  // Opens the functions of calls, each in a function of the one before it.
+  open(calls) {
+    calls.forEach((call, place) => {
+      this.reveal(call.body, call.row);
+      this.inside.add(calls.slice(0, place + 1).map(one => `${one.body}:${one.row}`).join(">"));
+    });
+  }
+
   // Opens the scopes around a line, so that it has a row of its own.
   reveal(number, row) {
     this.doc.bodies[number].folds.forEach((fold, place) => {
@@ -79,23 +87,18 @@ class Shown {
   }
 }
 
-// What a fold holds: how many lines, the rules at them, and whether a gradient ends there.
-function holds(body, first, last) {
-  const found = { lines: last - first + 1, rules: new Set(), way: false };
-  for (const [row, marks] of Object.entries(body.marks)) {
-    if (row >= first && row <= last) marks.forEach(mark => found.rules.add(mark));
-  }
-  for (const row of body.ways) if (row >= first && row <= last) found.way = true;
-  return found;
+// What flows through the first of some lines; where a gradient ends among them, or is changed, that.
+function flowOf(side, first, last, body) {
+  if (first === last) return side.flow[first];
+  const key = `${first}:${last}`;
+  side.flows = side.flows || new Map();
+  if (!side.flows.has(key)) side.flows.set(key, flowOfMany(side, first, last, body));
+  return side.flows.get(key);
 }
 
-function flowOf(side, first, last, body) {
-  let best = Flow.ABSENT;
-  if (first === last) return side.flow[first];
-  for (let row = first; row <= last; row++) {
-    if (best === Flow.ABSENT) best = side.flow[row];
-    if (body.ways.has(row) && side.flow[row] >= Flow.BLOCKED) return side.flow[row];
-    if (side.flow[row] === Flow.CHANGED) best = Math.max(best, Flow.CHANGED);
-  }
-  return best;
+function flowOfMany(side, first, last, body) {
+  const blocked = between(body.wayRows, first, last).find(row => side.flow[row] >= Flow.BLOCKED);
+  if (blocked !== undefined) return side.flow[blocked];
+  const flows = side.flow.slice(first, last + 1);
+  return Math.max(flows.find(flow => flow !== Flow.ABSENT) || Flow.ABSENT, flows.includes(Flow.CHANGED) ? Flow.CHANGED : 0);
 }

@@ -16,7 +16,7 @@ from typing import Any
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.formats import Model
 from graphpatch.formats.export import Exported, Tensor, exported
-from graphpatch.formats.signature import Export
+from graphpatch.formats.target import Export
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
 from graphpatch.graph.extract import Extract, Fed
@@ -98,7 +98,7 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
     rename_functions(graph_def, f"_layer_{next(_NUMBERS)}")
     placeholders = extract.placeholders()
     specs = {one.tensor: one for one in found.inputs}
-    ordered = [_named(found, text) for text in inputs]
+    ordered = [_as_exported(found, text) for text in inputs]
 
     def imported(*tensors: Any) -> Any:
         names = [f"{placeholders[text]}:0" for text in ordered]
@@ -117,7 +117,7 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
         return tf.compat.v1.wrap_function(imported, [_spec(specs[text]) for text in ordered])
 
 
-def _named(found: Exported, text: str) -> str:
+def _as_exported(found: Exported, text: str) -> str:
     """The tensor as the export spells it."""
     spelled = {one.tensor for one in found.inputs}
     return text if text in spelled else text.removesuffix(":0")

@@ -14,7 +14,7 @@ from graphpatch.match import glob
 from graphpatch.match.conditions import holds
 from graphpatch.match.spec import Match, texts
 from graphpatch.rules import Rule
-from graphpatch.step import Step, idle_notes, named, patch_node
+from graphpatch.step import Applied, idle_notes, named, patch_node
 
 # What a match may ask of an op that nothing reads yet, and that nothing else is known of.
 ALONE = frozenset({"op", "name", "name_regex", "attr", "dtype", "value", "body"})
@@ -33,12 +33,12 @@ class AtOnce:
     """A rule on ops as they are made, and what it did. `rule` is one whose patch is by key."""
 
     rule: Rule
-    step: Step = field(init=False)
+    step: Applied = field(init=False)
     idle: list[str] = field(default_factory=list)
     known: dict[Hashable, Any] = field(default_factory=dict)  # of all ops: see Editor.cached
 
     def __post_init__(self) -> None:
-        self.step = Step(self.rule.author.rule)
+        self.step = Applied(self.rule.author.rule)
         self._holds = holds(self.rule.match)
         wanted = self.rule.match.op
         self._is_type: Callable[[str], bool] | None = None
@@ -60,7 +60,7 @@ class AtOnce:
             patch_node(self.rule, node, editor, self.step)
         self.idle += editor.idle
 
-    def finish(self) -> Step:
+    def finish(self) -> Applied:
         """What it did. Raises PatchError where it means nothing on any of the ops it matched."""
         if self.idle and len(self.idle) == len(self.step.matches):
             raise PatchError(f"rule {self.rule.author.rule!r}: {self.idle[0]}")

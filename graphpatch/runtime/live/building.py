@@ -18,7 +18,7 @@ from graphpatch.runtime.live.made import node_of
 from graphpatch.runtime.live.on_leaving import Made, apply_on_leaving
 from graphpatch.runtime.taken import model_of
 from graphpatch.runtime.unconverted import unconverted
-from graphpatch.step import Step, expected, named
+from graphpatch.step import Applied, expected, named
 
 
 @dataclass(eq=False, repr=False)
@@ -133,7 +133,7 @@ def building(rules: RulesLike) -> Iterator[Building]:
     found.finish()
 
 
-def _report(steps: Sequence[Step]) -> dict[str, Any]:
+def _report(steps: Sequence[Applied]) -> dict[str, Any]:
     return {
         "rules": [
             {"name": step.rule, "matches": step.matches, "emit": "+".join(step.emit)}

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
+from graphpatch.table import short
+
 
 def built_before(graph: Any, names: Collection[str]) -> list[str]:
     """What the report says of gradients that were built of these ops before they were patched.
@@ -19,9 +21,8 @@ def built_before(graph: Any, names: Collection[str]) -> list[str]:
             found[forward.name] += 1
     if not found:
         return []
-    first, more = next(iter(found)), len(found) - 1
-    also = f" and {more} more" if more else ""
+    some = short([repr(name) for name in found], 1)
     return [
-        f"gradients of {first!r}{also} were built before ({sum(found.values())} ops) and stay as "
+        f"gradients of {some} were built before ({sum(found.values())} ops) and stay as "
         f"they are, in every Session: build them again (tf.gradients, an optimizer's minimize)"
     ]

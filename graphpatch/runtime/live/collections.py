@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from graphpatch.formats.context_collections import KINDS
+from graphpatch.control_flow.context_collections import CONTEXTS
 from graphpatch.runtime.live.copied import copied
 from graphpatch.runtime.live.counterparts import Counterparts, is_of_graph
 
@@ -21,7 +21,7 @@ def carry_collections(counterparts: Counterparts) -> list[str]:
     """
     notes = []
     for key in counterparts.old.get_all_collection_keys():
-        if key in KINDS:
+        if key in CONTEXTS:
             continue
         items = [_item(one, key, counterparts) for one in counterparts.old.get_collection(key)]
         found = counterparts.new.get_collection_ref(key)

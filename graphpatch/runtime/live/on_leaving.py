@@ -18,7 +18,7 @@ from graphpatch.runtime.live.built import built_before
 from graphpatch.runtime.live.in_place import write
 from graphpatch.runtime.live.made import label_of
 from graphpatch.runtime.taken import model_of
-from graphpatch.step import Step, expected, named, patch
+from graphpatch.step import Applied, expected, named, patch
 
 
 @dataclass(eq=False)
@@ -38,7 +38,7 @@ class Made:
         return self.names[id(graph)]
 
 
-def apply_on_leaving(rules: Sequence[Rule], made: Made) -> list[Step]:
+def apply_on_leaving(rules: Sequence[Rule], made: Made) -> list[Applied]:
     """Apply rules, whose patches are by key, to the ops that were made.
 
     Raises MatchError where one does not match as often as it expects; PatchError where one means

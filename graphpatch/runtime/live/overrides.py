@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import PatchError
 from graphpatch.gradients.composed import Composed, python_key, surrogate_key
-from graphpatch.gradients.exact import stock_key
+from graphpatch.gradients.exact import built_in_key
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import Gradient, Python, Registered, Stock, Written
+from graphpatch.gradients.spec import Default, Gradient, Python, Registered, Written
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
@@ -18,7 +19,7 @@ from graphpatch.runtime.live.refused import NoKeyError
 
 def override(patch: OverrideGradient, node: Node, now: Composed, editor: Editor) -> Composed | None:
     """The op's own gradient is another one; filters stay around it."""
-    if isinstance(patch.gradient, Stock):
+    if isinstance(patch.gradient, Default):
         if now.own == node.op:
             raise PatchError(
                 f"{node} has no override to take off; its gradient is TensorFlow's default"
@@ -26,7 +27,7 @@ def override(patch: OverrideGradient, node: Node, now: Composed, editor: Editor)
         return Composed(node.op, now.outputs, now.inputs)
     reason = never_fires(node)
     if reason:
-        editor.left_alone(reason)
+        editor.skipped(reason)
         return None
     refuse_boundary(node)
     carrier.refuse_key(patch.gradient, patch.emit)
@@ -43,10 +44,10 @@ def own_key(gradient: Gradient, node: Node, emit: str, editor: Editor) -> str:
     if isinstance(gradient, Registered):
         carrier.check_once(gradient, node, editor)
         return gradient.key
-    assert not isinstance(gradient, Stock), "it takes off, and gives none"
+    assert not isinstance(gradient, Default), "it takes off, and gives none"
     fitting = gradient.for_op(node.op)
     carrier.check_once(fitting, node, editor)
-    exact = stock_key(fitting, node.opdef) if emit == "auto" else None
+    exact = built_in_key(fitting, node.opdef) if emit == "auto" else None
     return exact or fitting.key
 
 
@@ -78,7 +79,7 @@ def refuse_boundary(node: Node) -> None:
 
     TensorFlow computes its gradient inside, and has what a filter reads outside, or the reverse.
     """
-    if node.op in flow.BOUNDARIES:
+    if node.op in BOUNDARIES:
         raise NoKeyError(f"{node} leads into or out of a loop or branch")
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from graphpatch.control_flow.context_collections import CONTEXTS
 from graphpatch.formats import Model
-from graphpatch.formats.context_collections import KINDS
 from graphpatch.graph.calls import calls
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.live.collections import carry_collections
 from graphpatch.runtime.live.counterparts import Counterparts
 from graphpatch.runtime.register import register_gradients
+from graphpatch.table import short
 
 # What a gradient function in Python is given the key of, by tf.custom_gradient.
 CUSTOM = "CustomGradient-"
@@ -28,7 +29,7 @@ def rebuilt(patched: Model, old: Any) -> tuple[Counterparts, list[str]]:
     message = tf.compat.v1.MetaGraphDef.FromString(
         b"".join(map(piece_bytes, patched.meta_graph(patched.graphs[0])))
     )
-    for key in [key for key in message.collection_def if key not in KINDS]:
+    for key in [key for key in message.collection_def if key not in CONTEXTS]:
         del message.collection_def[key]
     register_gradients(patched)
     new = tf.Graph()
@@ -81,9 +82,9 @@ def _custom_gradients(found: Counterparts) -> list[str]:
     ]
     if not names:
         return []
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    some = short([repr(name) for name in names], 1)
     return [
-        f"{names[0]!r}{more} has a gradient of tf.custom_gradient: where that function uses "
+        f"{some} has a gradient of tf.custom_gradient: where that function uses "
         f"tensors of the old graph, TensorFlow raises when it builds the gradient; let patch_graph "
         f"patch in place, or use graphpatch.building"
     ]

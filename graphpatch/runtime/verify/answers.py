@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Place = tuple[str, str]  # the name of a graph (`main`, or a function's), and that of an op in it
+from graphpatch.names import OpKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,5 +33,5 @@ class Differentiable(Protocol):
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], set[Place]]:
+    ) -> tuple[dict[str, Gradient], set[OpKey]]:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""

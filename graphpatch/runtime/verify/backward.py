@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.names import OpKey
 from graphpatch.runtime.values import weights
-from graphpatch.runtime.verify.answers import Differentiable, Gradient, Place
+from graphpatch.runtime.verify.answers import Differentiable, Gradient
 from graphpatch.runtime.verify.forward import distance, same
 
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
@@ -53,7 +54,7 @@ class Backward:
     """All pairs, and the ops of the patched graph whose gradient was asked for."""
 
     pairs: list[Compared] = field(default_factory=list)
-    asked: set[Place] = field(default_factory=set)
+    asked: set[OpKey] = field(default_factory=set)
 
 
 def backward(

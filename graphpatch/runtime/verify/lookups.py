@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from graphpatch.runtime.verify.answers import Place
+from graphpatch.names import OpKey
 
 
 @contextmanager
-def recorded() -> Iterator[set[Place]]:
+def recorded() -> Iterator[set[OpKey]]:
     """Note each op whose gradient TensorFlow looks up meanwhile.
 
     `get_gradient_function` is asked of each op that an upstream gradient came to, whether its key
@@ -19,7 +19,7 @@ def recorded() -> Iterator[set[Place]]:
     """
     from tensorflow.python.framework import ops
 
-    found, original = set[Place](), ops.get_gradient_function
+    found, original = set[OpKey](), ops.get_gradient_function
 
     def look_up(op: Any) -> Any:
         is_body = hasattr(op.graph, "outer_graph")

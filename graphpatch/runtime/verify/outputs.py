@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from graphpatch.runtime.running import ASSIGNED, OPAQUE, VARIABLES, downstream
+from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
+from graphpatch.dtypes import HANDLES
+from graphpatch.graph.topology import VARIABLES
+from graphpatch.runtime.running import ASSIGNED, downstream
 
 CONSTANTS = 8  # by which gradients are taken at most
 RESERVED = "reserve_space"
@@ -68,7 +71,7 @@ def is_value(tensor: Any) -> bool:
     """Whether it can be fetched as an array, of a size that can be held."""
     dtype = tensor.dtype
     small = (tensor.shape.num_elements() or 0) <= LARGEST
-    return small and dtype.base_dtype.name not in OPAQUE and not dtype._is_ref_dtype
+    return small and dtype.base_dtype.name not in HANDLES and not dtype._is_ref_dtype
 
 
 def is_differentiable(tensor: Any) -> bool:
@@ -102,14 +105,14 @@ def sources(graph: Any, fed: Iterable[str]) -> list[str]:
 def in_control_flow(graph: Any) -> set[Any]:
     """The ops in v1 loops and branches, of which a Session fetches nothing."""
     found: set[Any] = set()
-    for start, end in (("Enter", "Exit"), ("Switch", "Merge")):
-        todo = [op for op in graph.get_operations() if op.type.endswith(start) and op not in found]
+    for start, end in ((ENTERS, EXITS), (SWITCHES, MERGES)):
+        todo = [op for op in graph.get_operations() if op.type in start and op not in found]
         while todo:
             op = todo.pop()
             if op not in found:
                 found.add(op)
                 readers = {to for output in op.outputs for to in output.consumers()}
-                todo += [to for to in readers if not to.type.endswith(end)]
+                todo += [to for to in readers if to.type not in end]
     return found
 
 

@@ -11,13 +11,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from graphpatch.runtime.verify.answers import Place
+from graphpatch.names import OpKey
 
 STDERR = 2
 FIRED = "graphpatch fired "
 
 
-def put(graph_def: Any, places: Sequence[Place]) -> None:
+def put(graph_def: Any, places: Sequence[OpKey]) -> None:
     """Let the gradient function of each of these calls of functions print its number."""
     functions = {one.signature.name: one for one in graph_def.library.function}
     gradients = {one.function_name: one.gradient_func for one in graph_def.library.gradient}
@@ -51,7 +51,7 @@ def _telling(function: Any, number: int) -> None:
         function.ret[arg.name] = f"probe_{place}:output:0"
 
 
-def fired(places: Sequence[Place], since: int) -> set[Place]:
+def fired(places: Sequence[OpKey], since: int) -> set[OpKey]:
     """Those of these places whose number was printed since."""
     said = os.pread(STDERR, os.fstat(STDERR).st_size - since, since).decode(errors="replace")
     return {places[int(number)] for number in re.findall(rf"{FIRED}(\d+);", said)}

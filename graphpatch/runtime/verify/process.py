@@ -34,6 +34,11 @@ FATAL = re.compile(r"\bF\d{4} |\bF .*\.(cc|h):\d+\]|terminate called")
 SAID = 4096  # bytes of what a process that ended said last
 
 
+def command() -> list[str]:
+    """The command line of a process that runs a model."""
+    return [sys.executable, "-c", MAIN]
+
+
 class Died(GraphpatchError):
     """The process of a model ended without an answer: `why` says how."""
 
@@ -63,7 +68,7 @@ class Process:
         paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         environment = {**ENVIRONMENT, **os.environ, "PYTHONPATH": paths}
         self._popen = subprocess.Popen(
-            [sys.executable, "-c", MAIN],
+            command(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

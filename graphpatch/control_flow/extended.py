@@ -1,0 +1,147 @@
+"""Control-flow contexts of a MetaGraphDef, kept right when ops inside them are patched.
+
+`import_meta_graph` puts an op into the context of a v1 loop or branch by the names of its tensors
+in the collections `while_context` and `cond_context`. An op that a patch adds is in the context
+of the op it stands beside, but outside of a loop where it stands before its Enter or behind its
+Exit. An Enter or Exit that was moved aside is named anew.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
+
+from graphpatch.control_flow.context_collections import (
+    CONTEXTS,
+    context_collections,
+    entry,
+    is_loop,
+    nested,
+)
+from graphpatch.control_flow.messages import message_class
+from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES
+from graphpatch.control_flow.undo import before, take_back
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.wire import Field, Replacement, Source, message, reframed
+from graphpatch.names import op_of
+
+
+def context_replacements(source: Source, meta: Field, graph: Graph) -> Iterator[Replacement]:
+    """What comes in place of the collections of contexts in which ops were added or renamed."""
+    body, undone = graph.main, graph.undone
+    if not body.placed and undone is None:
+        return
+    beside = _added_beside(body)
+    now = {then: body.heads.names[index] for index, then in body.renamed.items()}
+    for part, key, collection in context_collections(source, meta):
+        raw = None if undone is None else before(undone, key)
+        if raw is not None:
+            yield Replacement(part.start, part.end, [raw])
+            continue
+        changed = undone is not None and take_back(collection, key, undone)
+        if _extend_all(collection, CONTEXTS[key], now, beside) or changed:
+            pieces = reframed(source, part.start, [entry(key, collection)])
+            yield Replacement(part.start, part.end, pieces)
+
+
+def has_contexts(source: Source, meta: Field) -> bool:
+    """Whether a MetaGraphDef tells the context of any v1 loop or branch."""
+    return any(True for _ in context_collections(source, meta))
+
+
+@dataclass(frozen=True)
+class Added:
+    """The tensors that were added beside an op; `outer` are those outside of its loop."""
+
+    inner: list[str]
+    outer: list[str]
+
+
+def _added_beside(body: Body) -> dict[str, Added]:
+    """For each op of the file, by its name there, what was added beside it."""
+    found: dict[str, Added] = defaultdict(lambda: Added([], []))
+    for root, order in body.placed.items():
+        op, at = body.heads.ops[root], order.index(root)
+        for place, index in enumerate(order):
+            beside, outer = root, (place < at and op in ENTERS) or (place > at and op in EXITS)
+            if place < at and op in MERGES:
+                # What a branch gives on is still in the branch, which its Merge is not.
+                beside = _read_by(body, index)
+                outer = body.heads.ops[beside] in EXITS
+            added = found[body.renamed.get(beside, body.heads.names[beside])]
+            (added.outer if outer else added.inner).extend(_tensors(body, [index]))
+    return dict(found)
+
+
+def _read_by(body: Body, index: int) -> int:
+    """The op of the file that an added op reads, or beside which what it reads was added."""
+    root = body.root[index]
+    while body.root.get(index, index) == root:
+        index = body.by_name[op_of(body.heads.inputs[index][0])]
+    return body.root.get(index, index)
+
+
+def _tensors(body: Body, indices: Sequence[int]) -> list[str]:
+    return [
+        f"{node.name}:{output}"
+        for node in (Node(body, index) for index in indices)
+        for output in range(len(node.outputs or ()))
+    ]
+
+
+def _extend_all(
+    collection: CollectionDef, kind: str, now: dict[str, str], beside: dict[str, Added]
+) -> bool:
+    """Extend the contexts of a collection; whether there was anything to do."""
+    before = list(collection.bytes_list.value)
+    after = []
+    for raw in before:
+        context = message(message_class(kind), raw)
+        _extend(context, now, beside)
+        after.append(context.SerializeToString(deterministic=True))
+    if after == before:
+        return False
+    collection.bytes_list.value[:] = after
+    return True
+
+
+def _extend(context: Any, now: dict[str, str], beside: dict[str, Added]) -> list[str]:
+    """Put the added tensors into a context whose ops they stand beside, and rename its borders.
+
+    Returns the tensors that were added at its borders, but belong to the context around it.
+    """
+    values, borders = context.values_def.values, _borders(context)
+    external = {value.key for value in context.values_def.external_values}
+    inside = {op_of(text) for text in values if text not in external}
+    added, elsewhere = [], set(borders)
+    for inner in nested(context):
+        added += _extend(inner, now, beside)
+        elsewhere |= _borders(inner)
+    for name in sorted(inside & beside.keys()):
+        added += beside[name].inner if name in borders or name not in elsewhere else []
+        added += beside[name].outer if name not in elsewhere else []
+    if borders:
+        for texts in (values, context.loop_exit_names, context.loop_enter_names):
+            texts[:] = [_moved(text, now) if op_of(text) in borders else text for text in texts]
+    there = set(values)
+    values.extend(text for text in dict.fromkeys(added) if text not in there)
+    return [text for name in sorted(borders & beside.keys()) for text in beside[name].outer]
+
+
+def _borders(context: Any) -> set[str]:
+    """The ops at which a loop's own context begins and ends: all its Enters, and its Exits."""
+    if not is_loop(context):
+        return set()
+    constant = [value.value for value in context.values_def.external_values]
+    return {op_of(t) for t in (*context.loop_exit_names, *context.loop_enter_names, *constant)}
+
+
+def _moved(text: str, now: dict[str, str]) -> str:
+    """The tensor of an Enter or Exit, by the name that the op has now."""
+    op, colon, output = text.partition(":")
+    return f"{now.get(op, op)}{colon}{output}"

@@ -1,0 +1,95 @@
+"""What earlier rules added is not the model's: which matches mean it nevertheless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body, Node
+from graphpatch.match import glob
+from graphpatch.match.condition import Condition, Test, everything
+from graphpatch.match.spec import Match, texts
+
+KEY = "added"
+"""What a miss calls this condition; it is no key of a match."""
+
+MOST = 3  # ops that are listed
+
+ANY = ("*", "**")
+
+
+def of_the_model(match: Match) -> Condition | None:
+    """The op is the model's own, and no rule added it; None where the match may mean any op.
+
+    An op that stands under the name of one that a rule patched counts as the model's, except where
+    it is asked what it is (`op`, `class`): it is another one. With `taken`, or its name written
+    out, what was added is meant too. Clones of the model's ops are its own: the gradient flows
+    through them.
+    """
+    by_kind = match.class_ is not None or not set(ANY) & set(texts(match.op or ANY))
+    if match.taken is not None or ((match.any or match.all) and not by_kind):
+        return None  # each of `any` and `all` asks for itself
+    spelled = {text for text in texts(match.name or ()) if not glob.is_glob(text)}
+
+    def prepared(body: Body) -> Test:
+        if not body.edited and not any(body.heads.marked):
+            return everything
+        old = cache(lambda: _old_names(body))
+
+        def is_its_own(node: Node) -> bool:
+            if not body.may_be_signed(node.index) or not adder(node) or node.name in spelled:
+                return True
+            return not by_kind and node.name in old()
+
+        return is_its_own
+
+    return prepared
+
+
+def adder(node: Node) -> str:
+    """The rule that added an op which is no clone of another; nothing where none did."""
+    added = provenance.of_kind(node, "added")
+    return next((edit.rule for edit in added if not edit.clone_of), "")
+
+
+def left_out(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
+    """That ops meet all of these conditions, and are none of the model's; or nothing."""
+    others = dict(tests)
+    is_own = others.pop(KEY, None)
+    if is_own is None:
+        return []
+    found = [node for body in bodies for node in _not(is_own, list(others.values()), body)]
+    if not found:
+        return []
+    names = ", ".join(f"{node} (rule {adder(node)!r})" for node in found[:MOST])
+    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
+    return [
+        f"  left out, as rules added them: {names}{more}; to mean them, write their names without "
+        f'a glob, or "taken": true'
+    ]
+
+
+def told(node: Node, wanted: object) -> str:
+    """Which rule added an op, in words."""
+    return f"rule {adder(node)!r} added it"
+
+
+def _not(is_own: Condition, others: Iterable[Condition], body: Body) -> Iterator[Node]:
+    own = is_own(body)
+    if body.is_ours or own is everything:
+        return
+    tests = [condition(body) for condition in others]
+    for node in provenance.touched(body):
+        if not own(node) and all(test(node) for test in tests):
+            yield node
+
+
+def _old_names(body: Body) -> frozenset[str]:
+    """The names that ops of the model had before they made room for one that was added."""
+    return frozenset(
+        edit.was
+        for node in provenance.touched(body)
+        if not adder(node)
+        for edit in provenance.of_kind(node, "renamed")
+    )

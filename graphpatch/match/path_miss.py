@@ -1,0 +1,108 @@
+"""Where an op lies that is not on the path that a match asks for: the words of a miss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.topology import downstream, tensor_named, upstream
+from graphpatch.match.nth import natural
+from graphpatch.match.spec import Between, Match, Walk, texts
+from graphpatch.names import TensorName, op_of
+
+SHOWN = 3  # of the ops at the end of paths
+
+CUT = "the path leads through ops that `within` or `stop_at` leaves out"
+
+
+def upstream_of(node: Node, match: Match) -> str:
+    """What is computed from the op, where none of the tensors is."""
+    targets = _of(match.upstream_of)
+    if _leads(node, targets, match.control):
+        return CUT
+    if not match.control and _leads(node, targets, control=True):
+        return f"{_listed(targets)} runs after it, by control edges alone"
+    return f"{_listed(targets)} is not computed from it; {_ends_behind(node)}"
+
+
+def downstream_of(node: Node, match: Match) -> str:
+    """What the op is computed from, where it is none of the tensors."""
+    sources = _of(match.downstream_of)
+    if _depends(node, sources, match.control):
+        return CUT
+    if not match.control and _depends(node, sources, control=True):
+        return f"it runs after {_listed(sources)}, by control edges alone"
+    return f"it is not computed from {_listed(sources)}; {_ends_before(node)}"
+
+
+def between(node: Node, match: Match) -> str:
+    """At which end no path leads on from the op."""
+    path = match.between
+    assert path is not None
+    sources, targets = texts(path.sources), texts(path.targets)
+    is_end = node.name in {tensor.op for tensor in _tensors(node.body, (*sources, *targets))}
+    if is_end and not path.ends:
+        return "it is an end of the path"
+    parts = []
+    if not _depends(node, sources, match.control) and not is_end:
+        parts.append(f"it is not computed from {_listed(sources)}; {_ends_before(node)}")
+    if not _leads(node, targets, match.control):
+        parts.append(f"{_listed(targets)} is not computed from it; {_ends_behind(node)}")
+    return ", and ".join(parts) or (CUT if _is_limited(path) else "no path leads from end to end")
+
+
+def _of(value: str | Sequence[str] | Walk | None) -> tuple[str, ...]:
+    return texts(value.of if isinstance(value, Walk) else value or ())
+
+
+def _is_limited(path: Between) -> bool:
+    return path.within is not None or path.stop_at is not None
+
+
+def _leads(node: Node, targets: Iterable[str], control: bool) -> bool:
+    return bool(upstream(node.body, _tensors(node.body, targets), control)[node.index])
+
+
+def _depends(node: Node, sources: Iterable[str], control: bool) -> bool:
+    return bool(downstream(node.body, _tensors(node.body, sources), control)[node.index])
+
+
+def _ends_behind(node: Node) -> str:
+    found, todo, last = {node.name}, [node.name], []
+    while todo:
+        name = todo.pop()
+        read = _data_readers(node.body, name)
+        if not read and name != node.name:
+            last.append(name)
+        todo += [one for one in dict.fromkeys(read) if one not in found]
+        found.update(read)
+    return f"what is, ends in {_listed(sorted(last, key=natural))}" if last else "nothing is"
+
+
+def _data_readers(body: Body, name: str) -> list[str]:
+    heads = body.heads
+    uses = body.readers.get(name, ())
+    return [heads.names[index] for index, slot in uses if heads.inputs[index][slot][0] != "^"]
+
+
+def _ends_before(node: Node) -> str:
+    body = node.body
+    marks = upstream(body, [TensorName(node.name)])
+    every = [Node(body, index) for index, mark in enumerate(marks) if mark]
+    first = {one.name for one in every if not one.data_inputs and one.index != node.index}
+    first |= {op_of(text) for one in every for text in one.data_inputs} - body.by_name.keys()
+    return (
+        f"it is computed from {_listed(sorted(first, key=natural))}"
+        if first
+        else "it reads nothing"
+    )
+
+
+def _tensors(body: Body, wanted: Iterable[str]) -> list[TensorName]:
+    found = (tensor_named(body, text) for text in wanted)
+    return [tensor for tensor in found if tensor is not None]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

@@ -1,0 +1,31 @@
+"""Gradients as TensorFlow builds them in a graph; what a gradient function raises is an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from graphpatch.runtime.running import first_line
+
+
+class RaisedError(Exception):
+    """tf.gradients raises; the text says what."""
+
+
+def built(
+    graph: Any, target: str, sources: Sequence[str], upstream: Any = None, dense: bool = False
+) -> list[Any]:
+    """The gradient of a tensor by each of others, weighted by `upstream`: a tensor, or None.
+
+    It is None where none flows. With `dense`, a sparse one is made a tensor. Raises RaisedError for
+    whatever a gradient function raises.
+    """
+    import tensorflow as tf
+
+    with graph.as_default():
+        try:
+            y, *xs = (graph.get_tensor_by_name(name) for name in (target, *sources))
+            found = tf.gradients(y, xs, grad_ys=None if upstream is None else [upstream])
+            return [tf.convert_to_tensor(dx) if dense and dx is not None else dx for dx in found]
+        except Exception as error:
+            raise RaisedError(f"tf.gradients raises {first_line(error)}") from error

@@ -1,0 +1,60 @@
+"""The one import of a model's graph into TensorFlow, with what its gradients need and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from graphpatch.control_flow.context_collections import CONTEXTS
+from graphpatch.errors import ModelError
+from graphpatch.formats.sizes import as_message
+from graphpatch.graph.wire import Piece
+from graphpatch.runtime.running import first_line
+
+
+def bare_meta(pieces: list[Piece]) -> Any:
+    """TensorFlow's MetaGraphDef of these bytes: the graph, and the contexts of v1 control flow.
+
+    Savers, signatures and other collections are left out: an import would build what they name.
+    Raises ModelError where it is larger than protobuf's 2 GB.
+    """
+    import tensorflow as tf
+
+    meta = as_message(tf.compat.v1.MetaGraphDef, pieces)
+    for key in set(meta.collection_def) - set(CONTEXTS):
+        del meta.collection_def[key]
+    for name in ("saver_def", "signature_def", "object_graph_def", "asset_file_def"):
+        meta.ClearField(name)
+    return meta
+
+
+def imported(
+    meta: Any, clear_devices: bool = False, prepare: Callable[[Any], None] | None = None
+) -> Any:
+    """A new tf.Graph of a MetaGraphDef; `prepare` may change its GraphDef first.
+
+    Raises ModelError where TensorFlow does not take it, in its words.
+    """
+    import tensorflow as tf
+
+    if prepare is not None:
+        prepare(meta.graph_def)
+    with tf.Graph().as_default() as found, importing():
+        if meta.collection_def:
+            tf.compat.v1.train.import_meta_graph(meta, clear_devices=clear_devices)
+        else:
+            tf.graph_util.import_graph_def(meta.graph_def, name="")
+    return found
+
+
+@contextmanager
+def importing(path: str = "") -> Iterator[None]:
+    """Raise ModelError, in TensorFlow's words, where it does not import the model of this path."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AssertionError, tf.errors.OpError) as error:
+        where = f"{path}: " if path else ""
+        raise ModelError(f"{where}TensorFlow does not import it: {first_line(error)}") from error

@@ -1,0 +1,196 @@
+"""A Python that has imported what takes long, and forks a process for each command line.
+
+As a script, under Python 3.7 too: server.py SOCKET_FD MODULE... It ends with its standard input.
+What a command line starts with is what a fresh Python would give it: arguments, environment,
+folder, standard streams and sys.path; only the imported modules are there already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import io
+import marshal
+import os
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import sys
+import types
+
+DECLINED, STARTED = -1, -2
+# What counts when Python or TensorFlow starts, and cannot be told to a fork of them.
+READ_AT_START = {"PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONOPTIMIZE", "PYTHONUTF8"}
+READ_AT_IMPORT = ("TF_", "ONEDNN_", "XLA_", "OMP_")
+# What TensorFlow reads anew, and what is Terraform's.
+NOT_SETTLED = ("TF_CPP_MIN_LOG_LEVEL", "TF_CLI_", "TF_VAR_", "TF_LOG")
+DESCRIPTORS = struct.Struct("3i")
+STATUS = struct.Struct("i")
+
+
+class Server:
+    """Command lines that were asked for, each in a child until it ends."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.listening = listening
+        self.start = settled(os.environ)
+        self.children: dict[int, socket.socket] = {}
+        self.selector = selectors.DefaultSelector()
+        self.awake, self.waking = socket.socketpair()
+        for one in (self.awake, self.waking):
+            one.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.waking.fileno())
+        for one in (listening, self.awake, sys.stdin):
+            self.selector.register(one, selectors.EVENT_READ)
+
+    def serve(self) -> tuple:
+        """Fork for each that asks. Returns in the children alone: what each is to run."""
+        while True:
+            for key, _ in self.selector.select():
+                if key.fileobj is sys.stdin:
+                    self.end()
+                elif key.fileobj is self.awake:
+                    self.awake.recv(4096)
+                elif key.fileobj is self.listening:
+                    asked = self.fork()
+                    if asked:
+                        return asked
+                else:
+                    self.left(key.fileobj)
+            self.reap()
+
+    def fork(self) -> tuple | None:
+        """Start a child; in it, what it is to run."""
+        connection, _ = self.listening.accept()
+        asked, descriptors = received(connection)
+        may = settled(asked[2]) == self.start
+        child = os.fork() if may else None
+        if child == 0:
+            self.forget(connection)
+            return asked, descriptors
+        for one in descriptors:
+            os.close(one)
+        connection.sendall(STATUS.pack(STARTED if may else DECLINED))
+        if child is None:
+            connection.close()
+        else:
+            self.children[child] = connection
+            self.selector.register(connection, selectors.EVENT_READ)
+        return None
+
+    def forget(self, connection: socket.socket) -> None:
+        """In a child: nothing of the server stays open."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        watched = [key.fileobj for key in self.selector.get_map().values()]
+        for one in (self.waking, connection, *watched):
+            if one is not sys.stdin:
+                one.close()
+        self.selector.close()
+
+    def left(self, connection: object) -> None:
+        """Who asked was killed: the child ends too."""
+        for child, asking in self.children.items():
+            if asking is connection:
+                self.selector.unregister(connection)
+                os.kill(child, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Tell those who wait how their children ended."""
+        while self.children:
+            child, status = os.waitpid(-1, os.WNOHANG)
+            if not child:
+                return
+            connection = self.children.pop(child)
+            if connection.fileno() in self.selector.get_map():
+                self.selector.unregister(connection)
+            with connection, contextlib.suppress(OSError):  # who asked was killed
+                connection.sendall(STATUS.pack(status))
+
+    def end(self) -> None:
+        """Nobody asks any more."""
+        for child in self.children:
+            os.kill(child, signal.SIGKILL)
+        os._exit(0)
+
+
+def settled(environment) -> dict:  # noqa: ANN001
+    """The variables that a fork cannot be given anew."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in READ_AT_START
+        or (name.startswith(READ_AT_IMPORT) and not name.startswith(NOT_SETTLED))
+    }
+
+
+def received(connection: socket.socket) -> tuple:
+    """What a client asks: (arguments, folder, environment), and its standard streams."""
+    room = socket.CMSG_SPACE(DESCRIPTORS.size)
+    data, given, _, _ = connection.recvmsg(4, room)
+    [(_, _, packed)] = given
+    with connection.makefile("rb") as stream:
+        asked = marshal.loads(stream.read(int.from_bytes(data, "big")))
+    return asked, DESCRIPTORS.unpack(packed[: DESCRIPTORS.size])
+
+
+def become(folder: str, environment: dict, descriptors: tuple) -> None:
+    """Take the folder, the environment and the standard streams of the client."""
+    for place, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, place)
+        os.close(descriptor)
+    os.chdir(folder)
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ.clear()
+    os.environ.update(environment)
+    for name, mode in (("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb")):
+        setattr(sys, name, stream(getattr(sys, name), mode))
+        setattr(sys, "__" + name + "__", getattr(sys, name))
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = paths + [path for path in sys.path[1:] if path not in own]
+
+
+def stream(old: io.TextIOWrapper, mode: str) -> io.TextIOWrapper:
+    """A standard stream as Python makes it at its start."""
+    place = ["stdin", "stdout", "stderr"].index(old.name.strip("<>"))
+    raw = open(place, mode, closefd=False)  # noqa: SIM115
+    lines = place == 2 or raw.isatty()
+    return io.TextIOWrapper(raw, old.encoding, old.errors, line_buffering=lines)
+
+
+def run(arguments: list) -> None:
+    """Do what Python does with these arguments: -m MODULE, -c PROGRAM or SCRIPT, and more."""
+    kind, rest = arguments[0], arguments[1:]
+    if kind == "-m":
+        sys.argv[:] = rest
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif kind == "-c":
+        sys.argv[:] = ["-c", *rest[1:]]
+        sys.path.insert(0, "")
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(rest[0], "<string>", "exec"), sys.modules["__main__"].__dict__)
+    else:
+        sys.argv[:] = arguments
+        sys.path.insert(0, os.path.dirname(os.path.abspath(kind)))  # noqa: PTH100, PTH120
+        runpy.run_path(kind, run_name="__main__")
+
+
+def main(descriptor: str, modules: list) -> None:
+    """Import, then serve; in each child, run what was asked."""
+    server = Server(socket.socket(fileno=int(descriptor)))
+    for name in modules:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    (arguments, folder, environment), streams = server.serve()
+    become(folder, environment, streams)
+    run(arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,159 @@
+"""What an earlier rule added is not the model's: rules by op type leave it out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import graphpatch
+from graphpatch.errors import MatchError
+from graphpatch.match.misses import explain
+from graphpatch.match.select import select
+from graphpatch.match.spec import Match
+from tests.graphs import graphdef, node
+
+T = {"T": "float32"}
+NODES = [
+    node("x", "Placeholder", dtype="float32"),
+    node("z", "Placeholder", dtype="float32"),
+    node("s", "Sigmoid", "x", **T),
+    node("m", "Mul", "x", "s", **T),
+    node("b", "Relu", "m", **T),
+    node("parts", "Split", "x", "b", num_split=2, **T),
+    node("n", "AddN", "parts", "parts:1", N=2, **T),
+    node("noisy", "AddV2", "n", "z", **T),
+    node("t", "Tanh", "noisy", **T),
+    node("own", "StopGradient", "t", **T),
+]
+
+CASES: dict[str, dict[str, Any]] = {
+    "stop": {"match": {"name": "b"}, "patch": {"stop_gradient": True}},
+    "filter": {"match": {"name": "b"}, "patch": {"filter_gradient": {"scale": 2}}},
+    "filter, not linear": {"match": {"name": "b"}, "patch": {"filter_gradient": "sign"}},
+    "filter at inputs": {
+        "match": {"name": "b"}, "patch": {"filter_gradient": {"scale": 2}, "at": "inputs"}},
+    "filter at an output": {
+        "match": {"name": "parts"}, "patch": {"filter_gradient": {"scale": 2}, "at": "output:1"}},
+    "override": {"match": {"name": "b"}, "patch": {"override_gradient": {"formula": "dy * x"}}},
+    "override by a function": {
+        "match": {"name": "b"}, "patch": {"override_gradient": "guided_relu"}},
+    "surrogate": {"match": {"name": "b"}, "patch": {"surrogate_gradient": "tanh(4 * x)"}},
+    "straight through": {"match": {"name": "m"}, "patch": {"straight_through": {"input": 0}}},
+    "backward as": {"match": {"name": "noisy"}, "patch": {"backward_as": {"input": 0}}},
+    "a match as one op": {
+        "match": {"pattern": "x:_ -> Sigmoid -> m:Mul; x -> m"},
+        "patch": {"override_gradient": {"formula": "dy * x"}, "on": "match"}},
+}  # fmt: skip
+
+
+def types_of(graph: Any) -> set[str]:
+    return {one.op for one in graph.node}
+
+
+def spelled(model: Any, **match: Any) -> list[str]:
+    return [one.name for one in select(model.graphs[0], msgspec.convert(match, Match))]
+
+
+@pytest.mark.parametrize("rule", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("again", [False, True], ids=["in one file", "in a second apply"])
+def test_no_rule_by_op_type_finds_what_another_added(
+    rule: Any, again: bool, tmp_path: Path
+) -> None:
+    """Of each op type, just those ops of the model that had it before."""
+    before = graphdef(*NODES)
+    model = graphpatch.apply([rule], before).model
+    if again:
+        path = tmp_path / "patched.pb"
+        model.save(path)
+        model = graphpatch.load(path)
+    added = 0
+    for op in types_of(model.graph_def()):
+        was = {one.name for one in before.node if one.op == op}
+        found = spelled(model, op=op)
+        assert {name.removesuffix("/forward").removesuffix("/clean") for name in found} <= was
+        assert {name for name in was if name in found or f"{name}/forward" in found} == was
+        assert set(spelled(model, pattern=f"a:{op}")) == set(found)
+        added += len(spelled(model, op=op, taken=True)) - len({*found} - was)
+    assert added, "the rule added nothing"
+
+
+def test_a_second_rule_patches_the_models_ops_alone() -> None:
+    """The first rule's factor is a Mul of its own, which no second rule may reverse."""
+    first = {"match": {"op": "Relu"}, "patch": {"filter_gradient": {"scale": 2}}}
+    second = {"match": {"op": "Mul"}, "patch": {"filter_gradient": "reverse"}}
+    [_, report] = graphpatch.apply([first, second], graphdef(*NODES)).report["rules"]
+    assert [one["op"] for one in report["matches"]] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("match", "names"),
+    [
+        ({"op": "Select"}, []),
+        ({"op": "Select", "name": "b*"}, []),
+        ({"op": "Select", "name": "b"}, ["b"]),
+        ({"op": "Select", "taken": True}, ["b"]),
+        ({"op": "Mul", "name": "b/backward/Mul"}, ["b/backward/Mul"]),
+        ({"op": "Mul", "name": "**"}, ["m"]),
+        ({"op": ["Mul", "Sel*"], "taken": "first"}, ["b/backward/Mul", "b"]),
+        ({"class": "elementwise", "name": "b**"}, ["b/forward"]),  # says that it is shadowed
+        # Whoever asks for names gets what has them: what was added under a new one apart.
+        ({"name": "b"}, ["b"]),
+        ({"name": "b**"}, ["b/forward", "b"]),
+        ({"name": "b**", "op": "*"}, ["b/forward", "b"]),
+        ({"name_regex": "b/.*"}, ["b/forward"]),
+        ({"consumers": {"any": {"op": "Split"}}}, ["x", "b"]),
+        ({"inputs": {"any": {"op": "Mul"}}}, ["b/forward"]),
+        ({"inputs": {"any": {"name": "b"}}}, ["parts"]),
+        ({"any": [{"op": "Mul"}, {"name": "b/true"}]}, ["m", "b/true"]),
+        ({"all": [{"op": "Mul"}, {"taken": True}]}, []),
+        ({"all": [{"op": "Mul", "taken": True}]}, ["b/backward/Mul"]),
+        ({"op": "Mul", "nth": "last"}, ["m"]),
+        ({"op": "Mul", "nth": "last", "taken": True}, ["b/backward/Mul"]),
+        ({"upstream_of": "b"}, ["x", "s", "m", "b/forward", "b"]),
+        ({"pattern": "* -> a:Mul"}, ["m"]),
+        ({"pattern": "* -> a:*", "upstream_of": "b"}, ["s", "m", "b/forward"]),
+        ({"pattern": "* -> Split"}, ["parts"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_match_means_after_a_rule(match: Any, names: list[str]) -> None:
+    first = {
+        "name": "first",
+        "match": {"op": "Relu"},
+        "patch": {"filter_gradient": {"scale": 2}, "at": "output:0"},
+    }
+    model = graphpatch.apply([first], graphdef(*NODES)).model
+    assert sorted(spelled(model, **match)) == sorted(names)
+
+
+def test_clones_are_the_models() -> None:
+    """The gradient flows through them, and not through the ops that they are clones of."""
+    rules = [
+        {"match": {"name": "noisy"}, "patch": {"backward_as": {"input": 0}}},
+        {"match": {"op": "Tanh", "not": {"name": "t/forward"}}, "patch": {"stop_gradient": True}},
+    ]
+    [_, report] = graphpatch.apply(rules, graphdef(*NODES)).report["rules"]
+    assert [one["op"] for one in report["matches"]] == ["t/clean"]
+
+
+def test_a_rule_that_means_nothing_else_is_told_of_them() -> None:
+    rules = [
+        {"name": "first", "match": {"op": "Relu"}, "patch": {"filter_gradient": {"scale": 2}}},
+        {"match": {"op": "Select"}, "patch": {"stop_gradient": True}},
+    ]
+    with pytest.raises(MatchError) as raised:
+        graphpatch.apply(rules, graphdef(*NODES))
+    assert (
+        "left out, as rules added them: Select 'b' (rule 'first'); to mean them, write their names "
+        'without a glob, or "taken": true'
+    ) in str(raised.value)
+
+
+def test_explain_counts_the_keys_of_the_match_alone() -> None:
+    model = graphpatch.apply([CASES["filter"]], graphdef(*NODES)).model
+    lines = explain(model.graphs, msgspec.convert({"op": "OnesLike", "dtype": "int32"}, Match))
+    assert "added: " not in lines
+    assert "near" not in lines, "what a rule added is not near"

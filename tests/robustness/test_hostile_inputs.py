@@ -1,0 +1,91 @@
+"""Inputs that broke graphpatch 0.1, each through all commands; they are made here, by code."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphpatch import apply
+from graphpatch.errors import GraphpatchError
+from graphpatch.formats import load
+from graphpatch.rules import rules_from
+from graphpatch.selection import select
+from tests import hostile
+from tests.graphs import graphdef, node
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    hostile.workspace(tmp_path)
+    return tmp_path
+
+
+def written(folder: Path, graph: object) -> str:
+    (folder / "m.pb").write_bytes(graph.SerializeToString())  # type: ignore[attr-defined]
+    return "m.pb"
+
+
+# Long chains, and links that are followed until the bound: a few seconds each.
+LONG = {"a chain", "runs", "a captured run"}
+
+
+def params(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(one, marks=[pytest.mark.slow] * (one in LONG)) for one in names]
+
+
+@pytest.mark.parametrize("name", params(hostile.MODELS))
+def test_a_model(here: Path, name: str) -> None:
+    model = written(here, hostile.MODELS[name])
+    for command in hostile.COMMANDS:
+        hostile.refuse(hostile.on(model, command))
+
+
+@pytest.mark.slow
+def test_calls_in_depth(here: Path) -> None:
+    model = written(here, hostile.deep_calls())
+    for command in hostile.COMMANDS:
+        hostile.refuse(hostile.on(model, command))
+
+
+def test_rules_in_depth(here: Path) -> None:
+    back = {"match": {"op": "Relu"}, "patch": {"backward_as": {"input": 0}}}
+    (here / "back.json").write_text(json.dumps({"version": 1, "rules": [back]}))
+    (here / "nest.json").write_bytes(hostile.nested_rules())
+    model = written(here, hostile.MODELS["a chain"])
+    hostile.refuse(["apply", "back.json", model, "-o", "out.pb"])
+    hostile.refuse(["match", "nest.json", model])
+
+
+@pytest.mark.parametrize("name", hostile.MANIFESTS)
+def test_a_manifest(here: Path, name: str) -> None:
+    for folder in ("in", "out"):
+        (here / folder).mkdir()
+    graph = graphdef(node("x", "Placeholder"), node("y", "Relu", "x"))
+    (here / "in/m.pb").write_bytes(graph.SerializeToString())
+    (here / "out/graphpatch-manifest.jsonl").write_bytes(hostile.MANIFESTS[name])
+    hostile.refuse(["apply", "guided.json", "in", "-o", "out", "--resume", "-j", "1"])
+    assert (here / "out/m.pb").exists()
+
+
+@pytest.mark.parametrize("name", params(hostile.RULES))
+def test_rules(here: Path, name: str) -> None:
+    key, text = hostile.RULES[name]
+    long = [node("a" * 5_000, "Relu", "r9"), node("a/" * 2_500 + "b", "Relu", "r9")]
+    line = [node(f"r{n}", "Relu", f"r{n - 1}") for n in range(1, 100)]
+    model = load(written(here, graphdef(node("r0", "Placeholder"), *line, *long)))
+    before = time.process_time()
+    try:
+        if key == "formula":
+            patch = {"override_gradient": {"formula": text}}
+            apply(rules_from([{"match": {"op": "Relu"}, "patch": patch}]), model)
+        else:
+            select(model, **{key: text})
+    except GraphpatchError as error:
+        assert len(str(error)) < hostile.LENGTH  # noqa: PT017
+    assert time.process_time() - before < hostile.LIMIT

@@ -1,0 +1,91 @@
+"""Forked processes are like fresh ones, but for what is imported; where they cannot be, fresh."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import forked
+
+# json stands for what is slow to import: no Python has it at its start.
+LOADED = "import sys; print('json' in sys.modules)"
+TOLD = """
+import os, sys
+print(sys.argv, os.getcwd(), sorted(os.environ), sys.path[:2], sys.stdin.read(), __name__)
+sys.stderr.write(sys.stdout.encoding + sys.stdout.errors + str(sys.stdout.line_buffering))
+sys.exit(7)
+"""
+
+
+@pytest.fixture(params=["-c", "script", "-m"])
+def words(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    """TOLD, in each of the ways that Python runs a program."""
+    if request.param == "-c":
+        return ["-c", TOLD]
+    (tmp_path / "told.py").write_text(TOLD)
+    return ["-m", "told"] if request.param == "-m" else [str(tmp_path / "told.py")]
+
+
+def ran(start: list[str], *words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*start, *words], capture_output=True, check=False, **options)
+
+
+@pytest.mark.parametrize("path", [{}, {"PYTHONPATH": "/nowhere"}], ids=["", "a path"])
+def test_a_program_sees_what_it_sees_in_a_fresh_python(
+    words: list[str], path: dict[str, str], tmp_path: Path
+) -> None:
+    environment = {**os.environ, "ONLY": "here", **path}
+    del environment["HOME"]
+    options = {"input": b"given", "cwd": tmp_path, "env": environment}
+    soon = ran(forked.python("json"), *words, "a", "b c", **options)
+    fresh = ran([sys.executable], *words, "a", "b c", **options)
+    assert (soon.returncode, soon.stderr) == (7, fresh.stderr)
+    assert soon.stdout == fresh.stdout
+
+
+def test_it_is_imported_there_already() -> None:
+    assert ran(forked.python("json"), "-c", LOADED).stdout == b"True\n"
+    assert ran([sys.executable], "-c", LOADED).stdout == b"False\n"
+
+
+def test_what_counts_at_the_start_is_given_to_a_fresh_python() -> None:
+    for name in ("PYTHONHASHSEED", "TF_XLA_FLAGS"):
+        found = ran(forked.python("json"), "-c", LOADED, env={**os.environ, name: "1"})
+        assert found.stdout == b"False\n", name
+    assert ran(forked.client("of no server"), "-c", LOADED).stdout == b"False\n"
+
+
+def test_a_program_that_raises_or_aborts() -> None:
+    found = ran(forked.python("json"), "-c", "1 / 0")
+    assert found.returncode == 1
+    assert b"ZeroDivisionError" in found.stderr
+    found = ran(forked.python("json"), "-c", "import os; os.abort()")
+    assert found.returncode == -signal.SIGABRT
+
+
+def test_who_is_killed_takes_the_fork_along(tmp_path: Path) -> None:
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(100)"
+    start = [*forked.python("json"), "-c", program]
+    with subprocess.Popen(start, stdout=subprocess.PIPE) as asking:
+        assert asking.stdout is not None
+        child = int(asking.stdout.readline())
+        asking.kill()
+    for _ in range(500):
+        if not Path(f"/proc/{child}").exists():
+            return
+        time.sleep(0.01)
+    raise AssertionError("the fork still runs")
+
+
+def test_the_command_is_imported_and_nothing_more() -> None:
+    program = "import sys; print([name in sys.modules for name in sys.argv[1:]])"
+    names = ("graphpatch.cli.apply", "numpy", "networkx", "tensorflow")
+    start = forked.python(forked.COMMAND)
+    assert ran(start, "-c", program, *names).stdout == b"[True, False, False, False]\n"
