@@ -232,3 +232,19 @@ def test_the_values_of_innvestigate(tmp_path: Path) -> None:
         found = (read_with * dx).ravel()
         limit = 2e-6 * np.abs(PEER["values"][name]).max()
         np.testing.assert_allclose(found, PEER["values"][name], rtol=1e-4, atol=limit, err_msg=name)
+
+
+@pytest.mark.parametrize("emit", ["auto", "function"])
+def test_two_surrogates_on_one_chain(emit: str, tmp_path: Path) -> None:
+    def chain() -> None:
+        x = tf1.placeholder(tf.float32, [3], name="x")
+        tf.sign(tf.round(2 * x), name="y")
+
+    outer = {"match": {"op": "Sign"}, "patch": {"surrogate_gradient": "tanh(x)"}, "emit": emit}
+    inner = {"match": {"op": "Round"}, "patch": {"surrogate_gradient": "x ** 3"}, "emit": emit}
+    x = np.array([-0.7, 0.2, 0.5])
+    expected = 2 * 3 * (2 * x) ** 2 / np.cosh(np.round(2 * x)) ** 2
+    model = saved(chain, tmp_path / "model.pb")
+    for rules in ([inner, outer], [outer, inner]):
+        _, dx = gradient(graphpatch.apply(rules, model).model, x)
+        np.testing.assert_allclose(dx, expected, rtol=1e-5)
