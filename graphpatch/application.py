@@ -14,11 +14,13 @@ from graphpatch.formats.before import checksum_begun, write_down
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model import NO_CONTEXTS
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
-from graphpatch.recipes import is_recipe, unmatched_activations
+from graphpatch.recipe_notes import unmatched_activations
+from graphpatch.recipes import is_recipe
 from graphpatch.rules import Expect, Rule, load_rules, rules_from
 from graphpatch.step import Applied, expected, named, take
 from graphpatch.table import beside, html_table, plural, short
@@ -30,8 +32,9 @@ RulesLike: TypeAlias = (
 TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 
 PATCH_LAST = (
-    "functions in the file have the gradients of some ops: optimise or convert a model before you "
-    "patch it, as such tools drop them, some silently; revert takes the patch out again"
+    "the file stores gradients as functions, and tools that optimise or convert a model drop "
+    "these, some without a message: run such tools first, and patch last; graphpatch revert takes "
+    "the patch off again"
 )
 
 TAPE_FLOOR = (
@@ -61,6 +64,13 @@ class Result(HasModel):
         there = None if self.model.in_memory else default_output(self.model)
         where = {"model": self.model.path, "output": None, "would_write": there}
         return {"outputs": [{**where, **self.report}]}
+
+    def told(self, model: str, output: str, where: Mapping[str, Any]) -> dict[str, Any]:
+        """What `apply --json` says of a model that was written to `output`, or would be."""
+        dropped = {NO_CONTEXTS} if output.endswith(".meta") else set()
+        notes = [note for note in self.report["notes"] if note not in dropped]
+        notes += self.model.text_notes(output)
+        return {"model": model, **where, **self.report, "notes": notes}
 
     def __repr__(self) -> str:
         rules = [f"{name}: {types or 'no ops'}" for name, types, _ in self._rules()]
@@ -198,10 +208,10 @@ def _refuse_again(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
     for graph in graphs:
         for body in graph.bodies:
             for node in provenance.touched(body):
-                for entry in provenance.entries(node):
-                    if entry["id"] in ids:
+                for edit in provenance.entries(node):
+                    if edit.id in ids:
                         raise PatchError(
-                            f"rule {ids[entry['id']]!r} has been applied to this model already "
+                            f"rule {ids[edit.id]!r} has been applied to this model already "
                             f"(see {node}); apply rules to the original"
                         )
 

@@ -8,8 +8,9 @@ has it.
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -91,6 +92,10 @@ class Table(msgspec.Struct, frozen=True):
     ops: tuple[OpDef, ...]
 
 
+_LINE = re.compile(rb'^\{"name":"([^"]+)".*\}(?=,?$)', re.MULTILINE)
+_OP = msgspec.json.Decoder(OpDef)
+
+
 class FlatArg(msgspec.Struct, frozen=True, gc=False):
     """One tensor that a node reads or gives: function bodies spell an output `node:name:index`.
 
@@ -104,26 +109,34 @@ class FlatArg(msgspec.Struct, frozen=True, gc=False):
 
 
 @cache
-def table() -> Table:
-    """The shipped table, read on first use."""
+def _data() -> bytes:
     data = pkgutil.get_data("graphpatch.data", "opdefs.json")  # importlib.resources takes 12 ms
     assert data is not None, "graphpatch is installed without its table of ops"
-    return msgspec.json.decode(data, type=Table)
+    return data
 
 
 @cache
-def _by_name() -> dict[str, OpDef]:
-    return {op.name: op for op in table().ops}
+def table() -> Table:
+    """The shipped table, read on first use."""
+    return msgspec.json.decode(_data(), type=Table)
 
 
+@cache
+def _lines() -> dict[str, tuple[int, int]]:
+    """Where each op type lies in the file, which has one a line: a model has few of them."""
+    return {found[1].decode(): found.span() for found in _LINE.finditer(_data())}
+
+
+@lru_cache(maxsize=4096)
 def lookup(op_type: str) -> OpDef | None:
     """What this op type looks like, or None where neither TensorFlow registers it."""
-    return _by_name().get(op_type)
+    place = _lines().get(op_type)
+    return None if place is None else _OP.decode(_data()[slice(*place)])
 
 
 def op_types() -> list[str]:
     """The name of every op type in the table, sorted."""
-    return list(_by_name())
+    return list(_lines())
 
 
 Attrs = Callable[[str], "AttrValue | None"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from html import escape
 
 SHOWN = 20  # rows
 
@@ -14,7 +13,7 @@ def html_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object
     if more := and_more(rows, SHOWN):
         lines.append(f'<tr><td colspan="{len(header)}">{more}</td></tr>')
     body = f"<table>{''.join(lines)}</table>" if rows else ""
-    return f"<div><p>{escape(title)}</p>{body}</div>"
+    return f"<div><p>{_escaped(title)}</p>{body}</div>"
 
 
 def beside(table: str, more: str) -> str:
@@ -23,8 +22,14 @@ def beside(table: str, more: str) -> str:
 
 
 def _row(cells: Sequence[object], tag: str) -> str:
-    found = (f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells)
+    found = (f"<{tag}>{_escaped(str(cell))}</{tag}>" for cell in cells)
     return f"<tr>{''.join(found)}</tr>"
+
+
+def _escaped(text: str) -> str:
+    from html import escape  # a command has no tables: it does without
+
+    return escape(text)
 
 
 def plural(count: int, word: str) -> str:

@@ -111,7 +111,7 @@ def test_the_order_of_rules_counts(model: Model) -> None:
     assert one == other
     both = [apply(rules, model) for rules in ([stop, override], [override, stop])]
     edits = [
-        [entry["did"] for entry in provenance.entries(b.model.graphs[0].main.node("relu/forward"))]
+        [entry.did for entry in provenance.entries(b.model.graphs[0].main.node("relu/forward"))]
         for b in both
     ]
     assert edits == [["renamed", "attr"], ["attr", "renamed"]]
@@ -125,7 +125,7 @@ def test_an_override_is_put_on_and_taken_off(model: Model, tmp_path: Path) -> No
     node = put.model.graphs[0].main.node("relu")
     assert node.attr(OVERRIDE) == graphs.attr("Elu")
     put.model.save(tmp_path / "put.pb")
-    off = apply([rule("Relu", {"override_gradient": "stock"})], tmp_path / "put.pb")
+    off = apply([rule("Relu", {"override_gradient": "default"})], tmp_path / "put.pb")
     assert off.model.graphs[0].main.node("relu").attr(OVERRIDE) is None
 
 
@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "Relu 'relu' has no output 1; it has 1, counted from 0",
     ),
     "an override that is not there": (
-        rule("Relu", {"override_gradient": "stock"}),
+        rule("Relu", {"override_gradient": "default"}),
         "Relu 'relu' has no override to take off",
     ),
     "an op that changes the shape": (
@@ -230,7 +230,7 @@ def test_each_touched_node_says_which_rule_touched_it(model: Model, tmp_path: Pa
     rules = [rule("Relu", ELU, name="one"), rule("relu", STOP, name="two")]
     again = load(saved(apply(rules, model), tmp_path / "out.pb")).graphs[0].main
     assert {
-        one.name: [(entry["rule"], entry["did"]) for entry in provenance.entries(one)]
+        one.name: [(entry.rule, entry.did) for entry in provenance.entries(one)]
         for one in provenance.touched(again)
     } == {"relu/forward": [("one", "attr"), ("two", "renamed")], "relu": [("two", "added")]}
 

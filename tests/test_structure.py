@@ -16,6 +16,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # A room may import from itself and from those before it.
 ROOMS = (
+    "mapped",
     "shown",
     "errors",
     "names",
@@ -32,6 +33,7 @@ ROOMS = (
     "patches",
     "recipe_parts",
     "recipes",
+    "recipe_notes",
     "rules_json",
     "rules",
     "schema",

@@ -77,7 +77,7 @@ def missing(rules: Sequence[Rule], model: Model) -> dict[str, str]:
     touched = [
         node for graph in model.graphs for b in graph.bodies for node in provenance.touched(b)
     ]
-    ids = {entry["id"] for node in touched for entry in provenance.entries(node)}
+    ids = {edit.id for node in touched for edit in provenance.entries(node)}
     lacking = {}
     for rule in rules:
         if rule.author.id in ids:

@@ -140,7 +140,7 @@ def _diff_bodies(one: Body, other: Body, found: Diff) -> dict[tuple[str, str], t
 def _op(node: Node) -> dict[str, Any]:
     op = {"body": node.body.label, "op": node.name, "type": node.op}
     edits = provenance.entries(node)
-    return {**op, "rule": edits[-1]["rule"]} if edits else op
+    return {**op, "rule": edits[-1].rule} if edits else op
 
 
 def _gradients(
@@ -172,14 +172,13 @@ def _type(one: Graph, other: Graph, body: str, op: str) -> str:
         for name in (f"{op}/forward", op):
             node = _node_at(graph, body, name)
             if node is not None and own_name(node) == op and not _is_added(node):
-                edits = provenance.entries(node)
-                return next((e["was"] for e in edits if e["did"] == "enclosed"), node.op)
+                return provenance.original_type(node)
     node = _node_at(one, body, op) or _node_at(other, body, op)
     return node.op if node is not None else ""
 
 
 def _is_added(node: Node) -> bool:
-    return any(edit["did"] == "added" for edit in provenance.entries(node))
+    return provenance.is_added(node)
 
 
 def _state(rules: dict[str, str], node: Node | None) -> str:

@@ -46,9 +46,7 @@ def _keys(body: Body) -> list[str]:
     """What an op is known by: its name before any rule; what a rule added, apart from those."""
     keys = list(body.heads.names)
     for node in provenance.touched(body):
-        edits = provenance.entries(node)
-        added = bool(edits) and edits[0]["did"] == "added"
-        keys[node.index] = f"+{node.name}" if added else own_name(node)
+        keys[node.index] = f"+{node.name}" if provenance.is_added(node) else own_name(node)
     return keys
 
 

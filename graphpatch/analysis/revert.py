@@ -15,10 +15,10 @@ from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check
+from graphpatch.graph.edit import write_origin
 from graphpatch.graph.graph import Graph, TakenBack
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.origin import origin, origin_node, write_origin
-from graphpatch.graph.provenance import Entry
+from graphpatch.graph.origin import origin, origin_node
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.undo_library import drop_unused
 from graphpatch.graph.wire import size
@@ -111,14 +111,8 @@ def _report(
     }
 
 
-def _entries(graph: Graph) -> Iterator[Entry]:
-    for body in graph.bodies:
-        for node in provenance.touched(body):
-            yield from provenance.entries(node)
-
-
 def _rules(graph: Graph) -> list[str]:
-    return list(dict.fromkeys(entry["rule"] for entry in _entries(graph)))
+    return list(dict.fromkeys(edit.rule for edit in provenance.all_entries(graph)))
 
 
 def _check(there: Sequence[str], rule: str | None) -> None:
@@ -131,7 +125,7 @@ def _check(there: Sequence[str], rule: str | None) -> None:
 
 def _revert(graph: Graph, rule: str | None) -> list[UndoneBody]:
     record = origin(graph)
-    undone = undo(graph, lambda entry: rule is None or entry["rule"] == rule)
+    undone = undo(graph, lambda edit: rule is None or edit.rule == rule)
     functions = drop_unused(graph)
     is_whole = not _rules(graph)
     if record and not is_whole:
@@ -142,9 +136,9 @@ def _revert(graph: Graph, rule: str | None) -> list[UndoneBody]:
     return undone
 
 
-def _keep_origin(graph: Graph, record: Entry) -> None:
+def _keep_origin(graph: Graph, record: dict[str, Any]) -> None:
     """Write down again what the model was: the node that told may be gone."""
-    ids = {entry["id"] for entry in _entries(graph)}
+    ids = {edit.id for edit in provenance.all_entries(graph)}
     kept = {key: patch for key, patch in record.get("rules", {}).items() if key in ids}
     touched = (node for body in graph.bodies for node in provenance.touched(body))
     node = origin_node(graph) or next(touched)
@@ -188,7 +182,7 @@ def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
         yield f"this is not the original: {said}"
 
 
-def _origin(graph: Graph) -> Entry:
+def _origin(graph: Graph) -> dict[str, Any]:
     return dict(graph.undone.origin) if graph.undone is not None else {}
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
+from graphpatch.graph.edits import Added, AttrSet, Edit
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.origin import origin
 from graphpatch.names import OpKey
@@ -18,8 +19,7 @@ OPTIONS = ("at", "on")
 
 def own_name(node: Node) -> str:
     """The name that an op had before rules moved it aside."""
-    edits = provenance.entries(node)
-    return next((one["was"] for one in edits if one["did"] == "renamed"), node.name)
+    return str(next((edit.was for edit in provenance.of_kind(node, "renamed")), node.name))
 
 
 def rules_at(graph: Graph) -> dict[OpKey, dict[str, str]]:
@@ -30,23 +30,23 @@ def rules_at(graph: Graph) -> dict[OpKey, dict[str, str]]:
     ids: dict[OpKey, dict[str, int]] = {}
     for body in graph.bodies:
         for node in provenance.touched(body):
-            for entry in provenance.entries(node):
-                op = _op(node, entry)
-                if op:
-                    place = (body.label, op)
-                    found.setdefault(place, {})[entry["rule"]] = words(patches.get(entry["id"]))
-                    ids.setdefault(place, {})[entry["rule"]] = order.get(entry["id"], 0)
+            for edit, op in patched_ops(node):
+                place = (body.label, op)
+                found.setdefault(place, {})[edit.rule] = words(patches.get(edit.id))
+                ids.setdefault(place, {})[edit.rule] = order.get(edit.id, 0)
     return {
         place: dict(sorted(rules.items(), key=lambda rule: ids[place][rule[0]]))
         for place, rules in found.items()
     }
 
 
-def _op(node: Node, entry: Mapping[str, Any]) -> str:
-    """The op whose gradient an edit changes; nothing where that is told elsewhere."""
-    if entry["did"] == "attr" and entry["attr"] == OVERRIDE:
-        return own_name(node)
-    return str(entry.get("for", ""))
+def patched_ops(node: Node) -> Iterator[tuple[Edit, str]]:
+    """The edits of a node that change a gradient, each with the op whose gradient that is."""
+    for edit in provenance.entries(node):
+        if isinstance(edit, AttrSet) and edit.attr == OVERRIDE:
+            yield edit, own_name(node)
+        elif isinstance(edit, Added) and edit.patched:
+            yield edit, edit.patched
 
 
 def words(patch: Mapping[str, Any] | None) -> str:

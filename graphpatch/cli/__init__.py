@@ -12,6 +12,7 @@ import sys
 import click
 
 import graphpatch
+from graphpatch import mapped
 from graphpatch.cli.cut_short import report_cut_short
 from graphpatch.cli.say import say_error, say_lines
 from graphpatch.errors import GraphpatchError, did_you_mean
@@ -83,7 +84,7 @@ def main() -> None:
     """Run the command line. Exit 0: done; 1: the input is at fault; 2: wrong usage; 3: a bug."""
     # A process that reads one graph makes millions of objects and no garbage in cycles.
     gc.disable()
-    report_cut_short()
+    mapped.BEFORE.append(report_cut_short)
     sys.exit(_run())
 
 

@@ -22,13 +22,11 @@ from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.cli.writing import write
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.fleet.order import Order, Workers
-from graphpatch.fleet.plan import refuse_file
 from graphpatch.fleet.search import is_plain_folder, joined, name_of
-from graphpatch.fleet.task import report
 from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.model import FILES
-from graphpatch.formats.output import reported
+from graphpatch.formats.output import destination, reported
 from graphpatch.rules import EMITS, Rule, read_rules
 
 _EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
@@ -157,9 +155,10 @@ def _patch(
         if losses is not None:
             result = _rebuilt(result, losses)
         output = target or default_output(source)
+        where = destination(output, dry_run)
         if not dry_run:
             write(result.model, output, progress)
-    return report(result, model, output, dry_run)
+    return result.told(model, output, where)
 
 
 def _rebuilt(result: Result, losses: list[str]) -> Result:
@@ -197,11 +196,13 @@ def _targets(models: tuple[str, ...], out: str | None) -> list[str]:
         return [out]
     if out == "-":
         raise click.UsageError("several models do not go to one standard output: name a folder")
+    from graphpatch.fleet.plan import refuse_file
+
     refuse_file(out)
     targets = [joined(out, name_of(model)) for model in models]
     twice = [target for target, count in Counter(targets).items() if count > 1]
     if twice:
-        raise OutputError(f"two models would be written to {twice[0]}")
+        raise OutputError(f"two models would be written to {twice[0]}; patch them into two folders")
     return targets
 
 

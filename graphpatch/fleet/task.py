@@ -10,8 +10,6 @@ from typing import Any
 import msgspec
 
 import graphpatch
-from graphpatch.application import Result
-from graphpatch.formats.model import NO_CONTEXTS
 from graphpatch.rules import Rule, rules_in
 
 
@@ -66,18 +64,6 @@ class Task:
     output: str = ""
     searched: bool = False
     known: Known | None = None
-
-
-def report(result: Result, model: str, output: str, dry_run: bool) -> dict[str, Any]:
-    """What `apply --json` says of one model, and of the file that is written, or would be."""
-    where = {"output": None, "would_write": output} if dry_run else {"output": output}
-    notes = [
-        note
-        for note in result.report["notes"]
-        if note != NO_CONTEXTS or not output.endswith(".meta")
-    ]
-    notes += result.model.text_notes(output)
-    return {"model": model, **where, **result.report, "notes": notes}
 
 
 @dataclass(frozen=True, slots=True)

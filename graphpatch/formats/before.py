@@ -11,9 +11,10 @@ from graphpatch.errors import PatchError
 from graphpatch.formats import checksum
 from graphpatch.formats.container import GRAPH, open_graphs
 from graphpatch.formats.model import FINGERPRINT, Model
+from graphpatch.graph.edit import write_origin
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.origin import origin as origin_of
-from graphpatch.graph.origin import origin_node, place_for_origin, write_origin
+from graphpatch.graph.origin import origin_node, place_for_origin
 from graphpatch.graph.wire import Source, piece_bytes
 
 FINGERPRINT_MOST = 1 << 16  # bytes; TensorFlow's has less than a hundred

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import xxhash
 
@@ -25,6 +24,8 @@ def begun(source: Source) -> Callable[[], str]:
     whole = len(source.data)
     if source.descriptor < 0 or whole <= BLOCK:
         return lambda: checksum([Span(source, 0, whole)])
+    from concurrent.futures import ThreadPoolExecutor  # which takes 10 ms
+
     blocks = [Span(source, at, min(at + BLOCK, whole)) for at in range(0, whole, BLOCK)]
     pool = ThreadPoolExecutor(THREADS)
     found = [pool.submit(_block, block) for block in blocks]

@@ -61,7 +61,10 @@ def recognise(source: Source) -> Container:
         return GRAPH
     if _is_meta(source, 0, len(source.data)):
         return META
-    raise ModelError(f"not a GraphDef, a MetaGraphDef or a SavedModel{_reason(source)}")
+    raise ModelError(
+        f"not a GraphDef, a MetaGraphDef or a SavedModel{_reason(source)}; expected a .pb, "
+        ".pbtxt or .meta file, or a SavedModel folder"
+    )
 
 
 def _reason(source: Source) -> str:

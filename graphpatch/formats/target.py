@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphpatch.formats.output import beside
-
 if TYPE_CHECKING:
     from graphpatch.formats.model import Model
 
@@ -25,3 +23,11 @@ def default_output(model: Model) -> str:
     if model.path == "-":
         return "-"
     return beside(Path(model.path), is_folder=bool(model.file))
+
+
+def beside(path: Path, is_folder: bool) -> str:
+    """The name beside a model that its patched one has."""
+    if is_folder:
+        named = path if path.name not in {"", ".."} else path.resolve()
+        return str(named.with_name(f"{named.name}.patched"))
+    return str(path.with_name(f"{path.stem}.patched{path.suffix}"))

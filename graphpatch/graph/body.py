@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.function_pb2 import FunctionDef
@@ -13,7 +14,6 @@ from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
-from graphpatch.graph.blanks import Held
 from graphpatch.graph.heads import PROVENANCE, Heads, Progress, entry, read_heads, scan
 from graphpatch.graph.library import Library
 from graphpatch.graph.nodedef import (
@@ -28,6 +28,9 @@ from graphpatch.graph.nodedef import (
 )
 from graphpatch.graph.wire import BYTES, Field, Source, fields, message, utf8
 from graphpatch.shown import one_line
+
+if TYPE_CHECKING:
+    from graphpatch.graph.blanks import Held
 
 MAIN = "main"
 

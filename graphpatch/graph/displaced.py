@@ -90,7 +90,7 @@ def _told(found: Sequence[tuple[int, Part]], plain: bytes) -> bool:
 
 
 def _raw(found: Sequence[tuple[int, Part]]) -> dict[str, Any]:
-    return {"raw": [(at, piece_bytes(part.piece).hex()) for at, part in found]}
+    return {"raw": tuple((at, piece_bytes(part.piece).hex()) for at, part in found)}
 
 
 def _put_back(pieces: list[Piece], raw: Raw) -> Payload:

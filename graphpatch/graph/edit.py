@@ -12,15 +12,17 @@ from tensorboard.compat.proto.function_pb2 import FunctionDef
 
 from graphpatch import names, opdefs
 from graphpatch.errors import PatchError
-from graphpatch.graph import nodedef
-from graphpatch.graph.body import Node
+from graphpatch.graph import edits, nodedef
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.displaced import displaced_attr, displaced_input, displaced_name
+from graphpatch.graph.edits import Edit, Origin, Returned
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.placing import Taken, append, place, rename
 from graphpatch.graph.provenance import KEY as PROVENANCE
-from graphpatch.graph.provenance import Author, entries, signed
+from graphpatch.graph.provenance import Author, entries, rewritten, signed
 from graphpatch.graph.restored import Restored
 from graphpatch.graph.returned import turns
+from graphpatch.graph.topology import uses
 from graphpatch.graph.wire import piece_bytes
 
 # Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
@@ -80,7 +82,7 @@ class Editor:
         more = displaced_attr(payload, key, was, drop=value is None)
         payload = nodedef.with_attr(payload, key, raw)
         told = None if was is None else was.hex()
-        self._write(node, payload, self.author.entry("attr", attr=key, was=told, **more))
+        self._write(node, payload, self.author.edit(edits.AttrSet, attr=key, was=told, **more))
 
     def set_input(self, node: Node, slot: int, text: str) -> None:
         """Let an op read another tensor in this slot of NodeDef.input."""
@@ -92,7 +94,7 @@ class Editor:
         if "readers" in node.body.__dict__:
             node.body.readers[names.op_of(was)].remove((node.index, slot))
             node.body.readers.setdefault(names.op_of(text), []).append((node.index, slot))
-        self._write(node, payload, self.author.entry("input", slot=slot, was=was, **more))
+        self._write(node, payload, self.author.edit(edits.InputSet, slot=slot, was=was, **more))
 
     def add(
         self,
@@ -115,8 +117,8 @@ class Editor:
         node = append(body, name, op, tuple(inputs))
         place(node, beside.index, before)
         payload = nodedef.encode(name, op, list(inputs), beside.device, raw)
-        more = {"reads": list(reads)} if reads else {}
-        self._write(node, payload, self.author.entry("added", **self._told(), **more))
+        more = {"reads": tuple(reads)} if reads else {}
+        self._write(node, payload, self.author.edit(edits.Added, **self._told(), **more))
         return node
 
     def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
@@ -128,16 +130,17 @@ class Editor:
         payload = nodedef.with_inputs(payload, inputs)
         for key in (SHAPES, PROVENANCE):
             payload = nodedef.with_attr(payload, key, None)
-        rules = dict.fromkeys(entry["rule"] for entry in entries(node))
-        copies = [rule for rule in rules if rule != self.author.rule]
+        rules = dict.fromkeys(edit.rule for edit in entries(node))
+        copies = tuple(rule for rule in rules if rule != self.author.rule)
         more = {"copies": copies} if copies else {}
-        self._write(new, payload, self.author.entry("added", of=node.name, **self._told(), **more))
+        told = self.author.edit(edits.Added, clone_of=node.name, **self._told(), **more)
+        self._write(new, payload, told)
         return new
 
     def add_function(self, function: FunctionDef, gradient: str = "") -> None:
         """Put a function into the library, and the name of its gradient function beside it.
 
-        A function that is there already must be the same one: names hang on the content.
+        A function that is there already must be the same one: names depend on the content.
         """
         graph, name = self.graph, function.signature.name
         if name in graph.library.signatures:
@@ -196,13 +199,13 @@ class Editor:
         if "by_type" in body.__dict__:
             body.by_type[was].remove(node.index)
             body.by_type.setdefault(op, []).append(node.index)
-        self._write(node, payload, self.author.entry("enclosed", was=was, node=_hex(before)))
+        self._write(node, payload, self.author.edit(edits.Enclosed, was=was, node=_hex(before)))
         self._respell(node, spelled)
 
     def shadow(self, node: Node) -> None:
         """Write down that no gradient reaches an op any more, though it stays as it is."""
         payload = node.body.payload(node.index)
-        self._write(node, payload, self.author.entry("shadowed", shadowed=True))
+        self._write(node, payload, self.author.edit(edits.Shadowed))
 
     def reroute(self, node: Node, output: int, tensor: str, keep: int) -> int:
         """Let all who read this output, except the op with index `keep`, read `tensor`.
@@ -221,22 +224,22 @@ class Editor:
         return count
 
     def _told(self) -> dict[str, str]:
-        return {"for": self.patched} if self.patched else {}
+        return {"patched": self.patched} if self.patched else {}
 
     def _return(self, node: Node, key: str, tensor: str) -> None:
         """Let a function's output be this tensor of `node`, on which it is written down."""
         body = node.body
         turn = next(self.cached(("turns", body.label), lambda: itertools.count(turns(body))))
-        entry = self.author.entry("returned", output=key, was=body.ret[key], turn=turn)
+        edit = self.author.edit(edits.Returned, output=key, was=body.ret[key], turn=turn)
         body.ret[key] = tensor
-        self._write(node, body.payload(node.index), entry)
+        self._write(node, body.payload(node.index), edit)
 
     def _rename(self, node: Node, name: str, shadow: bool) -> None:
         was, payload = node.name, node.body.payload(node.index)
         more = displaced_name(payload, was) | ({"shadowed": True} if shadow else {})
         payload = nodedef.with_name(payload, name)
         rename(node.body, node.index, name)
-        self._write(node, payload, self.author.entry("renamed", was=was, **more))
+        self._write(node, payload, self.author.edit(edits.Renamed, was=was, **more))
 
     def _respell(self, new: Node, spelled: Mapping[str, int]) -> None:
         """Inside a function, outputs are spelled by the op type's output args: spell them anew."""
@@ -251,18 +254,27 @@ class Editor:
             if text in spelled and new.tensor(spelled[text]) != text:
                 self._return(new, key, new.tensor(spelled[text]))
 
-    def _write(self, node: Node, payload: nodedef.Payload, entry: bytes) -> None:
-        node.body.write(node.index, signed(payload, entry))
+    def _write(self, node: Node, payload: nodedef.Payload, edit: Edit) -> None:
+        node.body.write(node.index, signed(payload, edit))
 
 
-def uses(node: Node, output: int) -> list[tuple[Node, int]]:
-    """Who reads this output: the op, and the slot in its NodeDef.input."""
-    tensor, body = node.tensor(output), node.body
-    return [
-        (Node(body, index), slot)
-        for index, slot in body.readers.get(node.name, ())
-        if _same_tensor(body.heads.inputs[index][slot], tensor)
-    ]
+def write_origin(body: Body, index: int, record: dict[str, Any]) -> None:
+    """Write down what the model was on a node that a rule touched, in place of what was there."""
+    told: list[Edit | Origin] = [Origin(**record), *entries(Node(body, index))]
+    body.write(index, rewritten(body.payload(index), told))
+
+
+def take_place(graph: Graph, body: Body) -> None:
+    """Let a body be that of its name, as it is once edits were taken back."""
+    if body.is_main:
+        graph.main = body
+    else:
+        graph.functions[body.label] = body
+
+
+def give_back(body: Body, edit: Returned) -> None:
+    """Let an output of a function be the tensor that it was before an edit."""
+    body.ret[edit.output] = edit.was
 
 
 def _hex(payload: nodedef.Payload) -> str:
@@ -282,7 +294,3 @@ def _spelled(node: Node) -> dict[str, int]:
     if node.outputs is None:
         raise PatchError(f"{node}: its outputs are not known, so it cannot be moved aside")
     return {node.tensor(output): output for output in range(len(node.outputs))}
-
-
-def _same_tensor(text: str, other: str) -> bool:
-    return names.parse(text) == names.parse(other) and not text.startswith("^")

@@ -6,36 +6,44 @@ types, and as nothing else.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any
 
 import msgspec
 
 HEX = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-Raw = list[tuple[Count, HEX]]
+Raw = tuple[tuple[Count, HEX], ...]
 Checksum = Annotated[str, msgspec.Meta(pattern="^xxh3:[0-9a-f.]*$")]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class _Edit(msgspec.Struct, tag_field="did", forbid_unknown_fields=True, omit_defaults=True):
+class Edit(msgspec.Struct, frozen=True, tag_field="did", forbid_unknown_fields=True):
+    """What a rule did to one node: the rule, by its name and its fingerprint."""
+
     rule: str
     id: str
 
+    @property
+    def did(self) -> str:
+        """In one word, as it is written."""
+        return str(self.__struct_config__.tag)
 
-class Added(_Edit, tag="added", rename={"patched": "for", "clone_of": "of"}):
+
+class Added(Edit, tag="added", frozen=True, rename={"patched": "for", "clone_of": "of"}):
     """The op was added: for the op that the rule was at, and as a clone of another.
 
     `reads`: what x0, x1, ... are in the formula of a match that counts as one op. `copies`: the
     rules whose edits that other op carried, and the clone does as well.
     """
 
-    patched: str | msgspec.UnsetType = msgspec.UNSET
     clone_of: str | msgspec.UnsetType = msgspec.UNSET
-    reads: list[Name] | msgspec.UnsetType = msgspec.UNSET
-    copies: list[str] | msgspec.UnsetType = msgspec.UNSET
+    patched: str | msgspec.UnsetType = msgspec.UNSET
+    reads: tuple[Name, ...] | msgspec.UnsetType = msgspec.UNSET
+    copies: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-class Renamed(_Edit, tag="renamed"):
+class Renamed(Edit, tag="renamed", frozen=True):
     """The op had another name."""
 
     was: Name
@@ -43,20 +51,20 @@ class Renamed(_Edit, tag="renamed"):
     shadowed: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class Enclosed(_Edit, tag="enclosed"):
+class Enclosed(Edit, tag="enclosed", frozen=True):
     """The op was put into a function: it had another type, and `node` was its NodeDef."""
 
     was: Name
     node: HEX
 
 
-class Shadowed(_Edit, tag="shadowed"):
+class Shadowed(Edit, tag="shadowed", frozen=True):
     """No gradient reaches the op."""
 
     shadowed: bool = True
 
 
-class AttrSet(_Edit, tag="attr", omit_defaults=False):
+class AttrSet(Edit, tag="attr", frozen=True):
     """An attr had another value, or was not there; it is one for runtimes, not of the op itself."""
 
     attr: Annotated[str, msgspec.Meta(pattern="^_")]
@@ -64,7 +72,7 @@ class AttrSet(_Edit, tag="attr", omit_defaults=False):
     raw: Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class InputSet(_Edit, tag="input"):
+class InputSet(Edit, tag="input", frozen=True):
     """An input was another one."""
 
     slot: Count
@@ -72,7 +80,7 @@ class InputSet(_Edit, tag="input"):
     raw: Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class Returned(_Edit, tag="returned"):
+class Returned(Edit, tag="returned", frozen=True):
     """An output of the function was another tensor."""
 
     output: Name
@@ -81,41 +89,50 @@ class Returned(_Edit, tag="returned"):
 
 
 class Origin(
-    msgspec.Struct, tag_field="did", tag="origin", forbid_unknown_fields=True, omit_defaults=True
+    msgspec.Struct, frozen=True, tag_field="did", tag="origin", forbid_unknown_fields=True
 ):
     """What the model was before its first rule. `rules` has the patch of each rule, by its id."""
 
-    rules: dict[str, dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
     container: str | msgspec.UnsetType = msgspec.UNSET
     text: bool | msgspec.UnsetType = msgspec.UNSET
     size: Count | msgspec.UnsetType = msgspec.UNSET
-    hash: Annotated[str, msgspec.Meta(pattern="^xxh3:[0-9a-f.]*$")] | msgspec.UnsetType = (
-        msgspec.UNSET
-    )
+    hash: Checksum | msgspec.UnsetType = msgspec.UNSET
     exported: bool | msgspec.UnsetType = msgspec.UNSET
     library: bool | msgspec.UnsetType = msgspec.UNSET
     contexts: dict[str, list[Count]] | msgspec.UnsetType = msgspec.UNSET
     collections: dict[str, HEX] | msgspec.UnsetType = msgspec.UNSET
     fingerprint: HEX | msgspec.UnsetType = msgspec.UNSET
+    rules: dict[str, dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def did(self) -> str:
+        """In one word, as it is written."""
+        return "origin"
 
 
-Edit = Added | Renamed | Enclosed | Shadowed | AttrSet | InputSet | Returned | Origin
-
-_DECODER: msgspec.json.Decoder[Edit] = msgspec.json.Decoder(Edit)
+Written = Added | Renamed | Enclosed | Shadowed | AttrSet | InputSet | Returned | Origin
 
 
-def read(text: bytes) -> dict[str, Any]:
-    """An edit as a dict of what was written; ValueError says why it is none."""
+@cache
+def _decoder() -> msgspec.json.Decoder[Written]:
+    return msgspec.json.Decoder(Written)
+
+
+def read(text: bytes) -> Edit | Origin:
+    """An edit, or what the model was, from what was written; ValueError says why it is neither."""
     try:
-        _DECODER.decode(text)
-        found: dict[str, Any] = msgspec.json.decode(text)
+        return _decoder().decode(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from None
-    return found
 
 
-def write(entry: dict[str, Any]) -> bytes:
-    """An edit as it is written down."""
-    return msgspec.json.encode(entry)
+def write(edit: Edit | Origin) -> bytes:
+    """What is written down: the rule first, then what it did."""
+    told = msgspec.to_builtins(edit)
+    did = {"did": told.pop("did")}
+    if isinstance(edit, Origin):
+        return msgspec.json.encode({**told, **did})
+    by = {key: told.pop(key) for key in ("rule", "id")}
+    return msgspec.json.encode({**by, **did, **told})

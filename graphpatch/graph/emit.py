@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import merge
+from typing import TYPE_CHECKING
 
-from graphpatch.graph.blanks import Filled
 from graphpatch.graph.body import Body, text_entry
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import entry
@@ -21,11 +22,15 @@ from graphpatch.graph.wire import (
     splice,
 )
 
+if TYPE_CHECKING:
+    from graphpatch.graph.blanks import Filled
+
 
 def graph_pieces(graph: Graph) -> list[Piece]:
     """The GraphDef, as pieces of its source and new bytes."""
-    replacements = _nodes(graph.main, 1) + _libraries(graph)
-    pieces = splice(graph.source, graph.start, graph.end, sorted(replacements))
+    others = sorted([*_dropped(graph.main), *_libraries(graph)])
+    replacements = merge(_nodes(graph.main, 1), others) if others else _nodes(graph.main, 1)
+    pieces = splice(graph.source, graph.start, graph.end, replacements)
     return [*pieces, *_added(graph)]
 
 
@@ -44,10 +49,10 @@ def _added(graph: Graph) -> list[Piece]:
     return [encoded(LIBRARY, added)] if added else []
 
 
-def _nodes(body: Body, number: int) -> list[Replacement]:
+def _nodes(body: Body, number: int) -> Iterator[Replacement]:
     """What comes in place of each node that was changed, or beside which nodes were added."""
-    out = [Replacement(start, entry(body.source, start)[1], []) for start in body.cut]
-    starts, known = body.heads.starts, dict[Filled, list[bytes]]()
+    starts = body.heads.starts
+    known: dict[Filled, Callable[[Sequence[bytes]], bytes]] = {}
     for index in sorted((body.edited.keys() - body.root.keys()) | body.placed.keys()):
         found = None if index in body.single else body.filled.get(index)
         if found is None:
@@ -55,10 +60,14 @@ def _nodes(body: Body, number: int) -> list[Replacement]:
         else:
             filled, row, _ = found
             if filled not in known:
-                known[filled] = filled.written.whole.filled_all(filled.rows)
-            pieces = [known[filled][row]]
-        out.append(Replacement(starts[index], entry(body.source, starts[index])[1], pieces))
-    return out
+                known[filled] = filled.written.whole.fill
+            pieces = [known[filled](filled.rows[row])]
+        yield Replacement(starts[index], entry(body.source, starts[index])[1], pieces)
+
+
+def _dropped(body: Body) -> list[Replacement]:
+    """Nothing in place of each node that was dropped."""
+    return [Replacement(start, entry(body.source, start)[1], []) for start in body.cut]
 
 
 def _beside(body: Body, index: int, number: int) -> list[Piece]:
@@ -79,7 +88,8 @@ def _libraries(graph: Graph) -> list[Replacement]:
     for library, part in graph.cut:
         found.setdefault(library, []).append(Replacement(part.start, part.end, []))
     for name, (library, function) in graph.function_fields.items():
-        replacements = sorted([*_nodes(graph.functions[name], 3), *_ret(graph.functions[name])])
+        body = graph.functions[name]
+        replacements = sorted([*_dropped(body), *_nodes(body, 3), *_ret(body)])
         if replacements:
             pieces = splice(source, function.value, function.end, replacements)
             new = Replacement(

@@ -9,20 +9,27 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
+import msgspec
+
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.nodedef import attr_span
-from graphpatch.graph.provenance import KEY, ORIGIN, Entry
+from graphpatch.graph.provenance import KEY
 from graphpatch.graph.wire import piece_bytes
 
 MARK = b'"origin"'
 
 
-def origin(graph: Graph) -> Entry:
+def origin(graph: Graph) -> dict[str, Any]:
     """What is written down; nothing where no rule has changed the graph."""
     node = origin_node(graph)
-    return {} if node is None else _of(node)
+    found = None if node is None else provenance.origin_on(node)
+    if found is None:
+        return {}
+    record: dict[str, Any] = msgspec.to_builtins(found)
+    del record["did"]
+    return record
 
 
 def origin_node(graph: Graph) -> Node | None:
@@ -30,16 +37,9 @@ def origin_node(graph: Graph) -> Node | None:
     for body in graph.bodies:
         for node in provenance.touched(body):
             span = attr_span(body.payload(node.index), KEY)
-            if span is not None and MARK in piece_bytes(span) and _of(node):
+            if span is not None and MARK in piece_bytes(span) and provenance.origin_on(node):
                 return node
     return None
-
-
-def write_origin(body: Body, index: int, record: dict[str, Any]) -> None:
-    """Write it down on a node that a rule has touched, in place of what was there."""
-    edits = provenance.entries(Node(body, index))
-    told = [{**record, "did": ORIGIN}, *edits]
-    body.write(index, provenance.rewritten(body.payload(index), told))
 
 
 def place_for_origin(graph: Graph, among: Container[int] | None = None) -> tuple[Body, int] | None:
@@ -49,7 +49,3 @@ def place_for_origin(graph: Graph, among: Container[int] | None = None) -> tuple
             if among is None or not body.is_main or index in among:
                 return body, index
     return None
-
-
-def _of(node: Node) -> Entry:
-    return next((entry for entry in provenance.written(node) if entry["did"] == ORIGIN), {})

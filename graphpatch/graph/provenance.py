@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
@@ -27,10 +27,13 @@ from graphpatch.graph.nodedef import (
     with_attr,
 )
 
-KEY = "_graphpatch"
-ORIGIN = "origin"
+if TYPE_CHECKING:
+    from graphpatch.graph.edits import Edit, Origin
+    from graphpatch.graph.graph import Graph
 
-Entry = dict[str, Any]
+KEY = "_graphpatch"
+
+E = TypeVar("E", bound="Edit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +43,22 @@ class Author:
     rule: str
     id: str
 
-    def entry(self, did: str, **details: Any) -> bytes:
-        """One edit by this rule, as it is written down."""
-        from graphpatch.graph import edits
-
-        return edits.write({"rule": self.rule, "id": self.id, "did": did, **details})
+    def edit(self, kind: type[E], **details: Any) -> E:
+        """One edit by this rule."""
+        return kind(rule=self.rule, id=self.id, **details)
 
 
-def signed(payload: Payload, entry: bytes) -> Payload:
+def signed(payload: Payload, edit: Edit) -> Payload:
     """The payload with one more edit written down."""
+    from graphpatch.graph import edits
+
     span = attr_span(payload, KEY)
     value = AttrValue() if span is None else attr_value(span)
-    value.list.s.append(entry)
+    value.list.s.append(edits.write(edit))
     return with_attr(payload, KEY, value.SerializeToString(deterministic=True))
 
 
-def rewritten(payload: Payload, found: Sequence[Entry]) -> Payload:
+def rewritten(payload: Payload, found: Sequence[Edit | Origin]) -> Payload:
     """The payload with these edits written down, and no others."""
     if not found:
         return with_attr(payload, KEY, None)
@@ -65,40 +68,74 @@ def rewritten(payload: Payload, found: Sequence[Entry]) -> Payload:
     return with_attr(payload, KEY, value.SerializeToString(deterministic=True))
 
 
-def entries(node: Node) -> list[Entry]:
+def entries(node: Node) -> list[Edit]:
     """The edits written down on a node, oldest first; ModelError where they are not ours."""
-    return [entry for entry in written(node) if entry["did"] != ORIGIN]
+    return _written(node)[0]
 
 
-def written(node: Node) -> list[Entry]:
-    """All that is written down on a node: its edits, and what the model was before."""
-    if not node.body.may_be_signed(node.index):
-        return []
-    value = _value(node.body.payload(node.index))
+def origin_on(node: Node) -> Origin | None:
+    """What is written down on a node of the model before its first rule."""
+    return next(iter(_written(node)[1]), None)
+
+
+def _written(node: Node) -> tuple[list[Edit], list[Origin]]:
+    value = _value(node.body.payload(node.index)) if node.body.may_be_signed(node.index) else None
     if value is None:
-        return []
-    from graphpatch.graph import edits  # most models have none, and need no msgspec
+        return [], []
+    from graphpatch.graph import edits  # most models have none, and need no types for them
 
     try:
         if value.WhichOneof("value") != "list":
             raise ValueError("it is no list of edits")
-        return list(map(edits.read, value.list.s))
+        found = list(map(edits.read, value.list.s))
     except ValueError as error:
         raise ModelError(
             f"{node}: its attr {KEY} is not one that graphpatch wrote: {error}"
         ) from None
+    return (
+        [one for one in found if isinstance(one, edits.Edit)],
+        [one for one in found if isinstance(one, edits.Origin)],
+    )
+
+
+def of_kind(node: Node, kind: str) -> list[Any]:
+    """The edits of one kind written down on a node: those that `did` this."""
+    return [edit for edit in entries(node) if edit.did == kind]
+
+
+def is_added(node: Node) -> bool:
+    """Whether a rule added an op."""
+    return bool(of_kind(node, "added"))
+
+
+def original_type(node: Node) -> str:
+    """The op type that an op had before a rule put it into a function."""
+    return str(next((edit.was for edit in of_kind(node, "enclosed")), node.op))
+
+
+def clone_of(node: Node) -> str:
+    """The op whose clone an op is; "" for other ops."""
+    return next((edit.clone_of for edit in of_kind(node, "added") if edit.clone_of), "")
 
 
 def shadow(node: Node) -> str:
     """The rule that gave an op's outputs another gradient, so that none reaches the op itself."""
-    return next((entry["rule"] for entry in entries(node) if entry.get("shadowed")), "")
+    shadowed = (edit for edit in entries(node) if getattr(edit, "shadowed", False))
+    return next((edit.rule for edit in shadowed), "")
 
 
 def clones(body: Body, names: Collection[str]) -> Iterator[Node]:
     """The ops of a body that rules cloned from these."""
     for node in touched(body):
-        if any(entry.get("of") in names for entry in entries(node)):
+        if any(edit.clone_of in names for edit in of_kind(node, "added")):
             yield node
+
+
+def all_entries(graph: Graph) -> Iterator[Edit]:
+    """The edits written down in a graph."""
+    for body in graph.bodies:
+        for node in touched(body):
+            yield from entries(node)
 
 
 def touched(body: Body) -> Iterator[Node]:

@@ -171,3 +171,17 @@ def order_of(body: Body) -> list[int]:
                 if not waits[reader]:
                     ready.append(reader)
     return order
+
+
+def uses(node: Node, output: int) -> list[tuple[Node, int]]:
+    """Who reads this output: the op, and the slot in its NodeDef.input."""
+    tensor, body = node.tensor(output), node.body
+    return [
+        (Node(body, index), slot)
+        for index, slot in body.readers.get(node.name, ())
+        if _same_tensor(body.heads.inputs[index][slot], tensor)
+    ]
+
+
+def _same_tensor(text: str, other: str) -> bool:
+    return names.parse(text) == names.parse(other) and not text.startswith("^")

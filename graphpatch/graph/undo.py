@@ -15,11 +15,12 @@ from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.blanks import Held
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edit import give_back, take_place
+from graphpatch.graph.edits import Added, Edit, Returned
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Heads
 from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.origin import origin
-from graphpatch.graph.provenance import Entry
 from graphpatch.graph.returned import returned
 from graphpatch.graph.undo_node import IsWanted, Undone, refuse, undo_node
 
@@ -29,10 +30,11 @@ class UndoneBody:
     """What became of a body: nodes by index. `back` has new names and the old ones."""
 
     body: Body
-    dropped: dict[int, Entry] = field(default_factory=dict)
+    dropped: dict[int, Edit] = field(default_factory=dict)
     nodes: dict[int, Undone] = field(default_factory=dict)
     marked: list[int] = field(default_factory=list)  # those that still carry provenance
     clones: list[Node] = field(default_factory=list)  # among these, what rules cloned
+    taken: set[str] = field(default_factory=set)  # the rules of edits that were taken back
 
     @property
     def gone(self) -> set[str]:
@@ -53,30 +55,29 @@ def undo(graph: Graph, wanted: IsWanted) -> list[UndoneBody]:
     one that is, ModelError where ops that somebody else added do.
     """
     undone = [_undo_body(body, wanted) for body in graph.bodies if not body.is_ours]
+    _refuse_copied(undone)
     _refuse_old_clones(graph, undone)
     for node in [node for one in undone for node in one.nodes.values()]:
         _check_enclosed(graph, node)
     for one in undone:
-        label, body = one.body.label, _rebuilt(one)
-        if one.body.is_main:
-            graph.main = body
-        else:
-            graph.functions[label] = body
+        body = _rebuilt(one)
+        take_place(graph, body)
         _check_reads(one, body)
     return undone
 
 
 def _undo_body(body: Body, wanted: IsWanted) -> UndoneBody:
     undone = UndoneBody(body)
-    outputs = [entry for _, entry in returned(body)]
+    outputs = [edit for _, edit in returned(body)]
     for node in provenance.touched(body):
         edits = provenance.entries(node)
-        if edits and edits[0]["did"] == "added" and wanted(edits[0]):
-            refuse(next((one for one in edits if not wanted(one)), None), node, edits[0])
+        if edits and isinstance(edits[0], Added) and wanted(edits[0]):
+            refuse(next((one for one in edits if not wanted(one)), None), node, edits[0].rule)
             undone.dropped[node.index] = edits[0]
+            undone.taken.add(edits[0].rule)
             continue
-        _refuse_copied(node, edits, wanted)
-        undone.clones += [node for entry in edits if "of" in entry]
+        undone.clones += [node] if provenance.clone_of(node) else []
+        undone.taken.update(edit.rule for edit in edits if wanted(edit))
         if any(map(wanted, edits)):
             undone.nodes[node.index] = undo_node(node, edits, wanted)
             if undone.nodes[node.index].entries:
@@ -89,19 +90,20 @@ def _undo_body(body: Body, wanted: IsWanted) -> UndoneBody:
     return undone
 
 
-def _refuse_copied(node: Node, edits: Sequence[Entry], wanted: IsWanted) -> None:
+def _refuse_copied(undone: Sequence[UndoneBody]) -> None:
     """Raise PatchError where a clone that stays has edits of a rule that are taken back."""
-    for entry in edits:
-        for rule in entry.get("copies", ()):
-            copied = {"rule": rule}
-            refuse(entry if wanted(copied) else None, node, copied)
+    taken = {rule for one in undone for rule in one.taken}
+    for node in [node for one in undone for node in one.clones]:
+        for edit in provenance.of_kind(node, "added"):
+            for rule in edit.copies or ():
+                refuse(edit if rule in taken else None, node, rule)
 
 
 def _refuse_old_clones(graph: Graph, undone: Sequence[UndoneBody]) -> None:
     """Raise PatchError where clones stay, and what they copied was not written down."""
     clones = [node for one in undone for node in one.clones]
     if clones and any(one.dropped or one.nodes for one in undone) and not origin(graph):
-        by, of = (provenance.entries(clones[0])[0][key] for key in ("rule", "of"))
+        by, of = provenance.entries(clones[0])[0].rule, provenance.clone_of(clones[0])
         raise PatchError(
             f"rule {by!r} cloned {of!r} (see {clones[0]}), and graphpatch 0.1, which wrote the "
             f"file, did not write down which rules had changed {of!r} before; take all rules off, "
@@ -124,18 +126,18 @@ def _check_enclosed(graph: Graph, undone: Undone) -> None:
         )
 
 
-def _return(body: Body, outputs: list[Entry], place: int) -> None:
+def _return(body: Body, outputs: list[Returned], place: int) -> None:
     """Let an output of the function be what it was; `outputs` are these edits, oldest first."""
-    entry = outputs.pop(place)
-    if entry["output"] not in body.ret:
-        raise ModelError(f"function {body.label} has no output {entry['output']!r} to give back")
-    other = next((one for one in outputs[place:] if one["output"] == entry["output"]), None)
+    edit = outputs.pop(place)
+    if edit.output not in body.ret:
+        raise ModelError(f"function {body.label} has no output {edit.output!r} to give back")
+    other = next((one for one in outputs[place:] if one.output == edit.output), None)
     if other is not None:
         raise PatchError(
-            f"rule {other['rule']!r} builds on what rule {entry['rule']!r} did (see output "
-            f"{entry['output']!r} of function {body.label}); take that one off first"
+            f"rule {other.rule!r} builds on what rule {edit.rule!r} did (see output "
+            f"{edit.output!r} of function {body.label}); take that one off first"
         )
-    body.ret[entry["output"]] = entry["was"]
+    give_back(body, edit)
 
 
 def _rebuilt(undone: UndoneBody) -> Body:
@@ -187,13 +189,11 @@ def _is_there(body: Body, op: str, text: str) -> bool:
 def _missing(undone: UndoneBody, reader: Node, text: str) -> ModelError | PatchError:
     """The error for a node that reads what a rule added: by a rule, or by somebody else."""
     edits = provenance.entries(reader)
-    by = next((one["rule"] for one in reversed(edits) if one["did"] in {"input", "added"}), None)
+    by = next((one.rule for one in reversed(edits) if one.did in {"input", "added"}), None)
     if by is None:
         return ModelError(f"{reader} reads {text!r}, which a rule added; it was changed since")
-    rules = {entry["rule"] for entry in undone.dropped.values()}
-    rules |= {
-        one["rule"] for node in undone.nodes.values() for one in provenance.entries(node.node)
-    }
+    rules = {edit.rule for edit in undone.dropped.values()}
+    rules |= {one.rule for node in undone.nodes.values() for one in provenance.entries(node.node)}
     taken = ", ".join(map(repr, sorted(rules - {by})))
     return PatchError(
         f"rule {by!r} builds on what rule {taken} did ({reader} reads {text!r}); "

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.displaced import restore_attr, restore_input, restore_name
+from graphpatch.graph.edits import AttrSet, Edit, Enclosed, InputSet, Raw, Renamed
 from graphpatch.graph.nodedef import INPUT, NAME, OP, Payload, field_text, parts, with_attr
-from graphpatch.graph.provenance import Entry
 
-IsWanted = Callable[[Entry], bool]
+IsWanted = Callable[[Edit], bool]
 
 # What an edit finds on an op that a later edit rests on, so that it cannot be taken back first.
-RESTS_ON = {"renamed": {"renamed", "enclosed"}, "enclosed": {"renamed", "attr", "input"}}
+RESTS_ON: dict[type[Edit], tuple[type[Edit], ...]] = {
+    Renamed: (Renamed, Enclosed),
+    Enclosed: (Renamed, AttrSet, InputSet),
+    AttrSet: (Enclosed,),
+    InputSet: (Enclosed,),
+}
 
 
 @dataclass
@@ -27,14 +36,14 @@ class Undone:
     name: str
     op: str
     inputs: list[str]
-    entries: list[Entry]
+    entries: list[Edit]
 
     def signed(self) -> Payload:
         """The payload with the edits that are left written down."""
         return provenance.rewritten(self.payload, self.entries)
 
 
-def undo_node(node: Node, entries: Sequence[Entry], wanted: IsWanted) -> Undone:
+def undo_node(node: Node, entries: Sequence[Edit], wanted: IsWanted) -> Undone:
     """Take back the edits that are wanted, newest first.
 
     Raises PatchError where an edit of another rule rests on one of them.
@@ -43,11 +52,12 @@ def undo_node(node: Node, entries: Sequence[Entry], wanted: IsWanted) -> Undone:
     undone = Undone(node, payload, node.name, node.op, list(node.inputs), list(entries))
     for place in reversed(range(len(entries))):
         if wanted(entries[place]):
-            entry = undone.entries.pop(place)
-            later = undone.entries[place:]
-            refuse(next((one for one in later if _rests_on(one, entry)), None), node, entry)
-            if entry["did"] in UNDO:
-                UNDO[entry["did"]](undone, entry, later)
+            edit = undone.entries.pop(place)
+            rests = RESTS_ON.get(type(edit), ())
+            later = (one for one in undone.entries[place:] if isinstance(one, rests))
+            refuse(next(later, None), node, edit.rule)
+            if type(edit) in UNDO:
+                UNDO[type(edit)](undone, edit, place)
     _check(undone)
     return undone
 
@@ -62,60 +72,57 @@ def _check(undone: Undone) -> None:
         raise ModelError(f"{undone.node}: {provenance.KEY} tells of another op than this one")
 
 
-def refuse(other: Entry | None, node: Node, entry: Entry) -> None:
-    """Raise PatchError for an edit of another rule that rests on this one."""
+def refuse(other: Edit | None, node: Node, rule: str) -> None:
+    """Raise PatchError for an edit of another rule that rests on what this one did."""
     if other is not None:
         raise PatchError(
-            f"rule {other['rule']!r} builds on what rule {entry['rule']!r} did (see {node}); "
+            f"rule {other.rule!r} builds on what rule {rule!r} did (see {node}); "
             f"take that one off first"
         )
 
 
-def _rests_on(other: Entry, entry: Entry) -> bool:
-    rests = RESTS_ON.get(entry["did"], {"enclosed"} if entry["did"] in UNDO else set())
-    return other["did"] in rests
-
-
-def pass_on(entry: Entry, later: Sequence[Entry], key: str) -> bool:
+def _passed_on(undone: Undone, edit: AttrSet | InputSet, place: int, key: str) -> bool:
     """Whether a later edit changed the same once more: then it is that one's `was` that goes back.
 
-    `key` says what of it: the attr, the slot, the output.
+    `key` says what of it: the attr, or the slot.
     """
-    for other in later:
-        if other["did"] == entry["did"] and other[key] == entry[key]:
-            other.pop("raw", None)
-            other.update({field: entry[field] for field in ("was", "raw") if field in entry})
+    for at, other in enumerate(undone.entries[place:], place):
+        if type(other) is type(edit) and getattr(other, key) == getattr(edit, key):
+            undone.entries[at] = replace(other, was=edit.was, raw=edit.raw)
             return True
     return False
 
 
-def _attr(undone: Undone, entry: Entry, later: Sequence[Entry]) -> None:
-    if not pass_on(entry, later, "attr"):
-        raw = entry.get("raw")
-        undone.payload = restore_attr(undone.payload, entry["attr"], entry["was"], raw)
+def _raw(edit: AttrSet | InputSet | Renamed) -> Raw | None:
+    return None if isinstance(edit.raw, msgspec.UnsetType) else edit.raw
 
 
-def _input(undone: Undone, entry: Entry, later: Sequence[Entry]) -> None:
-    if not pass_on(entry, later, "slot"):
-        slot, was = entry["slot"], entry["was"]
+def _attr(undone: Undone, edit: AttrSet, place: int) -> None:
+    if not _passed_on(undone, edit, place, "attr"):
+        undone.payload = restore_attr(undone.payload, edit.attr, edit.was, _raw(edit))
+
+
+def _input(undone: Undone, edit: InputSet, place: int) -> None:
+    if not _passed_on(undone, edit, place, "slot"):
+        slot, was = edit.slot, edit.was
         if slot >= len(undone.inputs):
             raise ModelError(f"{undone.node} has no input {slot}, of which {provenance.KEY} tells")
-        undone.payload = restore_input(undone.payload, slot, was, entry.get("raw"))
+        undone.payload = restore_input(undone.payload, slot, was, _raw(edit))
         undone.inputs[slot] = was
 
 
-def _renamed(undone: Undone, entry: Entry, later: Sequence[Entry]) -> None:
-    undone.payload = restore_name(undone.payload, entry["was"], entry.get("raw"))
-    undone.name = entry["was"]
+def _renamed(undone: Undone, edit: Renamed, place: int) -> None:
+    undone.payload = restore_name(undone.payload, edit.was, _raw(edit))
+    undone.name = edit.was
 
 
-def _enclosed(undone: Undone, entry: Entry, later: Sequence[Entry]) -> None:
-    undone.payload, undone.op = [bytes.fromhex(entry["node"])], entry["was"]
+def _enclosed(undone: Undone, edit: Enclosed, place: int) -> None:
+    undone.payload, undone.op = [bytes.fromhex(edit.node)], edit.was
 
 
-UNDO: dict[str, Callable[[Undone, Entry, Sequence[Entry]], None]] = {
-    "attr": _attr,
-    "input": _input,
-    "renamed": _renamed,
-    "enclosed": _enclosed,
+UNDO: dict[type[Edit], Callable[[Undone, Any, int], None]] = {
+    AttrSet: _attr,
+    InputSet: _input,
+    Renamed: _renamed,
+    Enclosed: _enclosed,
 }

@@ -11,16 +11,19 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from graphpatch import mapped
 from graphpatch.errors import CHANGED, ModelError
 
 SMALL = 1 << 24  # bytes up to which a file is read: it may be cut short later, and nothing is lost
 
 SHORT = 1 << 12  # bytes up to which an unchanged part is read, and not copied from file to file
+MANY = 1 << 12  # pieces that are put together at once
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
@@ -50,11 +53,13 @@ def map_file(path: Path) -> Source:
     try:
         stamp = _stamp(descriptor)
         if stamp[0] == 0:
-            raise ModelError(f"{path} is empty")
+            raise ModelError(f"{path} is empty; copy or download the model again")
         if stamp[0] <= SMALL:
             data = _read_whole(descriptor, stamp)
             os.close(descriptor)
             return Source(data)
+        for each in mapped.BEFORE:
+            each()
         source = Source(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor, stamp)
     except BaseException:
         os.close(descriptor)
@@ -262,11 +267,11 @@ def splice(
     """
     out: list[Piece] = []
     run: list[bytes] = []
-    at, data, changed = start, source.data, list(replacements)
-    if not changed and end > start:
-        return [Span(source, start, end)]
-    for one in [*changed, Replacement(end, end, [])]:
-        if at < one.start < at + SHORT:
+    at, data = start, source.data
+    for one in chain(replacements, [Replacement(end, end, [])]):
+        if len(run) > MANY:
+            _end(run, out)
+        if at < one.start < at + SHORT and (run or out or one.pieces):
             run.append(data[at : one.start])
         elif one.start > at:
             _end(run, out)

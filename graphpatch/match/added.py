@@ -49,9 +49,8 @@ def of_the_model(match: Match) -> Condition | None:
 
 def adder(node: Node) -> str:
     """The rule that added an op which is no clone of another; nothing where none did."""
-    return next(
-        (e["rule"] for e in provenance.entries(node) if e["did"] == "added" and "of" not in e), ""
-    )
+    added = provenance.of_kind(node, "added")
+    return next((edit.rule for edit in added if not edit.clone_of), "")
 
 
 def left_out(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
@@ -89,9 +88,8 @@ def _not(is_own: Condition, others: Iterable[Condition], body: Body) -> Iterator
 def _old_names(body: Body) -> frozenset[str]:
     """The names that ops of the model had before they made room for one that was added."""
     return frozenset(
-        entry["was"]
+        edit.was
         for node in provenance.touched(body)
         if not adder(node)
-        for entry in provenance.entries(node)
-        if entry["did"] == "renamed"
+        for edit in provenance.of_kind(node, "renamed")
     )

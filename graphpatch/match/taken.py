@@ -31,9 +31,9 @@ def taken(wanted: bool | str | Sequence[str]) -> Condition:
 
 def takers(node: Node) -> Iterator[str]:
     """The rules that patched an op, by name."""
-    for entry in provenance.entries(node):
-        if entry["did"] not in READ_ANEW:
-            yield entry["rule"]
+    for edit in provenance.entries(node):
+        if edit.did not in READ_ANEW:
+            yield edit.rule
 
 
 def told(node: Node, wanted: object) -> str:

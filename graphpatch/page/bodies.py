@@ -144,8 +144,7 @@ def _type(node: Node | None) -> str:
     """The op type, that before a rule where one put the op into a function."""
     if node is None:
         return "argument"
-    edits = provenance.entries(node)
-    return str(next((one["was"] for one in edits if one["did"] == "enclosed"), node.op))
+    return provenance.original_type(node)
 
 
 def _tensor(shapes: Mapping[Side, Shapes | None], one: Head) -> str:
@@ -156,16 +155,20 @@ def _attrs(tables: Tables, one: Head) -> int:
     return -1 if one.node is None else tables.form(one.side.flowing.wiring, one.place)
 
 
-def _inputs(found: Lines, one: Head) -> list[int | str]:
-    """What an op reads: the rows of lines, and the names of what is not in view."""
-    side, node = one.side, one.node
-    if node is None:
+def _inputs(found: Lines, one: Head) -> list[int | str | list[int | str]]:
+    """What an op reads: the rows of lines, with what is read of them where that is not output 0.
+
+    Of what is not in view, the names.
+    """
+    if one.node is None:
         return []
-    body, read = node.body, []
-    for text in node.inputs:
-        index = body.by_name.get(op_of(text), None)
-        row = None if text.startswith("^") or index is None else found.rows.get(side.key(index))
-        read.append(one_line(text) if row is None or ":" in text else row)
+    body, read = one.node.body, list[int | str | list[int | str]]()
+    for text in one.node.inputs:
+        op = op_of(text)
+        index = body.by_name.get(op)
+        row = found.rows.get(op if index is None else one.side.key(index))
+        plain = row is not None and text == op
+        read.append(one_line(text) if row is None else row if plain else [row, one_line(text)])
     return read
 
 

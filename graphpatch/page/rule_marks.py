@@ -66,12 +66,7 @@ def of_patched(graphs: Sequence[Graph]) -> Marks:
 
 def _names(graph: Graph) -> dict[str, str]:
     """The names of the rules, by id."""
-    return {
-        str(entry["id"]): str(entry["rule"])
-        for body in graph.bodies
-        for node in provenance.touched(body)
-        for entry in provenance.entries(node)
-    }
+    return {edit.id: edit.rule for edit in provenance.all_entries(graph)}
 
 
 def _place(patches: Mapping[str, Any], rule: str) -> int:

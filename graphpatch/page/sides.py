@@ -89,13 +89,13 @@ def _keys(body: Body) -> dict[int, str]:
     """The line of each node that a rule touched: that of the op for which it is there."""
     found = {}
     for node in provenance.touched(body):
-        edits = provenance.entries(node)
-        if not edits or edits[0]["did"] != "added":
+        added = provenance.of_kind(node, "added")
+        if not added:
             found[node.index] = own_name(node)
-        elif "of" in edits[0]:
+        elif provenance.clone_of(node):
             found[node.index] = f"+{node.name}"
         else:
-            found[node.index] = str(edits[0].get("for") or f"+{node.name}")
+            found[node.index] = added[0].patched or f"+{node.name}"
     return found
 
 
@@ -153,5 +153,5 @@ def head(found: Side, line: Line) -> Node | None:
     nodes = [Node(found.body, index) for index in line.nodes if index >= 0]
     if len(nodes) == 1:
         return nodes[0]
-    own = [node for node in nodes if not any(e["did"] == "added" for e in provenance.entries(node))]
+    own = [node for node in nodes if not provenance.is_added(node)]
     return next(iter(own or nodes), None)

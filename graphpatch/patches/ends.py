@@ -11,7 +11,7 @@ from graphpatch.differentiation.flow import lets_through
 from graphpatch.differentiation.linear import is_linear
 from graphpatch.graph import topology
 from graphpatch.graph.body import Node
-from graphpatch.graph.edit import uses
+from graphpatch.graph.topology import uses
 from graphpatch.patches import flow
 from graphpatch.patches.clean import CleanPath
 

@@ -11,7 +11,8 @@ from graphpatch.control_flow.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXI
 from graphpatch.errors import PatchError
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
-from graphpatch.graph.edit import Editor, uses
+from graphpatch.graph.edit import Editor
+from graphpatch.graph.topology import uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 

@@ -58,7 +58,7 @@ def editor(graph: Graph) -> Editor:
 
 def did(body: Body) -> dict[str, list[str]]:
     """Which edits each op of a body carries."""
-    found = {one.name: [entry["did"] for entry in provenance.entries(one)] for one in body}
+    found = {one.name: [entry.did for entry in provenance.entries(one)] for one in body}
     return {name: edits for name, edits in found.items() if edits}
 
 
@@ -94,7 +94,7 @@ def test_an_attr_is_set_and_dropped(graph: Graph, editor: Editor) -> None:
     assert consistent(graph).main.node("again").attr("_gradient_op_type") == attr("Relu6")
     editor.set_attr(again, "_gradient_op_type", None)
     assert consistent(graph).main.node("again").attr("_gradient_op_type") is None
-    assert [entry["was"] for entry in provenance.entries(again)] == [
+    assert [entry.was for entry in provenance.entries(again)] == [
         None,
         attr("Relu6").SerializeToString().hex(),
     ]
@@ -109,7 +109,7 @@ def test_another_input(graph: Graph, editor: Editor, label: str) -> None:
     editor.set_input(body.node("sum"), 2, "^axis" if body.is_main else "^relu")
     assert body.node("sum").inputs[:2] == (was[0], "x")
     consistent(graph)
-    assert [(e["slot"], e["was"]) for e in provenance.entries(body.node("sum"))] == [
+    assert [(e.slot, e.was) for e in provenance.of_kind(body.node("sum"), "input")] == [
         (1, was[1]),
         (2, "^split"),
     ]
@@ -292,9 +292,9 @@ def test_what_an_editor_is_told_once_it_tells_once(editor: Editor) -> None:
     for _ in range(2):
         editor.note("a")
         editor.used("attr", session="one", tape="two")
-    editor.used("stock")
+    editor.used("built-in")
     editor.skipped("why")
-    assert (list(editor.notes), list(editor.carriers)) == (["a"], ["attr", "stock"])
+    assert (list(editor.notes), list(editor.carriers)) == (["a"], ["attr", "built-in"])
     assert (list(editor.session), list(editor.tape), editor.idle) == (["one"], ["two"], ["why"])
     answers = iter([1, 2])
     assert [editor.cached("question", lambda: next(answers)) for _ in range(2)] == [1, 1]

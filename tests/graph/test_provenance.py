@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import ModelError
-from graphpatch.graph import provenance
+from graphpatch.graph import edits, provenance
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.edits import AttrSet
 from graphpatch.graph.heads import LARGE
 from graphpatch.graph.provenance import KEY, Author, entries, touched
 from tests import graphs
@@ -17,7 +18,7 @@ AUTHOR = Author("clip", "0123456789abcdef")
 
 
 def test_an_entry_is_one_json_object() -> None:
-    assert json.loads(AUTHOR.entry("attr", attr="T", was=None)) == {
+    assert json.loads(edits.write(AUTHOR.edit(AttrSet, attr="T", was=None))) == {
         "rule": "clip", "id": "0123456789abcdef", "did": "attr", "attr": "T", "was": None,
     }  # fmt: skip
 
@@ -30,8 +31,8 @@ def test_edits_are_written_down_oldest_first(size: int) -> None:
     assert entries(body.node("c")) == []
     for rule in ("one", "two"):
         Editor(graph, Author(rule, rule)).set_attr(body.node("c"), "_a", attr(rule))
-    assert [entry["rule"] for entry in entries(body.node("c"))] == ["one", "two"]
-    assert [entry["was"] for entry in entries(body.node("c"))] == [
+    assert [entry.rule for entry in entries(body.node("c"))] == ["one", "two"]
+    assert [entry.was for entry in provenance.of_kind(body.node("c"), "attr")] == [
         None,
         attr("one").SerializeToString().hex(),
     ]
@@ -45,7 +46,7 @@ def test_what_was_written_down_is_read_from_the_file(size: int) -> None:
     again = graphs.opened(graphs.written(graph))
     assert [found.name for found in touched(again.main)] == ["c"]
     assert entries(again.main.node("c")) == entries(graph.main.node("c"))
-    assert [entry["did"] for entry in entries(again.main.node("c"))] == ["attr"]
+    assert [entry.did for entry in entries(again.main.node("c"))] == ["attr"]
 
 
 def test_the_attr_starts_with_an_underscore_as_tensorflow_ignores_those() -> None:
@@ -65,3 +66,38 @@ def test_what_is_no_provenance_of_ours_is_said(value: object) -> None:
 def test_a_list_without_edits_is_no_provenance() -> None:
     attrs: dict[str, Any] = {KEY: []}
     assert provenance.entries(graphs.main(node("a", "NoOp", **attrs)).node("a")) == []
+
+
+RAW = ((0, "0a"),)
+
+EDITS = [
+    edits.Added("r", "i"),
+    edits.Added("r", "i", clone_of="a", patched="b", copies=("s",)),
+    edits.Added("r", "i", patched="b", reads=("x:0",)),
+    edits.Renamed("r", "i", was="a", raw=RAW, shadowed=True),
+    edits.Enclosed("r", "i", was="Relu", node="0a"),
+    edits.Shadowed("r", "i"),
+    edits.AttrSet("r", "i", attr="_a", was=None),
+    edits.InputSet("r", "i", slot=1, was="a:1", raw=RAW),
+    edits.Returned("r", "i", output="y", was="a:y:0", turn=2),
+]
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_is_read_as_it_was_written(edit: edits.Edit) -> None:
+    text = edits.write(edit)
+    assert text.startswith(b'{"rule":"r","id":"i","did":"%b"' % edit.did.encode())
+    assert edits.read(text) == edit
+
+
+def test_what_the_model_was_is_told_last() -> None:
+    found = edits.Origin(container="GraphDef", size=3, hash="xxh3:", rules={"i": {"a": 1.5}})
+    assert edits.write(found) == (
+        b'{"container":"GraphDef","size":3,"hash":"xxh3:","rules":{"i":{"a":1.5}},"did":"origin"}'
+    )
+    assert edits.read(edits.write(found)) == found
+
+
+def test_an_edit_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        EDITS[0].rule = "other"  # type: ignore[misc]

@@ -38,7 +38,7 @@ def main_of(result: graphpatch.Result) -> Body:
 
 def cloned(body: Body) -> set[str]:
     """The originals that have clones."""
-    return {entry["of"] for one in body for entry in provenance.entries(one) if "of" in entry}
+    return {name for one in body if (name := provenance.clone_of(one))}
 
 
 def test_what_lies_between_is_cloned_on_the_clean_input(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ STATE = "has a state, and must not run twice"
 REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("no such tensor", (*NOISY, TANH), {"until": "zz"}, "there is no tensor 'zz' in main"),
     ("no such output", (*NOISY, TANH), {"until": "z:1"}, "there is no tensor 'z:1' in main"),
-    ("not behind it", (*NOISY, TANH), {"until": "x"}, "\"until\": x does not hang on Mul 'n'"),
-    ("no such input", (*NOISY, TANH), {"input": 2}, "Mul 'n' has no input 2; it has 0 and 1"),
+    ("not behind it", (*NOISY, TANH), {"until": "x"}, "\"until\": x does not depend on Mul 'n'"),
+    ("no such input", (*NOISY, TANH), {"input": 2}, "no input 2; its inputs are 0 and 1"),
     ("a list of none", (*NOISY, TANH), {"until": []}, "until: the list is empty"),
     (
         "an integer at the end",

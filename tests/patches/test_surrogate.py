@@ -106,7 +106,7 @@ def test_what_carries_the_gradient_is_chosen_by_emit(tmp_path: Path) -> None:
         ("broadcast_like(1, x)", "nothing flows back through"),
         ("tanh(", "column 6"),
         ("tahn(x)", "nearest: tanh"),
-        ("x3", "Sign 's' has no x3: it reads x0 to x0"),
+        ("x3", "Sign 's' has no x3; its only input is x0"),
         (["x"], "surrogate_gradient"),
     ],
 )
@@ -157,7 +157,7 @@ def test_functions_know_fewer_gradients(tmp_path: Path) -> None:
     call = (X, node("call", "f", "x"))
     with pytest.raises(PatchError, match=r"no gradient of SelectV2, of which the formula is made"):
         patched(tmp_path, *call, functions=[inner], formula="clip(x, -1, 1)")
-    with pytest.raises(PatchError, match=r"there the gradient travels as a function"):
+    with pytest.raises(PatchError, match=r"there the gradient is stored as a function"):
         patched(tmp_path, *call, functions=[inner], emit="attr")
 
 

@@ -130,8 +130,8 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         {"gradient": {"registered": "Mine"}},
         "a match as one op has no gradient under a key",
     ),
-    ("stock", ONE, {"gradient": "stock"}, "a match as one op has no gradient under a key"),
-    ("emit", ONE, {"emit": "attr"}, "its gradient travels as a function"),
+    ("default", ONE, {"gradient": "default"}, "a match as one op has no gradient under a key"),
+    ("emit", ONE, {"emit": "attr"}, "its gradient is stored as a function"),
     (
         "a gradient for another op",
         ONE,
@@ -142,7 +142,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "the wrong count",
         ONE,
         {"gradient": {"formula": ["dy", "dy"]}},
-        "the match that ends in Mul 'm': the list has 2 formulas, and the op 1 inputs",
+        "the match that ends in Mul 'm': the list has 2 formulas, and the op has 1 input",
     ),
     (
         "an attr",

@@ -19,7 +19,9 @@ X = node("x", "Placeholder", dtype=attr("float32"))
 H = node("h", "Tanh", "x", T=attr("float32"))
 MODELS = {
     "a name": graphdef(X, H, node("a b", "Relu", "x"), node("y", "Relu", "h"), producer=27),
-    "an attr": graphdef(X, H, node("y", "Relu", "h", T=attr("string")), producer=27),
+    "an attr": graphdef(
+        X, H, node("y", "Relu", "h"), node("z", "Relu", "x", T=attr("string")), producer=27
+    ),
     "a colocation": graphdef(
         X, H, node("y", "Relu", "h", T=attr("float32"), _class=[b"loc:@\xff"]), producer=27
     ),

@@ -10,12 +10,12 @@ CARRIED = "carried"
 
 def rule_of(node: Node) -> str:
     """The rule that added an op, or gave it its inputs or its gradient; nothing for another's."""
-    return next((entry["rule"] for entry in reversed(provenance.entries(node))), "")
+    return next((edit.rule for edit in reversed(provenance.entries(node))), "")
 
 
 def is_added(node: Node) -> bool:
     """Whether a rule put the op there."""
-    return node.body.is_ours or any(entry["did"] == "added" for entry in provenance.entries(node))
+    return node.body.is_ours or provenance.is_added(node)
 
 
 def is_carrier(node: Node) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from graphpatch.analysis.rule_words import own_name
+from graphpatch.analysis.rule_words import own_name, patched_ops
 from graphpatch.analysis.soundness.fault import Fault
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
@@ -39,29 +39,17 @@ def _of_first(one: Graph, other: Graph) -> Iterator[tuple[str, str, bool]]:
         there = other.main if body.is_main else other.functions.get(body.label)
         now = _by_own_name(there)
         for node in () if body.is_ours else provenance.touched(body):
-            for rule, op in _carried(node):
-                yield rule, op, not _is_kept(node, now)
+            for edit, op in patched_ops(node):
+                yield edit.rule, op, not _is_kept(node, now)
 
 
 def _of_second(other: Graph) -> Iterator[tuple[str, str, bool]]:
     """What rules moved aside in the second graph, and whether nothing of them is in its place."""
     for body in other.bodies:
         for node in provenance.touched(body):
-            for entry in provenance.entries(node):
-                if entry["did"] == "renamed" and "was" in entry:
-                    name = str(entry["was"])
-                    there = name in body.by_name and provenance.entries(body.node(name))
-                    yield str(entry["rule"]), name, not there
-
-
-def _carried(node: Node) -> Iterator[tuple[str, str]]:
-    """The rules that a node carries a gradient for, each with the op that it is for."""
-    entries = provenance.entries(node)
-    for entry in entries:
-        if entry["did"] == "attr" and entry.get("attr") == OVERRIDE:
-            yield str(entry["rule"]), own_name(node)
-        elif entry["did"] == "added" and entry.get("for"):
-            yield str(entry["rule"]), str(entry["for"])
+            for edit in provenance.of_kind(node, "renamed"):
+                there = edit.was in body.by_name and provenance.entries(body.node(edit.was))
+                yield edit.rule, edit.was, not there
 
 
 def _by_own_name(body: Body | None) -> dict[str, list[Node]]:

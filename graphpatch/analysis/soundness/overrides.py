@@ -53,7 +53,7 @@ def overrides(graph: Graph) -> Iterator[Override]:
 
 
 def _is_enclosed(node: Node) -> bool:
-    return any(entry["did"] == "enclosed" for entry in provenance.entries(node))
+    return bool(provenance.of_kind(node, "enclosed"))
 
 
 @dataclass(eq=False)

@@ -20,10 +20,10 @@ def untold(one: Graph, other: Graph) -> Iterator[Fault]:
     """Each difference that no rule tells of. A rule that the first graph has too stays as it is."""
     if origin(other).get("exported"):
         return  # of its original it holds a part, which is compared by name
-    known = {entry["id"] for body in one.bodies for entry in _entries(body)}
+    known = {edit.id for edit in provenance.all_entries(one)}
     before = other.copy()
     try:
-        undo(before, lambda entry: entry["id"] not in known)
+        undo(before, lambda edit: edit.id not in known)
         drop_unused(before)
     except GraphpatchError as error:
         yield Fault("provenance", "", "", f"what its rules tell cannot be taken back: {error}")
@@ -36,11 +36,6 @@ def untold(one: Graph, other: Graph) -> Iterator[Fault]:
             yield from _nodes(body, there, now)
             if not body.is_main:
                 yield from _signature(body, there)
-
-
-def _entries(body: Body) -> Iterator[provenance.Entry]:
-    for node in provenance.touched(body):
-        yield from provenance.entries(node)
 
 
 def _body(graph: Graph, label: str) -> Body | None:

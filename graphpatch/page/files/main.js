@@ -157,7 +157,8 @@ class View {
 
   rule(rule, number) {
     const isAt = (body, row) => (this.bodies[body].marks[row] || []).includes(number);
-    const shown = this.places.lines.filter(line => isAt(line.body, line.row)).length;
+    let shown = 0;
+    for (const body of this.places.places.keys()) shown += this.bodies[body].marked.filter(row => isAt(body, row)).length;
     const ops = `${rule.ops.toLocaleString("en")} ${rule.ops === 1 ? "op" : "ops"}`;
     const count = shown < rule.ops ? `${shown.toLocaleString("en")} of ${ops} in view` : ops;
     const words = rule.words && rule.words !== rule.name ? ` ${rule.words}` : "";
@@ -211,8 +212,8 @@ class View {
 
   select(index, withPanel) {
     this.selected = Math.max(0, Math.min(index, this.shown.rows.length - 1));
-    this.list.scrollTo(this.selected);
     if (withPanel || !this.panel.box.hidden) this.panel.show(this.shown.rows[this.selected]);
+    this.list.scrollTo(this.selected); // after the panel has taken its room
     this.list.draw();
   }
 
@@ -264,6 +265,7 @@ class View {
     box.addEventListener("keydown", event => { if (this.key(event)) event.preventDefault(); });
     document.addEventListener("keydown", event => {
       if (event.key === "/" && document.activeElement !== search) { search.focus(); event.preventDefault(); }
+      if (event.key === "?" && document.activeElement !== search) { this.help(); event.preventDefault(); }
       if (event.key === "Escape") this.panel.close();
     });
   }

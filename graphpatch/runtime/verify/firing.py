@@ -51,8 +51,8 @@ def _sorted(
         )
         if lacks and not one.key.startswith(CUSTOM):
             says = (
-                f"nobody registers the key {one.key!r}: name the module or .py file that does with "
-                f"--import (in Python: imports=[...])"
+                f"no program registers the key {one.key!r}: name the module or .py file that does "
+                f"with --import (in Python: imports=[...])"
             )
             yield Unfired(one, says, is_new, "ignored")
         elif is_new and place in passed:
