@@ -116,7 +116,6 @@ def load_rules(
 
     Example:
         >>> rules = graphpatch.load_rules("@guided_backprop")
-        >>> result = graphpatch.apply(rules, "model.pb")  # doctest: +SKIP
     """
     return read_rules(path, emit, allow_python)
 

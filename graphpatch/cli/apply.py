@@ -23,7 +23,6 @@ from graphpatch.cli.writing import write
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.fleet.order import Order, Workers
 from graphpatch.fleet.search import is_plain_folder, joined, name_of
-from graphpatch.fleet.task import report
 from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.model import FILES
@@ -159,7 +158,7 @@ def _patch(
         where = destination(output, dry_run)
         if not dry_run:
             write(result.model, output, progress)
-    return report(result, model, output, where)
+    return result.told(model, output, where)
 
 
 def _rebuilt(result: Result, losses: list[str]) -> Result:

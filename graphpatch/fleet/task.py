@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 import graphpatch
-from graphpatch.application import Result
-from graphpatch.formats.model import NO_CONTEXTS
 from graphpatch.rules import Rule, rules_in
 
 
@@ -67,17 +64,6 @@ class Task:
     output: str = ""
     searched: bool = False
     known: Known | None = None
-
-
-def report(result: Result, model: str, output: str, where: Mapping[str, Any]) -> dict[str, Any]:
-    """What `apply --json` says of one model; `where` tells of the file that it is written to."""
-    notes = [
-        note
-        for note in result.report["notes"]
-        if note != NO_CONTEXTS or not output.endswith(".meta")
-    ]
-    notes += result.model.text_notes(output)
-    return {"model": model, **where, **result.report, "notes": notes}
 
 
 @dataclass(frozen=True, slots=True)

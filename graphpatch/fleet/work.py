@@ -17,7 +17,7 @@ from graphpatch.application import Result, apply
 from graphpatch.errors import FleetError, ForeignError, GraphpatchError
 from graphpatch.fleet import remote
 from graphpatch.fleet.content import content
-from graphpatch.fleet.task import Done, Job, Task, report
+from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.formats import load
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.output import destination
@@ -84,7 +84,7 @@ def _patch(job: Job, task: Task) -> Done:
         result = apply(job.rules(), model)
         where = destination(task.output, job.dry_run, Path(job.root, task.output))
         written = "" if job.dry_run else _write(job, result, task.output)
-    told = report(result, task.model, task.output, where)
+    told = result.told(task.model, task.output, where)
     return Done(task, told, source=source, output=written)
 
 
