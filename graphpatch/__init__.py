@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from graphpatch.runtime.verify.verification import verify
     from graphpatch.selection import Selection, select
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Building",

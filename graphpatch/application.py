@@ -18,7 +18,8 @@ from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
-from graphpatch.recipes import is_recipe, unmatched_activations
+from graphpatch.recipe_notes import unmatched_activations
+from graphpatch.recipes import is_recipe
 from graphpatch.rules import Expect, Rule, load_rules, rules_from
 from graphpatch.step import Applied, expected, named, take
 from graphpatch.table import beside, html_table, plural, short
@@ -30,8 +31,9 @@ RulesLike: TypeAlias = (
 TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 
 PATCH_LAST = (
-    "functions in the file have the gradients of some ops: optimise or convert a model before you "
-    "patch it, as such tools drop them, some silently; revert takes the patch out again"
+    "the file stores gradients as functions, and tools that optimise or convert a model drop "
+    "these, some without a message: run such tools first, and patch last; graphpatch revert takes "
+    "the patch off again"
 )
 
 TAPE_FLOOR = (

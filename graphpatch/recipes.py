@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -11,11 +11,6 @@ from typing import Any
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.relevance import BATCH_NORMS
-from graphpatch.graph.body import Node
-from graphpatch.graph.graph import Graph
-from graphpatch.match.ready.activations import NEEDED
-from graphpatch.match.select import find
-from graphpatch.match.spec import Match
 from graphpatch.recipe_parts import several_ops
 
 SIGN = "@"
@@ -35,7 +30,8 @@ class Recipe:
     """A method as rules: what it is for, where it is from, what it takes and makes.
 
     A parameter without a default must be given. `explains`: it is about activations, so that the
-    report names those that it leaves alone.
+    report names those that it leaves alone. `example`: how one that must be given is given.
+    `needs`: op types without one of which a model has nothing for it, and what to do then.
     """
 
     name: str
@@ -44,6 +40,8 @@ class Recipe:
     make: Callable[..., Rules]
     parameters: Mapping[str, object] = field(default_factory=dict)
     explains: bool = False
+    example: str = ""
+    needs: tuple[frozenset[str], str] | None = None
 
     @property
     def spelled(self) -> str:
@@ -124,11 +122,17 @@ def _reverse(at: str, strength: float) -> Rules:
 
 
 def _freeze(scope: str) -> Rules:
-    held = {"op": ["VariableV2", "Variable", "VarHandleOp"], "name": scope}
+    held = {"op": list(VARIABLES), "name": scope}
     read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": held}}
     return [rule("freeze", read, {"stop_gradient": True})]
 
 
+VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+_NO_VARIABLES = (
+    "the model has no variables (in a frozen model they are constants), so there is nothing to "
+    "train; to let no gradient pass a tensor: "
+    '{"match": {"name": "TENSOR"}, "patch": {"stop_gradient": true}}'
+)
 _GUIDED = "Springenberg et al., Striving for Simplicity: The All Convolutional Net, 2015"
 _ANCONA = "Ancona et al., Towards better understanding of gradient-based attribution methods, 2018"
 
@@ -195,6 +199,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 LIBRARY["reverse"].source,
                 _reverse,
                 {"at": None, "strength": 1.0},
+                example="at=features, strength=0.3",
             ),
             Recipe(
                 "freeze",
@@ -202,6 +207,8 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "definition",
                 _freeze,
                 {"scope": None},
+                example="scope=backbone/**",
+                needs=(frozenset(VARIABLES), _NO_VARIABLES),
             ),
         )
     }
@@ -247,7 +254,10 @@ def _given(recipe: Recipe, text: str) -> dict[str, Any]:
         values[key] = _value(recipe, key, value)
     missing = [key for key, value in values.items() if value is None]
     if missing:
-        raise RulesError(f"{SIGN}{recipe.name} needs {missing[0]}=: {recipe.spelled}")
+        raise RulesError(
+            f"{SIGN}{recipe.name} needs {missing[0]}, which says where; for example: "
+            f"'{SIGN}{recipe.name}({recipe.example})'"
+        )
     return values
 
 
@@ -259,34 +269,3 @@ def _value(recipe: Recipe, key: str, text: str) -> object:
     except ValueError:
         message = f"{SIGN}{recipe.name}: {key} is {text!r}, not a number"
         raise RulesError(message) from None
-
-
-def unmatched_activations(
-    names: Iterable[str], graphs: Iterable[Graph], touched: Collection[tuple[str, str]]
-) -> list[str]:
-    """The activations that recipes about activations do not patch, as the report says it.
-
-    `names` are those of rules, `touched` the body and name of ops that they matched.
-    """
-    called = {name.removeprefix(SIGN).split(":")[0] for name in names if name.startswith(SIGN)}
-    if not any(RECIPES[name].explains for name in called & RECIPES.keys()):
-        return []
-    found: dict[str, list[str]] = {}
-    for kind, node in activations(graphs):
-        if (node.body.label, node.name) not in touched:
-            place = "" if node.body.is_main else f" in function {node.body.label}"
-            found.setdefault(kind, []).append(f"{node.name}{place}")
-    return [f"left alone: {len(ops)} {kind}: {', '.join(ops)}" for kind, ops in found.items()]
-
-
-def activations(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
-    """The activations of a model by what they are called: single ops, and ends of patterns."""
-    for graph in graphs:
-        for body in graph.bodies:
-            for op_type in ACTIVATIONS:
-                for index in body.by_type.get(op_type, ()):
-                    yield op_type, Node(body, index)
-        types = {op_type for body in graph.bodies for op_type in body.by_type}
-        for name in (one for one, needed in NEEDED.items() if needed & types):
-            for node in find(graph, Match(pattern=f"@{name}")).nodes:
-                yield f"@{name}", node

@@ -23,8 +23,8 @@ from graphpatch.match.conditions import conditions
 from graphpatch.match.expected import OBJECTS, WRITTEN
 from graphpatch.match.spec import WHOLE, Match, Texts, texts
 from graphpatch.patches import KINDS, Patch, WholePatch
-from graphpatch.recipes import is_recipe, recipe_rules
-from graphpatch.rules_json import DEEPEST, decoded, depth, in_words
+from graphpatch.recipes import RECIPES, SIGN, is_recipe, recipe_rules
+from graphpatch.rules_json import DEEPEST, NO_RULE, decoded, depth, in_words, value_at
 
 Emit = Literal["auto", "construction", "function", "attr"]
 EMITS = get_args(Emit)
@@ -113,6 +113,10 @@ def load_rules(
     {"python": "package.module:function"} import that module and call the function when the rules
     are applied. Raises RulesError with line and column where it is no JSON, and with the way to the
     key where it is no rules file.
+
+    Example:
+        >>> rules = graphpatch.load_rules("@guided_backprop")
+        >>> result = graphpatch.apply(rules, "model.pb")  # doctest: +SKIP
     """
     return read_rules(path, emit, allow_python)
 
@@ -129,7 +133,10 @@ def read_rules(
     try:
         raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
     except FileNotFoundError as error:
-        raise RulesError(not_there(Path(path))) from error
+        called = f"; the recipe of this name is {SIGN}{path}" if str(path) in RECIPES else ""
+        raise RulesError(f"{not_there(Path(path))}{called}") from error
+    except IsADirectoryError as error:
+        raise RulesError(f"{path} is a folder; expected a rules file, in JSON") from error
     except OSError as error:
         raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
     folder = Path() if str(path) == "-" else Path(path).parent
@@ -180,10 +187,9 @@ def rules_from(
         whole = with_tensors(document, in_folder(folder or Path()))
         file = msgspec.convert(whole, RulesFile)
     except msgspec.ValidationError as error:
-        raise RulesError(_legal(str(error))) from None
+        raise RulesError(_legal(str(error), document)) from None
     if not file.rules and not allow_none:
-        raise RulesError("rules: expected at least 1 rule, found none; without one, apply only "
-                         "converts: -o MODEL.meta, or --inputs and --outputs")  # fmt: skip
+        raise RulesError(NO_RULE)
     return [
         _rule(place, spec, emit or "auto", allow_python) for place, spec in enumerate(file.rules)
     ]
@@ -222,12 +228,19 @@ def _patch(spec: Any, emit: str, allow_python: bool) -> Patch:
     given = {key: value for key, value in given.items() if value is not msgspec.UNSET}
     kinds = [key for key in given if key in KINDS]
     if len(kinds) != 1:
-        found = f"found {len(kinds)}: {', '.join(kinds)}" if kinds else "found none"
+        found = (
+            f"found {len(kinds)}: {', '.join(kinds)}; write a rule for each"
+            if kinds
+            else "found none"
+        )
         raise RulesError(f"patch: expected exactly one of {', '.join(KINDS)}; {found}")
     kind, value = KINDS[kinds[0]], given.pop(kinds[0])
     foreign = sorted(given.keys() - kind.options.keys())
     if foreign:
-        raise RulesError(f"patch.{foreign[0]} does not go with {kinds[0]}")
+        legal = [key for key, one in KINDS.items() if foreign[0] in one.options]
+        raise RulesError(
+            f"patch.{foreign[0]} does not go with {kinds[0]}; it goes with {' and '.join(legal)}"
+        )
     try:
         if not allow_python:
             refuse_python(value)
@@ -242,7 +255,7 @@ def _fingerprint(spec: RuleSpec) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _legal(message: str) -> str:
+def _legal(message: str, document: Any) -> str:
     """The message of msgspec with the path first, and the nearest legal key for an unknown one."""
     text, _, path = message.partition(" - at `$")
     path = path.rstrip("`").lstrip(".") or "at the top"
@@ -256,7 +269,8 @@ def _legal(message: str) -> str:
         return f"{path}: {in_words(text)}; it is {WRITTEN[last]}"
     if text.startswith("Invalid enum value") or "matching regex" in text:
         found = text.removeprefix("Invalid enum value ")
-        reason = "this" if found == text else {"False": "false"}.get(found, found)
+        found = repr(value_at(document, path)) if found == text else found
+        reason = {"False": "false"}.get(found, found)
         return f"{path}: {reason} is not a legal value; legal: {_VALUES.get(last, 'true')}"
     return f"{path}: {in_words(text)}"
 
@@ -265,7 +279,7 @@ def _legal(message: str) -> str:
 _VALUES = {
     "version": "1",
     "emit": ", ".join(EMITS),
-    "at": "outputs, inputs, output:0, input:1",
+    "at": "outputs, inputs, output:N, input:N (N is 0, 1, ...)",
     "inside": "loop, branch",
     "by": "graph, name, file",
 }

@@ -26,6 +26,11 @@ _FROM_YAML = (
 )
 _COMMENT = "JSON has no comments; remove this one (a rule can say what it is for in its `name`)"
 
+NO_RULE = (
+    "rules: expected at least 1 rule, found none (apply needs no rule only to convert: "
+    "with -o MODEL.meta, or with --inputs and --outputs)"
+)
+
 # What a file that is not JSON looks like as a whole, and what to say then.
 LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\s*\Z"), f"the file is empty; a rules file looks like this: {SHORTEST}"),
@@ -58,6 +63,14 @@ TYPES = {
     "float": "a number",
     "bool": "true or false",
     "null": "null",
+}
+
+# How the keys that an object must have are written.
+LIKE = {
+    "version": '"version": 1',
+    "rules": '"rules": [...], with a list of rules',
+    "match": '"match": {"op": "Relu"}, or what else says which ops',
+    "patch": '"patch": {"override_gradient": "guided_relu"}, or what else is to be done',
 }
 
 
@@ -136,10 +149,18 @@ def _at(raw: bytes, place: int, reason: str) -> str:
     return f"line {line}, column {column}: not valid JSON: {reason}"
 
 
+def value_at(document: Any, path: str) -> Any:
+    """The value at a path as msgspec writes it: `rules[0].patch.at`."""
+    for key, place in re.findall(r"(\w+)|\[(\d+)\]", path):
+        document = document[int(place)] if place else document[key]
+    return document
+
+
 def in_words(text: str) -> str:
     """What msgspec says of a value, in the words of JSON's users."""
     if text.startswith("Object missing required field"):
-        return f"the key {text.split('`')[1]!r} is missing"
+        key = text.split("`")[1]
+        return f"the key {key!r} is missing" + (f"; write {LIKE[key]}" if key in LIKE else "")
     wrong = re.fullmatch(r"Expected `(.+?)`, got `(.+?)`", text)
     if wrong is not None:
         return f"expected {_any_of(wrong[1].split(' | '))}, found {TYPES.get(wrong[2], wrong[2])}"

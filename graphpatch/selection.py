@@ -40,7 +40,8 @@ class Selection:
         """Those of the ops for which `test` holds and which the match keys mean.
 
         The keys are those of `match` in a rules file, `not_` for `not`: `where(op="Relu",
-        name="block*/**")`. Raises RulesError for a key or value that is not legal.
+        name="block*/**")`. Raises RulesError for a key or value that is not legal,
+        MatchError where a key names a tensor that the model does not have.
         """
         wanted = _matched(self.model, match) if match else self.keys
         kept = self.keys & wanted
@@ -141,8 +142,13 @@ def select(model: ModelLike, **match: Any) -> Selection:
 
     The keys are those of `match` in a rules file, `not_` for `not`. Of a pattern it is the last
     op; `matches` tells all of them. `model` is what `load` takes. Ops of functions that graphpatch
-    added are never among them. Raises RulesError for a key or value that is not legal, ModelError
-    where the model cannot be read, TypeError where it is no model.
+    added are never among them.
+
+    Raises:
+        RulesError: A key or value is not legal.
+        MatchError: A key names a tensor that the model does not have.
+        ModelError: The model cannot be read.
+        TypeError: `model` is no model.
 
     Example:
         >>> graphpatch.select("model.pb", op="Relu", name="block*/**").types  # doctest: +SKIP

@@ -24,6 +24,7 @@ from graphpatch.patches.group import grouped
 from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.order import refuse_ambiguous
 from graphpatch.patches.reach import refuse_all_shadowed
+from graphpatch.recipe_notes import lacking
 from graphpatch.rules import Rule
 from graphpatch.table import and_more
 
@@ -73,7 +74,7 @@ def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Applied:
     step = Applied(rule.author.rule)
     with named(rule):
         for graph, one in found:
-            tag = graph.label if len(found) > 1 else None
+            tag = graph.around.tags if len(found) > 1 else None
             whole = rule.on == (WHOLE,)
             step.matches.extend(entries(one, tag, with_reads=whole, whole=whole))
             _patch(rule, graph, one, step)
@@ -210,7 +211,7 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
         raise MatchError(
             f'{text}; narrow the match, or write "expect": {count}'
             if count
-            else f"{text}\n{explain(graphs, rule.match)}"
+            else f"{text}\n{_why(rule, graphs)}"
         )
     for op in unknown_types(graphs, rule.match):
         near = did_you_mean(op, opdefs.op_types())
@@ -218,3 +219,9 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
     missing = missing_tensors(graphs, rule.match)
     if missing and expect.min:
         raise MatchError(missing.strip())
+
+
+def _why(rule: Rule, graphs: Sequence[Graph]) -> str:
+    """Why a rule matched nothing, in indented lines."""
+    lacks = lacking(rule.author.rule, graphs)
+    return f"  {lacks}" if lacks else explain(graphs, rule.match)

@@ -3,6 +3,8 @@
 provoke.py                     what it says now
 provoke.py --before CHECKOUT   beside what the graphpatch of another checkout says
 provoke.py --json              for programs: the exit code and the message of each
+provoke.py --record            write tests/data/messages.md: each beside what 0.1.0 said, and what a
+                               reader said of it; with --before, what 0.1.0 said is taken from there
 """
 
 from __future__ import annotations
@@ -29,6 +31,15 @@ from provoking.of_commands import COMMANDS
 from provoking.of_matches import MATCHES
 from provoking.of_models import MODELS
 from provoking.of_rules import FILES, GRADIENTS, KEYS
+from provoking.verdicts import CLEAR, TWICE
+
+ROOT = Path(__file__).resolve().parent.parent
+BEFORE, RECORD = ROOT / "scripts/provoking/version_0_1.json", ROOT / "tests/data/messages.md"
+INTRODUCTION = (
+    "Written by `python scripts/provoke.py --record`. One person read each message and nothing\n"
+    "else; `scripts/provoking/verdicts.py` has the verdicts. Where 0.1.0 is not shown, it said\n"
+    "the same."
+)
 
 CHAPTERS: dict[str, tuple[Case, ...]] = {
     "Models": MODELS,
@@ -112,13 +123,39 @@ def table(found: list[dict[str, Any]], before: list[dict[str, Any]]) -> Iterator
         yield f"{one['says']}\n```"
 
 
+def key(one: dict[str, Any]) -> str:
+    """What a provoked mistake is called; two chapters may have one of the same name."""
+    return f"{one['chapter']}: {one['what']}"
+
+
+def record(found: list[dict[str, Any]], before: dict[str, str]) -> str:
+    """The table for readers: what was done, what 0.1.0 said, what is said now, and a verdict."""
+    lines = [f"# What graphpatch says to {len(found)} mistakes", "", INTRODUCTION]
+    for one in found:
+        old = before.get(key(one), "")
+        lines += [f"\n## {key(one)}\n", f"```text\n$ {one['command']}"]
+        lines += [f"# {name}: {text}".rstrip() for name, text in one["files"].items()]
+        lines += ["```", ""]
+        lines += [f"0.1.0:\n\n```text\n{old}\n```\n"] if old != one["says"] else []
+        twice = TWICE.get(one["what"])
+        verdict = f"read twice: {twice}; written anew" if twice else CLEAR
+        lines += [f"Now:\n\n```text\n{one['says']}\n```\n", f"Verdict: {verdict}."]
+    return "\n".join(line.rstrip() for line in "\n".join(lines).split("\n")) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--before", metavar="CHECKOUT")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
     found = list(provoked())
-    if options.json:
+    if options.record:
+        if options.before:
+            old = {key(one): one["says"] for one in _of(options.before)}
+            BEFORE.write_text(json.dumps(old, indent=1) + "\n")
+        RECORD.write_text(record(found, json.loads(BEFORE.read_text())))
+    elif options.json:
         print(json.dumps(found, indent=1))
     else:
         print(f"# What graphpatch says to {len(found)} mistakes")

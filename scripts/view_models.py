@@ -41,7 +41,9 @@ def opened(page: Any, path: Path) -> Iterator[str]:
     lines, rows = page.evaluate(
         "[view.bodies[view.graph.body].names.length, document.querySelectorAll('.row').length]"
     )
-    page.keyboard.press("b")
+    page.focus("#list")
+    for key in ("b", "Enter", "End", "Enter"):
+        page.keyboard.press(key)
     if lines and not rows:
         yield "it has lines, and shows none"
     yield from said
@@ -61,6 +63,28 @@ def shown(path: Path, target: Path, browser: Any) -> list[str]:
     return faults
 
 
+def tried(folder: Path, out: Path, browser: Any) -> dict[str, int]:
+    """Write and open the page of each model of a folder, and print what went wrong."""
+    counts = {"shown": 0, "refused": 0, "with faults": 0}
+    out.mkdir(parents=True, exist_ok=True)
+    for path in models(folder):
+        name = str(path.relative_to(folder)).replace("/", "__")
+        begun = time.monotonic()
+        try:
+            faults = shown(path, out / f"{name}.html", browser)
+            counts["shown"] += 1
+        except GraphpatchError as error:
+            counts["refused"] += 1
+            print(f"{name}: refused: {error}")
+            continue
+        counts["with faults"] += bool(faults)
+        for fault in faults:
+            print(f"{name}: {fault}")
+        if time.monotonic() - begun > PATIENCE:
+            print(f"{name}: {time.monotonic() - begun:.1f} s")
+    return counts
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
@@ -68,28 +92,10 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     from playwright.sync_api import sync_playwright
 
-    wrong, counts = 0, {"shown": 0, "refused": 0}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = launched(playwright)
-        out = options.keep or Path(folder)
-        out.mkdir(parents=True, exist_ok=True)
-        for path in models(options.folder):
-            name = str(path.relative_to(options.folder)).replace("/", "__")
-            begun = time.monotonic()
-            try:
-                faults = shown(path, out / f"{name}.html", browser)
-                counts["shown"] += 1
-            except GraphpatchError as error:
-                counts["refused"] += 1
-                print(f"{name}: refused: {error}")
-                continue
-            wrong += bool(faults)
-            for fault in faults:
-                print(f"{name}: {fault}")
-            if time.monotonic() - begun > PATIENCE:
-                print(f"{name}: {time.monotonic() - begun:.1f} s")
-    print(f"{counts['shown']} shown, {counts['refused']} refused, {wrong} with faults")
-    return 1 if wrong else 0
+        counts = tried(options.folder, options.keep or Path(folder), launched(playwright))
+    print(", ".join(f"{count} {what}" for what, count in counts.items()))
+    return 1 if counts["with faults"] else 0
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ def ran(block: str) -> subprocess.CompletedProcess[str]:
     command = [*running(words[2:]), *words[2:]]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     done.stdout = VERSION.sub(f"TensorFlow {SHOWN}", done.stdout)
+    done.stdout = done.stdout.replace(" (replaced)", "")  # what an earlier run wrote
     return done
 
 

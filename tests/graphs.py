@@ -15,6 +15,7 @@ from tensorboard.compat.proto.op_def_pb2 import OpDef
 
 from graphpatch import opdefs
 from graphpatch.formats import Model, load
+from graphpatch.formats.container import GRAPH
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body
 from graphpatch.graph.edit import Editor
@@ -174,9 +175,27 @@ def opened(message: GraphDef | bytes) -> Graph:
     return open_graph(Source(raw), 0, len(raw))
 
 
+def graph_of(*nodes: NodeDef, functions: Iterable[FunctionDef] = ()) -> Graph:
+    """A graph of these nodes."""
+    return opened(graphdef(*nodes, functions=functions))
+
+
 def main(*nodes: NodeDef, functions: Iterable[FunctionDef] = ()) -> Body:
     """The main body of a graph of these nodes."""
-    return opened(graphdef(*nodes, functions=functions)).main
+    return graph_of(*nodes, functions=functions).main
+
+
+def in_memory(message: GraphDef | bytes) -> Model:
+    """A model of the message, which no door has looked at."""
+    graph = opened(message)
+    return Model("in memory", graph.source, GRAPH, [graph])
+
+
+def saved(folder: Path, *nodes: NodeDef, functions: Iterable[FunctionDef] = ()) -> Path:
+    """A file of a graph of these nodes."""
+    path = folder / "model.pb"
+    path.write_bytes(graphdef(*nodes, functions=functions).SerializeToString())
+    return path
 
 
 def joined(pieces: Iterable[Piece]) -> bytes:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch import Model, Result, apply, load
@@ -14,7 +13,7 @@ from graphpatch.errors import MatchError, ModelError, PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.rules import rules_from
 from tests import graphs
-from tests.graphs import function, graphdef, node
+from tests.graphs import function, graphdef, in_memory, node
 
 OVERRIDE = "_gradient_op_type"
 
@@ -126,7 +125,7 @@ def test_an_override_is_put_on_and_taken_off(model: Model, tmp_path: Path) -> No
     node = put.model.graphs[0].main.node("relu")
     assert node.attr(OVERRIDE) == graphs.attr("Elu")
     put.model.save(tmp_path / "put.pb")
-    off = apply([rule("Relu", {"override_gradient": "stock"})], tmp_path / "put.pb")
+    off = apply([rule("Relu", {"override_gradient": "default"})], tmp_path / "put.pb")
     assert off.model.graphs[0].main.node("relu").attr(OVERRIDE) is None
 
 
@@ -146,7 +145,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "Relu 'relu' has no output 1; it has 1, counted from 0",
     ),
     "an override that is not there": (
-        rule("Relu", {"override_gradient": "stock"}),
+        rule("Relu", {"override_gradient": "default"}),
         "Relu 'relu' has no override to take off",
     ),
     "an op that changes the shape": (
@@ -172,7 +171,7 @@ def test_a_patch_that_means_nothing_on_some_is_noted() -> None:
         node("back", "Cast", "cast", SrcT="int32", DstT="float32"),
         functions=[text],
     )
-    result = apply([{"match": {"op": "Cast"}, "patch": STOP}], opened(message))
+    result = apply([{"match": {"op": "Cast"}, "patch": STOP}], in_memory(message))
     [note] = result.report["notes"]
     assert note.startswith("rule 'rule 1'")
     assert "Cast 'cast': y is int32, which carries no gradient" in note
@@ -180,26 +179,19 @@ def test_a_patch_that_means_nothing_on_some_is_noted() -> None:
     assert main_of(result)["back"] == ("StopGradient", ["back/forward"])
 
 
-def opened(message: GraphDef) -> Model:
-    from graphpatch.formats.container import GRAPH
-
-    graph = graphs.opened(message)
-    return Model("in memory", graph.source, GRAPH, [graph])
-
-
 def test_broken_graphs_and_rules_are_refused_before_anything_is_done() -> None:
     twice = graphdef(node("a", "NoOp"), node("a", "NoOp"))
     with pytest.raises(ModelError, match="in memory: the main graph: 1 names are not unique: 'a'"):
-        apply([rule("NoOp")], opened(twice))
+        apply([rule("NoOp")], in_memory(twice))
     with pytest.raises(RulesError, match=r"rules\[0\]: the key 'patch' is missing"):
-        apply([{"match": {}}], opened(twice))
+        apply([{"match": {}}], in_memory(twice))
 
 
 def test_what_tensorflow_does_not_know_is_noted_and_edited() -> None:
     message = graphdef(
         node("x", "Placeholder"), node("odd", "ZeroOut", "x"), node("r", "Relu", "odd")
     )
-    result = apply([rule("ZeroOut"), rule("Relu", STOP)], opened(message))
+    result = apply([rule("ZeroOut"), rule("Relu", STOP)], in_memory(message))
     assert result.report["notes"] == [
         "TensorFlow does not know op type ZeroOut ('odd'): it needs its library"
     ]

@@ -36,6 +36,16 @@ def test_an_output_arg_is_not_an_index() -> None:
     assert parse("op:1:0") != parse("op:1")
 
 
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [("0", True), ("12", True), ("123456789", True), ("1234567890", False), ("12345678901", False),
+     ("", False), ("-1", False), ("x", False), ("1a", False), ("²", False), ("٣", False)],
+)  # fmt: skip
+def test_the_number_of_an_output(text: str, is_one: bool) -> None:
+    assert names.is_index(text) == is_one
+    assert parse(f"op:{text}").index == (int(text) if is_one else 0)
+
+
 @given(
     st.from_regex(OP_NAME, fullmatch=True),
     st.integers(0, 1000),

@@ -14,6 +14,7 @@ from graphpatch.analysis import ops
 from graphpatch.graph.check import foreign
 from graphpatch.graph.heads import LARGE
 from tests import graphs
+from tests.draws import draws
 from tests.graphs import const
 
 RULES = [
@@ -57,7 +58,9 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @settings(
-    max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=draws(600),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(damaged())
 def test_a_damaged_model_is_read_or_refused(tmp_path: Path, raw: bytes) -> None:

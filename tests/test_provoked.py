@@ -8,7 +8,9 @@ import subprocess
 import sys
 from typing import Any
 
+import provoke
 import pytest
+from provoking.verdicts import TWICE
 
 from tests.examples import ROOT
 
@@ -48,6 +50,17 @@ def test_messages_say_where(provoked: list[dict[str, Any]]) -> None:
         assert named or any(word.strip("@") in said for word in words), one
 
 
+def test_the_table_for_readers_is_up_to_date(provoked: list[dict[str, Any]]) -> None:
+    """Whoever changes a message reads it in the table: `python scripts/provoke.py --record`."""
+    before = json.loads(provoke.BEFORE.read_text())
+    assert before.keys() == {provoke.key(one) for one in provoked}
+    assert provoke.RECORD.read_text() == provoke.record(provoked, before)
+
+
+def test_verdicts_are_of_messages_that_there_are(provoked: list[dict[str, Any]]) -> None:
+    assert TWICE.keys() <= {one["what"] for one in provoked}
+
+
 SWAPPED = "the arguments look swapped: model.pb is a model, and rules.json a rules file"
 
 # What was done wrong, and what the message says.
@@ -68,6 +81,20 @@ SAYS = {
     "YAML": "this looks like YAML, and rules are JSON; convert it",
     "JSON with a // comment": "line 2, column 2: not valid JSON: JSON has no comments",
     "a model compressed with gzip": "decompress it first: gunzip -k model.pb.gz",
+    "a surrogate for an op of two inputs": "Relu 'dense/Relu' has no x1; its only input is x0",
+    "two formulas for one input": "the list has 2 formulas, and the op has 1 input; write one",
+    "an attr that the op does not have": "none of its attrs is a number or boolean",
+    "gzip as the rules file": "expected a rules file, found a file compressed with gzip",
+    "no version": "the key 'version' is missing; write \"version\": 1",
+    "a gradient for other op types": "nearest: shap_max_pool_batch, lrp_epsilon_pool, lrp_zplus_",
+    "`at` that is not a place": "'output' is not a legal value; legal: outputs, inputs, output:N",
+    "an attr that no op has": "no op has an attr 'strides'",
+    "a GraphDef as text with a typo": "line 2, column 8: NodeDef has no field nmae",
+    "an op that is not there": "graphpatch: model.pb: no op is named 'dense/Rleu'; nearest",
+    "* where ** is meant": "* stays within a scope: '**/*Relu' matches 2",
+    "@freeze without its scope": "@freeze needs scope, which says where; for example: '@freeze(",
+    "@freeze of a frozen model": "the model has no variables (in a frozen model they are const",
+    "a recipe without its @": "the recipe of this name is @guided_backprop",
     "an .onnx file": "an ONNX model; graphpatch patches TensorFlow graphs",
     "the prefix of a checkpoint": "model.ckpt is the prefix of a checkpoint",
 }
@@ -77,3 +104,4 @@ SAYS = {
 def test_what_a_message_says(provoked: list[dict[str, Any]], what: str) -> None:
     [one] = [one for one in provoked if one["what"] == what]
     assert SAYS[what] in one["says"]
+    assert not one["says"].startswith("\n")

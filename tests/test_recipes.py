@@ -45,7 +45,8 @@ def test_parameters() -> None:
     ("spelled", "message"),
     [
         ("@guided_backpro", "no recipe is called 'guided_backpro'; nearest: guided_backprop"),
-        ("@reverse", "@reverse needs at=: @reverse(at=, strength=1.0)"),
+        ("@reverse", "'@reverse(at=features, strength=0.3)'"),
+        ("@freeze", "@freeze needs scope, which says where; for example: '@freeze(scope="),
         ("@reverse(at=x, strenth=1)", "has no parameter 'strenth'; nearest: strength"),
         ("@reverse(at=x, strength=much)", "strength is 'much', not a number"),
         ("@reverse(at=x", "expected @NAME or @NAME(key=value, ...)"),

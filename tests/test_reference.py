@@ -15,6 +15,7 @@ from graphpatch.cli import COMMANDS
 from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.match.ready import READY
+from graphpatch.schema.outputs import OUTPUTS
 from scripts import reference
 from tests.examples import ROOT
 
@@ -46,6 +47,8 @@ def test_everything_is_told(page: str, told: list[str]) -> None:
     assert [one for one in told if one not in text] == []
 
 
+jsonschema = pytest.importorskip("jsonschema")
+
 # What each command is asked for, to see the keys of what it prints.
 DIGITS, ROUND = "scripts/models/digits.pb", "docs/examples/round.json"
 ASKED = {
@@ -72,11 +75,18 @@ def test_the_keys_of_json_output_are_told(command: str, run_cli: Callable[..., A
     found = run_cli(command, *paths, "--json")
     text = (ROOT / "docs/reference/json.md").read_text()
     [told] = re.findall(rf"^\| `{command}` \| (.*) \|$", text, re.M)
-    assert list(json.loads(found.stdout)) == re.findall(r"`(\w+)`", told)
+    document = json.loads(found.stdout)
+    assert list(document) == re.findall(r"`(\w+)`", told)
+    asked = run_cli("schema", "--output", command).json
+    assert asked["$id"] == f"urn:graphpatch:output:{command}:1"
+    jsonschema.Draft202012Validator.check_schema(asked)
+    jsonschema.validate(document, asked)
+    assert set(asked["required"]) <= set(document) <= set(asked["properties"])
 
 
 def test_each_command_with_json_is_told() -> None:
     text = (ROOT / "docs/reference/json.md").read_text()
     told = {name for name in COMMANDS if f"| `{name}` |" in text}
     assert told == set(ASKED) | {"split"}
+    assert told == set(OUTPUTS)
     assert set(COMMANDS) - told == {"schema", "completion", "references"}

@@ -16,6 +16,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check
 from tests import graphs
+from tests.draws import draws
 from tests.graphs import node
 from tests.test_untouched import PATCHES, UNARY, Built, built, opened
 
@@ -68,7 +69,7 @@ def patched(rules: list[Any], model: Model) -> tuple[Model, list[str]]:
 
 
 @pytest.mark.parametrize("patch", [*KINDS, None], ids=str)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=draws(25), deadline=None)
 @given(st.data())
 def test_what_is_reverted_is_the_same_bytes(
     patch: dict[str, Any] | None, data: st.DataObject
@@ -87,7 +88,7 @@ def test_what_is_reverted_is_the_same_bytes(
     assert graphs.joined(after.pieces()) == raw, "the model that came in"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(60), deadline=None)
 @given(st.data())
 def test_rules_are_taken_off_one_by_one(data: st.DataObject) -> None:
     built = data.draw(built_graphs)
@@ -111,7 +112,7 @@ def test_rules_are_taken_off_one_by_one(data: st.DataObject) -> None:
     assert raw == built.raw
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=draws(50), deadline=None)
 @given(st.data())
 def test_without_one_rule_it_is_as_if_only_the_others_had_been(data: st.DataObject) -> None:
     built = data.draw(built_graphs)

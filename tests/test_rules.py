@@ -14,21 +14,9 @@ import pytest
 
 from graphpatch.match.spec import Match
 from graphpatch.rules import EMITS, Expect, Rule, load_rules, rules_from
+from tests.rule_dicts import matched, patched, rule
 
-ZERO = {"override_gradient": "zero"}
 KIND_NAMES = "override_gradient, filter_gradient, stop_gradient, straight_through"
-
-
-def rule(**keys: Any) -> dict[str, Any]:
-    return {"match": {"op": "Relu"}, "patch": ZERO, **keys}
-
-
-def patched(**patch: Any) -> dict[str, Any]:
-    return {"match": {"op": "Relu"}, "patch": patch}
-
-
-def matched(**match: Any) -> dict[str, Any]:
-    return {"match": match, "patch": ZERO}
 
 
 # What is read

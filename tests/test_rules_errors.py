@@ -9,38 +9,32 @@ import pytest
 
 from graphpatch.errors import RulesError
 from graphpatch.rules import EMITS, load_rules, rules_from
+from tests.rule_dicts import ZERO, matched, patched, rule
 
-ZERO = {"override_gradient": "zero"}
 KIND_NAMES = (
     "override_gradient, filter_gradient, stop_gradient, straight_through, surrogate_gradient,"
     " backward_as"
 )
 
 
-def rule(**keys: Any) -> dict[str, Any]:
-    return {"match": {"op": "Relu"}, "patch": ZERO, **keys}
-
-
-def patched(**patch: Any) -> dict[str, Any]:
-    return {"match": {"op": "Relu"}, "patch": patch}
-
-
-def matched(**match: Any) -> dict[str, Any]:
-    return {"match": match, "patch": ZERO}
-
-
 # The document, and the whole message.
 ERRORS: dict[str, tuple[Any, str]] = {
-    "nothing": ({}, "at the top: the key 'version' is missing"),
+    "nothing": ({}, "at the top: the key 'version' is missing; write \"version\": 1"),
     "a text": ("rules", "at the top: expected an object, found a string"),
     "null": (None, "at the top: expected an object, found null"),
-    "no version": ({"rules": [rule()]}, "at the top: the key 'version' is missing"),
+    "no version": (
+        {"rules": [rule()]},
+        "at the top: the key 'version' is missing; write \"version\": 1",
+    ),
     "another version": ({"version": 2, "rules": []}, "version: 2 is not a legal value; legal: 1"),
-    "no rules": ({"version": 1}, "at the top: the key 'rules' is missing"),
+    "no rules": (
+        {"version": 1},
+        "at the top: the key 'rules' is missing; write \"rules\": [...], with a list of rules",
+    ),
     "an empty list": (
         [],
-        "rules: expected at least 1 rule, found none; without one, apply only converts: "
-        "-o MODEL.meta, or --inputs and --outputs",
+        "rules: expected at least 1 rule, found none (apply needs no rule only to convert: "
+        "with -o MODEL.meta, or with --inputs and --outputs)",
     ),
     "an unknown key at the top": (
         {"version": 1, "rulez": []},
@@ -54,8 +48,16 @@ ERRORS: dict[str, tuple[Any, str]] = {
         [rule(zzz=1)],
         "rules[0]: unknown key 'zzz'; legal: match, patch, name, expect, emit",
     ),
-    "no match": ([{"patch": ZERO}], "rules[0]: the key 'match' is missing"),
-    "no patch": ([{"match": {}}], "rules[0]: the key 'patch' is missing"),
+    "no match": (
+        [{"patch": ZERO}],
+        'rules[0]: the key \'match\' is missing; write "match": {"op": "Relu"}, or what else '
+        "says which ops",
+    ),
+    "no patch": (
+        [{"match": {}}],
+        "rules[0]: the key 'patch' is missing; write \"patch\": "
+        '{"override_gradient": "guided_relu"}, or what else is to be done',
+    ),
     "a rule that is none": ([3], "rules[0]: expected an object, found a whole number"),
     # match
     "an unknown key of a match": (
@@ -123,7 +125,7 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "two kinds": (
         [patched(stop_gradient=True, override_gradient="zero")],
         f"rules[0] ('rule 1'): patch: expected exactly one of {KIND_NAMES};"
-        " found 2: override_gradient, stop_gradient",
+        " found 2: override_gradient, stop_gradient; write a rule for each",
     ),
     "an unknown kind": (
         [patched(stop_gradients=True)],
@@ -132,15 +134,18 @@ ERRORS: dict[str, tuple[Any, str]] = {
     ),
     "an option of another kind": (
         [patched(override_gradient="zero", at="inputs")],
-        "rules[0] ('rule 1'): patch.at does not go with override_gradient",
+        "rules[0] ('rule 1'): patch.at does not go with override_gradient; "
+        "it goes with filter_gradient and stop_gradient",
     ),
     "and with straight_through": (
         [patched(straight_through=True, at="inputs")],
-        "rules[0] ('rule 1'): patch.at does not go with straight_through",
+        "rules[0] ('rule 1'): patch.at does not go with straight_through; "
+        "it goes with filter_gradient and stop_gradient",
     ),
     "a place that is none": (
         [patched(stop_gradient=True, at="input")],
-        "rules[0].patch.at: this is not a legal value; legal: outputs, inputs, output:0, input:1",
+        "rules[0].patch.at: 'input' is not a legal value; legal: outputs, inputs, output:N, "
+        "input:N (N is 0, 1, ...)",
     ),
     "false": (
         [patched(stop_gradient=False)],
@@ -178,7 +183,8 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "two gradients": (
         [patched(override_gradient={"zero": {}, "clip": {}})],
         "rules[0] ('rule 1'): patch.override_gradient:"
-        " a gradient is a name or one {name: parameters}, not 2 keys",
+        " expected the name of a gradient, or an object with one key, {name: parameters}; "
+        "found 2 keys: zero, clip",
     ),
     "a registered gradient without a name": (
         [patched(override_gradient={"registered": ""})],
@@ -263,10 +269,13 @@ def test_an_error_in_a_file_starts_with_its_path(tmp_path: Path) -> None:
     path.write_text('{"version": 1}')
     with pytest.raises(RulesError) as raised:
         load_rules(path)
-    assert str(raised.value) == f"{path}: at the top: the key 'rules' is missing"
+    assert str(raised.value).startswith(f"{path}: at the top: the key 'rules' is missing; write ")
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    for path, reason in ((tmp_path / "gone", "No such file"), (tmp_path, "Is a directory")):
-        with pytest.raises(RulesError, match=f"cannot read {path}: {reason}"):
+    for path, reason in (
+        (tmp_path / "gone", f"cannot read {tmp_path / 'gone'}: No such file"),
+        (tmp_path, f"{tmp_path} is a folder; expected a rules file"),
+    ):
+        with pytest.raises(RulesError, match=reason):
             load_rules(path)

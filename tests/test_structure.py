@@ -33,6 +33,7 @@ ROOMS = (
     "patches",
     "recipe_parts",
     "recipes",
+    "recipe_notes",
     "rules_json",
     "rules",
     "schema",

@@ -12,13 +12,12 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import Model, apply
-from graphpatch.formats.container import GRAPH
 from graphpatch.graph import provenance, wire
 from graphpatch.graph.check import check
 from graphpatch.graph.heads import LARGE
-from graphpatch.graph.wire import Source
 from tests import graphs
-from tests.graphs import const, node
+from tests.draws import draws
+from tests.graphs import const, in_memory, node
 
 UNARY = ("Relu", "Relu6", "Tanh", "Identity", "Round", "Sign")
 PATCHES: list[dict[str, Any]] = [
@@ -125,11 +124,6 @@ def nodes(draw: st.DrawFn, label: str, arguments: tuple[str, ...], result: Built
     return found
 
 
-def opened(raw: bytes) -> Model:
-    graph = graphs.opened(raw)
-    return Model("in memory", Source(raw), GRAPH, [graph])
-
-
 def written(model: Model) -> dict[tuple[str, str], bytes]:
     """The bytes of each node as written, in order, by body and name."""
     raw = graphs.joined(model.pieces())
@@ -145,10 +139,10 @@ def touched(model: Model) -> set[tuple[str, str]]:
     return {(body.label, one.name) for body in graph.bodies for one in provenance.touched(body)}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(built())
 def test_a_graph_that_nobody_touched_is_the_same_file(built: Built) -> None:
-    model = opened(built.raw)
+    model = in_memory(built.raw)
     assert graphs.joined(model.pieces()) == built.raw
     assert graphs.joined(model.copy().pieces()) == built.raw
     assert written(model) == built.nodes
@@ -158,13 +152,13 @@ def test_a_graph_that_nobody_touched_is_the_same_file(built: Built) -> None:
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=str)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(100), deadline=None)
 @given(st.data())
 def test_what_a_rule_did_not_touch_is_the_same_bytes(
     patch: dict[str, Any], data: st.DataObject
 ) -> None:
     built = data.draw(built_graphs)
-    model = opened(built.raw)
+    model = in_memory(built.raw)
     legal = [key for key, raw in built.nodes.items() if NodeDef.FromString(raw).op in UNARY]
     wanted = data.draw(st.lists(st.sampled_from(legal), min_size=1, unique=True)) if legal else []
     rules = [

@@ -91,7 +91,7 @@ def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
             check(graph)
     for left, right in zip_longest(one.graphs, other.graphs):
         if left is None or right is None:
-            found.other.append(f"graph {(left or right).label!r} is in one of them alone")
+            found.other.append(f"graph {(left or right).around.tags!r} is in one of them alone")
         else:
             _diff(left, right, found)
     found.other.extend(around(one, other))

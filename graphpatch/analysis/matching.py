@@ -135,7 +135,7 @@ def _described(
     with_places: bool,
 ) -> Matched:
     found = [find(graph, match, on) for graph in graphs]
-    tags = [graph.label if len(graphs) > 1 else None for graph in graphs]
+    tags = [graph.around.tags if len(graphs) > 1 else None for graph in graphs]
     tagged = list(zip(found, tags, strict=True))
     listed = [one for some, tag in tagged for one in entries(some, tag, whole=on == (WHOLE,))]
     return Matched(

@@ -12,7 +12,7 @@ from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
-from graphpatch.match.nearest import NEAREST, nearest_names
+from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
 
 
 def count_types(model: Model) -> dict[str, int]:
@@ -43,13 +43,13 @@ def _nodes_of(model: Model, text: str) -> list[Node]:
 
 
 def _near(model: Model, text: str) -> str:
-    deeper = f"**/{text}"
-    if glob.is_glob(text) and "/" not in text and _nodes_of(model, deeper):
-        return f"; * stays within a scope: {deeper!r} names {len(_nodes_of(model, deeper))}"
+    legal = [name for body in _bodies(model) for name in body.heads.names]
+    deeper = elsewhere(text, legal)
+    if deeper:
+        return deeper
     of_type = [node.name for node in everything(model) if node.op == text]
     if of_type:
         return f"; {text} is the op type of {', '.join(of_type[:NEAREST])}"
-    legal = [name for body in _bodies(model) for name in body.heads.names]
     near = ", ".join(nearest_names(names.op_of(text), legal))
     return f"; nearest: {near}" if near else ""
 
@@ -89,9 +89,9 @@ def gradient(node: Node) -> dict[str, str]:
     """What flows back through an op: {"state": ..., "key": the override, where there is one}.
 
     A function of ours is named beside its key: {"function": the gradient function}. `gives` is
-    `none` or `zero` where that is all the stock gradient ever gives. The state is `overridden`;
-    or, of the op type's own gradient, `stock` (registered), `none` (registered as not
-    differentiable), `missing` (tf.gradients raises LookupError), `function` (that of its body),
+    `none` or `zero` where that is all that TensorFlow's default ever gives. The state is
+    `overridden`; or, of the op type's own gradient, `default` (registered), `none` (registered as
+    not differentiable), `missing` (tf.gradients raises LookupError), `function` (that of its body),
     `unknown`.
     """
     key = node.attr(attrs.OVERRIDE)
@@ -100,7 +100,7 @@ def gradient(node: Node) -> dict[str, str]:
         function = node.body.library.gradients.get(node.op)
         return {**found, "function": function} if function else found
     state = type_gradient(node.opdef)
-    gives = flow.gives(node.op) if state == "stock" else ""
+    gives = flow.gives(node.op) if state == "default" else ""
     return {"state": state, **({"gives": gives} if gives else {})}
 
 
@@ -110,7 +110,7 @@ def type_gradient(known: opdefs.OpDef | None) -> str:
         return "unknown"
     if known.known_to == "library" or any(attr.type == "func" for attr in known.attrs):
         return "function"
-    return {"registered": "stock"}.get(known.gradient, known.gradient)
+    return {"registered": "default"}.get(known.gradient, known.gradient)
 
 
 def _shown(node: Node) -> list[str]:

@@ -24,7 +24,7 @@ def around(one: Model, other: Model) -> Iterator[str]:
         if left is not None and right is not None:
             if _rest(left) != _rest(right):
                 yield "versions or debug_info of the GraphDef"
-            if left.meta is not None and right.meta is not None:
+            if left.around.meta is not None and right.around.meta is not None:
                 yield from _metas(meta_around(left), meta_around(right))
 
 
@@ -37,7 +37,7 @@ def _rest(graph: Graph) -> GraphDef:
 
 def meta_around(graph: Graph) -> MetaGraphDef:
     """The MetaGraphDef without its GraphDef."""
-    data, meta = graph.source.data, graph.meta
+    data, meta = graph.source.data, graph.around.meta
     if meta is None:
         return MetaGraphDef()
     parts = fields(data, meta.value, meta.end)

@@ -27,7 +27,7 @@ from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import FILES, NO_CONTEXTS
-from graphpatch.formats.output import reported
+from graphpatch.formats.output import destination, reported
 from graphpatch.rules import EMITS, Rule, read_rules
 
 _EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
@@ -156,9 +156,9 @@ def _patch(
         if losses is not None:
             result = _rebuilt(result, losses)
         output = target or default_output(source)
+        where = destination(output, dry_run)
         if not dry_run:
             write(result.model, output, progress)
-    where = {"output": None, "would_write": output} if dry_run else {"output": output}
     report = {"model": model, **where, **result.report}
     if output.endswith(".meta"):
         report["notes"] = [note for note in report["notes"] if note != NO_CONTEXTS]
@@ -207,7 +207,7 @@ def _targets(models: tuple[str, ...], out: str | None) -> list[str]:
     targets = [_inside(out, model) for model in models]
     twice = [target for target, count in Counter(targets).items() if count > 1]
     if twice:
-        raise OutputError(f"two models would be written to {twice[0]}")
+        raise OutputError(f"two models would be written to {twice[0]}; patch them into two folders")
     return targets
 
 

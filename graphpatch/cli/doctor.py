@@ -88,7 +88,7 @@ def _write(path: str, model: str, fixed: Fixed) -> None:
 def _text(found: Found, rules: str | None, every: bool) -> Iterator[str]:
     for place, graph in enumerate(found.seen):
         if len(found.seen) > 1:
-            yield f"{found.model} [{graph.graph.label}]"
+            yield f"{found.model} [{graph.graph.around.tags}]"
         results = found.ran[place] if found.ran else [None] * len(graph.diagnoses)
         if not graph.diagnoses:
             yield "nothing to ask about: no placeholder, or nothing computed; name --from and --to"

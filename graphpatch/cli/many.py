@@ -130,9 +130,11 @@ def patched(report: dict[str, Any]) -> list[str]:
 def goes(report: Mapping[str, Any]) -> str:
     """Where a model goes, or would go if this were no dry run."""
     if report["output"]:
-        return f"{report['model']} -> {report['output']}"
+        replaced = " (replaced)" if report.get("replaced") else ""
+        return f"{report['model']} -> {report['output']}{replaced}"
     there = f"{report['would_write']} " if report["would_write"] else ""
-    return f"{report['model']} -> {there}(dry run, nothing written)"
+    replaces = ", would replace a file" if report.get("replaced") else ""
+    return f"{report['model']} -> {there}(dry run, nothing written{replaces})"
 
 
 def refuse(order: Order) -> None:
@@ -143,8 +145,12 @@ def refuse(order: Order) -> None:
         raise click.UsageError("the rules and the list would both come from standard input")
     if order.out == "-":
         raise click.UsageError("several models do not go to one standard output: name a folder")
-    if order.resume and (order.out is None or order.dry_run or order.allow_python):
+    if order.resume and order.out is None:
+        raise click.UsageError("--resume skips models that are in a folder already: give -o DIR")
+    if order.resume and order.dry_run:
+        raise click.UsageError("--resume and --dry-run do not go together")
+    if order.resume and order.allow_python:
         raise click.UsageError(
-            "--resume goes with -o DIR, and without --dry-run; what Python code "
-            "does is not in the rules, so it does not go with --allow-python"
+            "--resume and --allow-python do not go together: whether Python code still does the "
+            "same cannot be told from the rules"
         )

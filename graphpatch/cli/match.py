@@ -94,7 +94,8 @@ def _text(matched: Matched) -> list[str]:
     title = [f"{matched.rule or 'matched'}: {first}{plural(count, 'op')}"]
     lines = [f"  {line}" for one in matched.matches for line in _match(one)]
     lines += [f"  note: {text}" for text in (*matched.notes, *matched.left_out)]
-    lines += [f"  error: {matched.error}"] if matched.error else []
+    error = matched.error.removeprefix(f"rule {matched.rule!r}: ")
+    lines += [f"  error: {error}"] if error else []
     lines += matched.misses.split("\n") if matched.misses else []
     return title + lines
 

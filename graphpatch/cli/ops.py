@@ -18,7 +18,7 @@ from graphpatch.formats import Model, load
 from graphpatch.graph.check import check, foreign
 
 IN_WORDS = {
-    "stock": "stock",
+    "default": "default",
     "none": "none: TensorFlow registers it as not differentiable",
     "missing": "none: TensorFlow has no gradient for it (LookupError)",
     "function": "that of the function it calls",
@@ -49,9 +49,9 @@ def command(model: str, names: tuple[str, ...], every: bool, as_json: bool) -> N
         document = {"model": model, "format": loaded.format, "types": ops.count_types(loaded)}
         listed = {"ops": described} if names or every else {}
         say_json({**document, **listed})
-    elif nodes or faults:
+    elif described:
         say_lines(_blocks(described))
-    else:
+    elif not faults:
         _print_types(loaded)
     if faults:
         raise ModelError("\n".join(faults))

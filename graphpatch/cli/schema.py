@@ -6,12 +6,14 @@ import click
 
 from graphpatch.cli.say import say_json
 from graphpatch.schema import schema
+from graphpatch.schema.outputs import output_schema
 
 
 @click.command("schema")
 @click.option(
     "--json", is_flag=True, expose_value=False, help="The output is JSON with or without it."
 )
-def command() -> None:
+@click.option("--output", "of", metavar="COMMAND", help="Of what COMMAND --json prints instead.")
+def command(of: str | None) -> None:
     """Print the JSON Schema of rules files, for editors that complete and check them."""
-    say_json(schema(), indent=2)
+    say_json(output_schema(of) if of else schema(), indent=2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from graphpatch.analysis.soundness.swapped import SWAPPED
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
@@ -75,6 +76,9 @@ def command(
 
 
 def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
+    if found["failures"] and found["failures"][0].startswith(SWAPPED):
+        yield found["failures"][0]  # all else that differs follows from it
+        return
     for graph in found["graphs"]:
         if len(found["graphs"]) > 1:
             yield f"[{graph['label']}]"

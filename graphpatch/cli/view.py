@@ -61,7 +61,11 @@ def command(
         raise click.UsageError("--feed is what the gradients are run with; give --run too")
     if as_json and (output or tensorboard or is_opened):
         raise click.UsageError("--json prints the page's data, and writes no file")
+    if tensorboard and (output or is_opened):
+        raise click.UsageError("--tensorboard writes event files, and no page")
     path = output or _beside(model)
+    if is_opened and path == "-":
+        raise click.UsageError("--open opens a page in a file; name one with -o PAGE.html")
     options: dict[str, Any] = {"run": run, "feed": feed, "allow_unsafe_ops": allow_unsafe_ops}
     options |= {"sources": list(sources), "targets": list(targets)}
     found = _viewed(path, model, patched, {"pattern": pattern} if pattern else rules, options)
@@ -104,7 +108,7 @@ def _write(found: View, path: str, is_opened: bool) -> None:
     found.save(path)
     say_lines(_text(found.document(), path))
     if is_opened and not webbrowser.open(Path(path).resolve().as_uri()):
-        raise OutputError(f"there is no browser to open {path} in; it was written")
+        raise OutputError(f"no browser to open {path} in was found; the page is written")
 
 
 def _write_events(found: View, folder: str) -> None:

@@ -41,7 +41,9 @@ def stored_contexts(graph: Graph) -> StoredContexts:
     """What the MetaGraphDef around a graph has; a GraphDef has none."""
     in_loops: dict[str, StoredLoop] = {}
     is_branch: dict[str, bool] = {}
-    found = () if graph.meta is None else context_collections(graph.source, graph.meta)
+    found = (
+        () if graph.around.meta is None else context_collections(graph.source, graph.around.meta)
+    )
     for _, key, collection in found:
         for context in with_nested(contexts(collection, key)):  # the inner after the outer
             if is_loop(context):

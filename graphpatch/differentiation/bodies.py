@@ -53,7 +53,7 @@ class Bodies:
         """The place of an op: how TensorFlow comes to the body that it is in."""
         label = node.body.label
         if node.body.is_main:
-            return BodyPlace(_signature()) if self.graph.is_exported else BodyPlace()
+            return BodyPlace(_signature()) if self.graph.around.is_exported else BodyPlace()
         if label not in self._places:
             self._places[label] = self._place(label)
         return self._places[label]
@@ -63,7 +63,7 @@ class Bodies:
         ignoring = self._ignoring(label, set())
         # In a TF2 SavedModel Python calls functions, too, and all that is in the file is in one.
         return BodyPlace(
-            ignoring or (_signature() if self.graph.is_object_based else None), op_by_op
+            ignoring or (_signature() if self.graph.around.is_object_based else None), op_by_op
         )
 
     def _ignoring(self, label: str, seen: set[str]) -> Node | None:

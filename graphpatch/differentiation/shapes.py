@@ -71,12 +71,13 @@ class Shapes:
         return told if found is None else found
 
     def _by_op(self, node: Node, output: int, shapes: Sequence[Shape]) -> Shape:
+        first = shapes[0] if shapes else None  # in a broken graph there may be no input
         if node.op in MERGES:
             return () if output else _merged(shapes)
         if node.op in ENTERS:
-            return shapes[0] if is_constant(node) else None
+            return first if is_constant(node) else None
         if node.op in ALL_SWITCHES:
-            return shapes[0]
+            return first
         if node.op in HOLDERS:
             value = node.attr("shape")
             return None if value is None else _sizes(value.shape)

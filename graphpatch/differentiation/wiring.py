@@ -48,15 +48,16 @@ class Wiring:
         if index < 0:
             return []
         if index not in self._inputs:
-            texts = self.body.heads.inputs[index]
-            self._inputs[index] = [self.tensor(t) for t in texts if not t.startswith("^")]
+            texts, by_name = self.body.heads.inputs[index], self.body.by_name
+            self._inputs[index] = [
+                (by_name[text], 0) if text in by_name and ":" not in text else self.tensor(text)
+                for text in texts
+                if text[:1] != "^"
+            ]
         return self._inputs[index]
 
     def tensor(self, text: str) -> Tensor:
         """The tensor that an input spells."""
-        index = self.body.by_name.get(text)
-        if index is not None and ":" not in text:  # output 0, as most are spelled
-            return index, 0
         name = names.parse(text)
         index = self.body.by_name.get(name.op)
         if index is None:

@@ -13,7 +13,7 @@ from graphpatch.fleet.task import Task
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import FILES
-from graphpatch.formats.output import beside
+from graphpatch.formats.target import beside
 
 
 def plan(found: Sequence[Found], out: str | None, rules: str, folder: bool = True) -> list[Task]:
@@ -94,7 +94,8 @@ def _refuse_shared(tasks: Sequence[Task]) -> None:
         first = takers.setdefault(task.output, task)
         if first is not task:
             raise OutputError(
-                f"two models would be written to {task.output}: {first.model} and {task.model}"
+                f"two models would be written to {task.output}: {first.model} and {task.model}; "
+                "patch them into two folders"
             )
     for task in tasks:
         for above in PurePosixPath(task.output).parents:

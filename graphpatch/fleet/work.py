@@ -20,6 +20,7 @@ from graphpatch.fleet.content import content
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.formats import load
 from graphpatch.formats.load import SAVED_MODEL_FILES
+from graphpatch.formats.output import destination
 
 Work = Callable[[Job, Task], Done]
 
@@ -81,8 +82,8 @@ def _patch(job: Job, task: Task) -> Done:
             return Done(task, passed_over="done before, and unchanged since")
         model = load(path)
         result = apply(job.rules(), model)
+        where = destination(task.output, job.dry_run, Path(job.root, task.output))
         written = "" if job.dry_run else _write(job, result, task.output)
-    where = {"output": None, "would_write": task.output} if job.dry_run else {"output": task.output}
     report = {"model": task.model, **where, **result.report}
     return Done(task, report, source=source, output=written)
 

@@ -44,9 +44,7 @@ def write_down(
 def _place(patched: Model, graph: Graph) -> tuple[Any, int] | None:
     if patched.export is None:
         return place_for_origin(graph)
-    from graphpatch.formats.export import exported
-
-    return place_for_origin(graph, set(exported(graph, patched.export).part.indices))
+    return place_for_origin(graph, set(patched.function(patched.export).part.indices))
 
 
 def _record(
@@ -57,10 +55,10 @@ def _record(
     record |= {"exported": True} if patched.export is not None else {}
     if any(other.holds(LIBRARY) for other in graph.others):
         record["library"] = True
-    if graph.meta is not None:
+    if graph.around.meta is not None:
         from graphpatch.control_flow import undo
 
-        record |= undo.record(model.source, graph.meta)
+        record |= undo.record(model.source, graph.around.meta)
     if model.file and (fingerprint := _fingerprint(Path(model.path, FINGERPRINT))):
         record["fingerprint"] = fingerprint.hex()
     return record

@@ -10,7 +10,7 @@ from operator import itemgetter
 
 from graphpatch.errors import ModelError
 from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.graph import Around, Graph, open_graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import (
     BYTES,
@@ -61,7 +61,10 @@ def recognise(source: Source) -> Container:
         return GRAPH
     if _is_meta(source, 0, len(source.data)):
         return META
-    raise ModelError(f"not a GraphDef, a MetaGraphDef or a SavedModel{_reason(source)}")
+    raise ModelError(
+        f"not a GraphDef, a MetaGraphDef or a SavedModel{_reason(source)}; expected a .pb, "
+        ".pbtxt or .meta file, or a SavedModel folder"
+    )
 
 
 def _reason(source: Source) -> str:
@@ -93,10 +96,12 @@ def _open_meta(source: Source, meta: Field, progress: Progress | None) -> Graph:
     graph = open_graph(source, graphs[0].value, graphs[0].end, progress)
     infos = _parts(source, meta, META_INFO)
     tags = [tag for info in infos for tag in _parts(source, info, TAGS)]
-    graph.label = ",".join(utf8(source.data, tag.value, tag.end) for tag in tags)
-    graph.has_contexts = has_contexts(source, meta)
-    graph.meta = meta
-    graph.is_object_based = bool(_parts(source, meta, OBJECT_GRAPH))
+    graph.around = Around(
+        meta,
+        ",".join(utf8(source.data, tag.value, tag.end) for tag in tags),
+        has_contexts(source, meta),
+        is_object_based=bool(_parts(source, meta, OBJECT_GRAPH)),
+    )
     return graph
 
 
@@ -154,7 +159,7 @@ def _level(
 def _object_graph(source: Source, meta: Field, graph: Graph) -> Iterator[Replacement]:
     """The object graph with what restores the gradients that the library holds of ours."""
     gone = graph.undone.functions if graph.undone is not None else frozenset()
-    if not graph.is_object_based or not (graph.restored or gone):
+    if not graph.around.is_object_based or not (graph.restored or gone):
         return
     from graphpatch.formats.object_graph import additions, without
 

@@ -13,7 +13,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from graphpatch import names
 from graphpatch.control_flow.op_types import ENTERS, NEXTS
 from graphpatch.errors import OutputError, did_you_mean
-from graphpatch.formats.signature import Export
+from graphpatch.formats.target import Export
 from graphpatch.graph import provenance
 from graphpatch.graph.as_function import Part
 from graphpatch.graph.attrs import DTYPE_NUMBERS

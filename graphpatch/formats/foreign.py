@@ -37,8 +37,8 @@ _EXPORT = (
 _KERAS = f"a Keras model, which holds layers and no graph; {_EXPORT}"
 _KERAS_HDF5 = f"a Keras model in HDF5, which holds layers and no graph; {_EXPORT}"
 _WEIGHTS = (
-    "an HDF5 file without a Keras model in it, perhaps weights alone; build the model in "
-    "Python, model.load_weights({name!r}), then model.export({stem!r}), and name that folder"
+    "an HDF5 file without a Keras model; if it holds weights, build the model in Python, call "
+    "model.load_weights({name!r}) and model.export({stem!r}), and name the folder {stem}"
 )
 _ONNX = (
     "an ONNX model; graphpatch patches TensorFlow graphs: patch the TensorFlow model that it was "
@@ -52,11 +52,11 @@ _CHECKPOINT = (
     "part of a checkpoint, which holds the values of variables and no graph; "
     "name the .meta file beside it, a frozen .pb, or a SavedModel folder"
 )
-_TORCH = "a PyTorch file; graphpatch patches TensorFlow graphs"
+_TORCH = "a PyTorch model; graphpatch patches TensorFlow graphs, and cannot read it"
 _PICKLE = "a Python pickle, which graphpatch does not open: it could run any code"
-_PACKED = "compressed with {tool}; decompress it first: {command} {name}"
+_PACKED = "a file compressed with {tool}; decompress it first: {command} {name}"
 _ARCHIVE = "a {kind} archive; unpack it, and name a model in it"
-_ARRAYS = "NumPy arrays, not a graph"
+_ARRAYS = "NumPy arrays, not a graph; name a .pb, .pbtxt or .meta file, or a SavedModel folder"
 
 # What a file starts with, and what to say then.
 STARTS: tuple[tuple[bytes, str], ...] = (

@@ -22,7 +22,7 @@ def held_gradients(model: Model) -> list[dict[str, frozenset[int]]]:
 
 
 def _held(graph: Graph) -> dict[str, frozenset[int]]:
-    if not graph.is_object_based:
+    if not graph.around.is_object_based:
         return {}
     results = _results(graph)
     found = {key: results[name] for key, name in _registered(graph) if name in results}
@@ -41,7 +41,7 @@ def _registered(graph: Graph) -> Iterator[tuple[str, str]]:
 
 def _results(graph: Graph) -> Mapping[str, frozenset[int]]:
     """By function that is restored: the places of a result that are not None."""
-    meta, data = graph.meta, graph.source.data
+    meta, data = graph.around.meta, graph.source.data
     found: dict[str, frozenset[int]] = {}
     for part in fields(data, meta.value, meta.end) if meta is not None else ():
         if part.holds(OBJECT_GRAPH):

@@ -36,10 +36,10 @@ def meta_graph_def(model: Model, tags: str = "") -> Any:
 
 def chosen(model: Model, tags: str) -> Graph:
     """The graph of a model that has these tags, or the only one that it has."""
-    found = [graph for graph in model.graphs if not tags or graph.label == tags]
+    found = [graph for graph in model.graphs if not tags or graph.around.tags == tags]
     if len(found) == 1:
         return found[0]
-    there = ", ".join(repr(graph.label) for graph in model.graphs)
+    there = ", ".join(repr(graph.around.tags) for graph in model.graphs)
     raise ModelError(f"`tags` must choose one of its MetaGraphDefs: {there}")
 
 

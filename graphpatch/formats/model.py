@@ -18,14 +18,15 @@ from graphpatch.formats.container import (
     container_pieces,
     meta_pieces,
 )
-from graphpatch.formats.output import beside, reported, write_file, write_folder, write_new_folder
-from graphpatch.formats.signature import Export
+from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
+from graphpatch.formats.target import Export
 from graphpatch.formats.unfinished import sweep
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Piece, Source, refuse_changed
 
 if TYPE_CHECKING:
+    from graphpatch.formats.export import Exported
     from graphpatch.formats.given import LiveGraph
 
 # TensorFlow's checksums of saved_model.pb; they would be those of another graph.
@@ -61,6 +62,7 @@ class Model:
     files: Mapping[str, bytes] = field(default_factory=dict)  # written into a SavedModel's folder
     live: bool = False  # rules go back into its live graph, which TensorFlow writes in its own way
     in_memory: bool = False  # read from no file: `path` is what messages call it
+    _function: Exported | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
         return f"<Model: {self.path}, a {self.format} of {self.node_count:,} nodes>"
@@ -93,9 +95,8 @@ class Model:
         """The binary message as it is now: new bytes, and spans of the file it came from."""
         if self.export is not None:
             from graphpatch.formats import new_saved_model
-            from graphpatch.formats.export import exported
 
-            return new_saved_model.pieces(exported(self.graphs[0], self.export))
+            return new_saved_model.pieces(self.function(self.export))
         ready = [one[:2] for one in self._ready()]
         return container_pieces(self.source, self.container, ready)
 
@@ -107,13 +108,19 @@ class Model:
         """
         from graphpatch.control_flow.rebuilt import with_contexts
 
-        if graph.has_contexts:
+        if graph.around.has_contexts or (self.container is GRAPH and not rebuild):
             ready = graph, b""
-        elif rebuild:
-            ready = with_contexts(graph)
         else:
-            ready = (graph, b"") if self.container is GRAPH else _ready(graph)[:2]
+            ready = with_contexts(graph) if rebuild else _ready(graph)[:2]
         return meta_pieces(self.source, self.container, *ready)
+
+    def function(self, export: Export) -> Exported:
+        """The function that its main graph becomes; asked for when all rules have been applied."""
+        if self._function is None:
+            from graphpatch.formats.export import exported
+
+            self._function = exported(self.graphs[0], export)
+        return self._function
 
     def exported(self, export: Export) -> Model:
         """A copy of the model that `save` writes as a TF2 SavedModel.
@@ -121,7 +128,7 @@ class Model:
         Its main graph is a function then, from the inputs to the outputs. Raises OutputError where
         it cannot be one.
         """
-        if len(self.graphs) != 1 or self.graphs[0].is_object_based:
+        if len(self.graphs) != 1 or self.graphs[0].around.is_object_based:
             raise OutputError(
                 f"a {self.format} has its signatures already; inputs and outputs are for a graph "
                 f"that is to become a TF2 SavedModel"
@@ -130,15 +137,16 @@ class Model:
 
         exported(self.graphs[0], export)
         model = replace(self.copy(), container=SAVED, file=MESSAGE, is_text=False, export=export)
-        model.graphs[0].is_object_based = model.graphs[0].is_exported = True
+        graph = model.graphs[0]
+        graph.around = replace(graph.around, is_object_based=True, is_exported=True)
         return model
 
     def notes(self) -> list[str]:
         """What there is to say of the model as it would be written now."""
         if self.export is not None:
-            from graphpatch.formats.export import exported, notes
+            from graphpatch.formats.export import notes
 
-            return notes(exported(self.graphs[0], self.export))
+            return notes(self.function(self.export))
         if self.container is GRAPH:
             return [NO_CONTEXTS] if has_control_flow(self.graphs[0].main) else []
         return [note for _, _, note in self._ready() if note]
@@ -236,7 +244,10 @@ class Model:
             raise OutputError(f"{path} is a folder of other things; name one that is not there yet")
 
     def encoded(self, suffix: str) -> Sequence[Piece]:
-        """What a file with this ending holds; another ending leaves the encoding as it was."""
+        """What a file with this ending holds; another ending leaves the encoding as it was.
+
+        Raises OutputError where the model has no such form.
+        """
         container, pieces, suffix = self.container, self.pieces(), self._other(suffix)
         if suffix == ".meta" and container is GRAPH:
             container, pieces = META, self.meta_graph(self.graphs[0])
@@ -275,7 +286,7 @@ class Model:
 
 def _ready(graph: Graph) -> tuple[Graph, bytes, str]:
     """A patched graph whose MetaGraphDef lacks contexts, with them; or why it can have none."""
-    if graph.has_contexts or graph.is_object_based or not graph.is_changed:
+    if graph.around.has_contexts or graph.around.is_object_based or not graph.is_changed:
         return graph, b"", ""
     from graphpatch.control_flow.rebuilt import with_contexts
 
@@ -285,11 +296,4 @@ def _ready(graph: Graph) -> tuple[Graph, bytes, str]:
         return graph, b"", f"{error}; they are missing, as they were in the model"
 
 
-def default_output(model: Model) -> str:
-    """Where the patched model goes when nobody says: `MODEL.patched.pb` beside the model."""
-    if model.path == "-":
-        return "-"
-    return beside(Path(model.path), is_folder=bool(model.file))
-
-
-__all__ = ["GRAPH", "META", "SAVED", "Model", "default_output"]
+__all__ = ["GRAPH", "META", "SAVED", "Model"]

@@ -24,7 +24,8 @@ def opened(data: bytes, label: str, progress: Progress | None = None) -> Model:
 def opened_at(path: Path, source: Source, file: str, progress: Progress | None) -> Model:
     """The model that lies at `path`; of a SavedModel folder `file` is the message in it."""
     if not source.data[:1]:
-        raise ModelError(f"{'standard input' if str(path) == '-' else path} is empty")
+        piped = str(path) == "-"
+        raise ModelError(f"{'standard input' if piped else path} is empty; expected a model")
     as_text = is_text(source.data[:HEAD])
     try:
         source, container = _recognised(path.name, source, as_text)

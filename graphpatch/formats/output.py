@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from graphpatch.errors import OutputError
 from graphpatch.formats.exchange import exchange
@@ -38,6 +39,17 @@ def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = 
             _write(temporary, pieces, progress)
             _keep_mode(target, temporary)
             temporary.replace(target)
+
+
+def destination(output: str, dry_run: bool, at: Path | None = None) -> dict[str, Any]:
+    """Where a report says that a model goes; `replaced` where a file or folder is there now.
+
+    `at` is its path for this process, where that is another one.
+    """
+    path = Path(output) if at is None else at
+    replaced = path.is_file() or (path.is_dir() and any(path.iterdir()))
+    where = {"output": None, "would_write": output} if dry_run else {"output": output}
+    return {**where, "replaced": True} if replaced else where
 
 
 def write_folder(
@@ -193,11 +205,3 @@ def reported(path: Path | str) -> Iterator[None]:
         missing = error.errno == errno.ENOENT and not Path(path).parent.exists()
         more = f"; there is no folder {Path(path).parent}" if missing else ""
         raise OutputError(f"cannot write {path}: {error.strerror or error}{more}") from error
-
-
-def beside(path: Path, is_folder: bool) -> str:
-    """The name beside a model that its patched one has."""
-    if is_folder:
-        named = path if path.name not in {"", ".."} else path.resolve()
-        return str(named.with_name(f"{named.name}.patched"))
-    return str(path.with_name(f"{path.stem}.patched{path.suffix}"))

@@ -35,7 +35,7 @@ NEWER = (
 TOO_NEW = (
     "the text holds {}, which TensorFlow 2.4 and earlier refuse in a .pbtxt; for these write a .pb"
 )
-_JSON = "JSON, not a model; if this is the rules file: RULES come first, then MODEL"
+_JSON = "JSON, not a model; apply, match and check take the rules file first, then the model"
 FOREIGN = {
     "version https://git-lfs": (
         "a Git LFS pointer, not the file that it stands for; `git lfs pull` fetches the file"
@@ -61,10 +61,20 @@ def parse(data: bytes) -> tuple[bytes, Container]:
     try:
         text_format.Parse(text, whole)
     except text_format.ParseError as error:
-        raise ModelError(f"not a {container.name} in text form: {error}") from None
+        raise ModelError(f"not a {container.name} in text form: {_placed(str(error))}") from None
     except RecursionError:
         raise ModelError(f"a {container.name} whose messages are nested too deeply") from None
     return whole.SerializeToString(deterministic=True), container
+
+
+def _placed(said: str) -> str:
+    """What protobuf says of a text, with its place in words and messages by their own names."""
+    found = re.fullmatch(r"(\d+):(\d+) : (?:'.*': )?(.*)", said, re.DOTALL)
+    if found is None:
+        return said
+    reason = re.sub(r'Message type "(?:\w+\.)*(\w+)" has no field named "(.*)"\.?',
+                    r"\1 has no field \2", found[3])  # fmt: skip
+    return f"line {found[1]}, column {found[2]}: {reason}"
 
 
 def unparse(pieces: Sequence[Piece], container: Container) -> bytes:

@@ -54,7 +54,7 @@ def attached(gradient: Computed, signature: Signature, kept: bool = False) -> At
     """The functions that carry this gradient for an op of this signature.
 
     `kept`: calls of `attach` are never inlined, which costs the forward pass a call each.
-    Their names hang on what they do alone, so that the same gradient on like ops is one pair of
+    Their names depend on what they do alone, so that the same gradient on like ops is one pair of
     functions. Raises FormulaError where the formula does not suit the op.
     """
     formula = gradient.formula

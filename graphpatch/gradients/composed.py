@@ -20,10 +20,10 @@ from graphpatch.gradients.spec import (
     PYTHON,
     REGISTERED,
     SURROGATE,
+    Default,
     Gradient,
     Python,
     Registered,
-    Stock,
     parse,
 )
 
@@ -120,7 +120,7 @@ def _spelled(gradient: Gradient | None) -> Any:
         return {REGISTERED: gradient.key}
     if isinstance(gradient, Python):
         return {PYTHON: gradient.path}
-    assert not isinstance(gradient, Stock), "it is no filter"
+    assert not isinstance(gradient, Default), "it is no filter"
     text = gradient.key.removeprefix(PREFIX)
     return msgspec.json.decode(text) if text.startswith("{") else text
 

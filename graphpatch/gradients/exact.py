@@ -8,7 +8,10 @@ from graphpatch.opdefs import OpDef
 # TensorFlow's gradient of Identity is dy, that of Neg -dy, that of Sign zeros of the input's shape.
 IDENTITY, NEG, ZERO = "Identity", "Neg", "Sign"
 
-STOCK_KEYS = {
+BUILT_IN = "built-in"
+"""What a report says of a gradient that the file stores as the name of one of TensorFlow's own."""
+
+BUILT_IN_KEYS = {
     Named("identity"): IDENTITY,
     Named("straight_through"): IDENTITY,
     Named("scale", (("factor", 1.0),)): IDENTITY,
@@ -18,11 +21,11 @@ STOCK_KEYS = {
 }
 
 
-def stock_key(gradient: Computed, op: OpDef | None) -> str | None:
+def built_in_key(gradient: Computed, op: OpDef | None) -> str | None:
     """The op type whose registered gradient is this one, of an op with one input and output."""
     if op is None or not _is_unary(op):
         return None
-    return STOCK_KEYS.get(gradient) if isinstance(gradient, Named) else None
+    return BUILT_IN_KEYS.get(gradient) if isinstance(gradient, Named) else None
 
 
 def _is_unary(op: OpDef) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from graphpatch import opdefs
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.gradient import gradients
@@ -46,6 +48,12 @@ def signature(node: Node) -> Signature:
     )
 
 
+def windows_of(nodes: Iterable[Node]) -> Mapping[str, object]:
+    """The attrs of the one convolution or pooling of a match; nothing where there are more."""
+    found = [node for node in nodes if node.attr("strides") is not None]
+    return signature(found[0]).attrs if len(found) == 1 else {}
+
+
 def _check_family(gradient: Named, node: Node) -> None:
     legal = LIBRARY[gradient.name].ops
     if legal and node.op not in legal and node.op != FILTER:
@@ -80,18 +88,18 @@ def _check_shape(gradient: Named, node: Node) -> None:
 
 def _check_arity(key: str, node: Node) -> None:
     """The gradient of op type `key` gives one gradient for each input of `key`."""
-    stock, op = opdefs.lookup(key), node.opdef
-    if stock is None or op is None or stock.name == op.name:
+    theirs, op = opdefs.lookup(key), node.opdef
+    if theirs is None or op is None or theirs.name == op.name:
         return
-    for which, theirs, ours in (
-        ("inputs", stock.inputs, op.inputs),
-        ("outputs", stock.outputs, op.outputs),
+    for which, expected, found in (
+        ("inputs", theirs.inputs, op.inputs),
+        ("outputs", theirs.outputs, op.outputs),
     ):
-        if not _lists(theirs) and not _lists(ours) and len(theirs) != len(ours):
+        if not _lists(expected) and not _lists(found) and len(expected) != len(found):
             raise PatchError(
-                f"the gradient of {key} is for {len(theirs)} {which}; {node} has {len(ours)}"
+                f"the gradient of {key} is for {len(expected)} {which}; {node} has {len(found)}"
             )
-    missing = _needed(stock) - {attr.name for attr in op.attrs}
+    missing = _needed(theirs) - {attr.name for attr in op.attrs}
     if missing:
         raise PatchError(
             f"the gradient of {key} may read the attr {', '.join(sorted(missing))}, which {node} "

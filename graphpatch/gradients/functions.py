@@ -79,6 +79,12 @@ class Function:
         )
 
 
+def _window(name: str, arguments: tuple[str, ...], does: str) -> Function:
+    """A function with the windows of the op."""
+    kinds: tuple[Kind, ...] = ("tensor",)
+    return Function(name, arguments, f"{does}, with the op's own attrs", "", "", kinds=kinds)
+
+
 _X = ("x",)
 _AB = ("a", "b")
 _TRUTHS: tuple[Kind, ...] = ("truth", "truth")
@@ -266,11 +272,25 @@ _NAMED = (
     ),
 )
 
-OF_THE_OP = frozenset({"forward", "own"})
-"""Functions that compute what the op does that the gradient is for: see `own`."""
+_WINDOWED = (
+    _window("conv2d", ("x", "w"), "convolution of x with the filter w"),
+    _window("conv2d_transpose", ("dy", "w", "x"), "its gradient by x: an image of that shape"),
+    _window("depthwise_conv2d", ("x", "w"), "depthwise convolution of x with the filter w"),
+    _window(
+        "depthwise_conv2d_transpose", ("dy", "w", "x"), "its gradient by x: an image of that shape"
+    ),
+    _window("avg_pool", _X, "the mean of each window"),
+    _window("avg_pool_transpose", ("dy", "x"), "each mean in equal parts to the places of x"),
+    _window("max_pool", _X, "the largest element of each window"),
+    _window("max_pool_transpose", ("dy", "x"), "to the place of the largest element of x"),
+    _window("bias_add", ("x", "bias"), "x plus a bias of its channels"),
+)
+
+OF_THE_OP = frozenset({"forward", "own", *(function.name for function in _WINDOWED)})
+"""Functions that take from the op that the gradient is for: see `own` and `windows`."""
 
 OPERATORS: Mapping[str, Function] = {function.name: function for function in _OPERATORS}
-FUNCTIONS: Mapping[str, Function] = {function.name: function for function in _NAMED}
+FUNCTIONS: Mapping[str, Function] = {function.name: function for function in (*_NAMED, *_WINDOWED)}
 
 
 def look_up(name: str) -> Function:

@@ -17,6 +17,7 @@ from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.shapes import SCALAR, UNKNOWN
 from graphpatch.gradients.signature import NOT_SERVED, Signature
 from graphpatch.gradients.tensors import Tensor
+from graphpatch.table import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +76,16 @@ def choose(formula: Formula, signature: Signature) -> list[Chosen | None]:
         if not any(chosen):
             raise FormulaError("no input of the op carries a gradient")
         return chosen
-    if not indices or len(formula.texts) <= max(indices) or _complete(indices, formula):
-        count = max(indices, default=-1) + 1
+    count = max(indices, default=-1) + 1
+    foreign = [n for n, text in enumerate(formula.texts) if text is not None and n not in indices]
+    if len(formula.texts) < max(count, 1) or any(place >= count for place in foreign):
         raise FormulaError(
-            f"the list has {len(formula.texts)} formulas, and the op {count} inputs:"
-            " it takes one for each, or null"
+            f"the list has {plural(len(formula.texts), 'formula')}, and the op has "
+            f"{plural(count, 'input')}; write one formula for each input, null for no gradient"
         )
+    if foreign:
+        raise FormulaError(f"x{foreign[0]} carries no gradient: write null for it in the list")
     return [_own(formula, name, dtype) for name, dtype in signature.inputs]
-
-
-def _complete(indices: list[int], formula: Formula) -> bool:
-    """Whether a formula is for an input that the signature does not have."""
-    return any(
-        text is not None and place not in indices for place, text in enumerate(formula.texts)
-    )
 
 
 def _alike(formula: Formula, dtype: str) -> Chosen | None:

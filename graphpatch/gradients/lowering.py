@@ -28,6 +28,7 @@ from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.shapes import UNKNOWN
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.tensors import Tensor
+from graphpatch.gradients.windows import WINDOWS, windowed
 
 Operand: TypeAlias = Scalar | Value
 
@@ -153,6 +154,8 @@ class Lowering:
     def _of_the_op(self, call: Call, operands: Sequence[Operand]) -> Value:
         given = [operand for operand in operands if isinstance(operand, Value)]
         try:
+            if call.function in WINDOWS:
+                return windowed(self.program, self.signature, call.function, given)
             if call.function == "forward":
                 return forward(of_signature(self.program, self.signature, "forward", given))
             at = of_signature(self.program, self.signature, "own", given[1:])

@@ -160,6 +160,8 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: Op | None) -> 
 
 
 def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: Op | None) -> Array:
+    if call.function in numpy_ops.WINDOWS:
+        return numpy_ops.windowed(call.function, operands, op.attrs if op is not None else {})
     if op is None or not op.type:
         raise fault(text, call.column, f"{call.function} computes what one op does; here is none")
     if call.function == "forward":

@@ -12,6 +12,7 @@ from graphpatch.gradients import numpy_functions as functions
 from graphpatch.gradients import numpy_windows as windows
 from graphpatch.gradients.numpy_functions import Array, sum_like
 from graphpatch.gradients.numpy_windows import Attrs
+from graphpatch.gradients.windows import check_windows
 
 Forward = Callable[..., Array]
 Own = Callable[[int, Array, Sequence[Array], Attrs], Array]
@@ -32,6 +33,27 @@ def own(op_type: str, place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) 
     if op_type not in OWN:
         raise FormulaError(f"numpy has no gradient of {op_type}; there is: {', '.join(OWN)}")
     return np.asarray(OWN[op_type](place, dy, xs, attrs)).astype(dy.dtype)
+
+
+WINDOWS: Mapping[str, Forward] = {
+    "conv2d": windows.convolve,
+    "conv2d_transpose": lambda dy, w, x, attrs: windows.by_input(dy, w, x.shape, attrs),
+    "depthwise_conv2d": lambda x, w, attrs: windows.convolve(x, w, attrs, depthwise=True),
+    "depthwise_conv2d_transpose": lambda dy, w, x, attrs: windows.by_input(
+        dy, w, x.shape, attrs, depthwise=True
+    ),
+    "avg_pool": windows.average,
+    "avg_pool_transpose": lambda dy, x, attrs: windows.average_by_input(x, dy, attrs),
+    "max_pool": windows.largest,
+    "max_pool_transpose": lambda dy, x, attrs: windows.largest_by_input(x, dy, attrs),
+    "bias_add": lambda x, bias, attrs: x + _channels(bias, attrs),
+}
+
+
+def windowed(function: str, given: Sequence[Array], attrs: Attrs) -> Array:
+    """A function of formulas with the windows of an op. Raises FormulaError where it has none."""
+    check_windows(function, attrs)
+    return np.asarray(WINDOWS[function](*given, attrs)).astype(given[0].dtype)
 
 
 def _matrices(first: str, second: str) -> tuple[Forward, Own]:

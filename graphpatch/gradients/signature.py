@@ -88,10 +88,12 @@ class Signature:
         value = self.attrs.get(name)
         if name not in self.attrs:
             legal = [word for word, held in self.attrs.items() if isinstance(held, (int, float))]
-            near = (
-                did_you_mean(name, legal)
-                or f"; it has: {', '.join(legal) or 'no number or boolean'}"
+            has = (
+                f"it has: {', '.join(legal)}"
+                if legal
+                else "none of its attrs is a number or boolean"
             )
+            near = did_you_mean(name, legal) or f"; {has}"
             raise FormulaError(f"the op has no attr {name!r}{near}")
         if not isinstance(value, (bool, int, float)):
             raise FormulaError(f"attr {name!r} is {value!r}; formulas read numbers and booleans")

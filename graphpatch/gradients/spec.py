@@ -15,14 +15,17 @@ from typing import Any
 import msgspec
 
 from graphpatch import opdefs
-from graphpatch.errors import RulesError, did_you_mean
+from graphpatch.errors import RulesError
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.library import LIBRARY, named
+from graphpatch.gradients.library import LIBRARY, alike, named
 from graphpatch.gradients.tensors import Tensor, unpacked
 
 PREFIX = "graphpatch:"
 REGISTERED, FORMULA, PYTHON, CONSTANTS = "registered", "formula", "python", "constants"
+
+# TensorFlow's default gradient of the op; rules files of 0.1 call it "stock".
+DEFAULT = ("default", "stock")
 
 # What keys hold besides, which no rules file spells so: see `composed`.
 OWN, SURROGATE = "own", "surrogate"
@@ -31,20 +34,20 @@ GradientSpec = str | dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
-    """The op's own gradient again: an override is taken off."""
+class Default:
+    """TensorFlow's default gradient of the op again: an override is taken off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
     """A gradient that TensorFlow, or whoever loads the file, has registered under this key.
 
-    `stock` says that TensorFlow itself registers it: it is the gradient of the op type `key`.
+    `built_in`: TensorFlow itself registers it, as its gradient of the op type `key`.
     `by_name` says that a rules file gave the op type alone, without `registered`.
     """
 
     key: str
-    stock: bool = False
+    built_in: bool = False
     by_name: bool = False
 
 
@@ -105,14 +108,14 @@ class Written:
 class Python:
     """A gradient function `package.module:function` of TensorFlow's convention, (op, *grads).
 
-    TensorFlow traces it for each op, and it travels as a function.
+    TensorFlow traces it for each op, and it is stored as a function.
     """
 
     path: str
 
 
 Computed = Named | Written
-Gradient = Stock | Registered | Computed | Python
+Gradient = Default | Registered | Computed | Python
 
 
 def parse(spec: GradientSpec) -> Gradient:
@@ -125,7 +128,11 @@ def parse(spec: GradientSpec) -> Gradient:
     if FORMULA in spec and spec.keys() <= {FORMULA, CONSTANTS}:
         return Written(_formula(spec[FORMULA], spec.get(CONSTANTS, {})))
     if len(spec) != 1:
-        raise RulesError(f"a gradient is a name or one {{name: parameters}}, not {len(spec)} keys")
+        found = f"{len(spec)} keys: {', '.join(spec)}" if spec else "an empty object"
+        raise RulesError(
+            f"expected the name of a gradient, or an object with one key, {{name: parameters}}; "
+            f"found {found}"
+        )
     ((name, value),) = spec.items()
     if name == REGISTERED:
         return _registered(value)
@@ -179,21 +186,21 @@ def _formula(source: Any, constants: Any) -> Formula:
 
 
 def _from_name(name: str) -> Gradient:
-    if name == "stock":
-        return Stock()
+    if name in DEFAULT:
+        return Default()
     if name in LIBRARY:
         return _from_library(name, {})
     known = opdefs.lookup(name)
     if known is None or known.gradient == "missing":
         raise RulesError(_unknown(name))
-    return Registered(name, stock=True, by_name=True)
+    return Registered(name, built_in=True, by_name=True)
 
 
 def _registered(value: Any) -> Registered:
     if not isinstance(value, str) or not value:
         raise RulesError(f'"registered" is the name of a gradient, not {value!r}')
     known = opdefs.lookup(value)
-    return Registered(value, stock=known is not None and known.gradient != "missing")
+    return Registered(value, built_in=known is not None and known.gradient != "missing")
 
 
 def _python(value: Any) -> Python:
@@ -214,7 +221,7 @@ def _json(value: object) -> str:
 
 
 def _unknown(name: str) -> str:
-    legal = ["stock", REGISTERED, FORMULA, PYTHON, *LIBRARY]
+    legal = [DEFAULT[0], REGISTERED, FORMULA, PYTHON, *LIBRARY]
     types = [one for one in opdefs.op_types() if one[:1] == name[:1].upper()]
-    near = did_you_mean(name, [*legal, *types]) or f"; the library has: {', '.join(LIBRARY)}"
+    near = alike(name, [*legal, *types])
     return f"{name!r} is neither a gradient of the library nor an op type that has one{near}"

@@ -26,6 +26,8 @@ VARYING = ("_output_shapes", "_class")
 
 MOST = 24  # names that an op of a form has: its own, and those that it reads
 FIRST = 0x7C0  # of the letters that stand-ins begin with, two bytes each
+TEXT_TAGS = bytes((NAME << 3 | BYTES, OP << 3 | BYTES))
+INPUT_TAG = bytes((INPUT << 3 | BYTES,))
 MARK = re.compile(rf"[{chr(FIRST)}-{chr(FIRST + MOST + 1)}]")
 RAW_MARK = re.compile(b"\xdf[\x80-\x99]")  # the same in bytes
 PLAIN = re.compile(r"[A-Za-z0-9_.>/-]{2,}")  # names that JSON spells as they are
@@ -186,10 +188,15 @@ def behind_inputs(node: Node) -> bytes | None:
     None for a large NodeDef, and for one that is spelled in another way than TensorFlow does.
     """
     payload = node.body.payload(node.index)
-    head = _head(node.name, node.op, node.inputs)
-    if len(payload) != 1 or not isinstance(payload[0], bytes) or not payload[0].startswith(head):
+    if len(payload) != 1 or not isinstance(payload[0], bytes):
         return None
-    return payload[0][len(head) :]
+    raw, at = payload[0], 0
+    for tag in (*TEXT_TAGS, *INPUT_TAG * len(node.inputs)):
+        if raw[at : at + 1] != bytes((tag,)) or raw[at + 1] > 0x7F:
+            head = _head(node.name, node.op, node.inputs)  # a name of more than 127 bytes
+            return raw[len(head) :] if raw.startswith(head) else None
+        at += 2 + raw[at + 1]
+    return raw[at:]
 
 
 def _head(name: str, op: str, inputs: Sequence[str]) -> bytes:

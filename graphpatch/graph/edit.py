@@ -140,7 +140,7 @@ class Editor:
     def add_function(self, function: FunctionDef, gradient: str = "") -> None:
         """Put a function into the library, and the name of its gradient function beside it.
 
-        A function that is there already must be the same one: names hang on the content.
+        A function that is there already must be the same one: names depend on the content.
         """
         graph, name = self.graph, function.signature.name
         if name in graph.library.signatures:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -44,6 +44,22 @@ class TakenBack:
     is_whole: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the container of a graph says of it; of a GraphDef alone, nothing.
+
+    `meta` is the MetaGraphDef around, with its `tags`; `has_contexts`: it tells the contexts of v1
+    loops and branches. `is_object_based`: it is that of a TF2 SavedModel, whose functions are
+    restored in Python; `is_exported`: the main graph will be one of these functions.
+    """
+
+    meta: Field | None = None
+    tags: str = ""
+    has_contexts: bool = False
+    is_object_based: bool = False
+    is_exported: bool = False
+
+
 @dataclass(eq=False)
 class Graph:
     """A GraphDef, indexed where it lies in its source; a copy of it can be changed by `edit`."""
@@ -61,11 +77,7 @@ class Graph:
     cut: list[tuple[Field, Field]] = field(default_factory=list)  # dropped: (its library, it)
     keeps_library: bool = False  # though nothing be left in it
     undone: TakenBack | None = None  # for the container around
-    meta: Field | None = None  # the MetaGraphDef around
-    is_object_based: bool = False  # a TF2 SavedModel's: its functions are restored in Python
-    has_contexts: bool = False  # its MetaGraphDef tells the contexts of v1 loops and branches
-    is_exported: bool = False  # and its main graph will be one of these functions
-    label: str = ""  # the tags of its MetaGraphDef
+    around: Around = Around()
 
     @property
     def bodies(self) -> Iterator[Body]:
@@ -84,16 +96,11 @@ class Graph:
 
     def copy(self) -> Graph:
         """The same graph, to be changed without this one seeing it."""
-        graph = Graph(self.source, self.start, self.end)
-        graph.library, graph.label = self.library.copy(), self.label
+        graph = replace(self, library=self.library.copy(), restored=list(self.restored))
         graph.library.graph = weakref.ref(graph)
         graph.main, graph.others = self.main.copy(graph.library), self.others
         graph.functions = {name: b.copy(graph.library) for name, b in self.functions.items()}
-        graph.function_fields, graph.is_object_based = self.function_fields, self.is_object_based
-        graph.has_contexts = self.has_contexts
-        graph.is_exported, graph.restored = self.is_exported, list(self.restored)
-        graph.cut, graph.keeps_library, graph.undone = self.cut, self.keeps_library, self.undone
-        graph.meta = self.meta
+        graph.added = FunctionDefLibrary()
         graph.added.CopyFrom(self.added)
         return graph
 

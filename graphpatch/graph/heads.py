@@ -82,7 +82,10 @@ def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int],
     except IndexError:
         at = end + 1
     if at != end:
-        raise ModelError(f"truncated: the last of its nodes should end at byte {at}, not {end}")
+        raise ModelError(
+            f"truncated: the last of its nodes should end at byte {at}, not {end}; "
+            "copy or download the file again"
+        )
     if len(starts) > MOST_NODES:
         raise ModelError(f"{len(starts):,} nodes; graphpatch reads up to {MOST_NODES:,}")
     return starts, others

@@ -53,7 +53,7 @@ def map_file(path: Path) -> Source:
     try:
         stamp = _stamp(descriptor)
         if stamp[0] == 0:
-            raise ModelError(f"{path} is empty")
+            raise ModelError(f"{path} is empty; copy or download the model again")
         if stamp[0] <= SMALL:
             data = _read_whole(descriptor, stamp)
             os.close(descriptor)

@@ -43,14 +43,14 @@ def given(node: Node, key: str) -> Any:
 def told(node: Node, wanted: dict[str, Any]) -> str:
     """What the attrs are that are not what is asked for, in words."""
     failed = [key for key, one in wanted.items() if not holds(node, key, one)]
-    return ", ".join(f"{key} is {_shown(node, key)}" for key in failed)
+    return ", ".join(_shown(node, key) for key in failed)
 
 
 def _shown(node: Node, key: str) -> str:
     found = given(node, key)
-    if node.attr(key) is not None:
-        return repr(found)
-    return "left out" if found is None else f"{found!r} (left out: the default)"
+    if found is None:
+        return f"it has no attr {key!r}"
+    return f"{key} is {found!r}" + ("" if node.attr(key) is not None else " (the default)")
 
 
 def _equal(found: Any, wanted: Any) -> bool:

@@ -53,7 +53,9 @@ def notes(wanted: Wanted | None) -> list[str]:
 def check_on(match: Match, on: Sequence[str]) -> None:
     """Raise RulesError where a patch names ops that the pattern of its match does not have."""
     if match.pattern is None:
-        raise RulesError("patch.on names ops of match.pattern, and there is none")
+        raise RulesError(
+            "patch.on names an op of match.pattern, and the match has no pattern; leave on out"
+        )
     if not on or (WHOLE in on and len(on) > 1):
         raise RulesError(f'patch.on: names of the pattern\'s ops, or "{WHOLE}" for all as one')
     every = match.pattern if isinstance(match.pattern, tuple) else (match.pattern,)

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.match import added, glob
+from graphpatch.match import added, glob, regex
 from graphpatch.match.almost import almost
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions
-from graphpatch.match.nearest import NEAREST, nearest_names
+from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
 from graphpatch.match.paths import unknown
 from graphpatch.match.spec import Match, texts
+from graphpatch.match.values_there import values_there
 
 
 def explain(graphs: Iterable[Graph], match: Match) -> str:
@@ -27,19 +28,24 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
     bodies = [body for graph in graphs for body in graph.bodies]
     lines = [f"  looked at {sum(map(len, bodies))} ops"]
     wanted = conditions(match)
-    for key, condition in wanted.items():
-        if key == added.KEY:
-            continue
-        count = _count(bodies, condition)
+    asked = {key: condition for key, condition in wanted.items() if key != added.KEY}
+    counts = {key: _count(bodies, condition) for key, condition in asked.items()}
+    there = ""
+    for key, count in counts.items():
         value = match.given()[key]
         shown = f" {_shown(value)}" if key in NEAR or key in SHOWN else ""
-        lines.append(f"  {key}{shown}: {count} of them" + (_near(graphs, key, value, count)))
+        there = "" if count or len(counts) > 1 else values_there(bodies, key, value)
+        lines.append(f"  {key}{shown}: {count} of them{_near(graphs, key, value, count)}{there}")
         if key == "pattern" and not count:
             from graphpatch.match.near import near_lines
 
             lines += near_lines(bodies, value)
-    lines += almost(bodies, match, wanted) + added.left_out(bodies, wanted)
-    return "\n".join(lines + _moved(bodies, match) + _no_tensors(graphs, match))
+    met = len(counts) > 1 and all(counts.values())
+    lines += ["  all of these together: 0 of them"] if met else []
+    missing = _no_tensors(graphs, match)
+    near = [] if missing or there else almost(bodies, match, wanted)
+    near += added.left_out(bodies, wanted)
+    return "\n".join(lines + near + _moved(bodies, match) + missing)
 
 
 def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
@@ -115,19 +121,32 @@ def _labels(graphs: Iterable[Graph]) -> list[str]:
     return sorted({body.label for graph in graphs for body in graph.bodies})
 
 
-NEAR = {"op": _types, "name": _names, "body": _labels}
-SHOWN = ("name_regex", "upstream_of", "downstream_of", "class")
+NEAR = {"op": _types, "name": _names, "name_regex": _names, "body": _labels}
+SHOWN = ("upstream_of", "downstream_of", "class")
 
 
 def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:
     if count or key not in NEAR or not isinstance(value, str | tuple):
         return ""
     legal = NEAR[key](graphs)
+    if key == "name_regex":
+        return _inside(str(value), legal)
+    if key == "name":
+        meant = "".join(elsewhere(text, legal) for text in texts(value))
+        if meant:
+            return meant
     found = [near for text in texts(value) for near in nearest_names(text, legal)]
     if found or key == "name":
         return f"; nearest: {', '.join(dict.fromkeys(found))}" if found else ""
     more = ", ..." if len(legal) > NEAREST else ""
     return f"; there are: {', '.join(legal[:NEAREST])}{more}"
+
+
+def _inside(expression: str, names: Iterable[str]) -> str:
+    """That an expression is found inside names, where the whole name is matched."""
+    anywhere = f".*({expression}).*"
+    found = sum(map(regex.whole(anywhere), names))
+    return f"; the whole name is matched: {anywhere!r} matches {found:,}" if found else ""
 
 
 def _shown(value: object) -> str:

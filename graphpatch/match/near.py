@@ -13,6 +13,7 @@ from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.pattern.trace import NearMiss, Rejected, near_misses
 from graphpatch.match.spec import Match, Pattern, texts
 from graphpatch.match.told import told
+from graphpatch.table import plural
 
 NEAR_MISSES = 3
 SHOWN = 3  # of the ops that stand where one should
@@ -25,7 +26,8 @@ def near_lines(bodies: Sequence[Body], wanted: Wanted) -> list[str]:
     best = max(range(len(every)), key=lambda n: (_nearness(every[n], misses[n]), -n))
     pattern = every[best]
     counts = {name: _count(bodies, match) for name, match in pattern.nodes.items()}
-    lines = [f"    alone, {', '.join(f'{one}: {n}' for one, n in counts.items())}"]
+    each = (f"{name} ({plural(count, 'op')})" for name, count in counts.items())
+    lines = [f"    each by itself: {', '.join(each)}"]
     if len(every) > 1:
         shown = f"; graphpatch patterns {wanted[1:]}" if isinstance(wanted, str) else ""
         lines.insert(0, f"    of {len(every)} forms, form {best + 1} comes nearest{shown}")
@@ -54,20 +56,20 @@ def words(miss: NearMiss, pattern: Pattern) -> str:
     if not miss.missing:
         return f"{found}; {miss.reason}"
     match = pattern.nodes.get(miss.missing, Match())
-    parts = [f"not {one.node}, {failed(one, match)}" for one in miss.rejected[:SHOWN]]
+    parts = [failed(one, match) for one in miss.rejected[:SHOWN]]
     if len(miss.rejected) > SHOWN:
-        parts.append(f"nor {len(miss.rejected) - SHOWN} more")
+        parts.append(f"and {len(miss.rejected) - SHOWN} more")
     if miss.reason:
         parts.append(miss.reason)
-    return f"{found}; no {miss.missing!r}: {'; '.join(parts)}"
+    return f"{found}; {miss.missing} is missing: {'; '.join(parts)}"
 
 
 def failed(rejected: Rejected, match: Match) -> str:
     """Which condition an op does not meet, and what it has instead."""
     node, key = rejected.node, rejected.key
     if key == "op":
-        return f"which is no {' or '.join(texts(match.op or ()))}"
-    return f"for which {told(node, key, match)}"
+        return f"{node} is not {' or '.join(texts(match.op or ()))}"
+    return f"of {node} {told(node, key, match)}"
 
 
 def _count(bodies: Iterable[Body], match: Match) -> int:

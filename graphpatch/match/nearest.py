@@ -28,3 +28,18 @@ def _alike(last: str, names: Iterable[str]) -> list[str]:
     for name in names:
         by_end.setdefault(name.rpartition("/")[2].lower(), name)
     return [by_end[end] for end in nearest(last, by_end, NEAREST)]
+
+
+def elsewhere(text: str, names: Iterable[str]) -> str:
+    """What a text would have to be for it to name ops, as a clause; nothing where that is unclear.
+
+    A glob that is meant in any scope; the name of a tensor where an op is asked for.
+    """
+    names = list(names)
+    if not glob.is_glob(text):
+        op = text.rpartition(":")[0]
+        return f"; {text!r} is a tensor, and its op is {op!r}" if op in names else ""
+    deeper = f"**/{text}"
+    found = [] if text.startswith("**") else [one for one in names if glob.matches(deeper, one)]
+    why = "a name is matched from its start" if "/" in text else "* stays within a scope"
+    return f"; {why}: {deeper!r} matches {len(found):,}" if found else ""

@@ -53,7 +53,7 @@ def _dtype(node: Node, wanted: Any) -> str:
 
 def _value(node: Node, wanted: Any) -> str:
     if node.op != "Const":
-        return f"it is a {node.op}, which is no Const"
+        return f"it is a {node.op}, not a Const"
     return f"value is {value_of(node)}"
 
 

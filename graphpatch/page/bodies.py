@@ -31,7 +31,7 @@ class Head(NamedTuple):
     side: Side
     line: Line
     node: Node | None  # none for an argument of a function
-    place: int  # its index in the body
+    place: int  # the index of the node
 
 
 @dataclass(eq=False)
@@ -155,16 +155,20 @@ def _attrs(tables: Tables, one: Head) -> int:
     return -1 if one.node is None else tables.form(one.side.flowing.wiring, one.place)
 
 
-def _inputs(found: Lines, one: Head) -> list[int | str]:
-    """What an op reads: the rows of lines, and the names of what is not in view."""
-    side, node = one.side, one.node
-    if node is None:
+def _inputs(found: Lines, one: Head) -> list[int | str | list[int | str]]:
+    """What an op reads: the rows of lines, with what is read of them where that is not output 0.
+
+    Of what is not in view, the names.
+    """
+    if one.node is None:
         return []
-    body, read = node.body, []
-    for text in node.inputs:
-        index = body.by_name.get(op_of(text), None)
-        row = None if text.startswith("^") or index is None else found.rows.get(side.key(index))
-        read.append(one_line(text) if row is None or ":" in text else row)
+    body, read = one.node.body, list[int | str | list[int | str]]()
+    for text in one.node.inputs:
+        op = op_of(text)
+        index = body.by_name.get(op)
+        row = found.rows.get(op if index is None else one.side.key(index))
+        plain = row is not None and text == op
+        read.append(one_line(text) if row is None else row if plain else [row, one_line(text)])
     return read
 
 
@@ -179,8 +183,9 @@ def _marks(found: Lines, rules: Mapping[str, Any]) -> dict[int, list[int]]:
 
 
 def _ends(found: Lines) -> dict[int, str]:
-    sources = {key: "source" for side in found.sides for key in side.sources()}
-    targets = {key: "target" for side in found.sides for key in side.targets()}
+    first, last = ("source", "target") if found.sides[0].body.is_main else ("input", "output")
+    sources = {key: first for side in found.sides for key in side.sources()}
+    targets = {key: last for side in found.sides for key in side.targets()}
     both = {**sources, **targets}
     return {found.rows[key]: end for key, end in both.items() if key in found.rows}
 

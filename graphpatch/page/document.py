@@ -123,7 +123,7 @@ class _Graph:
         numbers = {name: first + 1 + place for place, name in enumerate(self.functions)}
         bodies += [self._body(one, numbers) for one in (self.main, *self.functions.values())]
         return {
-            "label": one_line(graph.label),
+            "label": one_line(graph.around.tags),
             "from": [one_line(one) for one in self.ends.sources],
             "to": [one_line(one) for one in self.ends.targets],
             "pairs": list(self._pairs()),
@@ -138,7 +138,7 @@ class _Graph:
         return answers.backward(graph.main, *self._tensors(answers.wiring(graph.main)))
 
     def _answers(self, doctor: Doctor) -> Answers:
-        return doctor.tape if doctor.session.graph.is_object_based else doctor.session
+        return doctor.tape if doctor.session.graph.around.is_object_based else doctor.session
 
     def _tensors(self, wiring: Wiring) -> tuple[list[Tensor], list[Tensor]]:
         return tensors(wiring, self.ends.sources), tensors(wiring, self.ends.targets)
@@ -193,7 +193,9 @@ class _Graph:
 
     def _is_blocked(self, one: Diagnosis) -> bool:
         """Whether nothing flows as this graph is differentiated: in a Session, or on a tape."""
-        return (one.tape if self.both[0].session.graph.is_object_based else one.verdict) != "flows"
+        return (
+            one.tape if self.both[0].session.graph.around.is_object_based else one.verdict
+        ) != "flows"
 
     def _pairs(self) -> Iterator[dict[str, Any]]:
         for several in zip(*self.pairs, strict=False):

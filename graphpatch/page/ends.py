@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.backward import Backward
@@ -22,21 +22,34 @@ WORK = 400_000  # ops that are looked at for pairs, all together
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Tensors of the main graph, by name: the gradients of `targets` flow back to `sources`."""
+    """Tensors of the main graph, by name: the gradients of `targets` flow back to `sources`.
+
+    `are_named`: somebody asked about them; else they are what a user would name.
+    """
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]
+    are_named: bool = True
 
 
 def ends(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> Ends:
     """The ends of a graph; names that it does not have are left out.
 
     Default: from what is computed of the sources, read by no op, and may be a loss, to the
-    placeholders. A graph without placeholders is differentiated by its variables.
+    placeholders. A graph without placeholders is differentiated by its variables. Of targets that
+    nobody named, those are left out that are no real numbers, and the first is the one to which
+    most ops lead.
     """
-    to = wiring.named(sources) if sources else placeholders(wiring) or _variables(wiring)
+    to = wiring.named(sources) if sources else _fed(wiring) or _variables(wiring)
     back = wiring.named(targets) or _dependent(wiring, outputs(wiring, every=False), to)
-    return Ends(tuple(map(wiring.spelled, to)), tuple(map(wiring.spelled, back)))
+    names = tuple(map(wiring.spelled, to)), tuple(map(wiring.spelled, back))
+    return Ends(*names, bool(sources or targets))
+
+
+def _fed(wiring: Wiring) -> list[Tensor]:
+    """The placeholders, without those of texts: the name of a checkpoint has no gradient."""
+    found = placeholders(wiring)
+    return [tensor for tensor in found if wiring.dtype(tensor) != "string"] or found
 
 
 def tensors(wiring: Wiring, names: Sequence[str]) -> list[Tensor]:
@@ -49,7 +62,23 @@ def _dependent(
 ) -> list[Tensor]:
     """Of the targets those that are computed of a source; all where none is."""
     found = between(wiring, sources, targets)
-    return [tensor for tensor in targets if tensor[0] in found] or list(targets)
+    led_to = [tensor for tensor in targets if tensor[0] in found]
+    kept = [tensor for tensor in led_to if wiring.dtype(tensor) in REAL] or led_to
+    counted = kept[: max(1, WORK // (len(found) + 1))]
+    sizes = {tensor: len(_before(wiring, tensor, found)) for tensor in counted if len(kept) > 1}
+    return sorted(kept, key=lambda tensor: -sizes.get(tensor, 0)) or list(targets)
+
+
+def _before(wiring: Wiring, target: Tensor, inside: Container[int]) -> set[int]:
+    """The ops that a target is computed of, as far as they are inside."""
+    found: set[int] = set()
+    todo = [target[0]]
+    while todo:
+        index = todo.pop()
+        if index not in found and index in inside:
+            found.add(index)
+            todo += [producer for producer, _ in wiring.inputs(index)]
+    return found
 
 
 def _variables(wiring: Wiring) -> list[Tensor]:
@@ -77,10 +106,23 @@ def pairs(doctor: Doctor, chosen: Ends, back: Backward) -> tuple[list[Diagnosis]
     """
     wiring = doctor.session.wiring(doctor.session.graph.main)
     most = max(1, min(MOST_PAIRS, WORK // (len(wiring.body) + 1)))
-    every = [(a, b) for b in chosen.targets for a in chosen.sources]
+    every = list(_pairs(wiring, chosen))
     asked = [(tensors(wiring, [a]), tensors(wiring, [b])) for a, b in every[:most]]
     found = [_diagnosis(doctor, back, a[0], b[0], len(chosen.targets)) for a, b in asked if a and b]
     return found, max(0, len(every) - most)
+
+
+def _pairs(wiring: Wiring, chosen: Ends) -> Iterator[tuple[str, str]]:
+    """The pairs to ask about: of ends that nobody named, those that are connected, if any are."""
+    every = [(a, b) for b in chosen.targets for a in chosen.sources]
+    if chosen.are_named or len(every) == 1:
+        return iter(every)
+    ends = tensors(wiring, chosen.sources), tensors(wiring, chosen.targets)
+    inside = between(wiring, *ends)
+    counted = ends[1][: max(1, WORK // (len(inside) + 1))]
+    before = {wiring.spelled(one): _before(wiring, one, inside) for one in counted}
+    op = {wiring.spelled(one): one[0] for one in ends[0]}
+    return iter([(a, b) for a, b in every if b not in before or op[a] in before[b]] or every)
 
 
 def _diagnosis(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.backward import Answer, Backward
 from graphpatch.analysis.doctor.ours import CARRIED
+from graphpatch.control_flow.op_types import EXITS
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 
@@ -60,9 +61,23 @@ def flowing(
     found = Flowing(back.wiring, answers, sources, targets)
     inside = between(back.wiring, sources, targets)
     raising = {one.node.index for one in back.refusals if one.node.body is back.wiring.body}
+    in_loops = set(_raising_in_loops(answers, back, inside))
     for index in inside:
-        found.passages[index] = _passage(answers, back, index, inside, index in raising)
+        passage = _passage(answers, back, index, inside, index in raising)
+        is_loop = index in in_loops and passage.arrives > Flow.NONE
+        found.passages[index] = passage._replace(raises=True) if is_loop else passage
     return found
+
+
+def _raising_in_loops(answers: Answers, back: Backward, inside: dict[int, None]) -> Iterator[int]:
+    """The ops of v1 loops at which tf.gradients raises: without contexts, at each of their ends."""
+    body, stored = back.wiring.body, answers.stored.in_loops
+    for refusal in back.refusals:
+        if refusal.node.body is body and refusal.kind == "loop_inside":
+            yield refusal.node.index
+        if refusal.node.body is body and refusal.kind == "loop":
+            ends = (index for index in inside if index >= 0 and body.heads.ops[index] in EXITS)
+            yield from (index for index in ends if body.heads.names[index] not in stored)
 
 
 def between(

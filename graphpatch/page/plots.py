@@ -16,7 +16,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.numpy_form import evaluate, numpy_gradient
-from graphpatch.gradients.spec import Named, Python, Registered, Stock, parse
+from graphpatch.gradients.spec import Default, Named, Python, Registered, parse
 from graphpatch.gradients.tensors import Tensor
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -108,7 +108,7 @@ def _of_spec(spec: Any, op_type: str) -> Back | None:
         found = parse(spec)
     except GraphpatchError:
         return None
-    if isinstance(found, Stock):
+    if isinstance(found, Default):
         return _default(op_type)
     if isinstance(found, Registered):
         return _default(found.key)

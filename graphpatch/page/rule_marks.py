@@ -77,7 +77,7 @@ def of_matches(found: Matches) -> Marks:
     """The rules that were matched, or what a match alone picks out."""
     written = {rule.author.rule: _written(rule) for rule in found.rules} or {SELECTED: None}
     marks = Marks(written)
-    labels = [graph.label for graph in found.model.graphs]
+    labels = [graph.around.tags for graph in found.model.graphs]
     for one in found.found:
         name = one.rule if one.rule in written else SELECTED
         if one.error:

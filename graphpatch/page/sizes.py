@@ -66,7 +66,7 @@ def _graph(
     files: Sequence[Path],
     feed: Mapping[str, Any],
 ) -> dict[str, Any]:
-    if models[0].graphs[place].is_object_based:
+    if models[0].graphs[place].around.is_object_based:
         return _nothing(NOT_RUN)
     target = _target(main, ends)
     if target is None:

@@ -48,7 +48,7 @@ class View:
     @property
     def errors(self) -> list[str]:
         """What `apply` would say of the rules that it would refuse."""
-        return [f"{one['name']}: {one['error']}" for one in self.data["rules"] if one["error"]]
+        return [one["error"] for one in self.data["rules"] if one["error"]]
 
     @property
     def html(self) -> str:

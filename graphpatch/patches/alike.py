@@ -53,7 +53,7 @@ class Alike:
     def _owns(self, nodes: Sequence[Node]) -> dict[int, Own | None]:
         """What is known of the forms of ops, as far as they have any."""
         body, graph = nodes[0].body, self.editor.graph
-        if not body.is_main or graph.is_object_based or graph.is_exported:
+        if not body.is_main or graph.around.is_object_based or graph.around.is_exported:
             return {}
         self.forms = Forms(body)
         inside = all_in_control_flow(body, self.editor)

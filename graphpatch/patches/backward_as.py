@@ -87,7 +87,7 @@ class BackwardAs:
         for text in self.until:
             node, output = _tensor(way.body, text)
             if not way.holds(node):
-                raise PatchError(f'"until": {text} does not hang on {_noisy_ops(way)}')
+                raise PatchError(f'"until": {text} does not depend on {_noisy_ops(way)}')
             if output and node.index in way.noisy:
                 raise PatchError(f'"until": {text} is not output 0, which counts as the input')
             arg = flow.outputs(node)[output]
@@ -110,7 +110,7 @@ class BackwardAs:
         refuse_boundary(node)
         inputs, outputs = flow.inputs(node), flow.outputs(node)
         if self.input >= len(inputs):
-            raise PatchError(f"{node} has no input {self.input}; it has {flow.numbered(inputs)}")
+            raise PatchError(f"{node} has no input {self.input}; {flow.counted_inputs(inputs)}")
         if not outputs:
             raise PatchError(f"{node} has no outputs")
         for arg in (inputs[self.input], outputs[0]):

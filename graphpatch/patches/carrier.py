@@ -1,13 +1,13 @@
-"""How another gradient travels: a key in an attr, a construction, or functions in the library."""
+"""How another gradient is stored: a key in an attr, a construction, or functions in the library."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
 from graphpatch.errors import PatchError
-from graphpatch.gradients.exact import stock_key
+from graphpatch.gradients.exact import BUILT_IN, built_in_key
 from graphpatch.gradients.fits import check_fit
-from graphpatch.gradients.spec import Computed, Gradient, Python, Registered, Stock
+from graphpatch.gradients.spec import Computed, Default, Gradient, Python, Registered
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
@@ -23,7 +23,7 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
     Raises PatchError where the gradient does not fit the op, or where TensorFlow would not look
     at it.
     """
-    if isinstance(gradient, Stock):
+    if isinstance(gradient, Default):
         _take_off(node, editor)
         return
     check_reached(node, editor)
@@ -36,7 +36,7 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
     question = _question(gradient, node)
     editor.cached(question, lambda: check_fit(gradient, node))
     if isinstance(gradient, Registered):
-        _set_key(gradient.key, node, editor, needed=not gradient.stock)
+        _set_key(gradient.key, node, editor, needed=not gradient.built_in)
     elif emit == "attr":
         _set_key(gradient.key, node, editor, needed=True)
     else:
@@ -53,11 +53,11 @@ def check_once(gradient: Computed | Registered, node: Node, editor: Editor) -> N
 
 
 def refuse_key(gradient: Gradient, emit: str) -> None:
-    """Raise PatchError for a gradient that cannot travel as a key: no consumer could read it."""
+    """Raise PatchError for a gradient that cannot be stored as a key: no consumer could read it."""
     if isinstance(gradient, Python) and emit in ("attr", "construction"):
         raise PatchError(
-            f"{gradient.path} travels as a function, not as an {emit} (emit: auto); a key that the "
-            f'consumer registers is {{"registered": "..."}}'
+            f"{gradient.path} is stored as a function, not as an {emit} (emit: auto); a key that "
+            f'the consumer registers is {{"registered": "..."}}'
         )
 
 
@@ -72,22 +72,24 @@ def refuse_carried(node: Node) -> None:
 
 
 def exact_key(gradient: Computed, node: Node, editor: Editor) -> str | None:
-    """The stock key that is exactly this gradient of this op, where TensorFlow looks at it."""
-    return None if place_of(node, editor).ignoring else stock_key(gradient, node.opdef)
+    """The key of TensorFlow that is exactly this gradient of this op, where it looks at keys."""
+    return None if place_of(node, editor).ignoring else built_in_key(gradient, node.opdef)
 
 
 def _set_key(key: str, node: Node, editor: Editor, needed: bool) -> None:
     _check_place(node, editor)
     editor.set_attr(node, attrs.OVERRIDE, attrs.text(key))
     needs = key if needed else ""
-    editor.used("attr" if needed else "stock", session=needs, tape=needs)
+    editor.used("attr" if needed else BUILT_IN, session=needs, tape=needs)
 
 
 def _take_off(node: Node, editor: Editor) -> None:
     if node.attr(attrs.OVERRIDE) is None:
-        raise PatchError(f"{node} has no override to take off; its gradient is the stock one")
+        raise PatchError(
+            f"{node} has no override to take off; its gradient is TensorFlow's default"
+        )
     editor.set_attr(node, attrs.OVERRIDE, None)
-    editor.used("stock")
+    editor.used(BUILT_IN)
 
 
 def _check_place(node: Node, editor: Editor) -> None:
@@ -95,11 +97,11 @@ def _check_place(node: Node, editor: Editor) -> None:
     caller = place_of(node, editor).ignoring
     if caller is None:
         return
-    if not editor.graph.is_object_based:
+    if not editor.graph.around.is_object_based:
         raise PatchError(
             f"{node} cannot be overridden by an attr: the function is called by {caller}, and "
             f"there TensorFlow ignores the attr silently; a gradient of the library or a formula "
-            f'travels as a function (emit: auto), and "body": "main" leaves functions out'
+            f'is stored as a function (emit: auto), and "body": "main" leaves functions out'
         )
     editor.note(
         f"function {node.body.label}: the new gradient works with GradientTape, after "

@@ -88,7 +88,7 @@ def _suited(found: Nodes | None, node: Node, editor: Editor, emit: str) -> Nodes
 
 def _why_not(node: Node, editor: Editor) -> str:
     """Why a construction would not be right in the place of an op; nothing where it is."""
-    if place_of(node, editor).ignoring is not None and not editor.graph.is_exported:
+    if place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported:
         return f"function {node.body.label} is differentiated as a whole"
     if node.op in BOUNDARIES or in_control_flow(node, editor):
         return "it is in a v1 loop or branch"

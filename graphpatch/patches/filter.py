@@ -8,8 +8,8 @@ from functools import partial
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
-from graphpatch.gradients.exact import stock_key
-from graphpatch.gradients.spec import Computed, Gradient, Python, Registered, Stock
+from graphpatch.gradients.exact import built_in_key
+from graphpatch.gradients.spec import Computed, Default, Gradient, Python, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.opdefs import FlatArg
@@ -42,7 +42,7 @@ class FilterGradient:
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where nothing flows back there, or the gradient is no filter."""
-        self._refuse_stock()
+        self._refuse_default()
         at.check(nodes, self.at)
 
     def rewrite(self, node: Node, editor: Editor) -> None:
@@ -51,14 +51,14 @@ class FilterGradient:
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Filter what flows back to a match as one op, or from it to what it reads."""
-        self._refuse_stock()
+        self._refuse_default()
         args = whole_inputs.args(group, self.at)
         put = partial(whole_inputs.put, group, editor, where=self.at)
         self._put(group.last, args, put, editor)
 
-    def _refuse_stock(self) -> None:
-        if isinstance(self.gradient, Stock):
-            raise PatchError('"stock" takes an override off; in filter_gradient it means nothing')
+    def _refuse_default(self) -> None:
+        if isinstance(self.gradient, Default):
+            raise PatchError('"default" takes an override off; in filter_gradient it means nothing')
 
     def _put(
         self,
@@ -68,7 +68,7 @@ class FilterGradient:
         editor: Editor,
     ) -> None:
         gradient, dtypes = self.gradient, {arg.dtype or "" for arg in args if flow.carries(arg)}
-        if isinstance(gradient, Stock | Registered) or self._by_identity(
+        if isinstance(gradient, Default | Registered) or self._by_identity(
             gradient, node, dtypes, editor
         ):
             for added in put(typed("Identity", "filter")):
@@ -89,7 +89,7 @@ class FilterGradient:
             return True
         if self.emit == "function":
             return False
-        exact = stock_key(gradient, opdefs.lookup("Identity"))
+        exact = built_in_key(gradient, opdefs.lookup("Identity"))
         if exact is not None and self.emit == "auto":
             return place_of(node, editor).ignoring is None
         return all(suits_filter(gradient, node, one, editor, self.emit) for one in dtypes)

@@ -56,10 +56,12 @@ def refuse_malformed(node: Node) -> None:
         )
 
 
-def numbered(args: Sequence[FlatArg]) -> str:
-    """The numbers that inputs have, in words."""
-    numbers = [str(place) for place in range(len(args))]
-    return " and ".join(filter(None, [", ".join(numbers[:-1]), *numbers[-1:]])) or "none"
+def counted_inputs(args: Sequence[FlatArg], letter: str = "") -> str:
+    """Which inputs an op has, for a message: "its inputs are x0 and x1"."""
+    names = [f"{letter}{place}" for place in range(len(args))]
+    if len(names) < 2:
+        return f"its only input is {names[0]}" if names else "it has no inputs"
+    return f"its inputs are {', '.join(names[:-1])} and {names[-1]}"
 
 
 def is_source(node: Node) -> bool:

@@ -60,7 +60,7 @@ def is_kept(node: Node, editor: Editor) -> bool:
     it inlines the call and takes out what stops gradients, and the op's own gradient is used. An
     exported graph is differentiated on a tape alone.
     """
-    return place_of(node, editor).ignoring is not None and not editor.graph.is_exported
+    return place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
 
 
 def _added(make: Callable[[], Attached], editor: Editor) -> Attached:
@@ -87,12 +87,18 @@ def carry_by_function(gradient: Computed | Python, node: Node, editor: Editor) -
 
 
 def attach_to(
-    node: Node, found: Attached, read: Sequence[str], behind: Sequence[Node], editor: Editor
+    node: Node,
+    found: Attached,
+    read: Sequence[str],
+    behind: Sequence[Node],
+    editor: Editor,
+    told: Sequence[str] = (),
 ) -> None:
     """Give the outputs of an op on by a call of `attach`, which takes its name.
 
     `read` are the tensors that the gradient is for, in the order of its formulas. No gradient
-    reaches the ops `behind` the call any more.
+    reaches the ops `behind` the call any more. `told`: what a formula calls x0, x1, ..., where
+    the op itself does not tell.
     """
     name, dtypes = node.name, [arg.dtype or "" for arg in node.outputs or ()]
     restored = is_restored(node, editor)
@@ -106,9 +112,8 @@ def attach_to(
             given = through_tape(found, name, [*taken, *given], moved, editor)
         return [*taken, *given]
 
-    call = editor.take_name(
-        node, found.attach.signature.name, inputs, call_attrs(found), shadow=True
-    )
+    op = found.attach.signature.name
+    call = editor.take_name(node, op, inputs, call_attrs(found), shadow=True, reads=told)
     keep_gradient(call, found, editor)
     editor.used("function", tape="" if restored else found.key)
 

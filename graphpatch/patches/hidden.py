@@ -27,7 +27,7 @@ def refuse_hidden(nodes: Iterable[Node]) -> None:
 
 def _message(node: Node, by: Node) -> str:
     first = f'{{"match": {{"op": "IdentityN", "name": "{by.name}"}}, '
-    first += '"patch": {"override_gradient": "stock"}}'
+    first += '"patch": {"override_gradient": "default"}}'
     return (
         f"no gradient reaches {node}: {by} has a custom gradient (key {override(by)}, from "
         f"tf.custom_gradient), which leads past it to what the wrapped function was given, so this "

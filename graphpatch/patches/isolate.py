@@ -26,7 +26,7 @@ def isolate(behind: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
     On a tape, for which a TF2 SavedModel is meant, a StopGradient stops.
     """
     ops = [node for node in behind if node.data_inputs]
-    if not editor.graph.is_object_based and _may_be_fused(ops):
+    if not editor.graph.around.is_object_based and _may_be_fused(ops):
         _around(ops, zeros, editor)
         return
     for node in behind:
@@ -59,7 +59,7 @@ def _around(ops: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
 
 
 def _alone(node: Node, zeros: Zeros, editor: Editor) -> None:
-    if editor.graph.is_object_based:
+    if editor.graph.around.is_object_based:
         editor.note(
             f"{node.op} in function {node.body.label}: a Session, unlike a tape, asks for the "
             f"op's own gradient too, of zeros; that fails where TensorFlow has none in functions, "

@@ -1,6 +1,6 @@
 """One tensor forward, another backward: an output is given on, its gradient goes to another tensor.
 
-`Select(true, StopGradient(forward), backward)` with the stock gradient of AddN, which passes the
+`Select(true, StopGradient(forward), backward)` with TensorFlow's gradient of AddN, which passes the
 upstream gradient to every input as it is. Select copies the bits of `forward`, whatever `backward`
 is: adding a zero would do it too, but TensorFlow's threads flush subnormal numbers in arithmetic,
 and infinity minus itself is NaN. Where that key is ignored, or an optimiser would take the
@@ -42,11 +42,11 @@ class Counted:
 
 def by_function(node: Node, editor: Editor, emit: str) -> bool:
     """Whether a function must carry it, as TensorFlow would ignore the key, or the rule asks."""
-    ignored = place_of(node, editor).ignoring is not None and not editor.graph.is_exported
+    ignored = place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
     if ignored and emit == "attr":
         raise PatchError(
-            f"{node} is in a function where TensorFlow ignores attrs: there the gradient travels "
-            f"as a function (emit: auto)"
+            f"{node} is in a function where TensorFlow ignores attrs: there the gradient is "
+            f"stored as a function (emit: auto)"
         )
     if ignored and emit == "construction":
         raise PatchError(
@@ -72,7 +72,7 @@ def join(
     """
     flat = flow.outputs(node)
     if by_function(node, editor, emit):
-        _attach(node, flat, counted, editor, behind)
+        _attach(node, flat, counted, editor, behind, reads)
     elif len(flat) == 1:
         name = node.name
         select(
@@ -194,6 +194,7 @@ def _attach(
     counted: Mapping[int, Counted],
     editor: Editor,
     behind: Sequence[Node],
+    reads: Sequence[str],
 ) -> None:
     """The same by a function, whose gradient is dy, summed to the shape of a tensor if need be."""
     outputs, known = sorted(counted), not any(one.repeated for one in counted.values())
@@ -206,4 +207,4 @@ def _attach(
     gradient = Written(Formula.parse(["dy"] if signature.same_shape else texts))
     found = computed_functions(gradient, signature, is_kept(node, editor), editor)
     read = [counted[output].tensor for output in outputs]
-    attach_to(node, found, read, behind or [node], editor)
+    attach_to(node, found, read, behind or [node], editor, reads)

@@ -16,12 +16,12 @@ def check_reached(node: Node, editor: Editor) -> None:
 
     A TF2 SavedModel is differentiated op by op on a tape; there the report says so.
     """
-    if editor.graph.is_object_based:
+    if editor.graph.around.is_object_based:
         _refuse_whole(node, editor)
     reason = unreached(editor).why(node)
-    if not reason or editor.graph.is_exported:
+    if not reason or editor.graph.around.is_exported:
         return
-    if not editor.graph.is_object_based:
+    if not editor.graph.around.is_object_based:
         raise PatchError(f'{node}: {reason}; "body": "main" leaves functions out')
     editor.note(
         f"function {node.body.label}: the new gradient works with GradientTape, after "

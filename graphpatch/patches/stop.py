@@ -45,7 +45,7 @@ class StopGradient:
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Stop what flows back through one op."""
         caller = place_of(node, editor).ignoring
-        if caller is not None and not editor.graph.is_exported:
+        if caller is not None and not editor.graph.around.is_exported:
             FilterGradient(Named("zero"), self.at, "function").rewrite(node, editor)
         elif at.put(node, editor, typed("StopGradient", "stop"), self.at):
             editor.used("construction")
@@ -53,7 +53,7 @@ class StopGradient:
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Stop what flows back to a match as one op, or from it to what it reads."""
         caller = place_of(group.last, editor).ignoring
-        if caller is not None and not editor.graph.is_exported:
+        if caller is not None and not editor.graph.around.is_exported:
             FilterGradient(Named("zero"), self.at, "function").rewrite_whole(group, editor)
         elif whole_inputs.put(group, editor, typed("StopGradient", "stop"), self.at):
             editor.used("construction")

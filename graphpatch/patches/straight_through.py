@@ -25,8 +25,8 @@ class StraightThrough:
 
     The straight-through estimator (Bengio, Leonard and Courville 2013), for ops that round or
     step. The op must give one tensor, of the dtype and shape of that input. An op with one input
-    takes the stock gradient of Identity; else its output is given on by a Select, as `join` says.
-    In a function whose caller ignores keys, a function carries it.
+    takes TensorFlow's gradient of Identity; else its output is given on by a Select, as `join`
+    says. In a function whose caller ignores keys, a function carries it.
     """
 
     input: int | str = 0
@@ -47,7 +47,7 @@ class StraightThrough:
             texts = ["dy" if place == self.input else None for place in range(len(flat))]
             carrier.carry(Written(Formula.parse(texts)), node, editor, "function")
         elif len(flat) == 1:
-            carrier.carry(Registered("Identity", stock=True), node, editor, "auto")
+            carrier.carry(Registered("Identity", built_in=True), node, editor, "auto")
         else:
             repeated = node.opdef is not None and node.opdef.broadcasts
             counted = Counted(node.data_inputs[self.input], repeated)
@@ -75,7 +75,7 @@ class StraightThrough:
         refuse_behind(group.nodes, group.last, editor)
         shadow_behind(group.nodes, group.last, editor)
         counted = Counted(group.reads[place], keeps != "same")
-        join(group.last, {0: counted}, editor, "auto", group.nodes)
+        join(group.last, {0: counted}, editor, "auto", group.nodes, group.reads)
 
     def place_in(self, group: Group) -> int:
         """Which of the tensors that a match reads is meant."""
@@ -113,7 +113,7 @@ class StraightThrough:
                 f"one op give the number of the input"
             )
         if self.input >= len(inputs):
-            raise PatchError(f"{node} has no input {self.input}; it has {flow.numbered(inputs)}")
+            raise PatchError(f"{node} has no input {self.input}; {flow.counted_inputs(inputs)}")
         if len(outputs) != 1:
             raise PatchError(f"{node} has {len(outputs)} outputs; straight_through needs one")
         for arg in (inputs[self.input], outputs[0]):

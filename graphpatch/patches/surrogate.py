@@ -62,9 +62,9 @@ class SurrogateGradient:
     """Forward unchanged; backward, the op counts as `formula` of its inputs.
 
     The ops of the formula are put beside the op, and TensorFlow differentiates them. The forward
-    pass does not hang on them: it is the op's bit for bit where g is infinite or NaN, too, and what
-    flows back there is what TensorFlow makes of it. The op must give one tensor, to whose shape g
-    is repeated where it is smaller. When not to use it: where the gradient itself is known,
+    pass does not depend on them: it is the op's bit for bit where g is infinite or NaN, too, and
+    what flows back there is what TensorFlow makes of it. The op must give one tensor, to whose
+    shape g is repeated where it is smaller. When not to use it: where the gradient itself is known,
     `override_gradient` needs no forward pass of g.
     """
 
@@ -113,6 +113,8 @@ class SurrogateGradient:
         shadow_behind(behind, node, editor)
         known = len(behind) == 1 and _has_shape_of(node, found.shapes[0])
         tensor = put_beside(found, node, {}, editor, _anchor(node, editor))
+        # What stands before the op may be another tensor, where a function carries it.
+        told = reads if carried else told
         join(node, {0: Counted(tensor, not known)}, editor, self.emit, behind, told)
 
     def _nodes(
@@ -125,8 +127,7 @@ class SurrogateGradient:
         legal = {f"x{place}" for place in range(len(args))}
         missing = sorted(self.formula.variables - legal)
         if missing:
-            has = f"x0 to x{len(args) - 1}" if args else "nothing"
-            raise PatchError(f"{node} has no {missing[0]}: it reads {has}")
+            raise PatchError(f"{node} has no {missing[0]}; {flow.counted_inputs(args, 'x')}")
         inputs = [(text, arg.dtype or "") for text, arg in zip(reads, args, strict=True)]
         body, name = node.body, f"{node.name}/surrogate"
         try:

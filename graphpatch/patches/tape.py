@@ -20,7 +20,7 @@ from graphpatch.patches import flow
 def is_restored(node: Node, editor: Editor) -> bool:
     """Whether an op is in a function that tf.saved_model.load restores."""
     graph = editor.graph
-    return graph.is_object_based and (graph.is_exported or not node.body.is_main)
+    return graph.around.is_object_based and (graph.around.is_exported or not node.body.is_main)
 
 
 def through_tape(

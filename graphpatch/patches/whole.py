@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import Attached
+from graphpatch.gradients.fits import windows_of
 from graphpatch.gradients.gradient import check
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Gradient, Named, Python, Registered, Stock, Written
+from graphpatch.gradients.spec import Default, Gradient, Named, Python, Registered, Written
 from graphpatch.gradients.traced import Op
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow, function_carrier
@@ -21,7 +22,7 @@ from graphpatch.patches.whole_shape import keeps_shape
 def carry_whole(gradient: Gradient, group: Group, editor: Editor, emit: str) -> None:
     """Let the gradient of a group, as one op, be this one; its ops stay where they are.
 
-    Raises PatchError where it does not fit the group, or cannot travel as a function.
+    Raises PatchError where it does not fit the group, or cannot be stored as a function.
     """
     refuse_behind(group.nodes, group.last, editor)
     _refuse_last(group)
@@ -54,14 +55,14 @@ def _checked(gradient: Named | Written, group: Group) -> Signature:
 
 
 def _fitting(gradient: Gradient, group: Group, emit: str) -> Named | Written | Python:
-    if isinstance(gradient, Stock | Registered):
+    if isinstance(gradient, Default | Registered):
         raise PatchError(
             "a match as one op has no gradient under a key: a gradient of the library or a formula "
-            "travels as a function"
+            "is stored as a function"
         )
     refuse_key(gradient, emit)
     if emit == "attr":
-        raise PatchError("a match as one op has no key: its gradient travels as a function")
+        raise PatchError("a match as one op has no key: its gradient is stored as a function")
     if isinstance(gradient, Named):
         _check_named(gradient, group)
     return gradient
@@ -102,6 +103,7 @@ def _signature(group: Group) -> Signature:
     return Signature.of(
         [(f"x{place}", arg.dtype or "") for place, arg in enumerate(group.args)],
         [(f"y{place}", arg.dtype or "") for place, arg in enumerate(flow.outputs(group.last))],
+        windows_of(group.nodes),
     )
 
 

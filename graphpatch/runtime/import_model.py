@@ -11,6 +11,7 @@ from graphpatch.formats.load import model_from
 from graphpatch.formats.messages import chosen
 from graphpatch.formats.model import Model
 from graphpatch.graph.graph import Graph
+from graphpatch.runtime.imported import importing
 from graphpatch.runtime.register import register_lone_keys
 
 
@@ -24,9 +25,16 @@ def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:
     the file has none. `model` is what `load` takes; `tags` choose one of several MetaGraphDefs.
 
     Returns what `tf.compat.v1.train.import_meta_graph` does: a Saver where the model has variables,
-    else None. Raises ModelError where the file cannot be read, its contexts cannot be rebuilt, or
-    it is larger than protobuf's 2 GB; GraphpatchError where TensorFlow executes eagerly. Not for a
-    tape: TensorFlow has no gradient of v1 loops there.
+    else None. Not for a tape: TensorFlow has no gradient of v1 loops there.
+
+    Raises:
+        ModelError: The file cannot be read, its contexts cannot be rebuilt, TensorFlow does not
+            import it, or it is larger than protobuf's 2 GB.
+        GraphpatchError: TensorFlow executes eagerly.
+
+    Example:
+        >>> with tf.Graph().as_default():  # doctest: +SKIP
+        ...     saver = graphpatch.import_model("patched.pb")
     """
     import tensorflow as tf
 
@@ -35,8 +43,10 @@ def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:
             "import_model fills a graph, and TensorFlow executes eagerly: call it in "
             "`with tf.Graph().as_default():`"
         )
-    meta = meta_graph(model_from("model", model), tags)
-    return tf.compat.v1.train.import_meta_graph(meta, import_scope=name or None)
+    loaded = model_from("model", model)
+    meta = meta_graph(loaded, tags)
+    with importing(loaded.path):
+        return tf.compat.v1.train.import_meta_graph(meta, import_scope=name or None)
 
 
 def meta_graph(model: Model, tags: str = "") -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from graphpatch.control_flow.context_collections import CONTEXTS
@@ -39,12 +40,21 @@ def imported(
 
     if prepare is not None:
         prepare(meta.graph_def)
-    with tf.Graph().as_default() as found:
-        try:
-            if meta.collection_def:
-                tf.compat.v1.train.import_meta_graph(meta, clear_devices=clear_devices)
-            else:
-                tf.graph_util.import_graph_def(meta.graph_def, name="")
-        except (ValueError, TypeError, LookupError, tf.errors.OpError) as error:
-            raise ModelError(f"TensorFlow does not import it: {first_line(error)}") from error
+    with tf.Graph().as_default() as found, importing():
+        if meta.collection_def:
+            tf.compat.v1.train.import_meta_graph(meta, clear_devices=clear_devices)
+        else:
+            tf.graph_util.import_graph_def(meta.graph_def, name="")
     return found
+
+
+@contextmanager
+def importing(path: str = "") -> Iterator[None]:
+    """Raise ModelError, in TensorFlow's words, where it does not import the model of this path."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AssertionError, tf.errors.OpError) as error:
+        where = f"{path}: " if path else ""
+        raise ModelError(f"{where}TensorFlow does not import it: {first_line(error)}") from error

@@ -7,7 +7,7 @@ from typing import Any
 
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.gradients.composed import Composed, Layer, composed, python_of, surrogate_of
-from graphpatch.gradients.spec import PREFIX, Gradient, Python, Registered, Stock, from_key
+from graphpatch.gradients.spec import PREFIX, Default, Gradient, Python, Registered, from_key
 from graphpatch.runtime.formula import formula_gradients, tensorflow_gradient
 
 GradientFunction = Callable[..., "list[Any]"]
@@ -92,7 +92,7 @@ def _filtered(gradient: Gradient | None, tensor: Any, dy: Any) -> Any:
         return None
     if isinstance(gradient, Registered | Python):
         return _by_identity(gradient, tensor, dy)
-    assert not isinstance(gradient, Stock), "it is no filter"
+    assert not isinstance(gradient, Default), "it is no filter"
     return formula_gradients(gradient.formula, [tensor], [tensor], [dy])[0]
 
 

@@ -75,6 +75,9 @@ def gradient_in_parts(
     gradient flows, a way goes round the cut (and says which, and what would be a cut), or a
     shape is not known that a Jacobian needs. Do not use it to evaluate the parts in separate runs
     of a graph with random ops: each run draws anew. `graphpatch split` hands on what was drawn.
+
+    Example:
+        >>> parts = graphpatch.gradient_in_parts(graph, loss, cut, x)  # doctest: +SKIP
     """
     from graphpatch.analysis.cuts import ordered_cuts  # networkx, when it is needed
 

@@ -41,8 +41,9 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
     gone: `revert` cannot give the original of the result. A warning names old gradients that
     something besides the updates reads: those stay as they were.
 
-        model = graphpatch.apply("rules.json", "training.meta").model
-        graphpatch.rebuild_gradients(model).save("patched.meta")
+    Example:
+        >>> model = graphpatch.apply("rules.json", "training.meta").model  # doctest: +SKIP
+        >>> graphpatch.rebuild_gradients(model).save("patched.meta")  # doctest: +SKIP
     """
     _need_tensorflow()
     model = model_from("model", model)

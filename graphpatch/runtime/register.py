@@ -36,6 +36,9 @@ def register_gradients(model: ModelLike) -> list[str]:
     `load` takes. Returns our keys, sorted. Raises ModelError where the model cannot be read, or
     lacks a function that a key names, RulesError where a key is not one that this version of
     graphpatch knows.
+
+    Example:
+        >>> keys = graphpatch.register_gradients("patched.pb")  # doctest: +SKIP
     """
     found = {key: (graph, node) for graph in _graphs(model) for node, key in keyed(graph)}
     return [key for key in sorted(found) if _register(key, *found[key])]

@@ -8,7 +8,7 @@ from typing import Any
 from graphpatch import opdefs
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.entry import Entry
-from graphpatch.gradients.spec import FORMULA, PYTHON, REGISTERED
+from graphpatch.gradients.spec import DEFAULT, FORMULA, PYTHON, REGISTERED
 
 TEXT = {"type": "string", "pattern": r"\S"}
 FORMULAS = {
@@ -31,7 +31,7 @@ def gradient() -> dict[str, Any]:
         "description": "What flows back: a name, or one name with its parameters, or a formula.",
         "examples": ["guided_relu", {"scale": 0.5}, {"formula": "where(dy > 0, dy, 0)"}],
         "anyOf": [
-            {"enum": ["stock", *_without_parameters(), *_op_types()]},
+            {"enum": [*DEFAULT, *_without_parameters(), *_op_types()]},
             {
                 "type": "object",
                 "properties": {

@@ -27,7 +27,7 @@ from graphpatch import cli
 MEMORY = 6 << 30
 WAITING = 10  # seconds that a worker may sleep over one input; those that it waits for a processor
 # are none of these, as a busy machine is no fault
-COMMANDS = 6  # of one input, at most
+COMMANDS = 8  # of one input, at most
 EACH = 500  # inputs of one process
 
 FORK = multiprocessing.get_context("fork")

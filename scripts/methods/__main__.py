@@ -43,23 +43,26 @@ def row(subject: Subject, folder: Path) -> dict[str, Found]:
     return found
 
 
-def table(rows: dict[str, dict[str, Found]]) -> str:
-    """The table as Markdown."""
-    kinds = {one.label: one.kind for one in SUBJECTS}
+def table(rows: dict[str, dict[str, Found]], before: str = "") -> str:
+    """The table as Markdown; models that were not run keep their lines of the one `before`."""
     methods = list(peers.METHODS)
     lines = [f"| model | {' | '.join(f'`{one}`' for one in methods)} |"]
     lines.append("|" + "---|" * (len(methods) + 1))
-    for label, found in rows.items():
-        cells = " | ".join(found[method].told for method in methods)
-        lines.append(f"| {label}: {kinds[label]} | {cells} |")
+    for one in SUBJECTS:
+        start = f"| {one.label}: {one.kind} |"
+        if one.label in rows:
+            cells = " | ".join(rows[one.label][method].told for method in methods)
+            lines.append(f"{start} {cells} |")
+        else:
+            lines += [line for line in before.splitlines() if line.startswith(start)]
     return "\n".join(lines)
 
 
-def written(text: str, page: Path) -> None:
+def written(rows: dict[str, dict[str, Found]], page: Path) -> None:
     """Put the table between its marks."""
     before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    old, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n{table(rows, old)}\n{END}{after}")
 
 
 def main(arguments: list[str]) -> None:
@@ -75,7 +78,7 @@ def main(arguments: list[str]) -> None:
     rows = {one.label: row(one, options.models) for one in chosen}
     print(table(rows))
     if options.write:
-        written(table(rows), PAGE)
+        written(rows, PAGE)
     for one in chosen if options.pictures else ():
         path = maps.save(one, rows[one.label], options.pictures)
         print(f"{path}: {path.stat().st_size // 1000} kB")

@@ -11,7 +11,8 @@ import numpy as np
 from methods.measure import Found
 from methods.models import Subject
 
-SIDE = 128  # pixels of each picture
+SIDE = 112  # pixels of each picture
+COLOURS = 64
 GAP = 4
 CLIP = 99  # the percentile of the strength that is drawn in full
 INK = np.array([[255, 255, 255], [253, 208, 162], [230, 85, 13], [60, 10, 0]], float)
@@ -42,7 +43,8 @@ def shown(values: Any) -> Any:
     found = (found - found.min()) / max(np.ptp(found), 1e-9) * 255
     if found.ndim == 3:
         return enlarged(found)
-    return enlarged(np.repeat(np.atleast_2d(found)[..., np.newaxis], 3, -1))
+    found = found[:, np.newaxis] if found.ndim == 1 else found
+    return enlarged(np.repeat(found[..., np.newaxis], 3, -1))
 
 
 def drawn(values: Any) -> Any:
@@ -65,6 +67,7 @@ def enlarged(image: Any) -> Any:
 
 
 def write_png(image: Any, path: Path) -> None:
-    import matplotlib.image
+    """A small file: few colours."""
+    from PIL import Image
 
-    matplotlib.image.imsave(path, image, pil_kwargs={"optimize": True})
+    Image.fromarray(image).quantize(COLOURS).save(path, optimize=True)

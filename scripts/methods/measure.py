@@ -44,7 +44,8 @@ def attribution(model: Any, subject: Subject, given: dict[str, Any], top: int) -
         index = (top,) if subject.index is None else subject.index
         score = y[(slice(None), *index)] if index else y
         (dx,) = tf1.gradients(score, x)
-        config = tf1.ConfigProto()
+        # With one thread sums are added up in one order: a detector's choices are the same.
+        config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         with tf1.Session(graph=graph, config=config) as session:
             assign(graph, session, subject.spread)

@@ -75,6 +75,7 @@ def write(folder: Path) -> None:
         "pile/a.txt": b"a",
         "pile/b.pb": model,
         "rules.json": rules(GUIDED).encode(),
+        "typo.json": rules({**GUIDED, "match": {"op": "Rleu"}}).encode(),
     }.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

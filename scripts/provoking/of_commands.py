@@ -37,6 +37,8 @@ COMMANDS: tuple[Case, ...] = (
     typed("--inputs without --outputs", "apply rules.json model.pb --inputs x -o out"),
     typed("--loss alone", "apply rules.json model.pb --loss out"),
     typed("--resume without -o", "apply rules.json model.pb --resume"),
+    typed("--resume of a dry run", "apply rules.json model.pb -o out --resume --dry-run"),
+    typed("view of a rule that does not match", "view model.pb --rules typo.json -o v.html"),
     typed("no jobs", "apply rules.json model.pb -j 0"),
     typed("a gradient that is not there", "gradients guided_rleu"),
     typed("a ready pattern that is not there", "patterns bathnorm"),

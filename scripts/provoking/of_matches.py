@@ -34,5 +34,9 @@ MATCHES: tuple[Case, ...] = (
         match={"name": "round"},
         patch={"backward_as": {"input": 0, "until": ["nowhere"]}},
     ),
+    typed("@freeze without its scope", "apply @freeze model.pb"),
+    typed("@freeze of a frozen model", "apply @freeze(scope=dense/**) model.pb"),
+    typed("a recipe without its @", "apply guided_backprop model.pb"),
+    match("a glob without the scopes before it", name="nse/*"),
     typed("the same rules again", "apply rules.json patched.pb"),
 )

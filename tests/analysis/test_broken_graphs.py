@@ -39,3 +39,11 @@ def test_a_name_that_no_tensor_can_have(tmp_path: Path) -> None:
 def test_ops_with_other_inputs(op: str, inputs: str, tmp_path: Path) -> None:
     found = model(tmp_path, X, node("odd", op, *inputs.split()), node("y", "Relu", "odd"))
     assert graphpatch.view(found).document()["graphs"]
+
+
+@pytest.mark.parametrize("op", ["Enter", "RefEnter", "Switch", "RefSwitch", "Merge", "Exit"])
+def test_control_flow_without_inputs(op: str, tmp_path: Path) -> None:
+    odd = node("odd", op, is_constant=True, frame_name="f")
+    found = model(tmp_path, X, odd, node("sum", "AddV2", "odd", "x"), node("y", "Relu", "sum"))
+    assert graphpatch.view(found).document()["graphs"]
+    assert graphpatch.diagnose(found).document()["graphs"]

@@ -46,13 +46,13 @@ def test_a_patched_model_tells_its_gradients_in_words(model_file: Path) -> None:
     found = diff(original, patched)
     assert [(g["body"], g["op"], g["type"], g["before"], g["after"], g["rules"])
             for g in found.gradients] == [
-        ("main", "relu", "Relu", "stock", "guided_relu", ["guided"]),
-        ("main", "round", "Round", "stock", "stop_gradient", ["stop"]),
-        ("f", "relu", "Relu", "stock", "guided_relu", ["guided"]),
+        ("main", "relu", "Relu", "default", "guided_relu", ["guided"]),
+        ("main", "round", "Round", "default", "stop_gradient", ["stop"]),
+        ("f", "relu", "Relu", "default", "guided_relu", ["guided"]),
     ]  # fmt: skip
     assert {(one["op"], one["to"]) for one in found.renamed} >= {("relu", "relu/forward")}
     back = diff(patched, original).gradients[0]
-    assert (back["before"], back["after"], back["rules"]) == ("guided_relu", "stock", ["guided"])
+    assert (back["before"], back["after"], back["rules"]) == ("guided_relu", "default", ["guided"])
     assert diff(patched, patched).ok
 
 
@@ -62,7 +62,7 @@ def test_an_override_of_nobody_we_know() -> None:
 
     found = diff(model(relu()), model(relu(_gradient_op_type=b"Mine")))
     [gradient] = found.gradients
-    assert (gradient["before"], gradient["after"]) == ("stock", "key Mine")
+    assert (gradient["before"], gradient["after"]) == ("default", "key Mine")
 
 
 @pytest.mark.parametrize("size", [8, 3 * LARGE])
@@ -108,7 +108,7 @@ def test_the_command(run_cli: Run, rules_file: Callable[..., Path], model_file: 
     patched = model_file.with_name("model.patched.pb")
     done = run_cli("diff", model_file, patched)
     assert (done.code, done.stderr) == (1, "")
-    assert done.stdout.splitlines()[1] == "  Relu 'relu': stock -> guided_relu, by rule 'guided'"
+    assert done.stdout.splitlines()[1] == "  Relu 'relu': default -> guided_relu, by rule 'guided'"
     assert run_cli("diff", model_file, model_file).stdout == "no difference\n"
     assert run_cli("diff", model_file, patched, "--json").json["equal"] is False
     assert run_cli("diff", model_file, model_file, "--json").code == 0

@@ -330,6 +330,34 @@ def test_a_name_that_is_no_tensor(model: Any) -> None:
         survey(model(X, node("y", "Tanh", "x")), ["x"], ["Y"])
 
 
+JPEG = (
+    node("q", "Cast", "x", SrcT="float32", DstT="uint8"),
+    node("e", "EncodeJpeg", "q"),
+    node("d", "DecodeJpeg", "e"),
+    node("y", "Cast", "d", SrcT="uint8", DstT="float32"),
+)
+TEXT = (node("s", "AsString", "x", T="float32"), node("y", "StringToNumber", "s"))
+GIVEN_TEXT = node("x", "Placeholder", dtype="string")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "remedies"),
+    [
+        ((X, *JPEG), {"d": "as one identity", "e": "as one identity", "q": "one identity"}),
+        ((X, *TEXT), {"s": "as one identity"}),
+        ((GIVEN_TEXT, node("y", "StringToNumber", "x")), {"y": "by a tensor behind it"}),
+    ],
+)
+def test_ops_of_text_and_integers_are_given_no_gradient(
+    model: Any, nodes: Any, remedies: dict[str, str]
+) -> None:
+    found = {finding.node.name: finding.remedy for finding in one(model(*nodes)).findings}
+    assert found.keys() == remedies.keys()
+    for name, remedy in remedies.items():
+        assert remedy in found[name]
+        assert "give it one" not in found[name]
+
+
 @pytest.mark.parametrize(
     ("dtype", "says"), [("string", "Expected string"), ("complex64", "complex tensors")]
 )

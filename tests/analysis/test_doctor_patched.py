@@ -37,6 +37,23 @@ def patched(folder: Path, rules: list[dict[str, Any]], *nodes: Any) -> graphpatc
     return graphpatch.load(target)
 
 
+def test_rules_that_stop_gradients_are_not_about_activations(tmp_path: Path) -> None:
+    """Whoever freezes a tower has not forgotten its ReLUs; whoever overrides one may have."""
+    nodes = (
+        node("a", "Relu", "x"),
+        node("b", "Elu", "a"),
+        node("e", "Exp", "b"),
+        node("y", "Identity", "e"),
+    )
+    half = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"formula": "dy * 0.5"}}}
+    stop_relu = {"match": {"op": "Relu"}, "patch": {"stop_gradient": True}}
+    for rules, told in (([STOP], False), ([stop_relu], False), ([half], True)):
+        model = patched(tmp_path, rules, *nodes)
+        [graph] = graphpatch.diagnose(model, "x", "y").document()["graphs"]
+        kinds = {note["kind"] for note in graph["notes"]}
+        assert ("activations" in kinds) is told, rules
+
+
 def one(model: graphpatch.Model) -> Diagnosis:
     [seen] = survey(model, ["x"], ["y"])
     [found] = seen.diagnoses

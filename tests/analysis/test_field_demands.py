@@ -68,7 +68,7 @@ def test_3_no_gradient_defined_names_op_key_and_rule(path: Path) -> None:
     assert found.consequence.startswith(
         "LookupError: No gradient defined for operation 'y' (op type: Relu)"
     )
-    assert [one["patch"] for one in found.rules] == [{"override_gradient": "stock"}]
+    assert [one["patch"] for one in found.rules] == [{"override_gradient": "default"}]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_13_what_changed_in_a_gradient_is_said_in_words(run_cli: Run, path: Path
     graphpatch.apply([named], model).model.save(target)
     [before] = run_cli("ops", path, "y", "--json").json["ops"]
     [after] = run_cli("ops", target, "y", "--json").json["ops"]
-    assert (before["gradient"], before["changed"]) == ({"state": "stock"}, [])
+    assert (before["gradient"], before["changed"]) == ({"state": "default"}, [])
     assert after["gradient"] == {"state": "overridden", "key": "Relu6"}
     assert [one["rule"] for one in after["changed"]] == ["guided"]
     assert json.dumps(after)

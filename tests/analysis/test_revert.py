@@ -132,7 +132,7 @@ def test_what_is_encoded_as_nobody_would(tmp_path: Path) -> None:
     path.write_bytes(data)
     model = load(path)
     for rules in (
-        [{"match": {"name": "relu"}, "patch": {"override_gradient": "stock"}}],
+        [{"match": {"name": "relu"}, "patch": {"override_gradient": "default"}}],
         [{"match": {"name": "relu"}, "patch": {"override_gradient": "Relu6"}}],
         [{"match": {"name": "relu"}, "patch": {"stop_gradient": True}}],
         [{"match": {"name": "last"}, "patch": {"filter_gradient": "sign", "at": "inputs"}}],

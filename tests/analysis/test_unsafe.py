@@ -17,7 +17,7 @@ from graphpatch.analysis.unsafe import (
 from graphpatch.errors import UnsafeError
 from graphpatch.graph.graph import Graph
 from tests import graphs
-from tests.graphs import node
+from tests.graphs import graph_of, node
 
 # What names of inputs and attrs tell, of ops that touch nothing all the same.
 NAMES = re.compile(r"file|path|url|address|directory|host$|servers|descriptor_source")
@@ -30,10 +30,6 @@ HARMLESS = {
 
 def found(graph: Graph, *fetched: str) -> list[tuple[str, str]]:
     return [(one.node.body.label, one.node.name) for one in unsafe_ops(graph, fetched or None)]
-
-
-def opened(*nodes: object, functions: object = ()) -> Graph:
-    return graphs.opened(graphs.graphdef(*nodes, functions=functions))  # type: ignore[arg-type]
 
 
 def test_each_is_an_op_of_tensorflow() -> None:
@@ -49,7 +45,7 @@ def test_no_op_that_names_files_is_forgotten() -> None:
 
 
 def test_what_is_not_fetched_does_not_count() -> None:
-    graph = opened(
+    graph = graph_of(
         node("x", "Placeholder"),
         node("y", "Relu", "x"),
         node("prefix", "Placeholder", dtype="string"),
@@ -60,7 +56,7 @@ def test_what_is_not_fetched_does_not_count() -> None:
 
 
 def test_a_control_input_counts() -> None:
-    graph = opened(
+    graph = graph_of(
         node("name", "Placeholder", dtype="string"),
         node("write", "SaveV2", "name", "name", "name", dtypes=[]),
         node("x", "Placeholder"),
@@ -82,7 +78,7 @@ def test_called_functions_and_their_gradients_count() -> None:
 
 
 def test_what_an_import_may_run_counts_though_nobody_fetches_it() -> None:
-    graph = opened(
+    graph = graph_of(
         node("x", "Placeholder"),
         node("name", "Placeholder", dtype="string"),
         node("read", "ReadFile", "name"),
@@ -92,15 +88,15 @@ def test_what_an_import_may_run_counts_though_nobody_fetches_it() -> None:
 
 def test_an_attr_may_tell() -> None:
     text = node("text", "Placeholder", dtype="string")
-    assert found(opened(text, node("print", "PrintV2", "text", output_stream="stderr"))) == []
-    assert found(opened(text, node("print", "PrintV2", "text"))) == []
-    graph = opened(text, node("print", "PrintV2", "text", output_stream="file:///tmp/x"))
+    assert found(graph_of(text, node("print", "PrintV2", "text", output_stream="stderr"))) == []
+    assert found(graph_of(text, node("print", "PrintV2", "text"))) == []
+    graph = graph_of(text, node("print", "PrintV2", "text", output_stream="file:///tmp/x"))
     assert found(graph) == [("main", "print")]
 
 
 def test_the_refusal_names_the_op_and_the_way_out() -> None:
     name = node("name", "Placeholder", dtype="string")
-    graph = opened(name, node("read", "ReadFile", "name"))
+    graph = graph_of(name, node("read", "ReadFile", "name"))
     with pytest.raises(UnsafeError, match=r"ReadFile 'read' touches files; .*--allow-unsafe-ops"):
         refuse_unsafe(graph, allow=False)
     refuse_unsafe(graph, allow=True)
@@ -109,7 +105,7 @@ def test_the_refusal_names_the_op_and_the_way_out() -> None:
 def test_what_a_saver_gives_is_told_apart() -> None:
     text = node("prefix", "Placeholder", dtype="string")
     restore = node("restore", "RestoreV2", "prefix", "prefix", "prefix", dtypes=["float32"])
-    graph = opened(
+    graph = graph_of(
         text, restore, node("r", "Relu", "restore"), node("x", "Exp", "y"), node("y", "Placeholder")
     )
     assert apart_from_savers(graph, ["x:0", "r:0"]) == (["x:0"], ["r:0"])

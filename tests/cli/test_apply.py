@@ -48,12 +48,27 @@ def test_a_model_is_patched_beside_itself(run_cli: Run, rules: Path, model_file:
     assert (done.code, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         f"{model_file} -> {out}",
-        "  elu   1 Relu  (stock)",
+        "  elu   1 Relu  (built-in)",
         "  stop  1 Round  (construction)",
     ]
     assert is_patched(out)
     assert model_file.read_bytes() == before
     assert files(model_file.parent) == ["model.patched.pb", "model.pb"]
+
+
+def test_a_file_that_is_replaced_is_told(run_cli: Run, rules: Path, model_file: Path) -> None:
+    """Here, and where workers write; a dry run tells what would be replaced."""
+    out, folder = model_file.with_name("out.pb"), model_file.with_name("out")
+    first = run_cli("apply", rules, model_file, "-o", out, "--json").json["outputs"][0]
+    assert "replaced" not in first
+    assert run_cli("apply", rules, model_file, "-o", out, "--json").json["outputs"][0]["replaced"]
+    again = run_cli("apply", rules, model_file, "-o", out).stdout.splitlines()[0]
+    assert again == f"{model_file} -> {out} (replaced)"
+    dry = run_cli("apply", rules, model_file, "-o", out, "--dry-run").stdout.splitlines()[0]
+    assert dry == f"{model_file} -> {out} (dry run, nothing written, would replace a file)"
+    many = ("apply", rules, f"{model_file.parent}/model.p*", "-o", folder, "-j", "1")
+    assert "(replaced)" not in run_cli(*many).stdout
+    assert "model.pb (replaced)  1 Relu, 1 Round" in run_cli(*many).stdout
 
 
 def test_what_the_consumer_must_register_is_said(
@@ -212,7 +227,7 @@ def test_through_a_pipe(run_cli: Run, rules: Path, model_file: Path) -> None:
         done = run_cli("apply", rules, *args, stdin=model)
         assert (done.code, done.raw[: len(expected)]) == (0, expected)
         said = done.stderr + done.raw[len(expected) :].decode()
-        assert said.splitlines()[1] == "  elu   1 Relu  (stock)"
+        assert said.splitlines()[1] == "  elu   1 Relu  (built-in)"
     done = run_cli("apply", rules, "-", "-o", "piped.pb", stdin=model, cwd=model_file.parent)
     assert (done.code, done.stderr) == (0, "")
     assert model_file.with_name("piped.pb").read_bytes() == expected
@@ -288,7 +303,7 @@ def test_the_carrier_is_chosen(
     identity = ELU | {"patch": {"override_gradient": "identity"}}
     own = identity | {"match": {"op": "Relu6"}, "emit": "auto"}
     rules = rules_file(identity, own)
-    for emit, expected in (("attr", ["attr", "stock"]), ("auto", ["stock", "stock"])):
+    for emit, expected in (("attr", ["attr", "built-in"]), ("auto", ["built-in", "built-in"])):
         done = run_cli("apply", rules, model_file, "--emit", emit, "--dry-run", "--json")
         assert [rule["emit"] for rule in done.json["outputs"][0]["rules"]] == expected
     done = run_cli("apply", rules, model_file, "--emit", "atr")

@@ -60,7 +60,7 @@ def test_a_model_from_a_pipe(run_cli: Run, folder: Path) -> None:
     args = ("apply", "rules.json", "-", "-o", "new", *XY)
     done = run_cli(*args, cwd=folder, stdin=MODEL)
     assert (done.code, done.stderr) == (0, "")
-    assert load(folder / "new").graphs[0].is_object_based
+    assert load(folder / "new").graphs[0].around.is_object_based
 
 
 def test_a_dry_run_writes_nothing(run_cli: Run, folder: Path) -> None:

@@ -71,7 +71,8 @@ def test_a_glob_that_stays_in_its_scope(run_cli: Run, tmp_path: Path) -> None:
     done = run_cli("ops", model, "*relu", "x")
     assert (done.code, done.stdout.splitlines()[0]) == (1, "x")
     assert done.stderr == (
-        f"graphpatch: {model}: no op is named '*relu'; * stays within a scope: '**/*relu' names 2\n"
+        f"graphpatch: {model}: no op is named '*relu'; * stays within a scope: "
+        "'**/*relu' matches 2\n"
     )
 
 

@@ -24,7 +24,7 @@ def test_op_types_with_their_counts(run_cli: Run, model_file: Path) -> None:
         (1, "Relu6"), (1, "Round"), (1, "f"),
     ]  # fmt: skip
     gradients = {line.split()[1]: line.split(maxsplit=2)[2] for line in lines}
-    assert gradients["Relu"] == "stock"
+    assert gradients["Relu"] == "default"
     assert gradients["Const"] == "none: TensorFlow registers it as not differentiable"
     assert gradients["Placeholder"] == "none: TensorFlow has no gradient for it (LookupError)"
     assert gradients["f"] == "that of the function it calls"
@@ -49,7 +49,7 @@ def test_a_name_tells_type_and_inputs(run_cli: Run, tmp_path: Path) -> None:
         "            Const",
         "  outputs   Multiply  float32",
         '  attrs     T = "float32"',
-        "  gradient  stock",
+        "  gradient  default",
     ]
 
 
@@ -94,12 +94,12 @@ def test_the_json_document(run_cli: Run, model_file: Path) -> None:
         "inputs": ["w"],
         "outputs": [{"tensor": "w/read", "dtype": "float32"}],
         "attrs": {"T": "float32", "_class": ["loc:@w"]},
-        "gradient": {"state": "stock"},
+        "gradient": {"state": "default"},
     }
 
 
 GRADIENTS = {
-    "stock": (node("n", "Relu", "x"), "stock"),
+    "default": (node("n", "Relu", "x"), "default"),
     "none": (node("n", "Shape", "x"), "none: TensorFlow registers it as not differentiable"),
     "missing": (
         node("n", "Mfcc", "x", "x"),

@@ -47,7 +47,7 @@ def test_json_is_the_data_and_writes_nothing(run_cli: Run, model: Path) -> None:
 def test_a_rule_that_matches_nothing_is_told(run_cli: Run, model: Path, tmp_path: Path) -> None:
     done = run_cli("view", model, "--rules", ROOT / "tests/data/typo.json", **WITHOUT)
     assert done.code == 1
-    assert "matched nothing, expected at least 1" in done.stderr
+    assert "digits.pb: rule 'guided backprop': matched nothing, expected at least 1" in done.stderr
     assert (tmp_path / "digits.html").exists()
 
 
@@ -61,6 +61,8 @@ REFUSED: dict[str, tuple[list[str], int, str]] = {
     "the model itself": (["-o", "digits.pb"], 1, "digits.pb is the model itself"),
     "feed without run": (["--feed", "a.npz"], 2, "give --run too"),
     "json and a page": (["--json", "-o", "a.html"], 2, "writes no file"),
+    "events and a page": (["--tensorboard", "log", "-o", "a.html"], 2, "and no page"),
+    "a pipe in a browser": (["-o", "-", "--open"], 2, "opens a page in a file"),
     "no folder": (["-o", "nowhere/a.html"], 1, "cannot write nowhere/a.html"),
 }
 
@@ -73,6 +75,30 @@ def test_bad_input_gets_one_message(run_cli: Run, model: Path, name: str) -> Non
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(model.parent.glob("*.html"))
+
+
+def test_open_calls_the_browser(run_cli: Run, model: Path) -> None:
+    browser, seen = model.parent / "browser", model.parent / "seen"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}\n')
+    browser.chmod(0o755)
+    env = {"BROWSER": f"{browser} %s"}
+    done = run_cli("view", model, "--from", "image", "--open", env=env, **WITHOUT)
+    assert (done.code, done.stderr) == (0, "")
+    assert seen.read_text().strip() == model.with_suffix(".html").as_uri()
+
+
+def test_open_without_a_browser_says_so(run_cli: Run, model: Path) -> None:
+    # Neither a name of a browser, nor a screen, nor a command on the path.
+    none = dict.fromkeys(("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"), "")
+    env = {**none, "PATH": str(model.parent)}
+    done = run_cli(
+        "view", model.name, "--from", "image", "--open", cwd=model.parent, env=env, **WITHOUT
+    )
+    assert done.code == 1
+    says = "no browser to open digits.html in was found; the page is written\n"
+    assert done.stderr.endswith(says)
+    assert "Traceback" not in done.stderr
+    assert model.with_suffix(".html").exists()
 
 
 def test_tensorboard_gets_a_folder_for_each_model(run_cli: Run, model: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
@@ -14,14 +13,8 @@ from graphpatch.control_flow.contexts import control_flow
 from graphpatch.control_flow.messages import message_class
 from graphpatch.control_flow.rebuilt import DEEPEST, with_contexts
 from graphpatch.errors import ModelError
-from graphpatch.graph.graph import Graph, open_graph
-from graphpatch.graph.wire import Source
-from tests.graphs import graphdef, node
-
-
-def opened(graph_def: GraphDef) -> Graph:
-    data = graph_def.SerializeToString(deterministic=True)
-    return open_graph(Source(data), 0, len(data))
+from graphpatch.graph.graph import Graph
+from tests.graphs import graphdef, node, opened
 
 
 def op(name: str, kind: str, *inputs: str, frame: str = "") -> NodeDef:

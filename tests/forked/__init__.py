@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,23 +43,23 @@ def running(arguments: Sequence[object]) -> list[str]:
     return [*python(COMMAND), "-m", "graphpatch"]
 
 
-@functools.cache
 def python(module: str, executable: str = sys.executable) -> list[str]:
     """What runs a command line with a module imported, in the place of an executable."""
     if os.environ.get(FRESH):
         return [executable]
-    name = module if executable == sys.executable else f"{module} elsewhere"
-    path = str(sockets() / name)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-        listening.bind(path)
-        listening.listen(64)
-        _serve(listening.fileno(), executable, module)
-    return client(name, executable)
+    _start(module, executable)
+    return client(module, executable)
 
 
-def client(name: str, executable: str = sys.executable) -> list[str]:
-    """The command line for the server of this name, which may not be there yet."""
-    return [sys.executable, "-I", "-S", str(HERE / "client.py"), str(sockets() / name), executable]
+def client(module: str, executable: str = sys.executable) -> list[str]:
+    """The same; where no server was started, the executable itself runs it."""
+    path = _socket(module, executable)
+    return [sys.executable, "-I", "-S", str(HERE / "client.py"), path, executable]
+
+
+def _socket(module: str, executable: str) -> str:
+    own = executable == sys.executable
+    return str(sockets() / (module if own else f"{module} {zlib.crc32(executable.encode())}"))
 
 
 @functools.cache
@@ -69,6 +70,14 @@ def sockets() -> Path:
     folder = tempfile.TemporaryDirectory(prefix="graphpatch-tests-")
     atexit.register(folder.cleanup)
     return Path(folder.name)
+
+
+@functools.cache
+def _start(module: str, executable: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(_socket(module, executable))
+        listening.listen(64)
+        _serve(listening.fileno(), executable, module)
 
 
 def _serve(descriptor: int, executable: str, module: str) -> None:

@@ -21,4 +21,5 @@ def from_tensorflow() -> list[str]:
     return [*forked.client("tensorflow"), "-c", process.MAIN]
 
 
+forked.sockets()  # while the environment is that of the server
 process.command = from_tensorflow

@@ -192,7 +192,7 @@ def test_every_format_of_one_graph_can_be_exported(tmp_path: Path, name: str) ->
         "saved_model.pb", "variables", "variables/variables.data-00000-of-00001",
         "variables/variables.index",
     ]  # fmt: skip
-    assert load(tmp_path / "out").graphs[0].is_object_based
+    assert load(tmp_path / "out").graphs[0].around.is_object_based
 
 
 def test_what_the_outputs_do_not_need_is_told(model_file: Path) -> None:
@@ -282,3 +282,20 @@ def test_what_has_signatures_of_its_own_keeps_them(tmp_path: Path, tags: tuple[s
     folder = graphs.saved_model_folder(tmp_path / "saved", *metas)
     with pytest.raises(OutputError, match="a SavedModel has its signatures already"):
         result_of(folder, XOUT)
+
+
+def test_the_function_is_found_once_after_the_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once before them, to refuse what no function can be, and once for all that is written."""
+    from graphpatch.formats import export
+
+    asked: list[int] = []
+    real = export.exported
+    monkeypatch.setattr(
+        export, "exported", lambda graph, told: asked.append(len(graph.main)) or real(graph, told)
+    )
+    model = model_of(tmp_path, graphs.sample())
+    result_of(model, XOUT, GUIDED).model.save(tmp_path / "out")
+    assert len(asked) == 2
+    assert asked[0] < asked[1]

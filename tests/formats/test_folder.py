@@ -11,6 +11,7 @@ from graphpatch import apply, load
 from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.content import content
 from graphpatch.formats.folder import regular_files
+from graphpatch.runtime.verify.seeded import checkpoint
 from tests import graphs
 
 RULES = [{"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}]
@@ -48,6 +49,8 @@ def test_a_link_that_leads_out_is_refused(
     assert not (tmp_path / "out").exists()
     with pytest.raises(GraphpatchError, match=said):
         content(saved)
+    with pytest.raises(GraphpatchError, match=said):  # before TensorFlow reads it
+        checkpoint(load(saved))
 
 
 def test_a_link_within_the_folder_is_a_file_of_it(saved: Path, tmp_path: Path) -> None:

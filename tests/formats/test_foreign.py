@@ -18,11 +18,11 @@ from tests.graphs import node
 SAID = {
     "model.pb.gz": "compressed with gzip; decompress it first: gunzip -k model.pb.gz",
     "net.h5": "a Keras model in HDF5",
-    "weights.h5": "an HDF5 file without a Keras model in it",
+    "weights.h5": "an HDF5 file without a Keras model; if it holds",
     "net.keras": "a Keras model, which holds layers and no graph",
     "net.tflite": "a TensorFlow Lite model",
     "net.onnx": "an ONNX model",
-    "net.pt": "a PyTorch file",
+    "net.pt": "a PyTorch model",
     "net.pkl": "a Python pickle",
     "arrays.npy": "NumPy arrays, not a graph",
     "models.zip": "a zip archive; unpack it",
@@ -31,7 +31,7 @@ SAID = {
     "model.ckpt.data-00000-of-00001": "part of a checkpoint",
     "checkpoint": "part of a checkpoint",
     "model.ckpt": "model.ckpt is the prefix of a checkpoint",
-    "rules.json": "JSON, not a model; if this is the rules file: RULES come first, then MODEL",
+    "rules.json": "JSON, not a model; apply, match and check take the rules file first",
     "page.pb": "an HTML or XML page; download the file itself",
     "pointer.pb": "`git lfs pull` fetches the file",
     "notes.pb": "expected a .pb, .pbtxt or .meta file, or a SavedModel folder",
@@ -41,7 +41,7 @@ SAID = {
 # As rules.
 SAID_OF_RULES = {
     "model.pb": "expected a rules file, found a GraphDef; RULES come first, then MODEL",
-    "model.pb.gz": "found compressed with gzip; RULES come first, then MODEL",
+    "model.pb.gz": "found a file compressed with gzip; RULES come first, then MODEL",
     "net.h5": "found a Keras model in HDF5, which holds layers and no graph; RULES come first",
     "model.ckpt.index": "found part of a checkpoint, which holds the values of variables",
     "random.pb": "found binary data; RULES come first, then MODEL",

@@ -31,7 +31,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_folder_goes_to_a_folder(folder: Path, given: str) -> None:
     model = graphs.patched_model(folder / given)
     assert (model.format, model.file) == ("SavedModel", "saved_model.pb")
-    assert [graph.label for graph in model.graphs] == ["serve,gpu", "train"]
+    assert [graph.around.tags for graph in model.graphs] == ["serve,gpu", "train"]
     before = contents(folder)
     model.save(folder.parent / "out")
     found = contents(folder.parent / "out")

@@ -290,6 +290,15 @@ SPIKES = (
         parameters={"slope": 1, "tail": 2},
     ),
     _spike("q_pseudo_spike_surrogate", (0, 3, 3), (1, 9, 1), (-1, -9, -1), (I, 1, 0)),
+    Regimes("stochastic_spike_surrogate", np.sign, ((0.5, 3, 3), (7, -2, -2), (I, 4, 4))),
+    _spike(
+        "square_wave_surrogate",
+        *(
+            (x, 8, 8 * 1 * sum(math.cos((2 * i + 1) * math.pi / 2 * x) for i in range(3)))
+            for x in (0, 0.5)
+        ),
+        parameters={"terms": 3, "period": 4},
+    ),
     Regimes(
         "leaky_step_surrogate",
         np.sign,

@@ -196,6 +196,31 @@ def test_reveal_cancel() -> None:
     np.testing.assert_allclose(given, (dy[:2] * (y[:2] - y[2:])).sum(1))
 
 
+REVEALED = {
+    "reveal_cancel_conv_batch": ("Conv2D", (4, 5, 4, 2), (3, 2, 2, 3)),
+    "reveal_cancel_depthwise_batch": ("DepthwiseConv2dNative", (4, 5, 4, 2), (2, 3, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", REVEALED)
+def test_reveal_cancel_of_a_convolution_is_that_of_its_matrix(name: str) -> None:
+    op_type, first, second = REVEALED[name]
+    attrs = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+    x, weights = drawn(*first, seed=1), drawn(*second, seed=2)
+    pre = forward(op_type, [x, weights], attrs)
+    bias = drawn(pre.shape[-1], seed=3)
+    y, dy = np.maximum(pre + bias, 0), np.tile(drawn(2, *pre.shape[1:], seed=4), (2, 1, 1, 1))
+    formula = LIBRARY[name].formula()
+    found, *others = numpy_gradient(formula, None, [x, weights, bias], [y], [dy], attrs)
+    assert others == [None, None]
+    matrix = dense(op_type, x[:1], weights, attrs)
+    flat = [one.reshape(4, -1) for one in (x, y, dy)]
+    given = [flat[0], matrix, np.tile(bias, matrix.shape[1] // len(bias))]
+    plain = LIBRARY["reveal_cancel_batch"].formula()
+    expected = numpy_gradient(plain, None, given, [flat[1]], [flat[2]])[0]
+    np.testing.assert_allclose(found.reshape(4, -1), expected)  # type: ignore[union-attr, arg-type]
+
+
 def test_reveal_cancel_shows_both_inputs_of_a_minimum() -> None:
     """min(a, b) = a - relu(a - b): the example of the paper, where rescale gives b alone."""
     x = np.array([[4.0, 1.0], [0.0, 0.0]])
@@ -232,3 +257,20 @@ def test_rectified_gradient_and_noise() -> None:
     found = one("gradient_noise", "", np.zeros((40, 50)), y, np.ones((40, 50)), stddev=0.5, seed=7)
     assert abs(found.mean() - 1) < 0.05
     assert abs(found.std() - 0.5) < 0.05
+
+
+def test_a_square_wave_of_so_many_terms() -> None:
+    x = np.array([1e-5, 1e-4, 1e-3, 0.3, 1.9, 2, 2.0001, -3.1, 40.0, 41.7])
+    found = one("square_wave_surrogate", "Sign", x, x, 3 * np.ones(10), terms=4, period=4)
+    expected = 3 * sum(np.cos((2 * k + 1) * np.pi / 2 * x) for k in range(4))
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_unit_without_a_spike_passes_a_uniform_part_on() -> None:
+    x = np.full((40, 50), -1.0)
+    given = {"mean": 1.0, "variance": 0.5, "seed": 3}
+    found = one("stochastic_spike_surrogate", "Sign", x, x, 2 * np.ones_like(x), **given)
+    assert found.min() >= 0.5
+    assert found.max() <= 1.5
+    counts, _ = np.histogram(found, 5, (0.5, 1.5))
+    assert counts.min() > 0.8 * counts.mean()

@@ -34,7 +34,7 @@ def test_an_argument_must_have_a_dtype() -> None:
     [
         (UNARY, "dy * x1", 6, "the op has no x1; it has: x0, y0, dy0"),
         (UNARY, "dy1", 1, "the op has no dy1"),
-        (UNARY, "dy * attr.alpha", 6, "the op has no attr 'alpha'; it has: no number or boolean"),
+        (UNARY, "dy * attr.alpha", 6, "the op has no attr 'alpha'; none of its attrs is a number"),
         (MIXED, ["dy * attr.alhpa", None, None], 6, "no attr 'alhpa'; nearest: alpha"),
         (MIXED, ["dy * attr.padding", None, None], 6, "attr 'padding' is b'SAME'"),
         (MIXED, ["dy * attr.wrap", None, None], 6, "this is a condition"),
@@ -80,8 +80,8 @@ def test_a_formula_that_does_not_suit_the_op(
 @pytest.mark.parametrize(
     ("signature", "source", "message"),
     [
-        (UNARY, ["dy", "dy"], "the list has 2 formulas, and the op 1 inputs"),
-        (MIXED, ["dy"], "the list has 1 formulas, and the op 3 inputs"),
+        (UNARY, ["dy", "dy"], "the list has 2 formulas, and the op has 1 input;"),
+        (MIXED, ["dy"], "the list has 1 formula, and the op has 3 inputs;"),
         (Signature.of([("x0", "int32")], [("y0", "float32")]), "dy", "no input of the op carries"),
         (Signature.of([], [("y0", "float32")]), "dy", "no input of the op carries"),
         (Signature.of([("x0", "complex64")], [("y0", "complex64")]), "dy", "an input is complex64"),
@@ -108,7 +108,7 @@ def test_an_input_that_is_left_out_keeps_the_numbers_of_the_others() -> None:
     signature = Signature.of([("x0", "float32"), ("x2", "float32")], [("y0", "float32")])
     found = gradients(Formula.parse(["dy * x2", None, "dy * x0"]), signature)
     assert all(value is not None for value in found.results)
-    with pytest.raises(FormulaError, match="takes one for each"):
+    with pytest.raises(FormulaError, match="x1 carries no gradient: write null"):
         gradients(Formula.parse(["dy", "dy", "dy"]), signature)
 
 

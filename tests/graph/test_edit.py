@@ -292,9 +292,9 @@ def test_what_an_editor_is_told_once_it_tells_once(editor: Editor) -> None:
     for _ in range(2):
         editor.note("a")
         editor.used("attr", session="one", tape="two")
-    editor.used("stock")
+    editor.used("built-in")
     editor.skipped("why")
-    assert (list(editor.notes), list(editor.carriers)) == (["a"], ["attr", "stock"])
+    assert (list(editor.notes), list(editor.carriers)) == (["a"], ["attr", "built-in"])
     assert (list(editor.session), list(editor.tape), editor.idle) == (["one"], ["two"], ["why"])
     answers = iter([1, 2])
     assert [editor.cached("question", lambda: next(answers)) for _ in range(2)] == [1, 1]

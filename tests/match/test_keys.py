@@ -18,7 +18,7 @@ from graphpatch.match.select import select
 from graphpatch.match.spec import Match
 from graphpatch.rules import rules_from
 from tests import graphs
-from tests.graphs import function, graphdef, node
+from tests.graphs import function, graph_of, graphdef, node
 from tests.match import test_conditions, test_neighbours, test_paths, test_value
 from tests.match.pattern.test_traps import scalar
 
@@ -37,11 +37,7 @@ def vector(name: str, *values: float) -> Any:
     return made
 
 
-def opened(*nodes: Any, functions: Any = ()) -> Graph:
-    return graphs.opened(graphdef(*nodes, functions=functions))
-
-
-NET = opened(
+NET = graph_of(
     node("image", "Placeholder", shape=sized(-1, 8, 8, 3)),
     node("unknown", "Placeholder"),
     vector("w", 1, 2, 3),
@@ -94,7 +90,7 @@ def body_of(name: str, *nodes: Any) -> Any:
     return function(name, ["a"], nodes or [node(f"{name}_relu", "Relu", "a")], {})
 
 
-CALLS = opened(
+CALLS = graph_of(
     node("x", "Placeholder"),
     called("While", "lstm/while", cond="c", body="b"),
     called("StatelessIf", "drop/cond", then_branch="yes", else_branch="no"),
@@ -219,8 +215,10 @@ def test_the_order_of_the_file_does_not_tell_which_is_last() -> None:
         node("c", "Relu", "x"),
     ]
     for order in (nodes, nodes[::-1]):
-        assert spelled(opened(*order), {"op": "Relu", "nth": "last"}) == ["b"]
-        assert spelled(opened(*order), {"op": "Relu", "nth": "first"}) == ["a"]  # before c, by name
+        assert spelled(graph_of(*order), {"op": "Relu", "nth": "last"}) == ["b"]
+        assert spelled(graph_of(*order), {"op": "Relu", "nth": "first"}) == [
+            "a"
+        ]  # before c, by name
 
 
 RULES: list[dict[str, Any]] = [

@@ -103,9 +103,56 @@ SAID: dict[str, tuple[Any, list[str]]] = {
             "near: Relu 'relu' in function f: it is in f; input 0 is a",
         ],
     ),
+    "a glob that is meant in any scope": (
+        {"name": "rel*6"},
+        [
+            "looked at 11 ops",
+            "name 'rel*6': 0 of them; * stays within a scope: '**/rel*6' matches 1",
+        ],
+    ),
+    "a tensor": (
+        {"name": "tower/relu6:0"},
+        [
+            "looked at 11 ops",
+            "name 'tower/relu6:0': 0 of them; 'tower/relu6:0' is a tensor, and its op is "
+            "'tower/relu6'",
+        ],
+    ),
     "a regular expression": (
         {"name_regex": "Relu.*"},
         ["looked at 11 ops", "name_regex 'Relu.*': 0 of them"],
+    ),
+    "a regular expression of a part": (
+        {"name_regex": "elu"},
+        [
+            "looked at 11 ops",
+            "name_regex 'elu': 0 of them; the whole name is matched: '.*(elu).*' matches 3",
+        ],
+    ),
+    "keys that no op meets together": (
+        {"op": "Mul", "name": "tower/**"},
+        [
+            "looked at 11 ops",
+            "op 'Mul': 1 of them",
+            "name 'tower/**': 1 of them",
+            "all of these together: 0 of them",
+        ],
+    ),
+    "an attr that no op has": (
+        {"attr": {"stride": [1, 1]}},
+        ["looked at 11 ops", "attr: 0 of them; no op has an attr 'stride'"],
+    ),
+    "a value of an attr that no op has": (
+        {"attr": {"T": "half"}},
+        ["looked at 11 ops", "attr: 0 of them; T is 'float32' (7)"],
+    ),
+    "a dtype that no op has": (
+        {"dtype": "int8"},
+        ["looked at 11 ops", "dtype: 0 of them; there are float32 (10)"],
+    ),
+    "a value that no op has": (
+        {"value": 7},
+        ["looked at 11 ops", "value: 0 of them; Consts are [2.369428e-38] (1)"],
     ),
     "what is combined": (
         {"any": [{"op": "Gone"}], "not": {"op": "Relu"}},
@@ -274,7 +321,7 @@ def test_of_a_ready_pattern_it_says_the_nearest_form_alone() -> None:
     lines = said({"pattern": "@hard_swish"})
     assert lines[2].startswith("of 12 forms, form ")
     assert lines[2].endswith("comes nearest; graphpatch patterns hard_swish")
-    assert sum(line.startswith("alone, ") for line in lines) == 1
+    assert sum(line.startswith("each by itself: ") for line in lines) == 1
     assert len(lines) < 10
 
 

@@ -17,6 +17,7 @@ from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.select import select
 from graphpatch.match.spec import Match
 from tests import graphs
+from tests.draws import draws
 from tests.graphs import const, function, graphdef, node
 from tests.match.pattern.random_bodies import TYPES, bodies
 
@@ -162,7 +163,7 @@ def readers(body: Body, name: str, control: bool) -> Iterator[tuple[str, str]]:
                 yield one.op, text
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=draws(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     bodies(),
     st.sampled_from(["0", "1", "2", "any", "all", "none"]),

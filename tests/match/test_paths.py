@@ -19,6 +19,7 @@ from graphpatch.match.select import select
 from graphpatch.match.spec import Between, Match
 from graphpatch.names import op_of
 from tests import graphs
+from tests.draws import draws
 from tests.graphs import function, graphdef, node
 from tests.match.pattern.random_bodies import bodies
 
@@ -187,7 +188,7 @@ UNHURRIED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 DRAWN = bodies().flatmap(lambda b: st.tuples(st.just(b), drawn_tensors(b), drawn_tensors(b)))
 
 
-@settings(UNHURRIED, max_examples=50)
+@settings(UNHURRIED, max_examples=draws(50))
 @given(DRAWN, st.booleans(), st.sampled_from(["Relu", "Mul", "*N"]), st.booleans())
 def test_limited_paths_are_those_that_are_followed_one_by_one(
     drawn: tuple[Body, list[str], list[str]], control: bool, op: str, is_within: bool
@@ -205,7 +206,7 @@ def test_limited_paths_are_those_that_are_followed_one_by_one(
     assert {one.name for one in filter(holds(match)(body), body)} == expected - ends
 
 
-@settings(UNHURRIED, max_examples=300)
+@settings(UNHURRIED, max_examples=draws(300))
 @given(DRAWN, st.booleans())
 def test_the_same_as_by_networkx(drawn: tuple[Body, list[str], list[str]], control: bool) -> None:
     body, sources, targets = drawn

@@ -22,7 +22,7 @@ MOST = 4  # ops of a body that each patch is tried on, and bodies
 PATCHES: list[dict[str, Any]] = [
     {"override_gradient": {"registered": "Mine"}},
     {"override_gradient": {"formula": "dy * 2"}},
-    {"override_gradient": "stock"},
+    {"override_gradient": "default"},
     {"filter_gradient": {"clip": {"min": -1, "max": 1}}},
     {"filter_gradient": {"scale": 0.5}, "at": "inputs"},
     {"stop_gradient": True},

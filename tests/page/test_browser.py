@@ -7,16 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
+from graphpatch.page.folds import folds
+from graphpatch.page.lanes import columns
+from graphpatch.page.pictures import pictures
+from scripts import view_models
 from tests import graphs
 from tests.models.catalogue import every_model, models, sample
 from tests.page.browser import Opened, browser
 
 ROOT = Path(__file__).parent.parent.parent
 DIGITS, GUIDED = ROOT / "scripts/models/digits.pb", ROOT / "scripts/models/guided.json"
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]  # of a busy machine, of long lists
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = [
     SCRIPT,
@@ -78,6 +86,9 @@ def test_keys_go_from_line_to_line_fold_and_show(chrome: Any, digits: Path) -> N
     assert opened.page.locator("#panel svg.curves").count() == 1
     opened.press("Escape")
     assert not opened.page.is_visible("#panel")
+    opened.press("?")
+    assert "next op at which a gradient ends" in opened.page.inner_text("#panel")
+    opened.press("Escape")
     opened.press("End")
     assert "image" in opened.selected()
     opened.close()
@@ -145,8 +156,13 @@ def test_a_function_opens_to_its_body(chrome: Any, tmp_path: Path) -> None:
     graph.library.function.append(function)
     graphpatch.view(graph).save(tmp_path / "page.html")
     opened = Opened(chrome, tmp_path / "page.html")
-    assert not any("step" in row for row in opened.rows())
-    opened.press("Home", "ArrowRight")
+    rows = opened.rows()  # open at first, as a gradient ends inside
+    assert any("Round" in row and "ends here" in row for row in rows)
+    opened.press("Home", "ArrowLeft")
+    rows = opened.rows()
+    assert not any("step" in row for row in rows)
+    assert "a gradient ends inside" in rows[0]
+    opened.press("ArrowRight")
     rows = opened.rows()
     assert any("ƒ inner" in row for row in rows)
     assert any("Round" in row and "ends here" in row for row in rows)
@@ -170,7 +186,7 @@ def test_search_keys_and_legend_reach_functions_in_functions(chrome: Any, tmp_pa
     opened = Opened(chrome, tmp_path / "page.html")
     page = opened.page
     assert "1 op" in page.inner_text("#legend")
-    assert any("scope/call" in row and "ends inside" in row for row in opened.rows())
+    assert any("Round" in row for row in opened.rows())  # open at first, as a rule is there
 
     def search() -> None:
         page.keyboard.press("/")
@@ -178,6 +194,17 @@ def test_search_keys_and_legend_reach_functions_in_functions(chrome: Any, tmp_pa
         assert page.inner_text("#found") == "1 found"
         page.keyboard.press("Enter")
         assert page.inner_text("#found") == "1 of 1 found"
+
+    # What an op of a function reads leads to its line: an argument, and an op by its output.
+    page.set_viewport_size({"width": 400, "height": 500})
+    opened.press("End", "Home", "r")
+    page.click("#panel .inputs .link")
+    assert "argument" in opened.selected()
+    assert page.evaluate(
+        "document.querySelector('.row[aria-selected=true]').getBoundingClientRect().bottom"
+        " <= document.getElementById('list').getBoundingClientRect().bottom"
+    )
+    page.set_viewport_size({"width": 1200, "height": 800})
 
     for go in (
         search,
@@ -194,6 +221,136 @@ def test_search_keys_and_legend_reach_functions_in_functions(chrome: Any, tmp_pa
         page.click("#fold")
         page.evaluate("view.shown.inside.clear(); view.keep(() => {})")
         assert not any("Round" in row for row in opened.rows())
+    opened.close()
+
+
+DRAWN = """
+body => {
+  const shown = new Shown({ bodies: [body] });
+  shown.build(0);
+  const part = shown.parts[0], [side] = part.sides;
+  return {
+    at: [...part.at],
+    knots: [...side.knots],
+    lanes: side.lanes,
+    touching: shown.rows.map(
+      row => touching(side, row.index).map(lane => side.lanes.indexOf(lane))),
+  };
+}
+"""
+
+
+@st.composite
+def drawn_bodies(draw: st.DrawFn) -> tuple[dict[str, Any], list[list[int]]]:
+    """A body as the page reads it, some of its scopes folded; and what each line reads."""
+    random = draw(st.randoms(use_true_random=False))
+    count = draw(st.integers(1, 150))
+    reach = draw(st.sampled_from([3, 20, count]))
+    reads = [
+        sorted(random.sample(later, min(len(later), random.randint(0, 3))))
+        for later in (range(row + 1, min(count, row + 1 + reach)) for row in range(count))
+    ]
+    scopes = sorted(random.choice(["", "a/", "a/b/", "c/"]) for _ in range(count))
+    names = [f"{scope}op{row}" for row, scope in enumerate(scopes)]
+    edges = [[n for one in read for n in (one, 3)] for read in reads]
+    body = {
+        "names": names,
+        "calls": {},
+        "folds": [
+            [one.first, one.last, one.depth, one.name, random.randint(0, 1)]
+            for one in folds(names, ())
+        ],
+        "sides": [{"columns": columns(reads), "edges": edges, "flow": [3] * count}],
+    }
+    return body, reads
+
+
+def test_every_edge_has_its_lane_and_no_two_lanes_are_one(chrome: Any, digits: Path) -> None:
+    opened = Opened(chrome, digits)
+
+    @settings(max_examples=40, deadline=None, phases=[Phase.generate], suppress_health_check=SLOW)
+    @given(drawn_bodies())
+    def check(drawn: tuple[dict[str, Any], list[list[int]]]) -> None:
+        body, reads = drawn
+        found = opened.page.evaluate(DRAWN, body)
+        at, lanes = found["at"], found["lanes"]
+        edges = [(row, one) for row, read in enumerate(reads) for one in read if at[row] < at[one]]
+        for reader, producer in edges:
+            its = [
+                lane
+                for lane in lanes
+                if lane["to"] == at[producer] and [at[reader], 3] in lane["joins"]
+            ]
+            assert any(lane["from"] <= at[reader] for lane in its), (reader, producer)
+        assert len(lanes) == len({producer for _, producer in edges})
+        for row, knot in found["knots"]:
+            through = [lane for lane in lanes if lane["from"] < row < lane["to"]]
+            assert knot not in [lane["column"] for lane in through], row
+        for row, touched in enumerate(found["touching"]):
+            here = [n for n, lane in enumerate(lanes) if lane["from"] <= row <= lane["to"]]
+            assert sorted(touched) == here, row
+            below = [lane["column"] for lane in lanes if lane["from"] <= row < lane["to"]]
+            assert len(below) == len(set(below)), row
+
+    check()
+    opened.close()
+
+
+def test_values_of_a_run_are_bars_and_pictures(chrome: Any, tmp_path: Path) -> None:
+    view = graphpatch.view(DIGITS, rules=GUIDED, sources="image", targets="logits")
+    names = view.document()["bodies"][0]["names"]
+    sizes = {
+        "logits": [1.0, 1.0],
+        "classifier/BiasAdd": [1e-3, 1.0],
+        "dense/relu": ["NaN", 0.0],
+        "image": [None, "inf"],
+    }
+    image = np.zeros((1, 8, 8, 1))
+    image[0, 3, 4] = 1
+    answers = [(None, None, ""), (1.0, image, "")]
+    view.document()["run"] = {
+        "graphs": [
+            {
+                "note": "run: by hand",
+                "sizes": {
+                    "lines": {names.index(name): both for name, both in sizes.items()},
+                    "least": 1e-3,
+                    "most": 1.0,
+                },
+                "sources": [
+                    {"name": "image:0", "pictures": pictures("image:0", image, answers)},
+                    {"name": "w:0", "pictures": pictures("w:0", None, [(1, np.arange(64.0), "")])},
+                ],
+            }
+        ]
+    }
+    view.save(tmp_path / "page.html")
+    opened = Opened(chrome, tmp_path / "page.html")
+    bars = opened.page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('.row')].map(row => "
+        "[row.querySelector('.name').title, row.querySelector('svg.bars')]).filter(one => one[1])"
+        ".map(([name, svg]) => [name, [svg.getAttribute('aria-label'), "
+        "[...svg.querySelectorAll('rect')].map(one => +one.getAttribute('width')), "
+        "[...svg.querySelectorAll('text')].map(one => one.textContent)]]))"
+    )
+    assert {name: one[0].partition(": ")[2] for name, one in bars.items()} == {
+        "logits": "before 1.00, after 1.00",
+        "classifier/BiasAdd": "before 0.00100, after 1.00",
+        "dense/relu": "before NaN, after 0",
+        "image": "before None, after inf",
+    }
+    assert bars["logits"][1] == [84, 84]  # the longest, on a logarithmic scale
+    assert bars["classifier/BiasAdd"][1][0] < 10
+    assert bars["dense/relu"][1:] == [[], ["NaN", "0"]]
+    assert bars["image"][2] == ["inf"]
+    heats = opened.page.locator("#pictures svg.heat")
+    assert [heats.nth(n).get_attribute("viewBox") for n in (0, 1)] == ["0 0 8 8"] * 2
+    # The one pixel that has a gradient is where it was, in the darkest ink; all others have none.
+    cells = heats.nth(1).locator("path")
+    assert cells.get_attribute("d") == "M4 3h1v1h-1z"
+    assert cells.get_attribute("class") == "ink15"
+    assert opened.page.locator("#pictures svg.histogram rect").count() == 32
+    assert "None" in opened.page.inner_text("#pictures .nothing")
     opened.close()
 
 
@@ -222,6 +379,19 @@ def test_what_is_printed_has_every_line(chrome: Any, digits: Path) -> None:
     assert sum("block" in row for row in opened.rows()) > 8
     assert len(opened.page.pdf()) > 10_000
     opened.close()
+
+
+def test_the_pages_of_a_folder_are_tried(
+    chrome: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = tmp_path / "models"
+    (models / "saved").mkdir(parents=True)
+    (models / "digits.pb").write_bytes(DIGITS.read_bytes())
+    (models / "saved" / "saved_model.pb").write_bytes(b"no model")
+    counts = view_models.tried(models, tmp_path / "pages", chrome)
+    assert counts == {"shown": 1, "refused": 1, "with faults": 0}
+    assert capsys.readouterr().out.startswith("saved: refused: ")
+    assert (tmp_path / "pages" / "digits.pb.html").exists()
 
 
 @pytest.mark.parametrize("name", every_model())

@@ -13,6 +13,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
+from graphpatch.page.events import TAG, write_events
 from graphpatch.page.html import as_script, page
 from graphpatch.page.pictures import pictures
 from graphpatch.page.plots import plot
@@ -242,8 +243,6 @@ def events(path: Path) -> list[Event]:
 
 
 def test_tensorboard_reads_what_is_written(tmp_path: Path) -> None:
-    from graphpatch.page.events import write_events
-
     paths = write_events(graphpatch.view(DIGITS, rules=GUIDED), tmp_path)
     assert [path.parent.name for path in paths] == ["before", "after"]
     version, second = events(paths[1])
@@ -253,6 +252,29 @@ def test_tensorboard_reads_what_is_written(tmp_path: Path) -> None:
     assert devices["dense/relu"] == devices["dense/relu/stop"] == "/rule: guided backprop"
     assert devices["logits"] == ""
     assert paths[1].stat().st_size < 50_000
+
+
+def scalars(path: Path) -> dict[int, float]:
+    """The sizes in an event file, by the line that they are of."""
+    found = [event for event in events(path) if event.HasField("summary")]
+    assert {event.summary.value[0].tag for event in found} <= {TAG}
+    return {event.step: event.summary.value[0].simple_value for event in found}
+
+
+def test_tensorboard_reads_sizes_of_each_model(tmp_path: Path) -> None:
+    view = graphpatch.view(DIGITS, rules=GUIDED)
+    lines = {0: [1.0, 2.0], 3: [None, "NaN"], 5: [None, 0.25]}
+    sizes = {"lines": lines, "least": 0.25, "most": 2.0}
+    view.document()["run"] = {"graphs": [{"note": "", "sizes": sizes, "sources": []}]}
+    before, after = write_events(view, tmp_path)
+    assert scalars(before) == {0: 1.0}
+    assert scalars(after) == {0: 2.0, 5: 0.25}
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("")
+    with pytest.raises(graphpatch.OutputError, match="is a file, and TensorBoard reads folders"):
+        write_events(graphpatch.view(DIGITS), tmp_path)
 
 
 @pytest.mark.slow
@@ -266,5 +288,8 @@ def test_sizes_of_gradients_are_run(tmp_path: Path) -> None:
     assert sizes["image"][0] is None
     assert sizes["image"][1] > 0
     assert sizes["block2/pool"][1] <= 0.1 + 1e-6 < sizes["block2/pool"][0]
+    before, after = map(scalars, write_events(found, tmp_path))
+    assert after[names.index("image")] == pytest.approx(sizes["image"][1])
+    assert names.index("image") not in before
     (source,) = run["sources"]
     assert [one["kind"] for one in source["pictures"]] == ["heat", "nothing", "heat"]

@@ -14,7 +14,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
 from graphpatch.rules import rules_from
 from tests import graphs
-from tests.graphs import const, function, graphdef, node
+from tests.graphs import const, function, graphdef, node, saved
 
 X, U = node("x", "Placeholder"), node("u", "Placeholder")
 NOISY = (X, U, node("n", "Mul", "x", "u"))
@@ -26,8 +26,7 @@ def rule(match: Any = None, **keys: Any) -> dict[str, Any]:
 
 
 def patched(folder: Path, *nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
-    path = folder / "model.pb"
-    path.write_bytes(graphdef(*nodes, functions=functions).SerializeToString())
+    path = saved(folder, *nodes, functions=functions)
     result = graphpatch.apply([rule(**keys)], path)
     assert [list(clean(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
     return result
@@ -132,8 +131,8 @@ STATE = "has a state, and must not run twice"
 REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("no such tensor", (*NOISY, TANH), {"until": "zz"}, "there is no tensor 'zz' in main"),
     ("no such output", (*NOISY, TANH), {"until": "z:1"}, "there is no tensor 'z:1' in main"),
-    ("not behind it", (*NOISY, TANH), {"until": "x"}, "\"until\": x does not hang on Mul 'n'"),
-    ("no such input", (*NOISY, TANH), {"input": 2}, "Mul 'n' has no input 2; it has 0 and 1"),
+    ("not behind it", (*NOISY, TANH), {"until": "x"}, "\"until\": x does not depend on Mul 'n'"),
+    ("no such input", (*NOISY, TANH), {"input": 2}, "no input 2; its inputs are 0 and 1"),
     ("a list of none", (*NOISY, TANH), {"until": []}, "until: the list is empty"),
     (
         "an integer at the end",

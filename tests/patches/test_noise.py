@@ -9,7 +9,7 @@ import pytest
 
 import graphpatch
 from graphpatch.patches.noise import random_ops
-from tests.graphs import const, graphdef, node
+from tests.graphs import const, node, saved
 
 T = {"T": "float32"}
 NOISY = (
@@ -21,8 +21,7 @@ NOISY = (
 
 
 def notes(folder: Path, patch: dict[str, Any], *behind: Any, name: str = "mixed") -> list[str]:
-    path = folder / "model.pb"
-    path.write_bytes(graphdef(*NOISY, *behind).SerializeToString())
+    path = saved(folder, *NOISY, *behind)
     result = graphpatch.apply([{"match": {"name": name}, "patch": patch}], path)
     found: list[str] = result.report["notes"]
     return [one for one in found if "noisy" in one]

@@ -11,7 +11,7 @@ import graphpatch
 from graphpatch.analysis.matching import match_only
 from graphpatch.errors import PatchError
 from graphpatch.match.spec import Match
-from tests.graphs import graphdef, node
+from tests.graphs import graphdef, node, saved
 
 T = {"T": "float32"}
 A = node("a", "Placeholder", dtype="float32")
@@ -29,8 +29,7 @@ GATED = (
 def patched(
     folder: Path, pattern: str, gradient: Any, *nodes: Any, kind: str = "override_gradient"
 ) -> graphpatch.Result:
-    path = folder / "model.pb"
-    path.write_bytes(graphdef(*nodes).SerializeToString())
+    path = saved(folder, *nodes)
     patch = {kind: gradient, "on": "match"}
     return graphpatch.apply(
         [{"match": {"pattern": pattern}, "patch": patch}], graphpatch.load(path)

@@ -12,7 +12,7 @@ from graphpatch.errors import GraphpatchError, PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.rules import rules_from
 from tests import graphs
-from tests.graphs import function, graphdef, node, v1_loop
+from tests.graphs import function, node, saved, v1_loop
 
 X = node("x", "Placeholder")
 ONE = (X, node("s", "Sign", "x"), node("y", "Identity", "s"))
@@ -25,8 +25,7 @@ def rule(formula: Any = "tanh(4 * x)", match: Any = None, **keys: Any) -> dict[s
 
 
 def patched(folder: Path, *nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
-    path = folder / "model.pb"
-    path.write_bytes(graphdef(*nodes, functions=functions).SerializeToString())
+    path = saved(folder, *nodes, functions=functions)
     return graphpatch.apply([rule(**keys)], path)
 
 
@@ -107,7 +106,7 @@ def test_what_carries_the_gradient_is_chosen_by_emit(tmp_path: Path) -> None:
         ("broadcast_like(1, x)", "nothing flows back through"),
         ("tanh(", "column 6"),
         ("tahn(x)", "nearest: tanh"),
-        ("x3", "Sign 's' has no x3: it reads x0 to x0"),
+        ("x3", "Sign 's' has no x3; its only input is x0"),
         (["x"], "surrogate_gradient"),
     ],
 )
@@ -158,7 +157,7 @@ def test_functions_know_fewer_gradients(tmp_path: Path) -> None:
     call = (X, node("call", "f", "x"))
     with pytest.raises(PatchError, match=r"no gradient of SelectV2, of which the formula is made"):
         patched(tmp_path, *call, functions=[inner], formula="clip(x, -1, 1)")
-    with pytest.raises(PatchError, match=r"there the gradient travels as a function"):
+    with pytest.raises(PatchError, match=r"there the gradient is stored as a function"):
         patched(tmp_path, *call, functions=[inner], emit="attr")
 
 

@@ -14,7 +14,7 @@ from graphpatch.errors import PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
 from tests import graphs
-from tests.graphs import const, function, graphdef, node
+from tests.graphs import const, function, node, saved
 
 SWISH = "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"
 FORMULA = {"formula": "dy * sigmoid(x)"}
@@ -29,8 +29,7 @@ def rule(gradient: Any = FORMULA, pattern: Any = SWISH, **keys: Any) -> dict[str
 
 
 def opened(folder: Path, *nodes: Any, functions: Any = ()) -> graphpatch.Model:
-    path = folder / "model.pb"
-    path.write_bytes(graphdef(*nodes, functions=functions).SerializeToString())
+    path = saved(folder, *nodes, functions=functions)
     return graphpatch.load(path)
 
 
@@ -131,8 +130,8 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         {"gradient": {"registered": "Mine"}},
         "a match as one op has no gradient under a key",
     ),
-    ("stock", ONE, {"gradient": "stock"}, "a match as one op has no gradient under a key"),
-    ("emit", ONE, {"emit": "attr"}, "its gradient travels as a function"),
+    ("default", ONE, {"gradient": "default"}, "a match as one op has no gradient under a key"),
+    ("emit", ONE, {"emit": "attr"}, "its gradient is stored as a function"),
     (
         "a gradient for another op",
         ONE,
@@ -143,7 +142,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "the wrong count",
         ONE,
         {"gradient": {"formula": ["dy", "dy"]}},
-        "the match that ends in Mul 'm': the list has 2 formulas, and the op 1 inputs",
+        "the match that ends in Mul 'm': the list has 2 formulas, and the op has 1 input",
     ),
     (
         "an attr",

@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
         DENSE,
         "is not known to keep that of x0; the match",
     ),
-    "stock": ({"filter_gradient": "stock"}, ONE, SWISH, '"stock" takes an override off'),
+    "default": ({"filter_gradient": "default"}, ONE, SWISH, '"default" takes an override off'),
     "an integer": (
         {"straight_through": True},
         (X, node("a", "Neg", "x"), node("b", "Cast", "a", SrcT="float32", DstT="int32")),

@@ -1,4 +1,4 @@
-"""The fuzzers: they see each kind of fault; and in two minutes (where slow) they find none."""
+"""The fuzzers: they see each kind of fault; and in 10,000 inputs (where slow) they find none."""
 
 from __future__ import annotations
 
@@ -267,9 +267,9 @@ def ran(*command: str) -> str:
 
 
 @pytest.mark.slow
-def test_two_minutes_of_hostile_input(tmp_path: Path) -> None:
+def test_hostile_input_of_a_known_seed(tmp_path: Path) -> None:
     """The same inputs each time: where this fails, the change that it is run for did it."""
-    more = ("--seed", "1", "--inputs", "15000", "--folder", str(tmp_path))
+    more = ("--seed", "1", "--inputs", "10000", "--folder", str(tmp_path))
     assert " 0 finds" in ran("fuzz", *more)
 
 

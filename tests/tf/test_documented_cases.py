@@ -190,7 +190,7 @@ def test_the_gradient_of_matmul_by_the_consumer(tmp_path: Path) -> None:
     assert consumer.same_bits(before[1], after[1])
 
 
-def test_stock_takes_an_override_off_again(tmp_path: Path) -> None:
+def test_default_takes_an_override_off_again(tmp_path: Path) -> None:
     def build() -> None:
         x = tf1.placeholder(tf.float32, [], name="x")
         with tf1.get_default_graph().gradient_override_map({"Identity": "Neg"}):
@@ -198,7 +198,7 @@ def test_stock_takes_an_override_off_again(tmp_path: Path) -> None:
         tf.square(y, name="loss")
 
     model, target = consumer.save(build, tmp_path / "model.pb"), tmp_path / "patched.pb"
-    graphpatch.apply([overridden("reversed", "stock")], model).model.save(target)
+    graphpatch.apply([overridden("reversed", "default")], model).model.save(target)
     assert consumer.differentiate(model, "loss:0", ["x:0"], {"x:0": 3.0}) == [-6.0]
     assert consumer.differentiate(target, "loss:0", ["x:0"], {"x:0": 3.0}) == [6.0]
     node = consumer.imported(target).get_operation_by_name("reversed").node_def

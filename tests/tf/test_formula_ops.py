@@ -30,6 +30,22 @@ NOT_HERE = {"Conv3D", "BatchMatMul", "Add", "Div", "FusedBatchNorm", "FusedBatch
 }
 
 
+# By name what `own(dy * forward(...))` says, and the windows of another op.
+NAMED = {
+    "Conv2D": ("conv2d_transpose(dy * conv2d(x0, x1), x1, x0)",),
+    "DepthwiseConv2dNative": ("depthwise_conv2d_transpose(dy * depthwise_conv2d(x0, x1), x1, x0)",),
+    "AvgPool": (
+        "avg_pool_transpose(dy * avg_pool(x0), x0)",
+        "max_pool_transpose(dy * max_pool(x0), x0)",
+    ),
+    "MaxPool": (
+        "max_pool_transpose(dy * max_pool(x0), x0)",
+        "avg_pool_transpose(dy * avg_pool(x0), x0)",
+    ),
+    "BiasAdd": ("dy * bias_add(x0, x1)",),
+}
+
+
 def at(case: OpCase, place: int, text: str) -> Formula:
     """The formula for one input of the op alone."""
     return Formula.parse([text if n == place else None for n in range(len(case.inputs))])
@@ -49,7 +65,7 @@ def formulas(case: OpCase) -> list[tuple[int, str]]:
         found.append((place, "own(dy)"))
         moved = f"let f = forward({others(case)}); own(dy * f, {others(case)})"
         found.append((place, moved))
-    return found
+    return [*found, *((0, text) for text in NAMED.get(case.op_type, ()))]
 
 
 @cache
@@ -82,6 +98,16 @@ def test_numpy_gives_what_tensorflow_does(number: int) -> None:
         expected = 2 * tape.gradient(other, tensors[place], tf.constant(dy) * other)
         text = f"own(dy * forward({others(case)}), {others(case)})"
         np.testing.assert_allclose(reference(number, place, text), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: CASES[n].op_type)
+def test_what_a_name_says_is_what_the_op_does(number: int) -> None:
+    case = CASES[number]
+    for text in NAMED.get(case.op_type, ())[:1]:
+        expected = "dy * forward()" if case.op_type == "BiasAdd" else "own(dy * forward())"
+        by_op = expected.replace("forward()", "forward(x0)")
+        found, wanted = reference(number, 0, text), reference(number, 0, by_op)
+        np.testing.assert_allclose(found, wanted, **TOLERANCE)
 
 
 def calls() -> tuple[Calls, dict[str, tuple[int, int, str]]]:

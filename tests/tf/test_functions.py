@@ -377,7 +377,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "a wrong name": (lambda: graphpatch.filter_gradient([1.0], "sgin"), RulesError, "sign"),
     "what only files have": (
-        lambda: graphpatch.filter_gradient([1.0], "stock"),
+        lambda: graphpatch.filter_gradient([1.0], "default"),
         RulesError,
         "ops of a graph that exists already",
     ),

@@ -34,7 +34,7 @@ def test_every_kind_of_float_goes_on_bit_for_bit(tmp_path: Path, emit: str) -> N
 
 @pytest.mark.parametrize("patch", ["backward_as", "surrogate_gradient"])
 def test_on_a_tape_and_to_second_order(tmp_path: Path, patch: str) -> None:
-    """Without code of ours: whoever loads the file differentiates stock ops."""
+    """Without code of ours: whoever loads the file differentiates ops of TensorFlow."""
     surrogate = {"match": {"name": "z"}, "patch": {"surrogate_gradient": "x ** 3"}}
     noiseless = passing({"name": "noisy"}, "z")
     _, after, _ = patched(

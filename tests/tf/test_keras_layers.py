@@ -285,14 +285,14 @@ def test_files_of_keras_are_refused_by_their_content(built: Built, tmp_path: Pat
             graphpatch.load(tmp_path / name)
 
 
-def test_the_legacy_keras_of_tensorflow(run_cli: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("legacy", ["1", pytest.param("0", marks=pytest.mark.slow)])
+def test_the_legacy_keras_of_tensorflow(run_cli: Callable[..., Any], legacy: str) -> None:
     pytest.importorskip("tf_keras")
     program = (
         "import graphpatch.keras as a, graphpatch.tf_keras as b; print(a.Surrogate is b.Surrogate)"
     )
-    for legacy in ("1", "0"):
-        done = run_cli(command=[sys.executable, "-c", program], env={"TF_USE_LEGACY_KERAS": legacy})
-        assert done.stdout.strip() == str(legacy == "1"), done.stderr
+    done = run_cli(command=[sys.executable, "-c", program], env={"TF_USE_LEGACY_KERAS": legacy})
+    assert done.stdout.strip() == str(legacy == "1"), done.stderr
 
 
 def test_several_inputs_and_outputs(built: Built, tmp_path: Path) -> None:
@@ -311,7 +311,11 @@ def test_a_mixed_policy_does_not_cast(built: Built) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Built], Any], type[Exception], str]] = {
     "a wrong name": (lambda b: b.layers.GradientFilter("revers"), RulesError, "reverse"),
-    "stock": (lambda b: b.layers.GradientFilter("stock"), RulesError, "graph that exists already"),
+    "default": (
+        lambda b: b.layers.GradientFilter("default"),
+        RulesError,
+        "graph that exists already",
+    ),
     "nothing to adjust": (
         lambda b: b.layers.GradientFilter("sign", adjustable=True),
         RulesError,

@@ -105,6 +105,10 @@ CASES: dict[str, Case] = {
     "z-plus of a convolution": Case(
         convolved, "Conv2D",
         formula("let w = relu(x1); own(dy * y / (forward(x0, w) + 1), x0, w)", None)),
+    "by name": Case(convolved, "Conv2D", formula(
+        "conv2d_transpose(dy * conv2d(x0, relu(x1)), x1, x0)", None)),
+    "a mean for the largest": Case(pooled, "MaxPool", formula(
+        "avg_pool_transpose(dy * avg_pool(x), x)")),
     "both of a convolution": Case(convolved, "Conv2D", formula("own(dy * y)", "2 * own(dy)")),
     "forward of dy": Case(convolved, "Conv2D", formula("own(forward(own(dy), x1))", None)),
     "own of a depthwise one": Case(

@@ -97,21 +97,21 @@ def test_the_graph_is_the_default_one_or_given() -> None:
         graphpatch.patch_graph(HALVE, "model.pb")  # type: ignore[arg-type]
 
 
-def test_stock_takes_an_override_off() -> None:
+def test_default_takes_an_override_off() -> None:
     with tf.Graph().as_default() as graph, graph.gradient_override_map({"Identity": "Neg"}):
         x = tf1.placeholder(tf.float32, [], name="x")
         tf.square(tf.identity(x, name="six"), name="y")
     assert gradient(graph) == -6.0
     graphpatch.patch_graph([filtered("six", {"scale": 0.5})], graph)  # around the override
     assert gradient(graph) == -3.0
-    graphpatch.patch_graph([overridden("six", "stock")], graph)
+    graphpatch.patch_graph([overridden("six", "default")], graph)
     assert gradient(graph) == 3.0  # the filter stays
 
 
-def test_stock_alone_leaves_no_attr() -> None:
+def test_default_alone_leaves_no_attr() -> None:
     with tf.Graph().as_default() as graph, graph.gradient_override_map({"Identity": "Neg"}):
         tf.square(tf.identity(tf1.placeholder(tf.float32, [], name="x"), name="six"), name="y")
-    graphpatch.patch_graph([overridden("six", "stock")], graph)
+    graphpatch.patch_graph([overridden("six", "default")], graph)
     assert gradient(graph) == 6.0
     assert "_gradient_op_type" not in graph.get_operation_by_name("six").node_def.attr
 

@@ -12,6 +12,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError
+from tests.graphs import function, graphdef, node
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -125,13 +126,22 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
         references(model, {})
     with pytest.raises(GraphpatchError, match="no batch of one"):
         references(model, {"x": np.zeros((2, 2), np.float32)})
+    body = [node("r", "Relu", "a")]
+    inner = [function("f", ["a"], body, {"b": "r:activations:0"})]
+    nodes = [node("x", "Placeholder"), node("y", "f", "x")]
+    with pytest.raises(GraphpatchError, match="1 are in functions: a call may come to it"):
+        references(graphdef(*nodes, functions=inner), {"x": np.zeros((1, 2), np.float32)})
+    both = graphdef(*nodes, node("z", "Relu", "y"), functions=inner)
+    found = references(both, {"x": np.zeros((1, 2), np.float32)})
+    assert list(found.skipped) == ["r in function f"]
+    assert len(found.arrays) == 1
 
 
 def test_deeplift_explains_the_difference_of_a_net(tmp_path: Path) -> None:
     model = saved(small_net, tmp_path / "model.pb")
     x = np.random.default_rng(1).normal(size=(4, 6, 6, 1)).astype(np.float32)
     result = graphpatch.apply("@deeplift", model)
-    types = sorted({match["type"] for match in result.report["rules"][0]["matches"]})
+    types = sorted({match["type"] for match in result.report["rules"][1]["matches"]})
     assert types == ["Elu", "MaxPool", "Relu6", "Sigmoid"]
     assert not any("left alone" in note for note in result.report["notes"])
     for target in range(2):
@@ -144,13 +154,27 @@ def test_the_composite_gives_all_relevance_to_the_input(tmp_path: Path) -> None:
     model = saved(small_net, tmp_path / "model.pb")
     x = np.abs(np.random.default_rng(1).normal(size=(3, 6, 6, 1))).astype(np.float32)
     result = graphpatch.apply("@lrp_composite(epsilon=1e-9)", model)
-    assert [len(rule["matches"]) for rule in result.report["rules"]] == [1, 0, 3, 1, 2]
+    assert [len(rule["matches"]) for rule in result.report["rules"]] == [1, 0, 0, 3, 1, 2]
     assert result.report["consumer"] == {"session": [], "tape": []}
     y, dx = gradient(result.model, x, 0)
     assert np.isfinite(dx).all()
     assert np.abs(dx).max() > 0
     before, _ = gradient(model, x, 0)
     assert before.tobytes() == y.tobytes()
+
+
+@pytest.mark.parametrize("emit", ["auto", "function"])
+def test_reveal_cancel_of_a_convolution_in_a_net(emit: str, tmp_path: Path) -> None:
+    model = saved(peer_net, tmp_path / "model.pb")
+    patch = {"override_gradient": "reveal_cancel_conv_batch", "on": "match"}
+    match = {"pattern": "first:Conv2D -> BiasAdd -> Relu"}
+    first = {"match": {**match, "body": "main"}, "patch": patch, "emit": emit, "expect": 2}
+    rest = override("deeplift_batch", op="Relu", taken=False)
+    result = graphpatch.apply([first, rest], model)
+    x = np.random.default_rng(5).normal(size=(4, 4, 4, 1))
+    y, dx = gradient(result.model, x, 0)
+    given = ((x[:2] - x[2:]) * dx[:2]).sum((1, 2, 3))
+    np.testing.assert_allclose(given, (y[:2] - y[2:])[:, 0], rtol=1e-4)
 
 
 def override(gradient: Any, **match: Any) -> dict[str, Any]:

@@ -58,7 +58,7 @@ PATCHES: dict[str, Case] = {
     "override exact": Case({"override_gradient": "reverse"}, numpy_form("-dy")),
     "override exact, function": Case({"override_gradient": "reverse"}, numpy_form("-dy"),
                                      emit="function"),
-    "override stock": Case({"override_gradient": "Neg"}, numpy_form("-dy")),
+    "override built-in": Case({"override_gradient": "Neg"}, numpy_form("-dy")),
     "override key": Case({"override_gradient": {"formula": FORMULA}}, emit="attr"),
     "filter formula": Case({"filter_gradient": {"formula": FORMULA}},
                            passes=lambda _, y, dy: numpy_form(FORMULA)(y, y, dy)),
@@ -75,12 +75,12 @@ PATCHES: dict[str, Case] = {
 # fmt: on
 
 OWN_KEYS = ("override key", "filter key")
-KEYS = {"override stock", *OWN_KEYS}
+KEYS = {"override built-in", *OWN_KEYS}
 
 # What is tried everywhere; the rest of the patches where places differ in how they are treated.
 SHORT = (
     "override formula",
-    "override stock",
+    "override built-in",
     "override key",
     "filter formula",
     "straight through",
@@ -162,9 +162,11 @@ def test_a_key_that_nobody_registered_is_an_error(
 def test_how_it_travels(batch: Batch, place: str, patch: str) -> None:
     found = batch.emitted.get(f"{place}, {patch}")
     if patch in KEYS:
-        assert found == (None if PLACES[place].whole else "attr" if patch in OWN_KEYS else "stock")
+        assert found == (
+            None if PLACES[place].whole else "attr" if patch in OWN_KEYS else "built-in"
+        )
     elif patch in {"override exact", "filter exact", "straight through"}:
-        assert found == ("function" if PLACES[place].whole else "stock")
+        assert found == ("function" if PLACES[place].whole else "built-in")
     elif patch in {"stop", "stop inputs"}:
         assert found == ("function" if PLACES[place].whole else "construction")
     else:

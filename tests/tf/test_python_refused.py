@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from graphpatch.application import PATCH_LAST
 from graphpatch.errors import GraphpatchError
 from graphpatch.rules import load_rules, rules_from
 from tests import graphs
-from tests.forked import python
+from tests.forked import COMMAND, python
 from tests.graphs import graphdef, node
 from tests.tf import run_graph
 
@@ -86,10 +85,13 @@ REFUSED = {
         rule(f"{MODULE}:asks_for_the_graph"),
         "AttributeError: op.graph is not there while a gradient is traced",
     ),
-    "as an attr": (rule(f"{MODULE}:clipped", emit="attr"), "travels as a function, not as an attr"),
+    "as an attr": (
+        rule(f"{MODULE}:clipped", emit="attr"),
+        "is stored as a function, not as an attr",
+    ),
     "a filter as an attr": (
         rule(f"{MODULE}:clipped", kind="filter_gradient", emit="attr"),
-        "travels as a function, not as an attr",
+        "is stored as a function, not as an attr",
     ),
 }
 
@@ -207,7 +209,7 @@ def test_without_tensorflow_it_says_so(run_cli: Any, model: Path, rules_file: Wr
         "import sys; sys.modules['tensorflow'] = None\n"
         "from graphpatch.cli import main; sys.argv[0] = 'graphpatch'; main()"
     )
-    done = run_cli("apply", rules, model, "--allow-python", command=[sys.executable, "-c", block])
+    done = run_cli("apply", rules, model, "--allow-python", command=[*python(COMMAND), "-c", block])
     assert done.code == 1
     assert "is traced by TensorFlow, which is not installed here" in done.stderr
     assert not model.with_name("model.patched.pb").exists()

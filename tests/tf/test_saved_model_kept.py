@@ -30,7 +30,7 @@ IN_LOOPS = (
 NAMES = (*WHOLE, *IN_LOOPS)
 KINDS = (
     "override formula",
-    "override stock",
+    "override built-in",
     "filter formula",
     "filter inputs",
     "straight through",
@@ -121,7 +121,7 @@ def test_forward_bits(ran: Ran, name: str, patch: str) -> None:
 def test_the_gradient_in_a_session(ran: Ran, folder: Path, name: str, patch: str) -> None:
     report = graphpatch.apply([rule(PATCHES[patch])], folder / "before").report
     dx = ran(patch, "session", key(name))
-    if patch == "override stock":
+    if patch == "override built-in":
         assert any("a Session ignores it silently" in note for note in report["notes"])
     elif name in WHOLE:
         np.testing.assert_allclose(dx, expected(name, PATCHES[patch]), rtol=2e-4, atol=1e-5)

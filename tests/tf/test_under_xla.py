@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 import graphpatch
 from tests.conftest import CHECKOUT
+from tests.forked import python
 from tests.tf import run_under_xla
 from tests.tf.batch import graph
 
@@ -105,7 +105,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         jobs[f"registered {name}"] = jobs[name]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    command = [sys.executable, run_under_xla.__file__, str(folder)]
+    command = [*python("tensorflow"), run_under_xla.__file__, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     answers: dict[str, Any] = json.loads((folder / "xla.json").read_text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 import graphpatch
 from graphpatch.runtime.verify.value_sets import value_sets
+from tests import forked
 from tests.tf.consumer import save
 from tests.tf.verify_graphs import edited
 
@@ -188,7 +188,7 @@ def test_what_the_caller_imported_does_not_count(tmp_path: Path) -> None:
         "[graph] = found.document()['graphs']\n"
         "print(json.dumps([found.verdict, graph['settings']['onednn']]))\n"
     )
-    command = [sys.executable, "-c", program, str(path)]
+    command = [*forked.python(forked.COMMAND), "-c", program, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == ["verified", False]
 

@@ -31,11 +31,11 @@ IN_BETWEEN = (
 OUTSIDE = "no gradient can be given to it; differentiate by a tensor behind it"
 
 
-def _stock(look: Look) -> list[Rule]:
+def _default(look: Look) -> list[Rule]:
     known = look.node.opdef
     if known is None or known.gradient != "registered":
         return []
-    return [rule_for(look.node, "its own gradient", {"override_gradient": "stock"})]
+    return [rule_for(look.node, "its own gradient", {"override_gradient": "default"})]
 
 
 def _none(look: Look) -> list[Rule]:
@@ -99,7 +99,7 @@ CAUSES = (
           "{says}, by design: it gives no other gradient in its place",
           "graphpatch.register_gradients(FILE) first; or write a SavedModel (--inputs, --outputs)"),
     Cause("our_key", _is_our_key,
-          "override key {key}, which rule '{rule}' gave it and nobody registers",
+          "override key {key}, which rule '{rule}' gave it and no program registers",
           "{says}; TensorFlow names {op}, not the missing key",
           "register it first: graphpatch.register_gradients(FILE), where the key is graphpatch's"),
     Cause("our_rule", lambda look: is_added(look.node),
@@ -108,13 +108,13 @@ CAUSES = (
     Cause("custom_gradient", _raises("custom_gradient"),
           "key {key}, which tf.custom_gradient left: the process that made it knew it, no other",
           "{says}; TensorFlow names {op}, not the missing key",
-          'take the key off ("stock"): the ops before it have their own gradients', _stock),
+          'take the key off ("default"): the ops before it have their own gradients', _default),
     Cause("key", _raises("key"),
-          "override key {key}, which nobody registers",
+          "override key {key}, which no program registers",
           "{says}; TensorFlow names {op}, not the missing key",
-          'register the key where the file is loaded, or take it off ("stock")', _stock),
+          'register the key where the file is loaded, or take it off ("default")', _default),
     Cause("prevent", _raises("prevent"),
-          "PreventGradient: whoever put it there wants no gradient here",
+          "PreventGradient: it was put there to refuse a gradient",
           "{says}", STRAIGHT, mends),
     Cause("missing", lambda look: _raises("missing")(look) and look.read not in flow.TRAINABLE,
           "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
@@ -152,16 +152,16 @@ CAUSES = (
           "a cast of {read} to {given}: nothing comes back through {read}", NONE, OUTSIDE),
     Cause("shape", _is(SHAPES),
           "{op}: it reads a shape, not the values", NONE,
-          "the loss does not hang on values this way; there is no gradient to be had"),
+          "the loss does not depend on the values here; there is no gradient"),
     Cause("inside", _calls_functions,
           "{op}: inside its function nothing comes back from this output to input {slot}", NONE,
-          "mend what blocks inside the function"),
+          "fix what blocks inside the function"),
     Cause("write", lambda look: look.op.startswith(("Assign", "Resource", "Scatter")),
           "{op}: what is written to a variable has no gradient", NONE, OUTSIDE),
     Cause("dtype", lambda look: look.read not in flow.TRAINABLE,
           "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE),
     Cause("dtype", lambda look: look.given not in flow.TRAINABLE,
-          "{op} gives {given}, which carries no gradient", NONE, OUTSIDE),
+          "{op} gives {given}, which carries no gradient", NONE, IN_BETWEEN),
     Cause("not_differentiable", _state("none"),
           "{op} is registered as not differentiable", NONE,
           "give it a gradient (override_gradient), or let it count as the identity", mends),

@@ -101,7 +101,7 @@ class Doctor:
         if verdict == "flows" and within != "flows":
             says = others[0].says if others else IN_FUNCTIONS
             verdict = "flows" if others else "zero"
-        taped = within if self.session.graph.is_object_based else verdict
+        taped = within if self.session.graph.around.is_object_based else verdict
         if drops and taped != "none":
             taped = "error"
         steps = self._way(wiring, source, target)

@@ -18,6 +18,7 @@ from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import named_by
+from graphpatch.graph.origin import origin
 from graphpatch.match.ready.activations import NEEDED
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
@@ -57,8 +58,19 @@ class Examined:
 
     @cached_property
     def is_patched(self) -> bool:
-        """Whether a rule, or anybody, has given some op on the way another gradient."""
-        return any(_is_covered(node) for node in self.on_way)
+        """Whether some activation on the way has another gradient than its own.
+
+        A rule that stops gradients, there or elsewhere, gives it none.
+        """
+        types = ACTIVATIONS.union(*NEEDED.values())
+        patches = origin(self.doctor.session.graph).get("rules", {})
+        stopping = {rule for rule, patch in patches.items() if "stop_gradient" in (patch or {})}
+        return any(
+            override(node) is not None
+            or any(entry.id not in stopping for entry in provenance.entries(node))
+            for node in self.on_way
+            if node.op in types
+        )
 
     @property
     def keyed(self) -> Iterator[tuple[Node, str]]:

@@ -7,17 +7,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from graphpatch.analysis.rule_words import words
-from graphpatch.analysis.soundness.joined import input_of, joined, passed, reads_of
+from graphpatch.analysis.soundness.joined import (
+    counted_by_call,
+    input_of,
+    joined,
+    key_of,
+    passed,
+    reads_of,
+)
+from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.attach import is_guard
-from graphpatch.gradients.fits import signature
+from graphpatch.gradients.fits import signature, windows_of
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import Computed, Named, Written, from_key, parse
 from graphpatch.graph import provenance
-from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.origin import origin
+from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS
 
 MOVED = "/forward"
@@ -31,6 +39,7 @@ class Carried:
     construction, `reads` are the tensors that the formula calls x0, x1, ..., `moved` is the op
     whose place it has taken, and `gives` the tensor of it that is given on. `counts_as` is a
     formula of these that TensorFlow differentiates, where the rule tells one, and no gradient.
+    `root` is the tensor that gets the gradient, where a function passes it on, and no Select.
     """
 
     node: Node
@@ -43,6 +52,7 @@ class Carried:
     moved: Node | None = None
     gives: str = ""
     counts_as: Formula | None = None
+    root: str = ""
     op_type: str = ""  # of the op whose gradient it is; nothing for a match as one op
 
 
@@ -52,8 +62,8 @@ def carried(graph: Graph) -> Iterator[Carried]:
     for body in graph.bodies:
         for node in () if body.is_ours else provenance.touched(body):
             function = graph.library.gradients.get(node.op, "")
-            if function and not _is(node, "enclosed") and not is_guard(_key(node)):
-                yield _by_function(node, function, rules)
+            if is_call(node):
+                yield from _by_call(node, function, rules)
             elif not function and (computed := _by_key(node)) is not None:
                 yield Carried(node, computed.key, "", computed, _attrs(node), op_type=node.op)
             elif not function and is_join(node):
@@ -62,7 +72,13 @@ def carried(graph: Graph) -> Iterator[Carried]:
 
 def is_join(node: Node) -> bool:
     """Whether an op gives one tensor on, and its gradient to another."""
-    return node.op == "Select" and _key(node) == "AddN" and is_added(node)
+    return node.op == "Select" and key_of(node) == "AddN" and is_added(node)
+
+
+def is_call(node: Node) -> bool:
+    """Whether an op gives the outputs of another on, with the gradient of a function."""
+    is_ours = node.op in node.body.library.gradients and not _is(node, "enclosed")
+    return is_ours and not is_guard(key_of(node))
 
 
 def is_added(node: Node) -> bool:
@@ -75,12 +91,7 @@ def _is(node: Node, did: str) -> bool:
 
 
 def _by_key(node: Node) -> Computed | None:
-    return from_key(_key(node))
-
-
-def _key(node: Node) -> str:
-    value = node.attr(OVERRIDE)
-    return "" if value is None else value.s.decode(errors="backslashreplace")
+    return from_key(key_of(node))
 
 
 def _by_construction(node: Node, rules: Mapping[str, Any]) -> Iterator[Carried]:
@@ -119,12 +130,14 @@ def _constructed(
     if told is None:
         computed, reads = gradient.for_op(moved.op), tuple(moved.data_inputs)
         return Carried(node, "", "", computed, _attrs(moved), "", reads, op_type=moved.op)
-    return Carried(node, "", "", gradient, {}, "", tuple(told))
+    return Carried(node, "", "", gradient, windows_of(_behind(moved)), "", tuple(told))
 
 
-def stopped(node: Node) -> str | None:
-    """The tensor that a Select gives on, behind a StopGradient."""
-    stop = node.body.producer(node.data_inputs[1])
+def stopped(node: Node, output: int = 0) -> str | None:
+    """The tensor that a Select, or a call, gives on as this output, behind a StopGradient."""
+    own = len(node.outputs or ())
+    place = 1 if is_join(node) else len(node.data_inputs) - own + output
+    stop = node.body.producer(node.data_inputs[place])
     if stop is None or stop.op != "StopGradient":
         return None
     return stop.data_inputs[0]
@@ -141,18 +154,65 @@ def kind_of(patch: Mapping[str, Any] | None) -> str | None:
     return next((kind for kind in patch or () if kind in KINDS and KINDS[kind].verified), None)
 
 
+def _by_call(node: Node, function: str, rules: Mapping[str, Any]) -> Iterator[Carried]:
+    """The gradient of a function; and of a join, to which formula it passes it on."""
+    patch = rule_of(node, rules)
+    kind = kind_of(patch)
+    label = words(patch)
+    if kind is not None and kind != "filter_gradient" and _is_filter(node):
+        cut = f"{label}, where no gradient comes to the op"
+        yield Carried(node, cut, function, Written(Formula.parse("zeros_like(dy)")), {})
+        return
+    is_own = kind == "straight_through" and not _is_whole(patch)
+    if kind is None or KINDS[kind].verified != "join" or is_own:
+        yield _by_function(node, function, rules)
+        return
+    yield Carried(node, f"{label}, what its function passes on", function, _passed_on(node), {})
+    if kind == "backward_as":  # what it is passed on to, `clean` asks
+        return
+    yield from _counted_as(node, patch, kind, rules, label)
+
+
+def _is_filter(node: Node) -> bool:
+    """Whether a call gives on what it reads: before an op that gets no gradient, or as a filter."""
+    return len(node.data_inputs) == len(node.outputs or ())
+
+
+def _is_whole(patch: Any) -> bool:
+    return bool(patch.get("on") == WHOLE)
+
+
+def _passed_on(node: Node) -> Computed:
+    """Of each output that carries a gradient dy, summed to the shape that it is repeated from."""
+    outputs = [n for n, arg in enumerate(node.outputs or ()) if arg.dtype in DIFFERENTIABLE]
+    return Written(Formula.parse([f"sum_like(dy{o}, x{n})" for n, o in enumerate(outputs)]))
+
+
+def _counted_as(
+    node: Node, patch: Mapping[str, Any], kind: str, rules: Mapping[str, Any], label: str
+) -> Iterator[Carried]:
+    """What flows from the tensor that a function passes the gradient to."""
+    gives, roots = stopped(node), counted_by_call(node)
+    moved = None if gives is None else node.body.producer(gives)
+    if gives is None or moved is None or len(roots) != 1:
+        yield Carried(node, label, "", None, {}, "its call does not give on what stops gradients")
+        return
+    try:
+        found = _constructed(node, moved, patch, kind, rules)
+        yield replace(found, label=label, moved=moved, gives=gives, root=roots[0])
+    except GraphpatchError as error:
+        yield Carried(node, label, "", None, {}, str(error))
+
+
 def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried:
     patch = rule_of(node, rules)
     label = words(patch)
     kind, moved = kind_of(patch), _moved(node)
     if patch is None or kind is None:
         return Carried(node, label, function, None, {}, "no formula of a rule is told for it")
-    if kind == "straight_through" and moved is not None:
-        texts = passed(len(moved.data_inputs), input_of(patch[kind]), "dy")
+    if kind == "straight_through":
+        texts = passed(len(moved.data_inputs) if moved else 1, input_of(patch[kind]), "dy")
         return Carried(node, label, function, Written(Formula.parse(texts)), {})
-    if KINDS[kind].verified == "join":
-        why = f"{kind} that a function carries has no formula of dy"
-        return Carried(node, label, function, None, {}, why)
     try:
         gradient = parse(patch[kind])
     except GraphpatchError as error:
@@ -165,6 +225,8 @@ def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried
         return Carried(node, label, function, gradient, {})
     op_type = _type(moved)
     attrs = _attrs(moved)
+    if patch.get("on") == "match":
+        return Carried(node, label, function, gradient, windows_of(_behind(moved)))
     return Carried(node, label, function, gradient.for_op(op_type), attrs, op_type=op_type)
 
 
@@ -172,6 +234,19 @@ def _moved(node: Node) -> Node | None:
     """The op whose place a call has taken."""
     name = f"{node.name}{MOVED}"
     return node.body.node(name) if name in node.body.by_name else None
+
+
+def _behind(last: Node) -> list[Node]:
+    """The ops of a match as one op: its last op, and those that no gradient reaches any more."""
+    found: dict[str, Node] = {}
+    waiting = [last]
+    while waiting:
+        node = waiting.pop()
+        if node.name not in found and (node is last or provenance.shadow(node)):
+            found[node.name] = node
+            producers = (node.body.producer(text) for text in node.data_inputs)
+            waiting += [one for one in producers if one is not None]
+    return list(found.values())
 
 
 def _type(node: Node) -> str:

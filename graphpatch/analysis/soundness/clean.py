@@ -13,9 +13,17 @@ from functools import cached_property
 
 from graphpatch import names
 from graphpatch.analysis.rule_words import own_name
-from graphpatch.analysis.soundness.carried import is_added, is_join, kind_of, rule_of, stopped
+from graphpatch.analysis.soundness.carried import (
+    is_added,
+    is_call,
+    is_join,
+    kind_of,
+    rule_of,
+    stopped,
+)
 from graphpatch.analysis.soundness.fault import Fault, at
 from graphpatch.analysis.soundness.joined import (
+    counted_by_call,
     input_of,
     is_repeat,
     output_of,
@@ -23,6 +31,7 @@ from graphpatch.analysis.soundness.joined import (
     repeated_to,
 )
 from graphpatch.analysis.soundness.numbering import GIVE_ON, SELECTS, is_true
+from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
@@ -41,22 +50,30 @@ def clean(graph: Graph) -> Iterator[Fault]:
         if body.is_ours or overlap(body, rules):  # told where gradients are compared
             continue
         for node in provenance.touched(body):
-            patch = rule_of(node, rules) if is_join(node) else None
+            patch = rule_of(node, rules) if is_join(node) or is_call(node) else None
             if patch is not None and kind_of(patch) == "backward_as":
                 yield from _checked(node, input_of(patch["backward_as"]))
 
 
 def _checked(node: Node, place: int) -> Iterator[Fault]:
-    given = stopped(node)
-    if given is None:  # told where its gradient is compared
-        return
-    walk = _Walk(node.body, place)
-    why = walk.compare(node.data_inputs[2], given)
-    if not why and not walk.left_out:
-        why = "leaves out no noisy op"
-    if why:
-        says = f"the tensor that it counts as on the way back {why}"
-        yield at("clean", node, says)
+    for output, text in _counted(node):  # none of a call before an op that gets no gradient
+        given = stopped(node, output)
+        if given is None and is_join(node):  # told where its gradient is compared
+            continue
+        walk = _Walk(node.body, place)
+        why = "is not known" if given is None else walk.compare(text, given)
+        if not why and not walk.left_out:
+            why = "leaves out no noisy op"
+        if why:
+            yield at("clean", node, f"the tensor that it counts as on the way back {why}")
+
+
+def _counted(node: Node) -> list[tuple[int, str]]:
+    """The outputs that carry a gradient, each with the tensor that it counts as."""
+    if is_join(node):
+        return [(0, node.data_inputs[2])]
+    outputs = [n for n, arg in enumerate(node.outputs or ()) if arg.dtype in DIFFERENTIABLE]
+    return list(zip(outputs, counted_by_call(node), strict=False))
 
 
 @dataclass(eq=False)

@@ -8,9 +8,11 @@ from typing import Any
 
 from graphpatch import names
 from graphpatch.errors import FormulaError, ModelError
+from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import Computed, Written
 from graphpatch.graph import provenance
+from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 
 
@@ -32,7 +34,7 @@ def joined(
 ) -> Joined:
     """What the rule of a Select says that flows back. Raises ModelError where it cannot be told."""
     if kind == "straight_through":
-        return _passed(tuple(moved.data_inputs), input_of(patch[kind]))
+        return _passed(tuple(reads_of(node) or moved.data_inputs), input_of(patch[kind]))
     if kind == "backward_as":
         if overlap(node.body, rules):
             raise ModelError("backward_as cloned what carries the gradient of another rule")
@@ -94,6 +96,28 @@ def counted(node: Node) -> str:
     text = node.data_inputs[2]
     repeat = node.body.producer(text)
     return repeat.data_inputs[0] if repeat is not None and is_repeat(repeat) else text
+
+
+def counted_by_call(node: Node) -> list[str]:
+    """The tensors to which a call of `attach` passes the gradients of its outputs, in order.
+
+    Those are the inputs before the outputs themselves, each perhaps through a `guard`.
+    """
+    body, own = node.body, len(node.outputs or ())
+    read = node.data_inputs[: len(node.data_inputs) - own]
+    return [_before_guard(body, text) for text in read]
+
+
+def _before_guard(body: Body, text: str) -> str:
+    guard = body.producer(text)
+    is_guarding = guard is not None and is_guard(key_of(guard))
+    return guard.data_inputs[0] if guard is not None and is_guarding else text
+
+
+def key_of(node: Node) -> str:
+    """The key under which TensorFlow looks an op's gradient up, where it has one of its own."""
+    value = node.attr(OVERRIDE)
+    return "" if value is None else value.s.decode(errors="backslashreplace")
 
 
 def is_repeat(node: Node) -> bool:

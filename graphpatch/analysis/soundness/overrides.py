@@ -71,7 +71,7 @@ class Reasons:
     def why(self, one: Override) -> tuple[str, str]:
         """Whether it is `idle`, `unseen` or `ignored`, and why it did not fire, in words."""
         node = one.node
-        if self.graph.is_object_based:
+        if self.graph.around.is_object_based:
             return "idle", f"no gradient that was taken comes to it in function {node.body.label}"
         caller = None if node.body.is_main else self._bodies.place_of(node).ignoring
         if caller is not None and not one.is_function:
@@ -110,7 +110,7 @@ class Reasons:
         return downstream(self.graph.main, {_tensor_name(source) for source, _ in self.pairs})
 
     def _made(self) -> Doctor:
-        place = [graph.label for graph in self.model.graphs].index(self.graph.label)
+        place = [graph.around.tags for graph in self.model.graphs].index(self.graph.around.tags)
         return doctors(self.model)[place]
 
 

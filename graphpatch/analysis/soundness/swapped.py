@@ -11,6 +11,8 @@ from graphpatch.formats import Model
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 
+SWAPPED = "the arguments look swapped"
+
 
 def swapped(one: Model, other: Model) -> Iterator[Fault]:
     """A fault where the second model is the first without its rules."""
@@ -22,7 +24,7 @@ def swapped(one: Model, other: Model) -> Iterator[Fault]:
         differ = True
     if not differ:
         says = (
-            f"the arguments look swapped: {other.path} is {one.path} without its rules, and the "
+            f"{SWAPPED}: {other.path} is {one.path} without its rules, and the "
             f"original comes first: graphpatch verify {other.path} {one.path}"
         )
         yield Fault("swapped", "", "", says)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from graphpatch.errors import RulesError, did_you_mean
+from graphpatch.errors import RulesError, nearest
 from graphpatch.gradients.library.activations import ACTIVATIONS
 from graphpatch.gradients.library.attribution import ATTRIBUTION
 from graphpatch.gradients.library.differences import DIFFERENCES
@@ -28,6 +28,8 @@ LIBRARY: Mapping[str, Entry] = MappingProxyType(
     {entry.name: entry for table in TABLES for entry in table}
 )
 
+MOST = 3  # of the nearest names
+
 
 def named(name: str, op_type: str | None = None) -> Entry:
     """The gradient of this name; for an op type, that of its family which is meant for it.
@@ -35,7 +37,20 @@ def named(name: str, op_type: str | None = None) -> Entry:
     Raises RulesError, with the nearest names, where there is none.
     """
     if name not in LIBRARY:
-        near = did_you_mean(name, LIBRARY) or f"; the library has: {', '.join(LIBRARY)}"
-        raise RulesError(f"no gradient of the library is called {name!r}{near}")
+        raise RulesError(f"no gradient of the library is called {name!r}{alike(name, LIBRARY)}")
     entry = LIBRARY[name]
     return LIBRARY[entry.by_op_type.get(op_type or "", name)]
+
+
+def alike(name: str, legal: Iterable[str]) -> str:
+    """The names nearest to one, or that share words with it, and where all are listed."""
+    found = nearest(name, legal) or sorted(
+        (one for one in LIBRARY if _shared(name, one)), key=lambda one: -_shared(name, one)
+    )
+    near = f"nearest: {', '.join(found[:MOST])}; " if found else ""
+    return f"; {near}`graphpatch gradients` lists all"
+
+
+def _shared(name: str, other: str) -> int:
+    """How many letters the words have that two names share: `max_pool` and `maxpool` all."""
+    return sum(len(word) for word in other.split("_") if len(word) > 2 and word in name.lower())

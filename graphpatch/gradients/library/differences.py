@@ -55,33 +55,66 @@ _SOFTMAX = (
     "where(abs(a) < tolerance, g, g * (b / a))"
 )
 
-# x0, x1, x2 are input, weights and bias of a dense layer with a ReLU.
-_REVEAL = (
-    _of("x0", "d")
-    + _pair("r", "x0")
-    + "let w = relu(x1); let v = -relu(-x1); let p = relu(d); let n = -relu(-d);"
-    " let z = matmul(r1, x1) + x2; let a = matmul(p, w) + matmul(n, v);"
-    " let b = matmul(p, v) + matmul(n, w);"
-    " let f = 0.5 * (relu(z + a) - relu(z) + relu(z + a + b) - relu(z + b));"
-    " let g = 0.5 * (relu(z + b) - relu(z) + relu(z + a + b) - relu(z + a));"
-    " let s = where(abs(a) > tolerance, dy * (f / a), 0);"
-    " let t = where(abs(b) > tolerance, dy * (g / b), 0);"
-    " let up = matmul(s, w, transpose_b=true) + matmul(t, v, transpose_b=true);"
-    " let down = matmul(s, v, transpose_b=true) + matmul(t, w, transpose_b=true);"
-    " where(d > 0, up, where(d < 0, down, 0.5 * (up + down)))"
-).replace("let r0 = concat(split(x0, 2, 0), split(x0, 2, 0)); ", "")
 
-DIFFERENCES = (
-    Entry(
-        "reveal_cancel_batch",
-        (_REVEAL, None, None),
-        purpose="DeepLIFT's RevealCancel rule of a dense layer, as one op: `MatMul -> BiasAdd ->"
+def _reveal(product: str, back: str) -> str:
+    """RevealCancel of a layer with a ReLU: x0, x1, x2 are its input, weights and bias.
+
+    `product` is the layer without its bias, of {a} and {w}; `back` its gradient of {s} by x0.
+    """
+
+    def of(a: str, w: str) -> str:
+        return product.format(a=a, w=w)
+
+    def by(s: str, w: str) -> str:
+        return back.format(s=s, w=w)
+
+    return (
+        _of("x0", "d") + "let r1 = concat(split(x0, 2, 1), split(x0, 2, 1));"
+        " let w = relu(x1); let v = -relu(-x1); let p = relu(d); let n = -relu(-d);"
+        f" let z = bias_add({of('r1', 'x1')}, x2); let a = {of('p', 'w')} + {of('n', 'v')};"
+        f" let b = {of('p', 'v')} + {of('n', 'w')};"
+        " let f = 0.5 * (relu(z + a) - relu(z) + relu(z + a + b) - relu(z + b));"
+        " let g = 0.5 * (relu(z + b) - relu(z) + relu(z + a + b) - relu(z + a));"
+        " let s = where(abs(a) > tolerance, dy * (f / a), 0);"
+        " let t = where(abs(b) > tolerance, dy * (g / b), 0);"
+        f" let up = {by('s', 'w')} + {by('t', 'v')};"
+        f" let down = {by('s', 'v')} + {by('t', 'w')};"
+        " where(d > 0, up, where(d < 0, down, 0.5 * (up + down)))"
+    )
+
+
+def _reveal_cancel(name: str, layer: str, product: str, back: str) -> Entry:
+    return Entry(
+        name,
+        (_reveal(product, back), None, None),
+        purpose=f"DeepLIFT's RevealCancel rule of a layer, as one op: `{layer} -> BiasAdd ->"
         ' Relu` with "on": "match"',
-        avoid=f"{_TWICE}; the weights of the MatMul stand transposed",
+        avoid=f"{_TWICE}; the weights of a MatMul stand transposed",
         source=_DEEPLIFT,
         parameters=(TOLERANCE,),
         elementwise=False,
-        reach="convolutions and other activations: DeepLIFT's authors take the rescale rule there",
+        reach="activations other than Relu: DeepLIFT's authors take the rescale rule there",
+    )
+
+
+DIFFERENCES = (
+    _reveal_cancel(
+        "reveal_cancel_batch",
+        "MatMul",
+        "matmul({a}, {w})",
+        "matmul({s}, {w}, transpose_b=true)",
+    ),
+    _reveal_cancel(
+        "reveal_cancel_conv_batch",
+        "Conv2D",
+        "conv2d({a}, {w})",
+        "conv2d_transpose({s}, {w}, x0)",
+    ),
+    _reveal_cancel(
+        "reveal_cancel_depthwise_batch",
+        "DepthwiseConv2dNative",
+        "depthwise_conv2d({a}, {w})",
+        "depthwise_conv2d_transpose({s}, {w}, x0)",
     ),
     Entry(
         "deeplift_batch",

@@ -13,9 +13,10 @@ def _spike(
     name: str, slope: str, purpose: str, source: str, *parameters: tuple[str, str, float, str]
 ) -> Entry:
     """`slope` is dx / dy; each parameter its name, what it does, default and what is legal."""
+    lets, semicolon, value = slope.rpartition("; ")
     return Entry(
         name,
-        f"dy * ({slope})",
+        f"{lets}{semicolon}dy * ({value})",
         purpose=purpose,
         avoid=_AVOID,
         source=source,
@@ -109,6 +110,31 @@ SPIKES = (
         f"{_SNNTORCH}, SpikeRateEscape; Gerstner and Kistler, Spiking Neuron Models, 2002",
         _positive("decay", 1.0, "how fast it falls"),
         _positive("slope", 25.0, "dx / dy at x = 1"),
+    ),
+    Entry(
+        "stochastic_spike_surrogate",
+        "where(x > 0, dy, dy * (variance * (0.5 * erf(normal_like(x, seed) / 1.4142135623730951)"
+        " + mean)))",
+        purpose="a unit that spiked passes dy on, another one a random part of it: uniform, from"
+        " variance * (mean - 0.5) to variance * (mean + 0.5)",
+        avoid="runs are to be compared number by number",
+        source=f"{_SNNTORCH}, StochasticSpikeOperator",
+        parameters=(
+            Parameter("mean", "the middle, as a part of the width", 0.0, "is_finite(mean)"),
+            Parameter("variance", "the width", 0.2, "variance >= 0 and is_finite(variance)"),
+            Parameter("seed", "of the noise: an integer", 0.0, "seed >= 0 and seed == floor(seed)"),
+        ),
+        ops=("Sign",),
+    ),
+    _spike(
+        "square_wave_surrogate",
+        "let w = 2 * pi / period * x; let s = sin(w); 4 / period * where(abs(s) < 0.0003,"
+        " terms * cos(w) * (1 - (terms * terms - 1) * 2 / 3 * s * s),"
+        " sin(2 * terms * w) / (2 * s))",
+        "the step counts as the first terms of the Fourier series of a square wave",
+        f"{_SPIKINGJELLY}, SquarewaveFourierSeries (n = terms + 1, T_period = period)",
+        ("terms", "how many: an integer", 1.0, "terms >= 1 and terms == floor(terms)"),
+        _positive("period", 8.0, "of the wave"),
     ),
     _spike(
         "sparse_fast_sigmoid_surrogate",

@@ -19,10 +19,13 @@ def pattern(
 ) -> Pattern:
     """A pattern from its text, of which `ops` says by name what else they must be.
 
-    For `select(model, pattern=...)` and for the match of a rule: `pattern("conv:Conv2D ->
-    act:Relu", closed=True, conv={"attr": {"padding": "SAME"}})`. `closed`: its inner ops (or
+    For `select(model, pattern=...)` and for the match of a rule. `closed`: its inner ops (or
     these) are read by nothing else. Raises PatternError, which points at the column, or names the
     op that is none of the pattern's.
+
+    Example:
+        >>> conv = {"attr": {"padding": "SAME"}}
+        >>> found = graphpatch.pattern("conv:Conv2D -> act:Relu", closed=True, conv=conv)
     """
     found = parse(text)
     nodes = dict(found.nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from graphpatch.errors import PatternError, did_you_mean
+from graphpatch.errors import PatternError, nearest
 from graphpatch.match.ready.activations import ACTIVATIONS
 from graphpatch.match.ready.entry import Form as Form
 from graphpatch.match.ready.entry import Ready as Ready
@@ -21,6 +21,9 @@ READY: Mapping[str, Ready] = MappingProxyType(
 def named(name: str) -> Ready:
     """The ready pattern of this name. Raises PatternError, which names the nearest ones."""
     if name not in READY:
-        near = did_you_mean(name, READY) or f"; legal: {', '.join(READY)}"
+        found = nearest(name, READY)
+        near = (
+            f"; {'nearest' if found else 'legal'}: {', '.join(f'@{one}' for one in found or READY)}"
+        )
         raise PatternError(f"pattern: no ready pattern is called {'@' + name!r}{near}")
     return READY[name]

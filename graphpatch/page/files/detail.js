@@ -84,9 +84,10 @@ class Panel {
     list.start = 0;
     for (const input of body.inputs[at]) {
       if (typeof input === "string") { list.append(make("li", "mono", input)); continue; }
-      const link = make("button", "link", body.names[input]);
+      const [row, words] = typeof input === "number" ? [input, body.names[input]] : input;
+      const link = make("button", "link", words);
       link.type = "button";
-      link.addEventListener("click", () => this.view.go(this.view.bodies.indexOf(body), input));
+      link.addEventListener("click", () => this.view.go(this.view.bodies.indexOf(body), row));
       list.append(make("li", "", link));
     }
     return this.section("Inputs", body.inputs[at].length ? list : make("p", "", "none"));

@@ -3,6 +3,7 @@
 // The list: of all rows those in sight are in the page, at their place in a tall, empty box.
 
 const MORE = 12; // rows above and below those in sight
+const DEEPEST = 8; // functions in each other that are set in
 const MOST_PRINTED = 4000;
 
 function make(name, className, ...children) {
@@ -59,6 +60,7 @@ class List {
       element.style.transform = `translateY(${index * HEIGHT}px)`;
       drawn.push(element);
     }
+    if (!rows.length) drawn.push(make("p", "empty", "No op lies between these ends: name others with --from and --to."));
     this.space.replaceChildren(...drawn);
     this.heads();
     const selected = this.view.selected;
@@ -114,6 +116,7 @@ class List {
     const element = make("div", `row ${row.kind}`);
     element.id = `row${row.index}`;
     element.setAttribute("role", "treeitem");
+    if (row.part.depth) { element.classList.add("inner"); element.style.left = `${Math.min(row.part.depth, DEEPEST) * 12}px`; }
     element.setAttribute("aria-level", row.part.depth + 1 + this.depth(row));
     element.setAttribute("aria-setsize", this.view.shown.rows.length);
     element.setAttribute("aria-posinset", row.index + 1);
@@ -150,14 +153,15 @@ class List {
       element.setAttribute("aria-expanded", isOpen);
       element.append(make("span", "arrow", isOpen ? "▾" : "▸"));
     }
-    const inside = isOpen ? null : holds(body, row.row, row.row, this.view.places.inside);
-    for (const mark of inside ? inside.rules : body.marks[row.row] || []) element.append(badge(mark, this.view.doc.rules[mark].name));
+    const inside = this.view.places.called(row.body, row.row);
+    const marks = new Set([...body.marks[row.row] || [], ...isOpen ? [] : inside.rules]);
+    for (const mark of marks) element.append(badge(mark, this.view.doc.rules[mark].name));
     element.append(make("span", "type", this.view.doc.tables.types[body.types[row.row]]), named(name, ""));
     const end = body.ends[row.row];
     if (end) element.append(make("span", "end", end));
     element.append(make("span", "tensor", this.view.doc.tables.tensors[body.tensors[row.row]]), make("span", "grow"));
     if (body.ways.has(row.row)) element.append(make("span", "why", this.view.doc.tables.findings[body.findings[row.row][0]].what));
-    else if (inside && inside.way) element.append(make("span", "why", "a gradient ends inside"));
+    else if (inside.way && !isOpen) element.append(make("span", "why", "a gradient ends inside"));
     const bars = this.view.sizes && row.body === this.view.graph.body ? drawBars(this.view.sizes, row.row, this.view.sides()) : null;
     if (bars) element.append(bars);
     else if (this.view.sizes) element.append(make("span", "bars none-run"));

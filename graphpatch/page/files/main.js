@@ -2,6 +2,8 @@
 
 // The page: what the file holds, what is selected, the search, and the keys.
 
+const SHORT = 8; // lines of a body that is no more than a call
+const MOST_OPEN = 12; // calls that are open at first
 const VERDICTS = { flows: "flows", zero: "zeros", none: "None", error: "error" };
 
 class View {
@@ -34,11 +36,25 @@ class View {
     this.graph = this.doc.graphs[number];
     this.places = new Places(this.bodies, this.graph.body);
     this.sizes = this.doc.run && this.doc.run.graphs[number] ? this.doc.run.graphs[number].sizes : null;
+    this.openFirst();
     this.shown.build(this.graph.body);
     this.search.look();
     this.verdicts();
     this.legend();
     this.pictures();
+  }
+
+  // At first those functions are open in which a gradient ends or a rule is; and where the main
+  // body is no more than a call, what it calls.
+  openFirst() {
+    const { places, shown, bodies } = this;
+    let left = MOST_OPEN, short = this.graph.body;
+    for (const body of places.places.keys()) for (const row of bodies[body].callRows) {
+      const { names, callRows, calls } = bodies[body], inside = places.called(body, row);
+      const isAlone = body === short && names.length <= SHORT && callRows.length === 1;
+      if (left > 0 && (inside.way || inside.rules.size || isAlone)) { shown.open([...places.way(body), { body, row }]); left--; }
+      if (isAlone) short = calls[row][0];
+    }
   }
 
   header() {
@@ -107,7 +123,6 @@ class View {
       chip.title = side.says;
       line.append(chip);
     });
-    if (pair.sides.length > 1 && pair.sides[pair.sides.length - 1].verdict === "flows") this.changed(line, pair, isAlike);
     const blocked = pair.sides[0].verdict === "flows" ? [] : pair.sides[0].findings;
     blocked.slice(0, 3).forEach((finding, place) => {
       const link = make("button", "link", `${finding.type} ${finding.op}`);
@@ -117,13 +132,15 @@ class View {
       line.append(place ? ", " : (isAlike ? " before and after, it ends at " : pair.sides.length > 1 ? " before, it ends at " : " it ends at "), link);
     });
     if (blocked.length > 3) line.append(` and ${blocked.length - 3} more`);
+    if (pair.sides.length > 1 && pair.sides[pair.sides.length - 1].verdict === "flows") this.changed(line, pair, isAlike, blocked.length);
     return line;
   }
 
   // Which rules change what flows between two ends.
-  changed(line, pair, isAlike) {
+  changed(line, pair, isAlike, told) {
     const numbers = this.doc.rules.map((rule, number) => number).filter(number => Object.hasOwn(pair.changed, this.doc.rules[number].name));
-    line.append(numbers.length ? " changed by " : isAlike ? " not changed" : "");
+    const words = told ? "; after, it is changed by " : " changed by ";
+    line.append(numbers.length ? words : isAlike ? " not changed" : "");
     for (const number of numbers) line.append(badge(number, this.doc.rules[number].name));
   }
 
@@ -140,7 +157,8 @@ class View {
 
   rule(rule, number) {
     const isAt = (body, row) => (this.bodies[body].marks[row] || []).includes(number);
-    const shown = this.places.lines.filter(line => isAt(line.body, line.row)).length;
+    let shown = 0;
+    for (const body of this.places.places.keys()) shown += this.bodies[body].marked.filter(row => isAt(body, row)).length;
     const ops = `${rule.ops.toLocaleString("en")} ${rule.ops === 1 ? "op" : "ops"}`;
     const count = shown < rule.ops ? `${shown.toLocaleString("en")} of ${ops} in view` : ops;
     const words = rule.words && rule.words !== rule.name ? ` ${rule.words}` : "";
@@ -178,7 +196,7 @@ class View {
     this.shown.reveal(number, row);
     this.shown.build(this.graph.body);
     if (!this.find(number, row)) {
-      for (const call of this.places.way(number)) this.shown.open(call.body, call.row);
+      this.shown.open(this.places.way(number));
       this.shown.build(this.graph.body);
     }
     const found = this.find(number, row);
@@ -194,8 +212,8 @@ class View {
 
   select(index, withPanel) {
     this.selected = Math.max(0, Math.min(index, this.shown.rows.length - 1));
-    this.list.scrollTo(this.selected);
     if (withPanel || !this.panel.box.hidden) this.panel.show(this.shown.rows[this.selected]);
+    this.list.scrollTo(this.selected); // after the panel has taken its room
     this.list.draw();
   }
 
@@ -247,6 +265,7 @@ class View {
     box.addEventListener("keydown", event => { if (this.key(event)) event.preventDefault(); });
     document.addEventListener("keydown", event => {
       if (event.key === "/" && document.activeElement !== search) { search.focus(); event.preventDefault(); }
+      if (event.key === "?" && document.activeElement !== search) { this.help(); event.preventDefault(); }
       if (event.key === "Escape") this.panel.close();
     });
   }

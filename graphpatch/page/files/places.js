@@ -54,6 +54,13 @@ class Places {
     return null;
   }
 
+  // What is in the functions that a line calls.
+  called(body, row) {
+    const found = { rules: new Set(), way: false };
+    for (const one of this.bodies[body].calls[row] || []) join(found, this.inside.get(one));
+    return found;
+  }
+
   // The calls on the way to a function, from the main body on.
   way(body) {
     const found = [];

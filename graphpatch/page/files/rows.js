@@ -17,7 +17,6 @@ class Shown {
   }
 
   build(number) {
-    this.main = number;
     this.rows = [];
     this.parts = [];
     this.addBody(number, 0, null, "");
@@ -68,12 +67,12 @@ class Shown {
     this.rows.push(row);
   }
 
-  // Opens the functions that a line calls, wherever it is shown from the main body on.
-  open(number, row) {
-    this.reveal(number, row);
-    this.build(this.main);
-    const found = this.rows.find(one => one.kind === "line" && one.body === number && one.row === row);
-    if (found) this.inside.add(found.path);
+  // Opens the functions of calls, each in a function of the one before it.
+  open(calls) {
+    calls.forEach((call, place) => {
+      this.reveal(call.body, call.row);
+      this.inside.add(calls.slice(0, place + 1).map(one => `${one.body}:${one.row}`).join(">"));
+    });
   }
 
   // Opens the scopes around a line, so that it has a row of its own.

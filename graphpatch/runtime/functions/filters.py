@@ -113,7 +113,7 @@ def filter_gradient(x: Any, spec: Spec) -> Any:
     Raises:
         TypeError: `x` is not a floating tensor.
         RulesError: There is no such gradient, a parameter is wrong, or it is one that only a rules
-            file can name (`"stock"`, an op type, `{"registered": ...}`, `{"python": ...}`).
+            file can name (`"default"`, an op type, `{"registered": ...}`, `{"python": ...}`).
         FormulaError: The formula is not valid, or does not suit one tensor.
 
     Example: `x = graphpatch.filter_gradient(x, {"clip_by_norm": 1.0})`

@@ -16,7 +16,7 @@ from typing import Any
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.formats import Model
 from graphpatch.formats.export import Exported, Tensor, exported
-from graphpatch.formats.signature import Export
+from graphpatch.formats.target import Export
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
 from graphpatch.graph.extract import Extract, Fed

@@ -109,7 +109,7 @@ def _loaded(model: str | Path | bytes | Model) -> Model:
         loaded = opened(model, "bytes")
     else:
         loaded = model if isinstance(model, Model) else load(model)
-    if len(loaded.graphs) != 1 or loaded.graphs[0].is_object_based:
+    if len(loaded.graphs) != 1 or loaded.graphs[0].around.is_object_based:
         raise ModelError(
             f"{loaded.path}: a {loaded.format} that TensorFlow 2 wrote, or with several "
             f"MetaGraphDefs; PatchedGraph takes one graph with its weights as constants. Load a "

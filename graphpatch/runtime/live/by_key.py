@@ -13,6 +13,7 @@ from typing import Any
 from graphpatch import opdefs
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.composed import Composed, composed
+from graphpatch.gradients.exact import BUILT_IN
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
@@ -67,8 +68,8 @@ class ByKey:
             return
         key = None if new.key == node.op else new.key
         editor.set_attr(node, attrs.OVERRIDE, None if key is None else attrs.text(key))
-        needed = "" if key is None or _is_stock(key) else key
-        editor.used("attr" if needed else "stock", session=needed, tape=needed)
+        needed = "" if key is None or _is_built_in(key) else key
+        editor.used("attr" if needed else BUILT_IN, session=needed, tape=needed)
         if needed:
             self.keys[needed] = None
 
@@ -79,7 +80,7 @@ def current(node: Node) -> Composed:
     return composed(node.op if value is None else value.s.decode(errors="backslashreplace"))
 
 
-def _is_stock(key: str) -> bool:
+def _is_built_in(key: str) -> bool:
     """Whether TensorFlow itself registers a key, as the gradient of an op type."""
     known = opdefs.lookup(key)
     return known is not None and known.gradient != "missing"

@@ -13,7 +13,7 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient import check
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Gradient, Python, Registered, Stock
+from graphpatch.gradients.spec import Default, Gradient, Python, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import at, carrier, flow
@@ -83,7 +83,7 @@ def _check_filter(gradient: Gradient, node: Node, editor: Editor) -> None:
         if gradient.by_name:
             _check_unary(gradient)
         return
-    if isinstance(gradient, Python | Stock):
+    if isinstance(gradient, Python | Default):
         return
     found = (*flow.inputs(node), *flow.outputs(node))
     for dtype in {arg.dtype or "" for arg in found if flow.carries(arg)}:
@@ -104,7 +104,7 @@ def keeps_zeros(gradient: Gradient, editor: Editor) -> bool:
     """Whether a filter lets zeros through as zeros, for numbers of every size in the tensor."""
     if isinstance(gradient, Registered):
         return gradient.key in LINEAR
-    if isinstance(gradient, Python | Stock):
+    if isinstance(gradient, Python | Default):
         return False
     return editor.cached(("zeros", gradient.key), lambda: _gives_zeros(gradient.formula))
 

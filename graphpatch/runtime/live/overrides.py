@@ -5,9 +5,9 @@ from __future__ import annotations
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import PatchError
 from graphpatch.gradients.composed import Composed, python_key, surrogate_key
-from graphpatch.gradients.exact import stock_key
+from graphpatch.gradients.exact import built_in_key
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import Gradient, Python, Registered, Stock, Written
+from graphpatch.gradients.spec import Default, Gradient, Python, Registered, Written
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
@@ -19,7 +19,7 @@ from graphpatch.runtime.live.refused import NoKeyError
 
 def override(patch: OverrideGradient, node: Node, now: Composed, editor: Editor) -> Composed | None:
     """The op's own gradient is another one; filters stay around it."""
-    if isinstance(patch.gradient, Stock):
+    if isinstance(patch.gradient, Default):
         if now.own == node.op:
             raise PatchError(
                 f"{node} has no override to take off; its gradient is TensorFlow's default"
@@ -44,10 +44,10 @@ def own_key(gradient: Gradient, node: Node, emit: str, editor: Editor) -> str:
     if isinstance(gradient, Registered):
         carrier.check_once(gradient, node, editor)
         return gradient.key
-    assert not isinstance(gradient, Stock), "it takes off, and gives none"
+    assert not isinstance(gradient, Default), "it takes off, and gives none"
     fitting = gradient.for_op(node.op)
     carrier.check_once(fitting, node, editor)
-    exact = stock_key(fitting, node.opdef) if emit == "auto" else None
+    exact = built_in_key(fitting, node.opdef) if emit == "auto" else None
     return exact or fitting.key
 
 

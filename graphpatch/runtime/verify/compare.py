@@ -64,7 +64,7 @@ def compare(one: Subject, other: Subject, options: Options) -> Ran:
 
 def _refuse_unsafe(left: Graph, right: Graph, options: Options) -> None:
     for graph in (left, right):
-        if graph.is_object_based:
+        if graph.around.is_object_based:
             refuse_unsafe_load(graph, options.allow_unsafe_ops)
         else:
             refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
@@ -85,7 +85,7 @@ def _compared(one: Subject, other: Subject, left: Side, right: Side, options: Op
     except Died as error:
         return Ran(settings=settings, why=str(error), is_wrong=error.process is right.process)
     ran.forward.first.uncompared |= reasons
-    if not other.graph.is_object_based:
+    if not other.graph.around.is_object_based:
         ran.unseen = list(unseen(other.graph, ran.forward.compared))
     ran.formulas = right.formulas()
     _backward(ran, left, right, options)
@@ -109,7 +109,7 @@ def _tensors(
     """What is compared; and of other tensors why they are not."""
     touched = [f"{op}:0" for body, op in rules_at(other) if body == "main"]
     tensors = right.there(left.tensors(touched, options.targets))
-    if one.is_object_based:
+    if one.around.is_object_based:
         return tensors, {}
     saved: list[str] = []
     if not options.allow_unsafe_ops:

@@ -13,6 +13,7 @@ from graphpatch import names
 from graphpatch.analysis.soundness.carried import Carried, is_added
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError
+from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.runtime.function_gradient import as_main, flat_index
@@ -51,6 +52,11 @@ def alone(one: Carried) -> GraphDef:
         given[names.parse(text)] = f"x{place}"
     found = GraphDef()
     found.versions.producer = one.node.body.library.producer
+    if one.root:
+        text = _input(one.node.body, one.root, given, {}, found)
+        out = found.node.add(name=OUT, op="Identity", input=[text])
+        out.attr["T"].type = DTYPE_NUMBERS[_dtype(one.node.body, one.root)]
+        return found
     _add(one.node, given, {}, found)
     found.node[-1].name = OUT
     return found
@@ -98,6 +104,8 @@ def construction_gradient(one: Carried, values: Sequence[Any], dy: Any) -> list[
             input_map={f"{name}:0": tensor for name, tensor in given.items() if name in read},
             return_elements=[f"{OUT}:0"],
         )
+        if one.root and out.shape != given["y0"].shape:
+            out = tf.broadcast_to(out, tf.shape(given["y0"]))  # as the function sums it
         floats = {name: tensor for name, tensor in at.items() if tensor.dtype.is_floating}
         xs = list(floats.values())
         found = tf.gradients(out, xs, tf.constant(dy), stop_gradients=xs)

@@ -46,17 +46,19 @@ def _sorted(
     for one in overrides(graph):
         place = one.node.body.label, one.node.name
         is_new = (*place, one.key) not in known
-        lacks = not one.is_function and one.key not in registered and not graph.is_object_based
+        lacks = (
+            not one.is_function and one.key not in registered and not graph.around.is_object_based
+        )
         if lacks and not one.key.startswith(CUSTOM):
             says = (
-                f"nobody registers the key {one.key!r}: name the module or .py file that does with "
-                f"--import (in Python: imports=[...])"
+                f"no program registers the key {one.key!r}: name the module or .py file that does "
+                f"with --import (in Python: imports=[...])"
             )
             yield Unfired(one, says, is_new, "ignored")
         elif is_new and place in passed:
             says = "has a gradient of its own, which passes it by (tf.custom_gradient)"
             yield Unfired(one, f"{passed[place]} {says}", is_new, "idle")
-        elif _has_fired(one, ran.backward.asked, graph.is_object_based):
+        elif _has_fired(one, ran.backward.asked, graph.around.is_object_based):
             ran.fired.append(one)
         else:
             kind, why = reasons.why(one)

@@ -80,11 +80,10 @@ def formulas(graph: Graph, running: Running | None) -> list[Checked]:
 
 def _met(some: Sequence[Carried], running: Running | None) -> Iterator[tuple[Carried, list[Any]]]:
     """What each op reads, and gives, as far as it can be fetched; else seeded arrays."""
-    wanted = {one.node.name: _tensors(one) for one in some if one.node.body.is_main}
-    fetched = sorted({name for names in wanted.values() for name in names})
+    wanted = [_tensors(one) if one.node.body.is_main else [] for one in some]
+    fetched = sorted({name for names in wanted for name in names})
     values = running.run(_fetchable(running, fetched), False)[0] if running else {}
-    for one in some:
-        names = wanted.get(one.node.name, []) if one.node.body.is_main else []
+    for one, names in zip(some, wanted, strict=True):
         is_met = bool(names) and all(name in values for name in names)
         yield one, [values[name] for name in names] if is_met else _anything(one)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from graphpatch.formats import Model
+from graphpatch.formats.folder import refuse_odd_files
 from graphpatch.formats.model import MESSAGE
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import OpKey
@@ -104,6 +105,8 @@ def seeded_copy(model: Model, folder: Path) -> Saved:
     """The model in a folder of its own, its random ops seeded, its variables those of the model."""
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
+    if not model.in_memory:
+        refuse_odd_files(Path(model.path))
     message = SavedModel.FromString(b"".join(map(piece_bytes, model.pieces())))
     found = []
     for meta, graph in zip(message.meta_graphs, model.graphs, strict=True):

@@ -9,6 +9,7 @@ from typing import Any
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.container import META
+from graphpatch.formats.folder import refuse_odd_files
 from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey
 from graphpatch.runtime.imported import bare_meta, imported
@@ -43,8 +44,13 @@ def _meta_graph(model: Model, graph: Graph) -> Any:
 
 
 def checkpoint(model: Model) -> str | None:
-    """Where the values of a model's variables lie, if they are there."""
+    """Where the values of a model's variables lie, if they are there.
+
+    Raises ModelError where a link in the model's folder leads out of it.
+    """
     path = Path(model.path)
+    if model.file:
+        refuse_odd_files(path)
     prefix = path / "variables" / "variables" if model.file else path.with_suffix("")
     is_there = prefix.with_name(f"{prefix.name}.index").is_file()
     return str(prefix) if is_there and (model.file or model.container is META) else None

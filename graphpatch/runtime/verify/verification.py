@@ -75,7 +75,7 @@ def _verified(one: Model, other: Model, options: Options | None) -> Verification
         for left, right in zip(one.graphs, other.graphs, strict=True):
             pair = Subject(one, left, files[0]), Subject(other, right, files[1])
             sound = static(left, right)
-            parts.append(Part(right.label, sound, _ran(sound, *pair, options)))
+            parts.append(Part(right.around.tags, sound, _ran(sound, *pair, options)))
     faults = around(one, other)
     return Verification(str(one.path), str(other.path), parts, faults, (one, other))
 
@@ -85,6 +85,6 @@ def _ran(sound: Sound, one: Subject, other: Subject, options: Options | None) ->
         return None
     if sound.broken:
         return Ran(why="the patched graph is broken, so it was not run", is_wrong=True)
-    if one.graph.is_object_based != other.graph.is_object_based:
+    if one.graph.around.is_object_based != other.graph.around.is_object_based:
         return Ran(why="one of them is a TF2 SavedModel, with other names for inputs and outputs")
     return compare(one, other, options)

@@ -67,7 +67,7 @@ class Worker:
 
         model = load(file)
         graph = model.graphs[place]
-        kind = SavedSide if graph.is_object_based else GraphSide
+        kind = SavedSide if graph.around.is_object_based else GraphSide
         self.side = kind(model, graph, replace(model, path=path))
 
     def sizes(

@@ -111,7 +111,7 @@ def _begin(growing: Growing) -> None:
 
 def _grow(draw: st.DrawFn, growing: Growing, name: str, told: bool) -> None:
     context = draw(st.sampled_from(sorted({one for one, _ in growing.tensors.values()} or {""})))
-    own = [text for text in growing.near(context) if growing.tensors[text][0] == context]
+    own = [text for text, (one, _) in growing.tensors.items() if one == context][-5:]
     legal = [op for op, (least, _, _) in TYPES.items() if (own if least else not context)]
     op = draw(st.sampled_from(legal))
     first = draw(st.sampled_from(own)) if TYPES[op][0] else ""

@@ -61,7 +61,8 @@ def is_value(found: list[float] | None, wanted: Any) -> bool:
 def shape(body: Body, index: int) -> Sizes:
     """The shape of output 0; None where TensorFlow, importing the graph, knows none."""
     op, inputs = body.heads.ops[index], body.heads.inputs[index]
-    before = [shape_of(body, text) for text in inputs if text[0] != "^"]
+    read = [text for text in inputs if text[0] != "^"]
+    before = [shape_of(body, text) for text in (read[:1] if op == "Switch" else read)]
     if op == "Const":
         found = Node(body, index).attr("value")
         return None if found is None else tuple(d.size for d in found.tensor.tensor_shape.dim)

@@ -216,7 +216,7 @@ def test_an_unknown_capture_in_on_is_told_with_the_pattern(on: Any, message: str
 @pytest.mark.parametrize(
     ("match", "on", "message"),
     [
-        ({"op": "Relu"}, "Relu", "patch.on names ops of match.pattern, and there is none"),
+        ({"op": "Relu"}, "Relu", "the match has no pattern; leave on out"),
         ({"pattern": "Relu"}, [], "patch.on: names of the pattern's ops"),
         ({"pattern": "Relu"}, ["Relu", "match"], "patch.on: names of the pattern's ops"),
         ({"pattern": {"nodes": {"a": RELU}}}, "b", "called 'b'; legal: a, match"),

@@ -1,0 +1,33 @@
+"""As what a patched model is written, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphpatch.formats.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The tensors that a SavedModel takes and gives, as `x`, `x:0` or `split:1`."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def default_output(model: Model) -> str:
+    """Where the patched model goes when nobody says: `MODEL.patched.pb` beside the model."""
+    if model.path == "-":
+        return "-"
+    return beside(Path(model.path), is_folder=bool(model.file))
+
+
+def beside(path: Path, is_folder: bool) -> str:
+    """The name beside a model that its patched one has."""
+    if is_folder:
+        named = path if path.name not in {"", ".."} else path.resolve()
+        return str(named.with_name(f"{named.name}.patched"))
+    return str(path.with_name(f"{path.stem}.patched{path.suffix}"))

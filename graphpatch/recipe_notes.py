@@ -1,0 +1,52 @@
+"""What reports say of recipes: activations that they leave alone, what a model lacks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from graphpatch.graph.body import Node
+from graphpatch.graph.graph import Graph
+from graphpatch.match.ready.activations import NEEDED
+from graphpatch.match.select import find
+from graphpatch.match.spec import Match
+from graphpatch.recipes import ACTIVATIONS, RECIPES, SIGN
+
+
+def unmatched_activations(
+    names: Iterable[str], graphs: Iterable[Graph], touched: Collection[tuple[str, str]]
+) -> list[str]:
+    """The activations that recipes about activations do not patch, as the report says it.
+
+    `names` are those of rules, `touched` the body and name of ops that they matched.
+    """
+    called = {name.removeprefix(SIGN).split(":")[0] for name in names if name.startswith(SIGN)}
+    if not any(RECIPES[name].explains for name in called & RECIPES.keys()):
+        return []
+    found: dict[str, list[str]] = {}
+    for kind, node in activations(graphs):
+        if (node.body.label, node.name) not in touched:
+            place = "" if node.body.is_main else f" in function {node.body.label}"
+            found.setdefault(kind, []).append(f"{node.name}{place}")
+    return [f"left alone: {len(ops)} {kind}: {', '.join(ops)}" for kind, ops in found.items()]
+
+
+def activations(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
+    """The activations of a model by what they are called: single ops, and ends of patterns."""
+    for graph in graphs:
+        for body in graph.bodies:
+            for op_type in ACTIVATIONS:
+                for index in body.by_type.get(op_type, ()):
+                    yield op_type, Node(body, index)
+        types = {op_type for body in graph.bodies for op_type in body.by_type}
+        for name in (one for one, needed in NEEDED.items() if needed & types):
+            for node in find(graph, Match(pattern=f"@{name}")).nodes:
+                yield f"@{name}", node
+
+
+def lacking(rule: str, graphs: Iterable[Graph]) -> str:
+    """Why a recipe's rule finds nothing in such a model, and what to do; nothing where it might."""
+    recipe = RECIPES.get(rule.removeprefix(SIGN).split(":")[0]) if rule.startswith(SIGN) else None
+    if recipe is None or recipe.needs is None:
+        return ""
+    types, says = recipe.needs
+    return "" if any(types & body.by_type.keys() for one in graphs for body in one.bodies) else says

@@ -1,0 +1,151 @@
+"""Change lines of a module, one at a time, and tell which changes no test notices.
+
+Usage: scripts/mutants [MODULE...] [--each N] [--seed N]. cosmic-ray makes the changes, in a copy
+of the checkout; each runs the tests that TESTS names for the module. The exit status is 1 where a
+change survives that KNOWN does not explain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+BUILD = ROOT / "build" / "mutants"
+TIMEOUT = 300  # seconds for the tests of one change: a loop without an end counts as noticed
+
+TESTS = {
+    "graphpatch/names.py": "tests/test_names.py",
+    "graphpatch/table.py": "tests/test_table.py",
+    "graphpatch/match/glob.py": "tests/match/test_glob.py",
+    "graphpatch/graph/wire.py": "tests/graph/test_wire.py",
+    "graphpatch/control_flow/frames.py": "tests/control_flow",
+    "graphpatch/differentiation/flow.py": "tests/differentiation",
+    "graphpatch/differentiation/linear.py": "tests/differentiation",
+}
+"""For each module the tests that are about it; they need no TensorFlow and take seconds."""
+
+KNOWN: dict[str, str] = {}
+"""Changes that may survive: the line that was changed, and why it makes no difference."""
+
+# `str | None` in an annotation, which Python does not evaluate.
+ANNOTATIONS = "ReplaceBinaryOperator_BitOr_"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of a module, and what the tests made of it."""
+
+    module: str
+    outcome: str
+    diff: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The line before and after."""
+        body = self.diff.splitlines()[2:]
+        return [line for line in body if line[:1] in "+-" and line[:3] not in ("---", "+++")]
+
+    @property
+    def reason(self) -> str:
+        """Why it may survive, where that is known."""
+        after = [line[1:].strip() for line in self.lines if line[0] == "+"]
+        return next((why for line, why in KNOWN.items() if line in after), "")
+
+
+def copied() -> Path:
+    """The files of the checkout, where they may be changed."""
+    tree = BUILD / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, check=True)
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
+    return tree
+
+
+def mutants(module: str, tree: Path, python: str, each: int, seed: int) -> Iterator[Mutant]:
+    """A sample of the changes of a module, tested."""
+    name = module.replace("/", "_")
+    config, session = BUILD / f"{name}.toml", BUILD / f"{name}.sqlite"
+    session.unlink(missing_ok=True)
+    command = f"{python} -m pytest -x -q -p no:xdist -p no:cacheprovider {TESTS[module]}"
+    config.write_text(
+        f'[cosmic-ray]\nmodule-path = "{module}"\ntimeout = {TIMEOUT}.0\nexcluded-modules = []\n'
+        f'test-command = "{command}"\n\n[cosmic-ray.distributor]\nname = "local"\n'
+    )
+    _cosmic_ray(tree, "baseline", config)  # the tests pass while nothing is changed
+    _cosmic_ray(tree, "init", config, session)
+    _leave(session, each, random.Random(f"{seed}{module}"))
+    _cosmic_ray(tree, "exec", config, session)
+    for result in _results(session):
+        if result.test_outcome is not None:
+            yield Mutant(module, str(result.test_outcome.value), str(result.diff))
+
+
+def _cosmic_ray(tree: Path, *words: object) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run(
+        [Path(sys.executable).with_name("cosmic-ray"), *map(str, words)],
+        cwd=tree,
+        env=environment,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def _leave(session: Path, each: int, chance: random.Random) -> None:
+    """Skip all changes but a few."""
+    from cosmic_ray import work_db, work_item  # type: ignore[import-not-found]
+
+    skipped = work_item.WorkResult(worker_outcome=work_item.WorkerOutcome.SKIPPED)
+    with work_db.use_db(str(session), work_db.WorkDB.Mode.open) as database:
+        items = sorted(database.work_items, key=_order)  # a job's id is another on each run
+        wanted = [one.job_id for one in items if ANNOTATIONS not in one.mutations[0].operator_name]
+        kept = set(chance.sample(wanted, min(each, len(wanted))))
+        database.set_multiple_results([o.job_id for o in items if o.job_id not in kept], skipped)
+
+
+def _order(item: Any) -> tuple[Any, ...]:
+    change = item.mutations[0]
+    return change.start_pos, change.operator_name, change.occurrence, str(change.operator_args)
+
+
+def _results(session: Path) -> list[Any]:
+    from cosmic_ray import work_db
+
+    with work_db.use_db(str(session), work_db.WorkDB.Mode.open) as database:
+        return [result for _, result in database.completed_work_items]
+
+
+def main() -> int:
+    """Print the survivors, and how many changes were noticed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("modules", nargs="*", default=list(TESTS))
+    parser.add_argument("--each", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--python", required=True)
+    asked = parser.parse_args()
+    tree, count, survivors = copied(), 0, []
+    for module in asked.modules:
+        for one in mutants(module, tree, str(ROOT / asked.python), asked.each, asked.seed):
+            count += 1
+            if one.outcome == "survived":
+                survivors.append(one)
+                print("\n".join([f"{module}: {one.reason or 'no test notices'}", *one.lines]))
+    print(f"{count} changes, {count - len(survivors)} noticed, {len(survivors)} survive")
+    return 1 if any(not one.reason for one in survivors) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

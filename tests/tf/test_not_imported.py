@@ -1,0 +1,60 @@
+"""Models that graphpatch reads and TensorFlow does not import: said by all that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphpatch
+from graphpatch.errors import ModelError
+from tests.graphs import attr, graphdef, metagraph, node
+
+tf = pytest.importorskip("tensorflow")
+
+X = node("x", "Placeholder", dtype=attr("float32"))
+H = node("h", "Tanh", "x", T=attr("float32"))
+MODELS = {
+    "a name": graphdef(X, H, node("a b", "Relu", "x"), node("y", "Relu", "h"), producer=27),
+    "an attr": graphdef(
+        X, H, node("y", "Relu", "h"), node("z", "Relu", "x", T=attr("string")), producer=27
+    ),
+    "a colocation": graphdef(
+        X, H, node("y", "Relu", "h", T=attr("float32"), _class=[b"loc:@\xff"]), producer=27
+    ),
+}
+
+
+def in_a_graph(model: Path) -> None:
+    with tf.Graph().as_default():
+        graphpatch.import_model(model)
+
+
+def referenced(model: Path) -> None:
+    from graphpatch.runtime.references import references
+
+    references(model, {"x": np.ones(1, np.float32)})
+
+
+RUNS: dict[str, Callable[[Path], Any]] = {
+    "import_model": in_a_graph,
+    "doctor --run": lambda model: graphpatch.diagnose(model, "x", "y", run=True),
+    "split": lambda model: graphpatch.split(model, "y", "h", "x"),
+    "references": referenced,
+}
+
+
+@pytest.mark.parametrize("suffix", [".pb", ".meta"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("run", RUNS)
+def test_what_tensorflow_says_is_said(run: str, name: str, suffix: str, tmp_path: Path) -> None:
+    graph = MODELS[name]
+    message = graph if suffix == ".pb" else metagraph(graph, "serve")
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(message.SerializeToString())
+    with pytest.raises(ModelError, match=r"model\.(pb|meta): TensorFlow does not import it: ") as e:
+        RUNS[run](path)
+    assert "\n" not in str(e.value)
