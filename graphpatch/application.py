@@ -14,6 +14,7 @@ from graphpatch.formats.before import checksum_begun, write_down
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model import NO_CONTEXTS
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
@@ -37,9 +38,9 @@ PATCH_LAST = (
 )
 
 TAPE_FLOOR = (
-    "tf.saved_model.load of TensorFlow 2.8 or later restores the gradients of this SavedModel, of "
-    "2.12 or later those in the bodies of While, If and Case too; others raise as they load it, or "
-    "as they differentiate it"
+    "tf.saved_model.load restores the gradients of this SavedModel in TensorFlow 2.8 and later, "
+    "inside While, If and Case in 2.12 and later; earlier versions raise an error as they load it, "
+    "or as they differentiate it"
 )
 
 
@@ -63,6 +64,13 @@ class Result(HasModel):
         there = None if self.model.in_memory else default_output(self.model)
         where = {"model": self.model.path, "output": None, "would_write": there}
         return {"outputs": [{**where, **self.report}]}
+
+    def told(self, model: str, output: str, where: Mapping[str, Any]) -> dict[str, Any]:
+        """What `apply --json` says of a model that was written to `output`, or would be."""
+        dropped = {NO_CONTEXTS} if output.endswith(".meta") else set()
+        notes = [note for note in self.report["notes"] if note not in dropped]
+        notes += self.model.text_notes(output)
+        return {"model": model, **where, **self.report, "notes": notes}
 
     def __repr__(self) -> str:
         rules = [f"{name}: {types or 'no ops'}" for name, types, _ in self._rules()]

@@ -24,7 +24,7 @@ from graphpatch.match.expected import OBJECTS, WRITTEN
 from graphpatch.match.spec import WHOLE, Match, Texts, texts
 from graphpatch.patches import KINDS, Patch, WholePatch
 from graphpatch.recipes import RECIPES, SIGN, is_recipe, recipe_rules
-from graphpatch.rules_json import DEEPEST, decoded, depth, in_words, value_at
+from graphpatch.rules_json import DEEPEST, NO_RULE, decoded, depth, in_words, value_at
 
 Emit = Literal["auto", "construction", "function", "attr"]
 EMITS = get_args(Emit)
@@ -116,7 +116,6 @@ def load_rules(
 
     Example:
         >>> rules = graphpatch.load_rules("@guided_backprop")
-        >>> result = graphpatch.apply(rules, "model.pb")  # doctest: +SKIP
     """
     return read_rules(path, emit, allow_python)
 
@@ -189,10 +188,7 @@ def rules_from(
     except msgspec.ValidationError as error:
         raise RulesError(_legal(str(error), document)) from None
     if not file.rules and not allow_none:
-        raise RulesError(
-            "rules: expected at least 1 rule, found none (apply needs no rule only to convert: "
-            "with -o MODEL.meta, or with --inputs and --outputs)"
-        )
+        raise RulesError(NO_RULE)
     return [
         _rule(place, spec, emit or "auto", allow_python) for place, spec in enumerate(file.rules)
     ]
@@ -290,10 +286,8 @@ _VALUES = {
 
 def _keys_at(last: str) -> list[str]:
     """The keys that are legal where the last key of a path is this one."""
-    structs: dict[str, type[Any]] = {
-        "rules": RuleSpec, "patch": PatchSpec, "expect": Expect, "at the top": RulesFile,
-        **OBJECTS,
-    }  # fmt: skip
+    structs: dict[str, type[Any]] = {"rules": RuleSpec, "patch": PatchSpec, "expect": Expect}
+    structs |= {"at the top": RulesFile, **OBJECTS}
     for key, kind in KINDS.items():
         for one in (kind.value, *get_args(kind.value)):
             if isinstance(one, type) and issubclass(one, msgspec.Struct):

@@ -26,6 +26,11 @@ _FROM_YAML = (
 )
 _COMMENT = "JSON has no comments; remove this one (a rule can say what it is for in its `name`)"
 
+NO_RULE = (
+    "rules: expected at least 1 rule, found none (apply needs no rule only to convert: "
+    "with -o MODEL.meta, or with --inputs and --outputs)"
+)
+
 # What a file that is not JSON looks like as a whole, and what to say then.
 LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\s*\Z"), f"the file is empty; a rules file looks like this: {SHORTEST}"),

@@ -208,8 +208,9 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
     expect = rule.expect
     if count < expect.min or (expect.max is not None and count > expect.max):
         text = f"matched {count or 'nothing'}, expected {expect}"
+        do = "widen" if count < expect.min else "narrow"
         raise MatchError(
-            f'{text}; narrow the match, or write "expect": {count}'
+            f'{text}; {do} the match, or write "expect": {count}'
             if count
             else f"{text}\n{_why(rule, graphs)}"
         )

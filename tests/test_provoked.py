@@ -95,6 +95,8 @@ SAYS = {
     "@freeze without its scope": "@freeze needs scope, which says where; for example: '@freeze(",
     "@freeze of a frozen model": "the model has no variables (in a frozen model they are const",
     "a recipe without its @": "the recipe of this name is @guided_backprop",
+    "more matches than expected": "matched 2, expected 1; narrow the match, or write",
+    "fewer matches than expected": "matched 2, expected 3; widen the match, or write",
     "an .onnx file": "an ONNX model; graphpatch patches TensorFlow graphs",
     "the prefix of a checkpoint": "model.ckpt is the prefix of a checkpoint",
 }

@@ -17,8 +17,8 @@ from graphpatch.graph import provenance
 from graphpatch.graph.check import check
 from tests import graphs
 from tests.draws import draws
-from tests.graphs import node
-from tests.test_untouched import PATCHES, UNARY, Built, built, opened
+from tests.graphs import in_memory, node
+from tests.test_untouched import PATCHES, UNARY, Built, built
 
 KINDS: list[dict[str, Any]] = [
     *PATCHES,
@@ -51,7 +51,7 @@ def rules_for(draw: st.DrawFn, built: Built, patch: dict[str, Any] | None, most:
 
 def as_file(raw: bytes, name: str = "in memory") -> Model:
     """The model as it is read from a file."""
-    model = opened(raw)
+    model = in_memory(raw)
     model.path = name
     return model
 

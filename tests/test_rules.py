@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from graphpatch.gradients.spec import DEFAULT
 from graphpatch.match.spec import Match
 from graphpatch.rules import EMITS, Expect, Rule, load_rules, rules_from
 from tests.rule_dicts import matched, patched, rule
@@ -81,6 +82,12 @@ def test_how_often_a_rule_must_match(value: Any, expect: Expect, words: str) -> 
 def test_patches_that_are_legal(patch: dict[str, Any]) -> None:
     [found] = rules_from([patched(**patch)])
     assert type(found.patch).__name__.lower() == next(iter(patch)).replace("_", "")
+
+
+def test_the_default_gradient_has_an_older_name() -> None:
+    """Rules files of 0.1 say "stock"."""
+    [old], [new] = ([rules_from([patched(override_gradient=one)])[0].patch] for one in DEFAULT)
+    assert (DEFAULT, old) == (("default", "stock"), new)
 
 
 @pytest.mark.parametrize("emit", EMITS)

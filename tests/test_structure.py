@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -93,10 +93,13 @@ def within(path: Path) -> Iterator[tuple[ast.AST, bool]]:
         stack += [(child, inside) for child in ast.iter_child_nodes(node)]
 
 
-@pytest.fixture(params=FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def path(request: pytest.FixtureRequest) -> Path:
-    found: Path = request.param
-    return found
+CHECKS: list[Callable[[Path], None]] = []
+
+
+def of_each_file(check: Callable[[Path], None]) -> Callable[[Path], None]:
+    """What must hold of each file. One test for all files: one for each takes long to collect."""
+    CHECKS.append(check)
+    return check
 
 
 def test_every_room_is_there() -> None:
@@ -104,11 +107,13 @@ def test_every_room_is_there() -> None:
     assert found - DOORS == set(ROOMS)
 
 
-def test_files_are_small(path: Path) -> None:
+@of_each_file
+def files_are_small(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
 
 
-def test_functions_are_small(path: Path) -> None:
+@of_each_file
+def functions_are_small(path: Path) -> None:
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
@@ -116,7 +121,8 @@ def test_functions_are_small(path: Path) -> None:
             assert node.end_lineno - node.lineno - said < 40, node.name
 
 
-def test_every_file_says_what_it_is(path: Path) -> None:
+@of_each_file
+def every_file_says_what_it_is(path: Path) -> None:
     tree = tree_of(path)
     assert ast.get_docstring(tree)
     future = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
@@ -124,7 +130,8 @@ def test_every_file_says_what_it_is(path: Path) -> None:
         assert future[0].module == "__future__"
 
 
-def test_imports_go_one_way(path: Path) -> None:
+@of_each_file
+def imports_go_one_way(path: Path) -> None:
     room = room_of(path)
     if room in DOORS:
         return
@@ -160,7 +167,8 @@ def at_import(path: Path, modules: dict[str, Path]) -> Iterator[str]:
                 yield found
 
 
-def test_tensorflow_is_imported_in_runtime_and_there_in_functions(path: Path) -> None:
+@of_each_file
+def tensorflow_is_imported_in_runtime_and_there_in_functions(path: Path) -> None:
     for node, inside in within(path):
         for name in imported(node):
             if name.partition(".")[0] in {"tensorflow", "keras", "tf_keras"}:
@@ -171,9 +179,16 @@ def test_tensorflow_is_imported_in_runtime_and_there_in_functions(path: Path) ->
 BANNED = ("util", "helper", "manager", "handler", "transform")
 
 
-def test_names_are_those_of_the_field(path: Path) -> None:
+@of_each_file
+def names_are_those_of_the_field(path: Path) -> None:
     names = [path.stem]
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.append(node.name)
     assert [name for name in names if any(word in name.lower() for word in BANNED)] == []
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_every_file(check: Callable[[Path], None]) -> None:
+    for path in FILES:
+        check(path)

@@ -22,11 +22,10 @@ from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.cli.writing import write
 from graphpatch.errors import GraphpatchError, OutputError
 from graphpatch.fleet.order import Order, Workers
-from graphpatch.fleet.search import is_plain_folder
+from graphpatch.fleet.search import is_plain_folder, joined, name_of
 from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.foreign import refuse_suffix
-from graphpatch.formats.load import SAVED_MODEL_FILES
-from graphpatch.formats.model import FILES, NO_CONTEXTS
+from graphpatch.formats.model import FILES
 from graphpatch.formats.output import destination, reported
 from graphpatch.rules import EMITS, Rule, read_rules
 
@@ -159,11 +158,7 @@ def _patch(
         where = destination(output, dry_run)
         if not dry_run:
             write(result.model, output, progress)
-    report = {"model": model, **where, **result.report}
-    if output.endswith(".meta"):
-        report["notes"] = [note for note in report["notes"] if note != NO_CONTEXTS]
-    report["notes"] = [*report["notes"], *result.model.text_notes(output)]
-    return report
+    return result.told(model, output, where)
 
 
 def _rebuilt(result: Result, losses: list[str]) -> Result:
@@ -204,7 +199,7 @@ def _targets(models: tuple[str, ...], out: str | None) -> list[str]:
     from graphpatch.fleet.plan import refuse_file
 
     refuse_file(out)
-    targets = [_inside(out, model) for model in models]
+    targets = [joined(out, name_of(model)) for model in models]
     twice = [target for target, count in Counter(targets).items() if count > 1]
     if twice:
         raise OutputError(f"two models would be written to {twice[0]}; patch them into two folders")
@@ -214,15 +209,6 @@ def _targets(models: tuple[str, ...], out: str | None) -> list[str]:
 def _make_folder(out: str) -> None:
     with reported(out):
         Path(out).mkdir(parents=True, exist_ok=True)
-
-
-def _inside(folder: str, model: str) -> str:
-    """Where a model goes in a folder: there it has its own name."""
-    path = Path(model)
-    if path.name in SAVED_MODEL_FILES:
-        path = path.parent
-    name = path.name if path.name not in {"", ".."} else path.resolve().name
-    return str(Path(folder, name))
 
 
 def folded(notes: Iterable[str]) -> list[str]:

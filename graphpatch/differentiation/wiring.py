@@ -102,7 +102,9 @@ class Wiring:
 
     def dtype(self, tensor: Tensor) -> str | None:
         """The dtype of a tensor; None where the NodeDef does not tell."""
-        outputs = self.outputs(tensor[0])
+        outputs = self._outputs.get(tensor[0])  # asked most often of all, so not by outputs()
+        if outputs is None:
+            outputs = self.outputs(tensor[0])
         return outputs[tensor[1]].dtype if tensor[1] < len(outputs) else None
 
     def trainable(self, tensor: Tensor) -> bool:

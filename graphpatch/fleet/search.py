@@ -61,7 +61,7 @@ def _one(argument: str, allow_chained: bool = False) -> list[Found]:
     if argument.startswith("@"):
         return _listed(argument[1:], allow_chained)
     if not is_search(argument):
-        return [Found(argument, _name(argument))]
+        return [Found(argument, name_of(argument))]
     base: str = argument
     pattern: tuple[str, ...] = ("**",)
     if patterns.is_glob(argument) and not _exists(argument):
@@ -163,7 +163,7 @@ def _refuse_line(path: str, line: str) -> None:
 def _from_list(line: str, shared: int) -> list[Found]:
     if is_search(line):
         return _one(line)
-    return [Found(line, "/".join([*_folder(line)[shared:], _name(line)]))]
+    return [Found(line, "/".join([*_folder(line)[shared:], name_of(line)]))]
 
 
 def _folder(name: str) -> list[str]:
@@ -181,7 +181,7 @@ def _shared(folders: list[list[str]]) -> int:
     return [*alike, False].index(False)
 
 
-def _name(model: str) -> str:
+def name_of(model: str) -> str:
     """What a model is called in a folder of them."""
     if remote.is_remote(model):
         parts = model.rstrip("/").split("/")

@@ -84,8 +84,8 @@ def _patch(job: Job, task: Task) -> Done:
         result = apply(job.rules(), model)
         where = destination(task.output, job.dry_run, Path(job.root, task.output))
         written = "" if job.dry_run else _write(job, result, task.output)
-    report = {"model": task.model, **where, **result.report}
-    return Done(task, report, source=source, output=written)
+    told = result.told(task.model, task.output, where)
+    return Done(task, told, source=source, output=written)
 
 
 def _check(job: Job, task: Task) -> Done:

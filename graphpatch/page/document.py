@@ -165,7 +165,7 @@ class _Graph:
     def _functions(self) -> dict[str, Lines]:
         """The lines of the functions that lines call, those that graphpatch added left out."""
         found: dict[str, Lines] = {}
-        todo = [self.main]
+        todo = [self.main] if any(one.tape.graph.functions for one in self.both) else []
         while todo:
             heads = todo.pop().heads
             for name in (name for one in heads if one.node for name in called(one.node)):
@@ -208,7 +208,7 @@ class _Graph:
 
     def _changed(self, pair: Diagnosis) -> dict[str, int]:
         """The rules that change what flows between two ends, each with the number of its ops."""
-        if not self.marks.is_applied:
+        if not self.marks.is_applied or not self.marks.written:
             return {}
         last = self.main.sides[-1]
         (source,), (target,) = (

@@ -35,6 +35,11 @@ class FilterGradient:
     at: str = at.OUTPUTS
     emit: str = "auto"
 
+    @property
+    def looks_at_op_alone(self) -> bool:
+        """True at outputs, but for a gradient in Python, which is traced for each op."""
+        return at.parsed(self.at)[0] == "output" and not isinstance(self.gradient, Python)
+
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where nothing flows back there, or the gradient is no filter."""
         self._refuse_default()

@@ -29,6 +29,11 @@ class StopGradient:
 
     at: str = at.OUTPUTS
 
+    @property
+    def looks_at_op_alone(self) -> bool:
+        """True at outputs; at inputs it looks at what the op reads."""
+        return at.parsed(self.at)[0] == "output"
+
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where nothing flows back there anyway."""
         at.check(nodes, self.at)

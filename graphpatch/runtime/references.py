@@ -14,11 +14,16 @@ from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.messages import chosen
 from graphpatch.gradients.library import LIBRARY
+from graphpatch.graph.body import Body
 from graphpatch.runtime.import_model import import_model
 from graphpatch.runtime.running import Running, placeholders
 from graphpatch.runtime.values import tensor_name
 
 GRADIENT = "deeplift_rescale"
+INSIDE = (
+    "a call may come to it with other inputs each time, so no tensor of the graph is its reference;"
+    " @deeplift takes references from the batch there too"
+)
 LARGE = 1 << 14  # elements of a tensor that is written as a file, not into the rules
 
 
@@ -53,18 +58,29 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
     import tensorflow as tf
 
     loaded = model_from("model", model)
-    body = chosen(loaded, "").main
-    types = (*LIBRARY[GRADIENT].ops, *LIBRARY[GRADIENT].by_op_type)
-    ops = [body.heads.names[place] for one in types for place in body.by_type.get(one, ())]
+    graph_read = chosen(loaded, "")
+    ops = _activations(graph_read.main)
+    inside = {
+        f"{name} in function {body.label}": INSIDE
+        for body in graph_read.bodies
+        if not body.is_main
+        for name in _activations(body)
+    }
     if not ops:
-        raise ModelError(f"{loaded.path} has no activation in its main graph: {', '.join(types)}")
+        more = f"; {len(inside)} are in functions: {INSIDE}" if inside else ""
+        raise ModelError(f"{loaded.path} has no activation in its main graph{more}")
     with tf.Graph().as_default() as graph:
         import_model(loaded)
         given = {tensor_name(name): np.asarray(value) for name, value in feed.items()}
         _check(graph, given)
         inputs = {name: graph.get_operation_by_name(name).inputs[0].name for name in ops}
         values, reasons = Running(graph, given).run(sorted(set(inputs.values())), optimise=False)
-    return _written(inputs, values, reasons, stem)
+    return _written(inputs, values, reasons, stem, inside)
+
+
+def _activations(body: Body) -> list[str]:
+    types = (*LIBRARY[GRADIENT].ops, *LIBRARY[GRADIENT].by_op_type)
+    return [body.heads.names[place] for one in types for place in body.by_type.get(one, ())]
 
 
 def _check(graph: Any, feed: Mapping[str, Any]) -> None:
@@ -74,9 +90,13 @@ def _check(graph: Any, feed: Mapping[str, Any]) -> None:
 
 
 def _written(
-    inputs: Mapping[str, str], values: Mapping[str, Any], reasons: Mapping[str, str], stem: str
+    inputs: Mapping[str, str],
+    values: Mapping[str, Any],
+    reasons: Mapping[str, str],
+    stem: str,
+    inside: Mapping[str, str],
 ) -> References:
-    rules, arrays, skipped = [], {}, {}
+    rules, arrays, skipped = [], {}, dict(inside)
     for number, (name, tensor) in enumerate(sorted(inputs.items())):
         if tensor not in values:
             skipped[name] = reasons.get(tensor, "it was not computed")

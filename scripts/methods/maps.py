@@ -43,7 +43,8 @@ def shown(values: Any) -> Any:
     found = (found - found.min()) / max(np.ptp(found), 1e-9) * 255
     if found.ndim == 3:
         return enlarged(found)
-    return enlarged(np.repeat(np.atleast_2d(found)[..., np.newaxis], 3, -1))
+    found = found[:, np.newaxis] if found.ndim == 1 else found
+    return enlarged(np.repeat(found[..., np.newaxis], 3, -1))
 
 
 def drawn(values: Any) -> Any:

@@ -50,6 +50,7 @@ TWICE: dict[str, str] = {
     "a tensor that is not there": "the reason came last, after three ops that told nothing",
     "a pattern in the wrong order": "not Relu 'dense/Relu', which is no MatMul",
     "a pattern of types that are not there": "alone, Conv2D: 0; and which is no Conv2D",
+    "fewer matches than expected": "narrow the match, where there are too few",
     "a gradient for other op types": "60 names, and none of them the right one",
     "a surrogate for an op of two inputs": "it reads x0 to x0",
     "straight through an input that is not there": "it has 0: no input, or number 0?",

@@ -49,7 +49,8 @@ def test_rules_that_stop_gradients_are_not_about_activations(tmp_path: Path) -> 
     stop_relu = {"match": {"op": "Relu"}, "patch": {"stop_gradient": True}}
     for rules, told in (([STOP], False), ([stop_relu], False), ([half], True)):
         model = patched(tmp_path, rules, *nodes)
-        kinds = {note.kind for note in graphpatch.diagnose(model, "x", "y").graphs[0].notes}
+        [graph] = graphpatch.diagnose(model, "x", "y").document()["graphs"]
+        kinds = {note["kind"] for note in graph["notes"]}
         assert ("activations" in kinds) is told, rules
 
 

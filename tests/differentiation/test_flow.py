@@ -6,6 +6,8 @@ import pytest
 
 from graphpatch import opdefs
 from graphpatch.differentiation import flow, table
+from tests import graphs
+from tests.graphs import node
 
 NONE = {
     ("PadV2", 2),
@@ -92,3 +94,35 @@ def test_every_row_is_of_an_op_with_a_registered_gradient() -> None:
         assert not row.inputs or len(row.inputs) == len(known.inputs)
         outputs = {one for inputs in (row.inputs, row.before) for one in inputs if one}
         assert all(place < len(known.outputs) for some in outputs for place in some)
+
+
+# op type, override: is its gradient None for input 0, and does it let one back through?
+GIVES_NONE = {
+    ("Relu", None): (False, True),
+    ("Floor", None): (True, False),
+    ("ArgMax", None): (True, False),
+    ("Shape", None): (True, False),  # by ops.NotDifferentiable
+    ("Bincount", None): (False, True),  # TensorFlow raises: what a user registers is not known
+    ("Sign", None): (False, True),  # zeros are a tensor
+    ("Nobody", None): (False, True),
+    ("Relu", "Floor"): (True, False),
+    ("Floor", "Relu"): (False, True),
+    ("Floor", "Mine"): (False, True),
+}
+
+
+@pytest.mark.parametrize(("op", "key"), GIVES_NONE)
+def test_an_op_by_its_type_or_its_override(op: str, key: str | None) -> None:
+    override = {} if key is None else {"_gradient_op_type": key}
+    reads = node("n", op, "x", **override)
+    found = graphs.main(node("x", "Placeholder"), reads).node("n")
+    assert (flow.is_none(found, 0), flow.lets_through(found)) == GIVES_NONE[op, key]
+
+
+@pytest.mark.parametrize(
+    ("op", "may_be"),
+    [("Relu", False), ("MatMul", False), ("Max", False), ("Floor", False), ("Nobody", False),
+     ("Bincount", False), ("Sign", True), ("TopKV2", True), ("MaxPoolWithArgmax", True)],
+)  # fmt: skip
+def test_which_may_get_zeros(op: str, may_be: bool) -> None:
+    assert flow.may_be_zero(op) == may_be

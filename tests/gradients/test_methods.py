@@ -259,6 +259,13 @@ def test_rectified_gradient_and_noise() -> None:
     assert abs(found.std() - 0.5) < 0.05
 
 
+def test_a_square_wave_of_so_many_terms() -> None:
+    x = np.array([1e-5, 1e-4, 1e-3, 0.3, 1.9, 2, 2.0001, -3.1, 40.0, 41.7])
+    found = one("square_wave_surrogate", "Sign", x, x, 3 * np.ones(10), terms=4, period=4)
+    expected = 3 * sum(np.cos((2 * k + 1) * np.pi / 2 * x) for k in range(4))
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
 def test_a_unit_without_a_spike_passes_a_uniform_part_on() -> None:
     x = np.full((40, 50), -1.0)
     given = {"mean": 1.0, "variance": 0.5, "seed": 3}

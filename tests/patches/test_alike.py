@@ -23,6 +23,9 @@ PATCHES: dict[str, dict[str, Any]] = {
     "construction": {"override_gradient": {"scale": 0.5}},
     "registered": {"override_gradient": {"registered": "Mine"}},
     "zero": {"override_gradient": "zero"},
+    "stop": {"stop_gradient": True},
+    "reverse": {"filter_gradient": "reverse"},
+    "clip": {"filter_gradient": {"clip": {"min": -1.0, "max": 1.0}}},
 }
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import GraphpatchError
+from tests.graphs import function, graphdef, node
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -125,13 +126,22 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
         references(model, {})
     with pytest.raises(GraphpatchError, match="no batch of one"):
         references(model, {"x": np.zeros((2, 2), np.float32)})
+    body = [node("r", "Relu", "a")]
+    inner = [function("f", ["a"], body, {"b": "r:activations:0"})]
+    nodes = [node("x", "Placeholder"), node("y", "f", "x")]
+    with pytest.raises(GraphpatchError, match="1 are in functions: a call may come to it"):
+        references(graphdef(*nodes, functions=inner), {"x": np.zeros((1, 2), np.float32)})
+    both = graphdef(*nodes, node("z", "Relu", "y"), functions=inner)
+    found = references(both, {"x": np.zeros((1, 2), np.float32)})
+    assert list(found.skipped) == ["r in function f"]
+    assert len(found.arrays) == 1
 
 
 def test_deeplift_explains_the_difference_of_a_net(tmp_path: Path) -> None:
     model = saved(small_net, tmp_path / "model.pb")
     x = np.random.default_rng(1).normal(size=(4, 6, 6, 1)).astype(np.float32)
     result = graphpatch.apply("@deeplift", model)
-    types = sorted({match["type"] for match in result.report["rules"][0]["matches"]})
+    types = sorted({match["type"] for match in result.report["rules"][1]["matches"]})
     assert types == ["Elu", "MaxPool", "Relu6", "Sigmoid"]
     assert not any("left alone" in note for note in result.report["notes"])
     for target in range(2):
@@ -144,7 +154,7 @@ def test_the_composite_gives_all_relevance_to_the_input(tmp_path: Path) -> None:
     model = saved(small_net, tmp_path / "model.pb")
     x = np.abs(np.random.default_rng(1).normal(size=(3, 6, 6, 1))).astype(np.float32)
     result = graphpatch.apply("@lrp_composite(epsilon=1e-9)", model)
-    assert [len(rule["matches"]) for rule in result.report["rules"]] == [1, 0, 3, 1, 2]
+    assert [len(rule["matches"]) for rule in result.report["rules"]] == [1, 0, 0, 3, 1, 2]
     assert result.report["consumer"] == {"session": [], "tape": []}
     y, dx = gradient(result.model, x, 0)
     assert np.isfinite(dx).all()
@@ -222,3 +232,19 @@ def test_the_values_of_innvestigate(tmp_path: Path) -> None:
         found = (read_with * dx).ravel()
         limit = 2e-6 * np.abs(PEER["values"][name]).max()
         np.testing.assert_allclose(found, PEER["values"][name], rtol=1e-4, atol=limit, err_msg=name)
+
+
+@pytest.mark.parametrize("emit", ["auto", "function"])
+def test_two_surrogates_on_one_chain(emit: str, tmp_path: Path) -> None:
+    def chain() -> None:
+        x = tf1.placeholder(tf.float32, [3], name="x")
+        tf.sign(tf.round(2 * x), name="y")
+
+    outer = {"match": {"op": "Sign"}, "patch": {"surrogate_gradient": "tanh(x)"}, "emit": emit}
+    inner = {"match": {"op": "Round"}, "patch": {"surrogate_gradient": "x ** 3"}, "emit": emit}
+    x = np.array([-0.7, 0.2, 0.5])
+    expected = 2 * 3 * (2 * x) ** 2 / np.cosh(np.round(2 * x)) ** 2
+    model = saved(chain, tmp_path / "model.pb")
+    for rules in ([inner, outer], [outer, inner]):
+        _, dx = gradient(graphpatch.apply(rules, model).model, x)
+        np.testing.assert_allclose(dx, expected, rtol=1e-5)

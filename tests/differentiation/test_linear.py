@@ -1,0 +1,33 @@
+"""Whose gradient does not depend on values: d(op)/dx is the same for every x that varies."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphpatch.differentiation.linear import is_linear
+
+V, C, F = (True, False), (False, True), (False, False)  # varies, is a constant, is fed
+
+CASES = {
+    ("Add", (V, V)): True,  # d(x + y)/dx = 1
+    ("Reshape", (V, C)): True,
+    ("Neg", (V,)): True,
+    ("Tanh", (V,)): False,  # 1 - tanh(x)^2
+    ("Mul", (V, C)): True,  # d(x * c)/dx = c
+    ("Mul", (C, V)): True,
+    ("Mul", (V, V)): False,  # d(x * y)/dx = y
+    ("Mul", (V, F)): False,  # what is fed may differ as well
+    ("MatMul", (V, C)): True,
+    ("MatMul", (C, C)): False,  # nothing varies that it could be linear in
+    ("RealDiv", (V, C)): True,  # d(x / c)/dx = 1 / c
+    ("RealDiv", (C, V)): False,  # d(c / x)/dx = -c / x^2
+    ("RealDiv", (V, V)): False,
+    ("RealDiv", (V, F)): False,
+    ("Div", (V, C)): True,
+}
+
+
+@pytest.mark.parametrize(("op", "inputs"), CASES)
+def test_by_the_inputs_that_vary(op: str, inputs: tuple[tuple[bool, bool], ...]) -> None:
+    varies, is_constant = zip(*inputs, strict=True)
+    assert is_linear(op, varies, is_constant) == CASES[op, inputs]
