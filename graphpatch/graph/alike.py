@@ -118,7 +118,7 @@ class Forms:
             there = [index for index in group if index < len(heads.starts)]
             inputs = zip(*[heads.inputs[index] for index in there], strict=True)
             columns = [[heads.names[index] for index in there], *inputs]
-            if there and all(map(_are_plain, columns)):
+            if there and len(columns) <= MOST and all(map(_are_plain, columns)):
                 found.update(zip(there, self._plain(op, there, columns), strict=True))
             else:
                 found.update((index, self._other(index)) for index in there)

@@ -56,7 +56,7 @@ def chain(*, shapes: bool = False, colocated: bool = False) -> Any:
 
 def output(graph: Any, patch: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
     emit = "attr" if patch is PATCHES["attr"] else "auto"
-    rule = {"match": {"op": "Relu"}, "patch": patch, "emit": emit}
+    rule = {"match": {"op": ["Relu", "AddN"]}, "patch": patch, "emit": emit}
     found = graphpatch.apply([rule], graph)
     return b"".join(map(piece_bytes, found.model.pieces())), found.report
 
@@ -108,6 +108,22 @@ def test_names_that_are_taken(patch: str, monkeypatch: pytest.MonkeyPatch) -> No
     for suffix in ("forward", "stop", "guard", "true"):
         relu(graph, f"{graph.node[2].name}/{suffix}", "in:0")
     relu(graph, "waits", "in").input.append(f"^{graph.node[2].name}")
+    both(graph, PATCHES[patch], monkeypatch)
+
+
+@pytest.mark.parametrize("patch", ["registered", "stop", "reverse"])
+def test_ops_with_more_inputs_than_there_are_stand_ins(
+    patch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = chain()
+    for count in (2, 22, 23, 24, 25, 26, 27, 40, 70):
+        for place in range(count):
+            relu(graph, f"read_{count}_{place}", "in")
+        for place in range(2):
+            made = graph.node.add(name=f"sum_{count}_{place}", op="AddN")
+            made.input.extend(f"read_{count}_{one}" for one in range(count))
+            made.attr["N"].i = count
+            made.attr["T"].type = types_pb2.DT_FLOAT
     both(graph, PATCHES[patch], monkeypatch)
 
 
