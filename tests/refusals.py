@@ -49,3 +49,8 @@ def refused(done: Any, *said: str) -> None:
     assert "Traceback" not in done.stderr
     for text in said:
         assert text in done.stderr
+
+
+def summary(said: str) -> str:
+    """What a command says of many models, behind the progress that a slow machine shows."""
+    return next(line for line in said.splitlines() if not line.startswith("models: "))

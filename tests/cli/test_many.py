@@ -71,6 +71,7 @@ def test_a_folder_is_mirrored(run_cli: Run, folder: Path, jobs: str) -> None:
         alone = run_cli(
             "apply", "rules.json", f"reg/{name}", "-o", single, "--json", cwd=folder
         ).json["outputs"][0]
+        alone.pop("replaced", None)  # models of one name
         assert line == alone | {"output": f"out/{name}"}
         assert 0 < seconds < 60
         if single.is_file():

@@ -48,7 +48,7 @@ def test_json_is_what_the_library_says(run_cli: Run) -> None:
 def test_a_name_that_is_none_is_told_with_the_nearest(run_cli: Run) -> None:
     done = run_cli("patterns", "batchnorm")
     assert (done.code, done.stdout) == (1, "")
-    assert "no ready pattern is called '@batchnorm'; nearest: batch_norm" in done.stderr
+    assert "no ready pattern is called '@batchnorm'; nearest: @batch_norm" in done.stderr
 
 
 @pytest.mark.parametrize("name", READY)

@@ -32,7 +32,7 @@ EXPORTED = (
 FILES = {
     "keras": (zipped("metadata.json", "config.json", "model.weights.h5"), EXPORTED),
     "h5": (HDF5 + b"model_config" + bytes(9), EXPORTED),
-    "hdf5": (HDF5, ("model.load_weights('net.hdf5'), then model.export('net')",)),
+    "hdf5": (HDF5, ("call model.load_weights('net.hdf5') and model.export('net')",)),
 }
 
 

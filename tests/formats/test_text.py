@@ -86,16 +86,22 @@ def test_a_saved_model() -> None:
 
 
 ERRORS = {
-    "a field that is not there": (b'node {\n  nmae: "a"\n}', r"2:3 .* no field named .*nmae"),
-    "no closing brace": (b'node {\n  name: "a"\n', r"(2:9|3:1)"),
-    "a number for a text": (b"node { name: 3 }", r"1:14"),
-    "a text for a number": (b'version: "x"', r"1:10"),
+    "a field that is not there": (
+        b'node {\n  nmae: "a"\n}',
+        "line 2, column 3: .* has no field nmae",
+    ),
+    "no closing brace": (b'node {\n  name: "a"\n', "(line 2, column 9|line 3, column 1):"),
+    "a number for a text": (b"node { name: 3 }", "line 1, column 14:"),
+    "a text for a number": (b'version: "x"', "line 1, column 10:"),
     "a dtype that is not there": (
         b'node { name: "a" attr { key: "T" value { type: DT_FLOTA } } }',
-        r"1:\d+ .*DT_FLOTA",
+        r"line 1, column \d+: .*DT_FLOTA",
     ),
     "another message": (b'layer { name: "a" }', "text, but not that of a GraphDef"),
-    "a SavedModel in a GraphDef": (b"node {} meta_graphs {}", "1:9 .* no field named"),
+    "a SavedModel in a GraphDef": (
+        b"node {} meta_graphs {}",
+        "line 1, column 9: .* has no field meta_graphs",
+    ),
 }
 
 
