@@ -54,6 +54,14 @@ def test_with_the_slot_it_is_clear(tmp_path: Path, nodes: Any, slot: int, first:
     assert entry["tensors"] == {"x": first}
 
 
+@pytest.mark.parametrize("nodes", [(A, B, PRODUCT), (B, A, PRODUCT)], ids=["a first", "b first"])
+def test_a_list_that_is_longer_than_the_inputs_is_refused(tmp_path: Path, nodes: Any) -> None:
+    """Filled up with null it would pass by the question which tensor is x0."""
+    for pattern in ("x:_ -> m:MatMul", "x:_ -> m:MatMul:0"):
+        with pytest.raises(PatchError, match="has 3 formulas, and the op has 2 inputs"):
+            patched(tmp_path, pattern, {"formula": ["dy * x0", None, None]}, *nodes)
+
+
 ALIKE: list[Any] = [
     "dy",
     ["dy", "dy"],
