@@ -19,6 +19,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
+from graphpatch.match.taken import check_taken
 from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe
 from graphpatch.rules import Expect, Rule, load_rules, rules_from
@@ -171,13 +172,24 @@ def rules_of(rules: RulesLike, argument: str = "rules") -> list[Rule]:
 def check_all(rules: Sequence[Rule], graphs: Sequence[Graph]) -> list[str]:
     """What there is to say of the graphs before rules go over them.
 
-    Raises ModelError where a graph is broken, PatchError where it carries one of the rules.
+    Raises ModelError where a graph is broken, PatchError where it carries one of the rules,
+    MatchError where a rule asks for what a rule patched that is not there.
     """
     for graph in graphs:
         check(graph)
     _refuse_again(rules, graphs)
+    _check_taken(rules, graphs)
     found = (note for graph in graphs for note in (*foreign(graph), *built_gradients(graph)))
     return list(dict.fromkeys(found))
+
+
+def _check_taken(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
+    """Each name in `taken` is one of a rule before, in the file or of an earlier run."""
+    before = {edit.rule: None for graph in graphs for edit in provenance.all_entries(graph)}
+    for rule in rules:
+        with named(rule):
+            check_taken(rule.match, list(filter(None, before)))
+        before[rule.author.rule] = None
 
 
 def _take_all(

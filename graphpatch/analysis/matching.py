@@ -80,7 +80,7 @@ def _left_open(match: Match, graphs: Sequence[Graph]) -> Iterator[str]:
         yield (
             f"the pattern leaves open which tensor is x{place}: in the match that ends in "
             f"{kept.last} it could be {one[place]} or {other[place]}; where that matters, write "
-            f"the input slot, as in x:_ -> m:Mul:0"
+            f"the input slot, as in x:_ -> m:{kept.last.op}:0"
         )
 
 

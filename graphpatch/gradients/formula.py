@@ -65,6 +65,12 @@ class Formula:
         merged = {**dict(self.values), **(values or {})}
         return replace(self, values=tuple(sorted(merged.items())))
 
+    def cut(self, count: int) -> Formula:
+        """The formula for the first inputs, so many, where the list has null for all others."""
+        if self.alike or any(text is not None for text in self.texts[count:]):
+            return self
+        return replace(self, texts=self.texts[:count], expressions=self.expressions[:count])
+
     @property
     def variables(self) -> frozenset[str]:
         """The variables it reads, by their full names: `x0`, `y0`, `dy0`."""

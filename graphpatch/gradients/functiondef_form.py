@@ -43,7 +43,8 @@ def gradient_function(
     for argument, dtype in (*inputs, *outputs):
         if dtype in NO_NUMBERS:
             raise FormulaError(f"{argument} is {dtype}; a gradient function cannot take it")
-    found = gradients(formula, signature, parameters)
+    count = max((int(argument[1:]) + 1 for argument, _ in inputs), default=0)
+    found = gradients(formula.cut(count), signature, parameters)
     returned = {
         f"d{argument}": value for (argument, _), value in zip(inputs, found.results, strict=True)
     }

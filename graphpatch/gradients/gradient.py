@@ -67,8 +67,8 @@ def check(
 def choose(formula: Formula, signature: Signature) -> list[Chosen | None]:
     """The formula for each input of the signature, None where nothing flows.
 
-    Raises FormulaError where the list has not one formula for each input, or where one is for an
-    input that carries no gradient.
+    Raises FormulaError where the list has more or fewer entries than the op has inputs, or where
+    one is for an input that carries no gradient.
     """
     indices = [int(name[1:]) for name, _ in signature.inputs]
     if formula.alike:
@@ -78,7 +78,7 @@ def choose(formula: Formula, signature: Signature) -> list[Chosen | None]:
         return chosen
     count = max(indices, default=-1) + 1
     foreign = [n for n, text in enumerate(formula.texts) if text is not None and n not in indices]
-    if len(formula.texts) < max(count, 1) or any(place >= count for place in foreign):
+    if len(formula.texts) != count:
         raise FormulaError(
             f"the list has {plural(len(formula.texts), 'formula')}, and the op has "
             f"{plural(count, 'input')}; write one formula for each input, null for no gradient"

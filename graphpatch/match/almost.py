@@ -11,7 +11,7 @@ from graphpatch.match.spec import Match
 from graphpatch.match.told import told
 
 NEAREST = 3
-WEIGHTS = {"op": 8, "added": 8, "name": 4, "name_regex": 4, "body": 4}
+WEIGHTS = {"op": 8, "added": 8, "pattern": 8, "name": 4, "name_regex": 4, "body": 4}
 """How far an op is from a match that misses this key; 1 for the others."""
 
 FAR = 8
@@ -26,10 +26,9 @@ TELLING = frozenset(
 
 def almost(bodies: Sequence[Body], match: Match, wanted: Mapping[str, Condition]) -> list[str]:
     """One line for each of the nearest ops: what it has instead of what the match asks for."""
-    keys = [key for key in wanted if key != "pattern"]
-    if not TELLING & set(keys):
+    if not (TELLING & wanted.keys() or "pattern" in wanted):
         return []
-    found = (one for body in bodies for one in _missing(body, keys, wanted))
+    found = (one for body in bodies for one in _missing(body, list(wanted), wanted))
     lines = []
     for _, _, _, node, missed in nsmallest(NEAREST, found, key=lambda one: one[:3]):
         has = "; ".join(told(node, key, match) for key in missed)

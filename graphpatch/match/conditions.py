@@ -166,6 +166,9 @@ KEYS: dict[str, Callable[..., Condition]] = {
 # Those whose lists have something in them.
 LISTS = ("op", "name", "dtype", "body", "upstream_of", "downstream_of", "any")
 
+# Those whose objects have something in them.
+OF_NAMES = ("attr", "inputs", "consumers")
+
 # Those that follow edges, and take `control` besides.
 ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")
 
@@ -181,6 +184,9 @@ def conditions(match: Match) -> dict[str, Condition]:
     for key in LISTS:
         if given.get(key) == ():
             raise RulesError(f"{key}: the list is empty, so it says nothing; leave {key} out")
+    for key in OF_NAMES:
+        if given.get(key) == {}:
+            raise RulesError(f"{key}: it is empty, so it says nothing; leave {key} out")
     if match.control and not given.keys() & set(ON_EDGES):
         raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
     found = {key: _built(key, given[key], match) for key in KEYS if key in given}

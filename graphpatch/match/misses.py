@@ -10,11 +10,12 @@ from graphpatch.graph.graph import Graph
 from graphpatch.match import added, glob, regex
 from graphpatch.match.almost import almost
 from graphpatch.match.condition import Condition
-from graphpatch.match.conditions import conditions
+from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
 from graphpatch.match.paths import unknown
 from graphpatch.match.spec import Match, texts
 from graphpatch.match.values_there import values_there
+from graphpatch.table import plural
 
 
 def explain(graphs: Iterable[Graph], match: Match) -> str:
@@ -36,6 +37,8 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
         shown = f" {_shown(value)}" if key in NEAR or key in SHOWN else ""
         there = "" if count or len(counts) > 1 else values_there(bodies, key, value)
         lines.append(f"  {key}{shown}: {count} of them{_near(graphs, key, value, count)}{there}")
+        if key in BRANCHES and not count:
+            lines += _branches(bodies, key, value)
         if key == "pattern" and not count:
             from graphpatch.match.near import near_lines
 
@@ -77,6 +80,18 @@ def _count(bodies: Iterable[Body], condition: Condition) -> int:
         test = condition(body)
         count += sum(1 for node in body if test(node))
     return count
+
+
+def _branches(bodies: Sequence[Body], key: str, value: Match | Sequence[Match]) -> list[str]:
+    """How many ops each match alone means of those that `any`, `all` or `not` has."""
+    lines = []
+    for place, match in enumerate([value] if isinstance(value, Match) else value):
+        made = {key: one for key, one in conditions(match).items() if key != added.KEY}
+        each = [f"{one} {_count(bodies, condition)}" for one, condition in made.items()]
+        which = key if isinstance(value, Match) else f"{key}[{place}]"
+        count = _count(bodies, holds(match))
+        lines.append(f"    {which}: {plural(count, 'op')} ({', '.join(each)})")
+    return lines
 
 
 def _moved(bodies: Iterable[Body], match: Match) -> list[str]:
@@ -122,6 +137,7 @@ def _labels(graphs: Iterable[Graph]) -> list[str]:
 
 
 NEAR = {"op": _types, "name": _names, "name_regex": _names, "body": _labels}
+BRANCHES = ("any", "all", "not")
 SHOWN = ("upstream_of", "downstream_of", "class")
 
 

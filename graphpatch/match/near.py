@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from graphpatch.errors import nearest
 from graphpatch.graph.body import Body
 from graphpatch.match import glob
+from graphpatch.match.almost import almost
 from graphpatch.match.conditions import conditions
 from graphpatch.match.forms import Wanted, forms
 from graphpatch.match.pattern.candidates import candidates
@@ -33,7 +34,8 @@ def near_lines(bodies: Sequence[Body], wanted: Wanted) -> list[str]:
         lines.insert(0, f"    of {len(every)} forms, form {best + 1} comes nearest{shown}")
     for name, match in pattern.nodes.items():
         if not counts[name] and name not in pattern.absent:
-            lines += _unfound_types(bodies, name, match)
+            unfound = list(_unfound_types(bodies, name, match))
+            lines += unfound or ([] if misses[best] else _nearest_ops(bodies, match))
     return lines + [f"    near: {words(miss, pattern)}" for miss in misses[best]]
 
 
@@ -75,6 +77,11 @@ def failed(rejected: Rejected, match: Match) -> str:
 def _count(bodies: Iterable[Body], match: Match) -> int:
     found = conditions(match)
     return sum(len(candidates(body, match, found).indices()) for body in bodies)
+
+
+def _nearest_ops(bodies: Sequence[Body], match: Match) -> list[str]:
+    """What the ops have that come nearest to a node which no op could be."""
+    return [f"  {line}" for line in almost(bodies, match, conditions(match))]
 
 
 def _unfound_types(bodies: Iterable[Body], name: str, match: Match) -> Iterator[str]:

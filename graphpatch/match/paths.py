@@ -16,7 +16,8 @@ from graphpatch.graph.topology import (
     upstream,
 )
 from graphpatch.match.condition import Condition, Test
-from graphpatch.match.spec import Between, Match, Pattern, Walk, texts
+from graphpatch.match.inner import inner
+from graphpatch.match.spec import Between, Match, Walk, texts
 from graphpatch.names import TensorName
 
 Holds = Callable[[Match], Condition]
@@ -121,22 +122,13 @@ def unknown(graphs: Iterable[Graph], match: Match) -> list[str]:
 
 
 def _tensors_of(match: Match) -> Iterator[str]:
-    inside = [*(match.any or ()), *(match.all or ()), match.not_ or Match()]
     for value in (match.upstream_of, match.downstream_of):
         yield from texts((value.of if isinstance(value, Walk) else value) or ())
     if match.between is not None:
         yield from texts(match.between.sources)
         yield from texts(match.between.targets)
-    for walk in (match.upstream_of, match.downstream_of, match.between):
-        if isinstance(walk, Walk | Between):
-            inside += [walk.within or Match(), walk.stop_at or Match()]
-    for neighbours in (match.inputs, match.consumers):
-        inside += (neighbours or {}).values()
-    for form in match.pattern if isinstance(match.pattern, tuple) else (match.pattern,):
-        inside += form.nodes.values() if isinstance(form, Pattern) else ()
-    for one in inside:
-        if one != Match():
-            yield from _tensors_of(one)
+    for one in inner(match):
+        yield from _tensors_of(one)
 
 
 def _tensors(body: Body, value: str | Sequence[str]) -> list[TensorName]:

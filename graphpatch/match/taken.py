@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from graphpatch.errors import MatchError, did_you_mean
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test
-from graphpatch.match.spec import texts
+from graphpatch.match.inner import inner
+from graphpatch.match.spec import Match, texts
 
 READ_ANEW = ("input", "returned")
 """What is written down on an op that an earlier rule did not patch: it reads another tensor now."""
@@ -34,6 +36,23 @@ def takers(node: Node) -> Iterator[str]:
     for edit in provenance.entries(node):
         if edit.did not in READ_ANEW:
             yield edit.rule
+
+
+def check_taken(match: Match, before: Sequence[str]) -> None:
+    """Raise MatchError where `taken` names a rule, and none of those before has that name.
+
+    A glob may be meant for rules that are not there.
+    """
+    found = () if match.taken is None or isinstance(match.taken, bool) else texts(match.taken)
+    for text in found:
+        if not glob.is_glob(text) and text not in before:
+            there = ", ".join(map(repr, before)) or "none"
+            near = did_you_mean(text, before)
+            raise MatchError(
+                f"taken: no rule before this one is called {text!r}{near}; before it: {there}"
+            )
+    for one in inner(match):
+        check_taken(one, before)
 
 
 def told(node: Node, wanted: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -73,13 +73,23 @@ def _class(node: Node, wanted: Any) -> str:
     return f"{node.op} is of class {', '.join(found)}" if found else f"{node.op} is of no class"
 
 
-def _inputs(node: Node, wanted: Any) -> str:
+def _inputs(node: Node, wanted: Mapping[str, Match]) -> str:
     found = [node.body.producer(text) for text in node.data_inputs]
     listed = [
-        f"input {slot} is {one if one is not None else text}"
+        f"input {slot} is {text if one is None else _input(one, wanted.get(str(slot)))}"
         for slot, (one, text) in enumerate(zip(found, node.data_inputs, strict=True))
     ]
-    return _some(listed, "it reads nothing")
+    slots = [int(word) for word in wanted if word.isdigit()]
+    listed.sort(key=lambda text: int(text.split()[1]) not in slots)  # what was asked for first
+    beyond = [f"there is no input {slot}" for slot in slots if slot >= len(found)]
+    return _some([*beyond, *listed], "it reads nothing")
+
+
+def _input(node: Node, wanted: Match | None) -> str:
+    """An op that gives an input, with what it has instead; its type stands there already."""
+    keys = [key for key in failing(node, wanted) if key != "op"] if wanted else []
+    has = ", ".join(told(node, key, wanted) for key in keys) if wanted else ""
+    return f"{node} ({has})" if has else str(node)
 
 
 def _consumers(node: Node, wanted: Any) -> str:

@@ -41,11 +41,11 @@ class Group:
 
 
 def reading(reads: Sequence[str], captures: Mapping[str, str]) -> str:
-    """What the tensors that a match reads from outside are called: "reads 2: x0 = x, x1 = w".
+    """What a match reads from outside, in words: "reads 2: x0 = x (a/conv), x1 = a/weights".
 
     `captures` has, by the name in the pattern, a tensor.
     """
-    names = {tensor: name for name, tensor in captures.items()}
+    names = {tensor: f"{name} ({tensor})" for name, tensor in captures.items() if name != tensor}
     listed = [f"x{place} = {names.get(one, one)}" for place, one in enumerate(reads)]
     return f"reads {len(reads)}" + (f": {', '.join(listed)}" if reads else "")
 

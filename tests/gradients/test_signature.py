@@ -81,7 +81,9 @@ def test_a_formula_that_does_not_suit_the_op(
     ("signature", "source", "message"),
     [
         (UNARY, ["dy", "dy"], "the list has 2 formulas, and the op has 1 input;"),
+        (UNARY, ["dy", None], "the list has 2 formulas, and the op has 1 input;"),
         (MIXED, ["dy"], "the list has 1 formula, and the op has 3 inputs;"),
+        (MIXED, ["dy", None, None, None], "the list has 4 formulas, and the op has 3 inputs;"),
         (Signature.of([("x0", "int32")], [("y0", "float32")]), "dy", "no input of the op carries"),
         (Signature.of([], [("y0", "float32")]), "dy", "no input of the op carries"),
         (Signature.of([("x0", "complex64")], [("y0", "complex64")]), "dy", "an input is complex64"),

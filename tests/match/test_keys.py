@@ -11,7 +11,7 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 import graphpatch
-from graphpatch.errors import RulesError
+from graphpatch.errors import MatchError, RulesError
 from graphpatch.graph.graph import Graph
 from graphpatch.match.conditions import KEYS, conditions
 from graphpatch.match.select import select
@@ -248,6 +248,22 @@ def test_taken_by_an_earlier_rule(match: Any, names: list[str]) -> None:
     ]
     model = graphpatch.apply(RULES, graphdef(*nodes)).model
     assert spelled(model.graphs[0], match) == names
+
+
+@pytest.mark.parametrize("inside", [lambda one: {"not": one}, lambda one: {"inputs": {"0": one}}])
+@pytest.mark.parametrize("name", ["tpyo", "itself", "later"])
+def test_taken_names_a_rule_before(inside: Any, name: str) -> None:
+    """A slip would mean all ops, or none, without a word."""
+    patch = {"filter_gradient": {"scale": 2}}
+    rules = [
+        {"name": "typo", "match": {"op": "Relu"}, "patch": patch},
+        {"name": "itself", "match": {"op": "Tanh", **inside({"taken": name})}, "patch": patch},
+        {"name": "later", "match": {"op": "Mul"}, "patch": patch},
+    ]
+    model = graphdef(node("x", "Placeholder"), node("a", "Relu", "x"), node("b", "Tanh", "a"))
+    near = "; nearest: typo" if name == "tpyo" else ""
+    with pytest.raises(MatchError, match=f"called '{name}'{near}; before it: 'typo'$"):
+        graphpatch.apply(rules, model)
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

@@ -14,6 +14,7 @@ from graphpatch.match.nearest import nearest_names
 from graphpatch.match.spec import Match
 from tests import graphs
 from tests.graphs import function, graphdef, node
+from tests.match.pattern.test_traps import scalar
 
 
 def said(value: Any, *more: Any) -> list[str]:
@@ -156,7 +157,11 @@ SAID: dict[str, tuple[Any, list[str]]] = {
     ),
     "what is combined": (
         {"any": [{"op": "Gone"}], "not": {"op": "Relu"}},
-        ["looked at 11 ops", "any: 0 of them", "not: 9 of them"],
+        ["looked at 11 ops", "any: 0 of them", "any[0]: 0 ops (op 0)", "not: 9 of them"],
+    ),
+    "what is left out": (
+        {"op": "Relu", "not": {"name": "**"}},
+        ["looked at 11 ops", "op 'Relu': 2 of them", "not: 0 of them", "not: 11 ops (name 11)"],
     ),
 }  # fmt: skip
 
@@ -277,6 +282,46 @@ FOUND: dict[str, tuple[Any, list[str]]] = {
 def test_a_miss_tells_what_the_nearest_ops_have_instead(value: Any, near: list[str]) -> None:
     lines = explain([WAY], msgspec.convert(value, Match)).splitlines()
     assert [line.removeprefix("  near: ") for line in lines if line.startswith("  near: ")] == near
+
+
+FEW = graphs.opened(
+    graphdef(
+        node("x", "Placeholder"),
+        scalar("c", 2.0),
+        node("conv", "Conv2D", "x", "c", padding="SAME"),
+        node("m", "Mul", "conv", "c"),
+    )
+)
+ANYWHERE: dict[str, tuple[Any, str]] = {
+    "the value of a source": ({"pattern": "c:Const=3 -> m:Mul"}, "    near: Const 'c': value is 2"),
+    "the value of the one op": ({"pattern": "Const=[1,0]"}, "    near: Const 'c': value is 2"),
+    "the attr of the one op": (
+        {"pattern": {"nodes": {"a": {"op": "Conv2D", "attr": {"padding": "VALID"}}}}},
+        "    near: Conv2D 'conv': padding is 'SAME'",
+    ),
+    "beside a pattern, an attr": (
+        {"pattern": "Conv2D", "attr": {"padding": "VALID"}},
+        "  near: Conv2D 'conv': padding is 'SAME'",
+    ),
+    "beside a pattern, a name": (
+        {"pattern": "Conv2D", "name": "nope/*"},
+        "  near: Conv2D 'conv': name is 'conv'",
+    ),
+    "a slot that is not there": (
+        {"op": "Mul", "inputs": {"5": {"op": "Relu"}}},
+        "  near: Mul 'm': there is no input 5, input 0 is Conv2D 'conv', input 1 is Const 'c'",
+    ),
+    "the shape of an input": (
+        {"op": "Mul", "inputs": {"1": {"shape": [3]}}},
+        "  near: Mul 'm': input 1 is Const 'c' (shape is []), input 0 is Conv2D 'conv'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("value", "near"), ANYWHERE.values(), ids=ANYWHERE)
+def test_the_near_line_is_of_the_ops_that_were_meant(value: Any, near: str) -> None:
+    lines = explain([FEW], msgspec.convert(value, Match)).splitlines()
+    assert [line for line in lines if "near: " in line] == [near]
 
 
 def test_it_looks_at_every_graph_of_a_model() -> None:

@@ -63,7 +63,7 @@ class Binding:
         """
         heads = self.body.heads
         mine = {heads.names[index] for index in self.indices}
-        found = [str(tensor) for tensor in self.read if tensor.op not in mine]
+        found = list(map(str, self.read))
         for indices in self.bound:
             for index in indices:
                 for text in heads.inputs[index]:

@@ -46,6 +46,15 @@ def run(
     return (*sorted(found - {end}), end), ""
 
 
+def outside(binding: Binding) -> str:
+    """Why a tensor from outside is none: an op of the match gives it."""
+    by_name, mine = binding.body.by_name, set(binding.indices)
+    for name, tensor in zip(binding.pattern.tensors, binding.read, strict=True):
+        if by_name.get(tensor.op) in mine:
+            return f"{name}:_ is a tensor from outside, and an op of the match gives {tensor}"
+    return ""
+
+
 def _at_least(wiring: Wiring, source: Vertex) -> Callable[[int], bool]:
     """Whether an op may be behind another, by the order of all ops; True where it is not known.
 

@@ -81,6 +81,9 @@ class Search:
         return binding, self._refused(binding)
 
     def _refused(self, binding: Binding) -> str:
+        reason = refusals.outside(binding)
+        if reason:
+            return reason
         for edge in self._runs:
             reason = refusals.goes_on(self.wiring, self.ready[edge.target], edge, binding)
             if reason:

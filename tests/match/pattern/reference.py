@@ -224,6 +224,8 @@ def completed(body: Body, small: Small, names: dict[str, Any]) -> dict[str, Any]
 
 def open_or_present(body: Body, small: Small, bound: dict[str, Any]) -> bool:
     mine = all_ops(small, bound)
+    if any(body.by_name.get(bound[name][0]) in mine for name in small.tensors):
+        return True  # an op of the match gives a tensor that is to come from outside
     inner = {a for a, b, _ in small.edges if b in small.ops}
     for _, target, link in small.edges:
         if link.repeat and target not in inner:

@@ -295,6 +295,20 @@ CLOSED: dict[str, tuple[Any, list[str]]] = {
 }
 
 
+@pytest.mark.parametrize("tanh_first", [True, False])
+@pytest.mark.parametrize("inputs", [("t", "v"), ("v", "t")])
+def test_a_tensor_from_outside_is_no_op_of_the_match(tanh_first: bool, inputs: Any) -> None:
+    """Whichever stands first in the file, and by whichever slot it is read."""
+    tanh, other = node("t", "Tanh", "x"), node("v", "Relu", "x")
+    some = [tanh, other] if tanh_first else [other, tanh]
+    nodes = [X, *some, node("m", "AddV2", *inputs)]
+    assert [one.tensors for one in bindings(body(*nodes), "y:_ -> m:AddV2; t:Tanh -> m")] == [
+        {"y": "v"}
+    ]
+    twice = [X, tanh, node("m", "AddV2", "t", "t")]
+    assert not bindings(body(*twice), "y:_ -> m:AddV2; t:Tanh -> m")
+
+
 @pytest.mark.parametrize(("closed", "wanted"), CLOSED.values(), ids=CLOSED)
 def test_what_is_inside_must_not_be_used_outside(closed: Any, wanted: list[str]) -> None:
     pattern = {"nodes": NODES, "edges": EDGES, "closed": closed}

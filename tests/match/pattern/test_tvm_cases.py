@@ -54,10 +54,13 @@ def test_what_an_earlier_rule_consumed() -> None:
         node("conv2", "Conv2D", "relu", "x"),
         node("bias2", "BiasAdd", "conv2", "b"),
     ]
-    patch = {"override_gradient": {"formula": ["dy", None, None]}, "on": "match"}
+    two, three = (  # the first convolution reads x twice, which is one tensor
+        {"override_gradient": {"formula": ["dy", *[None] * others]}, "on": "match"}
+        for others in (1, 2)
+    )
     rules = [
-        {"match": {"pattern": "i:_ -> c:Conv2D:0 -> BiasAdd -> Relu"}, "patch": patch},
-        {"match": {"pattern": "i:_ -> c:Conv2D:0 -> BiasAdd", "taken": False}, "patch": patch},
+        {"match": {"pattern": "i:_ -> c:Conv2D:0 -> BiasAdd -> Relu"}, "patch": two},
+        {"match": {"pattern": "i:_ -> c:Conv2D:0 -> BiasAdd", "taken": False}, "patch": three},
     ]
     report = graphpatch.apply(rules, graphs.graphdef(*nodes)).report
     assert [[one["op"] for one in rule["matches"]] for rule in report["rules"]] == [
