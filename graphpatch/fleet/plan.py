@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
-from graphpatch.fleet.search import Found, is_plain_folder, is_search, joined
+from graphpatch.fleet.search import Found, joined
 from graphpatch.fleet.task import Task
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
@@ -52,13 +52,6 @@ def refuse_file(out: str) -> None:
             f"{out} is the name of a file, and several models go to a folder; name one: "
             f"-o {path.with_suffix('')}/"
         )
-
-
-def is_folder(arguments: Sequence[str], out: str) -> bool:
-    """Whether an output is a folder that models go into, and not the name of the only one."""
-    if len(arguments) > 1 or is_search(arguments[0]) or out.endswith("/"):
-        return True
-    return remote.is_plain_folder(out) if remote.is_remote(out) else is_plain_folder(Path(out))
 
 
 def _beside(model: str) -> str:

@@ -32,7 +32,7 @@ def test_a_graph_becomes_a_saved_model(run_cli: Run, folder: Path, out: str) -> 
     done = run_cli("apply", "rules.json", "model.pb", "-o", out, *XY, cwd=folder)
     assert (done.code, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        f"model.pb -> {out}",
+        f"model.pb -> {out}{' (replaced)' if out == 'older' else ''}",
         "  rule 1  1 Relu  (function)",
         f"  note: {PATCH_LAST}",
         f"  note: {TAPE_FLOOR}",
