@@ -10,6 +10,7 @@ import msgspec
 
 from graphpatch.fleet import remote
 from graphpatch.fleet.search import is_plain_folder, is_search
+from graphpatch.formats.output import reported
 from graphpatch.gradients.npy import Files, checked_name, in_folder
 from graphpatch.recipes import is_recipe, recipe_rules
 from graphpatch.rules import raw_rules, self_contained
@@ -62,7 +63,8 @@ class Order:
             return True
         if remote.is_remote(self.out):
             return remote.is_plain_folder(self.out)
-        return is_plain_folder(Path(self.out))
+        with reported(self.out):  # it may lie where nobody may look
+            return is_plain_folder(Path(self.out))
 
     def is_remote(self) -> bool:
         """Whether something of it lies elsewhere."""
