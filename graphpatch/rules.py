@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
+from graphpatch.arguments import check_path
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.formats.foreign import not_there
 from graphpatch.gradients.npy import Files, in_folder
@@ -112,11 +113,10 @@ def load_rules(
     `emit` stands where a rule names no carrier. `allow_python` lets
     {"python": "package.module:function"} import that module and call the function when the rules
     are applied. Raises RulesError with line and column where it is no JSON, and with the way to the
-    key where it is no rules file.
-
-    Example:
-        >>> rules = graphpatch.load_rules("@guided_backprop")
+    key where it is no rules file; TypeError where `path` is no path. Example:
+    >>> rules = graphpatch.load_rules("@guided_backprop")
     """
+    check_path("path", path, "the path of a rules file, or the name of a recipe")
     return read_rules(path, emit, allow_python)
 
 
