@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from graphpatch.arguments import wrong
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Export, Model, default_output
 from graphpatch.formats.before import checksum_begun, write_down
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.load import model_from
-from graphpatch.formats.model import NO_CONTEXTS
+from graphpatch.formats.no_contexts import NO_CONTEXTS
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
@@ -119,12 +120,14 @@ def apply(
         PatchError: A patch cannot be done, or the rules were applied before.
         ModelError: The model cannot be read, or its graph is broken.
         OutputError: It cannot be exported.
-        TypeError: `rules` or `model` is of none of these kinds.
+        TypeError: An argument is of none of these kinds.
 
     Example:
         >>> rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
         >>> graphpatch.apply([rule], "model.pb").save("patched.pb")  # doctest: +SKIP
     """
+    if export is not None and not isinstance(export, Export):
+        raise wrong("export", "a graphpatch.Export, of inputs and outputs", export)
     return apply_rules(rules_of(rules), model_from("model", model, progress), progress, export)
 
 

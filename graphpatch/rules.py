@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
+from graphpatch.arguments import check_path
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.formats.foreign import not_there
 from graphpatch.gradients.npy import Files, in_folder
@@ -112,11 +113,10 @@ def load_rules(
     `emit` stands where a rule names no carrier. `allow_python` lets
     {"python": "package.module:function"} import that module and call the function when the rules
     are applied. Raises RulesError with line and column where it is no JSON, and with the way to the
-    key where it is no rules file.
-
-    Example:
-        >>> rules = graphpatch.load_rules("@guided_backprop")
+    key where it is no rules file; TypeError where `path` is no path. Example:
+    >>> rules = graphpatch.load_rules("@guided_backprop")
     """
+    check_path("path", path, "the path of a rules file, or the name of a recipe")
     return read_rules(path, emit, allow_python)
 
 
@@ -129,8 +129,14 @@ def read_rules(
     """What `load_rules` gives; with `allow_none` the file may hold no rule."""
     if is_recipe(path):
         return rules_from(recipe_rules(str(path)), emit, allow_python)
+    folder = Path() if str(path) == "-" else Path(path).parent
+    return rules_in(raw_rules(path), str(path), emit, allow_python, folder, allow_none)
+
+
+def raw_rules(path: str | os.PathLike[str]) -> bytes:
+    """What a rules file holds; `-` is standard input. Raises RulesError where it is not read."""
     try:
-        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        return sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
     except FileNotFoundError as error:
         called = f"; the recipe of this name is {SIGN}{path}" if str(path) in RECIPES else ""
         raise RulesError(f"{not_there(Path(path))}{called}") from error
@@ -138,8 +144,6 @@ def read_rules(
         raise RulesError(f"{path} is a folder; expected a rules file, in JSON") from error
     except OSError as error:
         raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
-    folder = Path() if str(path) == "-" else Path(path).parent
-    return rules_in(raw, str(path), emit, allow_python, folder, allow_none)
 
 
 def rules_in(

@@ -112,6 +112,15 @@ PASSED = {
         "a regular expression that is not one",
     },
     "the text of a pattern": {"a typo in a pattern"},
+    "a pattern in JSON": {
+        "an edge to nowhere",
+        "an optional node that is not there",
+        "a closed node that is not there",
+        "two nodes apart",
+    },
+    "`on`": {"on of no op of the pattern"},
+    "`clip`": {"a clip upside down"},
+    "`version`": {"a version with a point"},
     "a formula": {
         "a formula with a typo",
         "a formula that is cut short",
@@ -126,9 +135,56 @@ PASSED = {
 }
 
 
+NODE = {"op": "Relu"}
+A_NODE: dict[str, Any] = {"nodes": {"a": NODE}}
+
+
+def matching(**match: Any) -> list[Any]:
+    return [RULE | {"match": match}]
+
+
+# What graphpatch refuses, and messages of which are not held elsewhere.
+MORE: dict[str, Any] = {
+    "an edge to nowhere": matching(pattern=A_NODE | {"edges": [["a", "b"]]}),
+    "an optional node that is not there": matching(pattern=A_NODE | {"optional": ["z"]}),
+    "a closed node that is not there": matching(pattern=A_NODE | {"closed": ["z"]}),
+    "two nodes apart": matching(pattern={"nodes": {"a": NODE, "b": NODE}}),
+    "no nodes": matching(pattern={"nodes": {}}),
+    "on of no op of the pattern": [
+        {"match": {"pattern": "Relu"}, "patch": {"stop_gradient": True, "on": "x"}}
+    ],
+    "a clip upside down": [RULE | {"patch": {"override_gradient": {"clip": {"min": 1, "max": 0}}}}],
+    "a version with a point": {"version": 1.0, "rules": [RULE]},
+    "no such class": matching(**{"class": "act"}),
+    "control alone": matching(control=True),
+    **{f"{key} of foo": matching(**{key: {"foo": NODE}}) for key in ("inputs", "consumers")},
+    "inputs of -1": matching(inputs={"-1": NODE}),
+    "a value of nothing": matching(value={}),
+    "an attr of nothing": matching(attr={"T": {}}),
+    "an attr of none": matching(attr={"T": {"in": []}}),
+    "inside nothing": matching(inside={}),
+    "between nothing": matching(between={"from": [], "to": "b"}),
+    "upstream of nothing": matching(upstream_of={"of": []}),
+    **{f"nth {at}": matching(nth=at) for at in ("firstt", "1:2:3:4", "::0")},
+    **{f"{key} of none": matching(**{key: []}) for key in ("class", "nth", "taken")},
+}
+
+
+@pytest.mark.parametrize("document", MORE.values(), ids=MORE)
+def test_graphpatch_refuses(document: Any) -> None:
+    with pytest.raises(RulesError):
+        rules_from(document)
+
+
+@pytest.mark.parametrize("at", ["first", "last", ":-1", "::2", "1:", 3, [0, -1]])
+def test_legal_places_pass(at: Any) -> None:
+    assert passes(matching(nth=at))
+    assert rules_from(matching(nth=at))
+
+
 def wrong() -> dict[str, Any]:
     """Documents that graphpatch refuses, by what is wrong with them."""
-    found = {name: document for name, (document, _) in ERRORS.items()}
+    found = {name: document for name, (document, _) in ERRORS.items()} | MORE
     for case in (*FILES, *KEYS, *GRADIENTS):
         text = case.files.get("bad.json", b"")
         document = None

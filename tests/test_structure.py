@@ -19,6 +19,7 @@ ROOMS = (
     "mapped",
     "shown",
     "errors",
+    "arguments",
     "names",
     "tokens",
     "dtypes",

@@ -18,6 +18,7 @@ from typing import Any
 from graphpatch import names
 from graphpatch.analysis.cuts import Cut, in_frames
 from graphpatch.analysis.repeats import functions_called, handed_on
+from graphpatch.arguments import check_path
 from graphpatch.errors import OutputError
 from graphpatch.formats.output import write_new_folder
 from graphpatch.graph.body import Node
@@ -79,6 +80,7 @@ class Split:
         A folder of parts that were written before is replaced. Raises OutputError where the folder
         holds other things or the model, or cannot be written.
         """
+        check_path("folder", folder, "the path of a folder to write")
         path = Path(folder)
         refuse_folder(path, self.model)
         text = (json.dumps(self.document(), indent=2) + "\n").encode()

@@ -84,12 +84,19 @@ def command(
     order = Order(rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained)
     if loss and not rebuild_gradients:
         raise click.UsageError("--loss goes with --rebuild-gradients")
-    if order.is_for_workers() and not (inputs or outputs):
-        if rebuild_gradients:
-            raise click.UsageError("--rebuild-gradients takes models that are named one by one")
+    if order.is_for_workers() and not (inputs or outputs or rebuild_gradients):
         return apply_to_many(order, as_json, _summary)
+    _refuse_workers(order, "--rebuild-gradients" if rebuild_gradients else "--inputs")
     export = _export(inputs, outputs, models, out)
     return _here(order, export, as_json, list(loss) if rebuild_gradients else None)
+
+
+def _refuse_workers(order: Order, option: str) -> None:
+    """What is done in this process alone goes into no manifest, and to no worker."""
+    if order.resume:
+        raise click.UsageError(f"--resume does not go with {option}, which no manifest tells of")
+    if order.is_of_many() or order.is_remote():
+        raise click.UsageError(f"{option} takes files of this machine, named one by one, and no -j")
 
 
 def _here(order: Order, export: Export | None, as_json: bool, losses: list[str] | None) -> int:

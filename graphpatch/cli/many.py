@@ -147,6 +147,11 @@ def refuse(order: Order) -> None:
         raise click.UsageError("several models do not go to one standard output: name a folder")
     if order.resume and order.out is None:
         raise click.UsageError("--resume skips models that are in a folder already: give -o DIR")
+    if order.resume and not order.is_into_folder():
+        raise click.UsageError(
+            f"--resume skips models that are in a folder already, and -o {order.out} names the "
+            f"output itself; name the folder, with a / at its end: -o DIR/"
+        )
     if order.resume and order.dry_run:
         raise click.UsageError("--resume and --dry-run do not go together")
     if order.resume and order.allow_python:

@@ -12,7 +12,7 @@ from graphpatch.fleet import remote, work
 from graphpatch.fleet.cluster import Cluster
 from graphpatch.fleet.manifest import Manifest
 from graphpatch.fleet.order import Order
-from graphpatch.fleet.plan import is_folder, plan
+from graphpatch.fleet.plan import plan
 from graphpatch.fleet.pool import Here, Pool
 from graphpatch.fleet.run import Run, local_outputs
 from graphpatch.fleet.search import Found, search
@@ -34,7 +34,7 @@ def patch(order: Order) -> tuple[int, Iterator[Done]]:
     Raises FleetError, RulesError or OutputError where no model is touched.
     """
     job, found = order.job(), search(order.models, order.allow_chained)
-    into = order.out if order.out and is_folder(order.models, order.out) else None
+    into = order.out if order.is_into_folder() else None
     if order.dry_run and order.out is None and any(map(_needs_folder, found)):
         tasks = _unwritten(found)
     else:
@@ -42,8 +42,7 @@ def patch(order: Order) -> tuple[int, Iterator[Done]]:
     sweep(local_outputs(tasks))  # what an earlier run left half-written
     if into is not None and not order.dry_run:
         _make(into)
-        if order.is_of_many() or len(tasks) > 1:  # for --resume
-            return len(tasks), _recorded(order, job, tasks, Manifest(into, job))
+        return len(tasks), _recorded(order, job, tasks, Manifest(into, job))
     return len(tasks), Run(work.patch, job, tasks, _pool(order, tasks)).results()
 
 

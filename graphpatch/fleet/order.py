@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from graphpatch.errors import RulesError
 from graphpatch.fleet import remote
-from graphpatch.fleet.search import is_search
-from graphpatch.formats.foreign import not_there
+from graphpatch.fleet.search import is_plain_folder, is_search
+from graphpatch.formats.output import reported
 from graphpatch.gradients.npy import Files, checked_name, in_folder
 from graphpatch.recipes import is_recipe, recipe_rules
-from graphpatch.rules import self_contained
+from graphpatch.rules import raw_rules, self_contained
 
 if TYPE_CHECKING:
     from graphpatch.fleet.task import Job
@@ -53,9 +51,20 @@ class Order:
         return asked or any(map(is_search, self.models))
 
     def is_for_workers(self) -> bool:
-        """Whether it is for others to do; one model, or one in a pipe, is done at once."""
-        several = len(self.models) > 1 and "-" not in self.models
-        return several or self.is_of_many() or self.is_remote()
+        """Whether it is for others to do; one to a file, or in a pipe, is done at once."""
+        several = len(self.models) > 1 or self.is_into_folder()
+        return (several and "-" not in self.models) or self.is_of_many() or self.is_remote()
+
+    def is_into_folder(self) -> bool:
+        """Whether -o is a folder that models go into, and not the name of the only one."""
+        if self.out is None:
+            return False
+        if len(self.models) > 1 or is_search(self.models[0]) or self.out.endswith("/"):
+            return True
+        if remote.is_remote(self.out):
+            return remote.is_plain_folder(self.out)
+        with reported(self.out):  # it may lie where nobody may look
+            return is_plain_folder(Path(self.out))
 
     def is_remote(self) -> bool:
         """Whether something of it lies elsewhere."""
@@ -84,15 +93,8 @@ def _files(rules: str) -> Files:
 
 
 def _read(rules: str) -> bytes:
-    if rules == "-":
-        return sys.stdin.buffer.read()
     if remote.is_remote(rules):
         return remote.read(rules)
     if is_recipe(rules):
         return msgspec.json.encode(recipe_rules(rules))
-    try:
-        return Path(rules).read_bytes()
-    except FileNotFoundError as error:
-        raise RulesError(not_there(Path(rules))) from error
-    except OSError as error:
-        raise RulesError(f"cannot read {rules}: {error.strerror or error}") from error
+    return raw_rules(rules)

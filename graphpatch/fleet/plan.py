@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
-from graphpatch.fleet.search import Found, is_plain_folder, is_search, joined
+from graphpatch.fleet.search import Found, joined
 from graphpatch.fleet.task import Task
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
@@ -52,13 +52,6 @@ def refuse_file(out: str) -> None:
             f"{out} is the name of a file, and several models go to a folder; name one: "
             f"-o {path.with_suffix('')}/"
         )
-
-
-def is_folder(arguments: Sequence[str], out: str) -> bool:
-    """Whether an output is a folder that models go into, and not the name of the only one."""
-    if len(arguments) > 1 or is_search(arguments[0]) or out.endswith("/"):
-        return True
-    return remote.is_plain_folder(out) if remote.is_remote(out) else is_plain_folder(Path(out))
 
 
 def _beside(model: str) -> str:
@@ -116,6 +109,19 @@ def _refuse_sources(tasks: Sequence[Task], rules: str) -> None:
         if target in models:
             which = "the model itself" if models[target] is task else "another of the models"
             raise OutputError(f"{task.output} is {which}; a model is never written over")
+    folders = {_real(folder) for task in tasks if (folder := _saved_model(task.model))}
+    for task in tasks:
+        if not folders.isdisjoint(map(str, PurePosixPath(_real(task.output)).parents)):
+            raise OutputError(f"{task.output} lies in a model's folder, which is never changed")
+
+
+def _saved_model(model: str) -> str:
+    """The folder of a SavedModel on this machine; nothing for another model."""
+    if remote.is_remote(model):
+        return ""
+    path = Path(model)
+    folder = path.parent if path.name in SAVED_MODEL_FILES else path
+    return str(folder) if folder.is_dir() else ""
 
 
 def _real(path: str) -> str:

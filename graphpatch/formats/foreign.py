@@ -111,10 +111,13 @@ def told_by_name(name: str) -> str:
     return _CHECKPOINT if DATA.fullmatch(name) or name.endswith(".index") else ""
 
 
-def refuse_suffix(output: str) -> None:
-    """Raise OutputError for an output whose name is that of a file of another kind."""
+def refuse_suffix(output: str, model: str = "") -> None:
+    """Raise OutputError for an output whose name is that of a file of another kind.
+
+    A `model` may have such a name itself: then its output may have it too.
+    """
     suffix = Path(output).suffix.lower()
-    if suffix in SUFFIXES and not output.endswith("/"):
+    if suffix in SUFFIXES and suffix != Path(model).suffix.lower() and not output.endswith("/"):
         raise OutputError(
             f"cannot write {output}: graphpatch writes .pb, .pbtxt and .meta files and SavedModel "
             f"folders, not {suffix}; name the output {Path(output).with_suffix('.pb')}"

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from graphpatch.arguments import check_progress
 from graphpatch.errors import ModelError
 from graphpatch.formats.foreign import not_there
 from graphpatch.formats.given import ModelLike, in_memory
@@ -44,6 +45,7 @@ def load(model: ModelLike, progress: Progress | None = None) -> Model:
 
 def model_from(argument: str, given: ModelLike, progress: Progress | None = None) -> Model:
     """What `load` gives for an argument of this name, which a TypeError tells."""
+    check_progress(progress)
     if not isinstance(given, str | os.PathLike):
         return in_memory(argument, given, progress)
     path = Path(given)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphpatch.arguments import check_path, check_progress
 from graphpatch.control_flow.contexts import has_control_flow
 from graphpatch.errors import ModelError, OutputError
 from graphpatch.formats.container import (
@@ -18,6 +19,8 @@ from graphpatch.formats.container import (
     container_pieces,
     meta_pieces,
 )
+from graphpatch.formats.foreign import refuse_suffix
+from graphpatch.formats.no_contexts import NO_CONTEXTS
 from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
 from graphpatch.formats.target import Export
 from graphpatch.formats.unfinished import sweep
@@ -33,12 +36,6 @@ if TYPE_CHECKING:
 FINGERPRINT = "fingerprint.pb"
 
 MESSAGE = "saved_model.pb"
-
-# What there is to say of a .pb, and not of the .meta that it may be written as.
-NO_CONTEXTS = (
-    "v1 loops or branches: tf.gradients needs their contexts, for which a .pb has no place; write "
-    "a .meta (-o NAME.meta), or load it with graphpatch.import_model"
-)
 
 # What a name ends in that is that of a file, and not of a SavedModel's folder.
 FILES = frozenset({".pb", ".pbtxt", ".meta"})
@@ -198,10 +195,14 @@ class Model:
         the model's own name ends so: then it stays what it is. A SavedModel goes to a folder with
         its variables and assets; one from memory has neither, and a name that ends in .pb gives the
         message alone. Raises OutputError where the file cannot be written, is the one
-        that the model was read from, or has no room for what the model holds.
+        that the model was read from, has no room for what the model holds, or has the name of a
+        file of another kind (.onnx); TypeError where `path` is no path.
 
         What a process that was killed left beside `path` is taken away.
         """
+        check_path("path", path)
+        check_progress(progress)
+        refuse_suffix(os.fspath(path), self.path)
         sweep([Path(path)])
         self.write(path, progress)
 

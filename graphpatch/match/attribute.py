@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from graphpatch.errors import did_you_mean
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.match import compare
@@ -49,8 +50,14 @@ def told(node: Node, wanted: dict[str, Any]) -> str:
 def _shown(node: Node, key: str) -> str:
     found = given(node, key)
     if found is None:
-        return f"it has no attr {key!r}"
+        return f"it has no attr {key!r}{did_you_mean(key, _names(node))}"
     return f"{key} is {found!r}" + ("" if node.attr(key) is not None else " (the default)")
+
+
+def _names(node: Node) -> list[str]:
+    """The attrs that an op has, or may leave out."""
+    known = () if node.opdef is None else (one.name for one in node.opdef.attrs)
+    return list(dict.fromkeys([*node.attr_names, *known]))
 
 
 def _equal(found: Any, wanted: Any) -> bool:

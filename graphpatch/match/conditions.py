@@ -14,6 +14,7 @@ from graphpatch.match import added, glob, neighbours, paths, regex, value
 from graphpatch.match.attribute import attr
 from graphpatch.match.classes import class_
 from graphpatch.match.condition import Condition, Test, both, on_ops
+from graphpatch.match.empty import refuse_empty
 from graphpatch.match.inside import inside
 from graphpatch.match.nth import nth
 from graphpatch.match.shape import shape
@@ -163,12 +164,6 @@ KEYS: dict[str, Callable[..., Condition]] = {
     "nth": nth,
 }
 
-# Those whose lists have something in them.
-LISTS = ("op", "name", "dtype", "body", "upstream_of", "downstream_of", "any")
-
-# Those whose objects have something in them.
-OF_NAMES = ("attr", "inputs", "consumers")
-
 # Those that follow edges, and take `control` besides.
 ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")
 
@@ -181,12 +176,7 @@ def conditions(match: Match) -> dict[str, Condition]:
     Raises RulesError where the value of a key means nothing.
     """
     given = match.given()
-    for key in LISTS:
-        if given.get(key) == ():
-            raise RulesError(f"{key}: the list is empty, so it says nothing; leave {key} out")
-    for key in OF_NAMES:
-        if given.get(key) == {}:
-            raise RulesError(f"{key}: it is empty, so it says nothing; leave {key} out")
+    refuse_empty(given)
     if match.control and not given.keys() & set(ON_EDGES):
         raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
     found = {key: _built(key, given[key], match) for key in KEYS if key in given}

@@ -10,6 +10,7 @@ from graphpatch.errors import RulesError
 from graphpatch.graph.body import Body, Node
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.depth import depths
+from graphpatch.match.empty import NTH
 from graphpatch.match.spec import Nth
 
 T = TypeVar("T")
@@ -94,9 +95,6 @@ def told(node: Node, wanted: Any, others: Condition) -> str:
 def _sliced(text: str) -> Callable[[Sequence[T]], list[T]]:
     found = SLICE.fullmatch(text)
     if found is None:
-        raise RulesError(
-            f'nth: expected a number, "first", "last", a list of numbers, or a slice such as ":-1"'
-            f" (all but the last); found {text!r}"
-        )
+        raise RulesError(f"nth: expected {NTH}; found {text!r}")
     start, stop, step = (None if part is None else int(part) for part in found.groups())
     return lambda found: list(found[start:stop:step])

@@ -12,6 +12,7 @@ from typing import Any
 from graphpatch.analysis.matches import Matches, matches
 from graphpatch.analysis.revert import revert
 from graphpatch.application import RulesLike, apply
+from graphpatch.arguments import check_path, tensor_names
 from graphpatch.errors import OutputError, PatchError
 from graphpatch.formats import Model
 from graphpatch.formats.given import ModelLike
@@ -23,7 +24,6 @@ from graphpatch.page.document import Made, made
 from graphpatch.page.ends import refuse_unknown
 from graphpatch.page.html import page
 from graphpatch.page.rule_marks import Marks, of_matches, of_patched
-from graphpatch.runtime.parts import several
 
 HIGH = 560  # pixels of the page in a notebook
 
@@ -65,6 +65,7 @@ class View:
 
         Raises OutputError where the file cannot be written, or is one of the models.
         """
+        check_path("path", path, "the path of a page to write")
         for model in self.models:
             refuse_model(Path(path), model)
         write_file(Path(path), [self.html.encode()])
@@ -131,7 +132,7 @@ def view(
         >>> graphpatch.view("model.pb", sources="x", targets="loss").save("page.html")
         ... # doctest: +SKIP
     """
-    ends = several(sources) if sources else [], several(targets) if targets else []
+    ends = tensor_names("sources", sources), tensor_names("targets", targets)
     loaded = model_from("model", model, progress)
     models, marks = _models(loaded, patched, rules, progress)
     refuse_unknown(models, [*ends[0], *ends[1]])

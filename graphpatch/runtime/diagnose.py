@@ -11,10 +11,10 @@ from graphpatch.analysis.doctor.fix import Fixed
 from graphpatch.analysis.doctor.fix import fix as fixed_by_rules
 from graphpatch.analysis.doctor.survey import Seen, survey
 from graphpatch.analysis.unsafe import refuse_unsafe
+from graphpatch.arguments import tensor_names
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
-from graphpatch.runtime.parts import several
 from graphpatch.table import beside, html_table, plural
 
 IN_WORDS = {
@@ -140,14 +140,14 @@ def diagnose(
     Raises:
         ModelError: The model cannot be read or is broken, or has no tensor of such a name.
         UnsafeError: It would do more than compute when it runs.
-        TypeError: `model` is no model.
+        TypeError: `model` is no model, or one of the ends no name.
 
     Example:
         >>> found = graphpatch.diagnose("model.pb", "x", "loss", fix=True)  # doctest: +SKIP
         >>> graphpatch.apply(found.rules, "model.pb")  # doctest: +SKIP
     """
     loaded = model_from("model", model)
-    ends = several(sources), several(targets)
+    ends = tensor_names("sources", sources), tensor_names("targets", targets)
     seen = tuple(survey(loaded, *ends, control_flow_v2, every))
     ran = tuple(_run(loaded, seen, control_flow_v2, allow_unsafe_ops)) if run else ()
     fixed = fixed_by_rules(loaded, *ends, control_flow_v2, every) if fix else None

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphpatch import names
+from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import CutError
 from graphpatch.graph.graph import open_graph
@@ -81,11 +82,11 @@ def gradient_in_parts(
     """
     from graphpatch.analysis.cuts import ordered_cuts  # networkx, when it is needed
 
-    asked = several(wrt)
+    asked = tensor_names("wrt", wrt)
     listed = nested(cut)
     data = graph.as_graph_def().SerializeToString()
     opened = open_graph(Source(data), 0, len(data))
-    found, cuts = ordered_cuts(opened, _name(loss), listed, asked)
+    found, cuts = ordered_cuts(opened, tensor_name("loss", loss), listed, asked)
     return add_parts(graph, found, cuts, jacobian=jacobian, check=check)
 
 
@@ -199,17 +200,8 @@ def _first_line(error: Exception) -> str:
 def nested(cut: Any) -> list[list[str]]:
     """Several cuts in a row; one where no list holds another."""
     if isinstance(cut, list | tuple) and any(isinstance(one, list | tuple) for one in cut):
-        return [several(one) for one in cut]
-    return [several(cut)]
-
-
-def several(named: Any) -> list[str]:
-    """The names of one tensor or variable, or of a list of them."""
-    return [_name(one) for one in (named if isinstance(named, list | tuple) else [named])]
-
-
-def _name(named: Any) -> str:
-    return named if isinstance(named, str) else str(named.name)
+        return [tensor_names(f"cut[{place}]", one) for place, one in enumerate(cut)]
+    return [tensor_names("cut", cut)]
 
 
 def _label(tensor: str) -> str:

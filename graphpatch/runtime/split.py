@@ -8,6 +8,7 @@ from typing import Any
 from graphpatch.analysis.cuts import ordered_cuts
 from graphpatch.analysis.split import Backward, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
+from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.errors import CutError, ModelError
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
@@ -18,7 +19,7 @@ from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.imported import bare_meta, imported
-from graphpatch.runtime.parts import Parts, add_parts, nested, several
+from graphpatch.runtime.parts import Parts, add_parts, nested
 from graphpatch.runtime.register import register_gradients
 
 
@@ -52,15 +53,16 @@ def split(
         ModelError: The model cannot be read, TensorFlow does not import it, or it is larger than
             protobuf's 2 GB.
         UnsafeError: TensorFlow would run such ops as it imports the model.
-        TypeError: `model` is no model.
+        TypeError: `model` is no model, or `loss`, `cut` or `wrt` no name.
 
     Example:
         >>> graphpatch.split("model.pb", "loss", "features", "x").save("parts")  # doctest: +SKIP
     """
+    ends = tensor_name("loss", loss), nested(cut), tensor_names("wrt", wrt)
     loaded = model_from("model", model, progress)
     if len(loaded.graphs) != 1:
         raise CutError(f"{loaded.path} holds {len(loaded.graphs)} graphs; one is split at a time")
-    found, ordered = ordered_cuts(loaded.graphs[0], loss, nested(cut), several(wrt))
+    found, ordered = ordered_cuts(loaded.graphs[0], *ends)
     refuse_unsafe(loaded.graphs[0], allow_unsafe_ops, [])  # what an import may run
     _require_tensorflow()
     graph = _imported(loaded)

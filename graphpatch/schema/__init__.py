@@ -12,7 +12,11 @@ import msgspec
 import graphpatch
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.gradients.spec import GradientSpec
+from graphpatch.match.classes import CLASSES
+from graphpatch.match.conditions import ON_EDGES
+from graphpatch.match.nth import SLICE, WORDS
 from graphpatch.match.ready import READY
+from graphpatch.match.spec import Compared
 from graphpatch.patches import KINDS
 from graphpatch.rules import RulesFile
 from graphpatch.schema.gradient import TEXT, gradient
@@ -20,6 +24,7 @@ from graphpatch.schema.texts import TEXTS
 
 # The types of ours that users know by another name.
 RENAMED = {"RuleSpec": "Rule", "PatchSpec": "Patch"}
+SIGNS = Compared.__struct_encode_fields__
 GRADIENT = {"$ref": "#/$defs/Gradient"}
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # A name, not an address: it tells one version's schema from another's.
@@ -76,8 +81,26 @@ def _constrain(defined: dict[str, Any]) -> None:
     patch["dependentSchemas"] = {option: {"anyOf": list(_with(option))} for option in options}
     patch["properties"]["surrogate_gradient"] = TEXT
     patch["properties"]["on"] = _texts({"type": "string"})
-    for name in ("op", "name", "body", "upstream_of", "downstream_of"):
+    for name in ("op", "name", "body", "upstream_of", "downstream_of", "taken"):
         match[name] = _not_empty(match[name])
+    for name, key in (("Walk", "of"), ("Between", "from"), ("Between", "to")):
+        defined[name]["properties"][key] = _not_empty(defined[name]["properties"][key])
+    for key in ("loop", "branch"):
+        defined["Inside"]["properties"][key] = _not_empty(defined["Inside"]["properties"][key])
+    defined["Inside"]["minProperties"] = 1
+    defined["Pattern"]["properties"]["nodes"]["minProperties"] = 1
+    defined["OneOf"] |= {"minProperties": 1}
+    defined["OneOf"]["properties"]["in"]["minItems"] = 1
+    defined["Near"]["anyOf"] = [{"required": [key]} for key in ("near", *SIGNS)]
+    match["class"] = _texts({"enum": list(CLASSES)})
+    match["nth"] = _slices(match["nth"])
+    defined["Nth"]["properties"]["at"] = _slices(defined["Nth"]["properties"]["at"])
+    for key in ("inputs", "consumers"):
+        match[key]["propertyNames"] = {"pattern": r"^(\d+|any|all|none)$"}
+    defined["Match"] |= {
+        "if": {"properties": {"control": {"const": True}}, "required": ["control"]},
+        "then": {"anyOf": [{"required": [key]} for key in ON_EDGES]},
+    }
     match["any"]["minItems"] = 1
     defined["Rule"] |= {"if": _has("patch", "on"), "then": _has("match", "pattern")}
     match["dtype"] = _texts({"enum": list(dict.fromkeys(DTYPE_NAMES.values()))})
@@ -103,6 +126,13 @@ def _not_empty(found: dict[str, Any]) -> dict[str, Any]:
             {**one, "minItems": 1} if one.get("type") == "array" else one for one in found["anyOf"]
         ]
     }
+
+
+def _slices(found: dict[str, Any]) -> dict[str, Any]:
+    """The same, where a text is a word or a slice, and a list has something in it."""
+    words = {"pattern": f"^({'|'.join(WORDS)}|{SLICE.pattern})$"}
+    forms = [one | words if one.get("type") == "string" else one for one in found["anyOf"]]
+    return _not_empty({"anyOf": forms})
 
 
 def _patterns() -> dict[str, Any]:

@@ -157,6 +157,17 @@ def test_gradients_that_an_optimiser_took_out_are_named(tmp_path: Path) -> None:
     assert says in failures(path, less)
 
 
+def test_swapped_arguments_are_told_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphpatch.runtime.verify import verification
+
+    path = original(tmp_path)
+    monkeypatch.delattr(verification, "compare")
+    found = graphpatch.verify(patched(path, RULES), path)
+    assert found.failures[0].startswith("the arguments look swapped: ")
+
+
 def test_swapped_arguments_are_told(tmp_path: Path) -> None:
     path = original(tmp_path)
     target = patched(path, RULES)

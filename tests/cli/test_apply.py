@@ -135,9 +135,11 @@ def test_a_dry_run_finds_what_is_wrong(
 OUTPUTS: dict[str, tuple[list[str], list[str]]] = {
     "a file": (["model.pb", "-o", "out.pb"], ["out.pb"]),
     "a file elsewhere": (["model.pb", "-o", "old/out.pb"], ["old/out.pb"]),
-    "a folder": (["model.pb", "-o", "old"], ["old/model.pb"]),
-    "a folder with a slash": (["model.pb", "-o", "old/"], ["old/model.pb"]),
-    "a new folder": (["model.pb", "-o", "new/deep/"], ["new/deep/model.pb"]),
+    "a folder": (["model.pb", "-o", "old"], ["old/model.pb", f"old/{MANIFEST}"]),
+    "a folder with a slash": (["model.pb", "-o", "old/"], ["old/model.pb", f"old/{MANIFEST}"]),
+    "a new folder": (
+        ["model.pb", "-o", "new/deep/"], ["new/deep/model.pb", f"new/deep/{MANIFEST}"],
+    ),
     "several, silent": (
         ["model.pb", "other.pb"], ["model.patched.pb", "other.patched.pb"],
     ),
@@ -149,15 +151,17 @@ OUTPUTS: dict[str, tuple[list[str], list[str]]] = {
         ["model.pb", "other.pb", "-o", "new"],
         ["new/model.pb", "new/other.pb", f"new/{MANIFEST}"],
     ),
-    "a link keeps its name": (["link.pb", "-o", "old"], ["old/link.pb"]),
+    "a link keeps its name": (["link.pb", "-o", "old"], ["old/link.pb", f"old/{MANIFEST}"]),
     "text": (["model.pb", "-o", "out.pbtxt"], ["out.pbtxt"]),
     "a MetaGraphDef": (["model.pb", "-o", "out.meta"], ["out.meta"]),
     "a SavedModel": (["saved"], ["saved.patched/saved_model.pb"]),
     "its message": (["saved/saved_model.pb"], ["saved.patched/saved_model.pb"]),
     "a SavedModel to a name": (["saved", "-o", "out"], ["out/saved_model.pb"]),
-    "a SavedModel to a folder": (["saved", "-o", "old"], ["old/saved/saved_model.pb"]),
+    "a SavedModel to a folder": (
+        ["saved", "-o", "old"], ["old/saved/saved_model.pb", f"old/{MANIFEST}"],
+    ),
     "its message to a folder": (
-        ["saved/saved_model.pb", "-o", "new/"], ["new/saved/saved_model.pb"],
+        ["saved/saved_model.pb", "-o", "new/"], ["new/saved/saved_model.pb", f"new/{MANIFEST}"],
     ),
     "a SavedModel and a file": (
         ["saved", "model.pb", "-o", "new"],

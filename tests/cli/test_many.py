@@ -67,7 +67,7 @@ def test_a_folder_is_mirrored(run_cli: Run, folder: Path, jobs: str) -> None:
     for name in NAMES:
         line = lines(done)[f"reg/{name}"]
         seconds = line.pop("seconds")
-        single = folder / "single" / Path(name).name
+        single = folder / "single" / name.replace("/", "-")
         alone = run_cli(
             "apply", "rules.json", f"reg/{name}", "-o", single, "--json", cwd=folder
         ).json["outputs"][0]
@@ -129,6 +129,13 @@ USAGE = {
     "resume without an output": ["reg", "--resume"],
     "resume of nothing": ["reg", "--resume", "--dry-run", "-o", "out"],
     "resume of code": ["reg", "--resume", "--allow-python", "-o", "out"],
+    "resume to a file": ["model.pb", "--resume", "-o", "one.pb"],
+    "resume of an export": [
+        *("model.pb", "--resume", "-o", "out/"),
+        *("--inputs", "x", "--outputs", "out"),
+    ],
+    "resume of built gradients": ["model.pb", "--resume", "-o", "out/", "--rebuild-gradients"],
+    "built gradients of a folder": ["reg", "-o", "out", "--rebuild-gradients"],
     "no jobs": ["reg", "-o", "out", "--jobs", "0"],
 }
 
@@ -229,6 +236,19 @@ def test_resume_of_models_named_one_by_one(run_cli: Run, folder: Path) -> None:
     without_jobs = [*args[:-2]]
     assert run_cli(*without_jobs, cwd=folder).code == 0
     assert passed(run_cli(*args, "--resume", cwd=folder)) == models
+
+
+def test_resume_of_one_model_into_a_folder(run_cli: Run, folder: Path) -> None:
+    args = ("apply", "rules.json", "reg/a.pb", "-o", "out/")
+    assert run_cli(*args, cwd=folder).stdout.startswith("reg/a.pb -> out/a.pb\n")
+    assert sorted(manifest(folder / "out")) == ["a.pb"]
+    done = run_cli(*args, "--resume", cwd=folder)
+    assert done.stdout == "reg/a.pb: done before, and unchanged since\n"
+    assert done.stderr == "1 model: 0 patched, 1 skipped\n"
+    # A folder that is there needs no / at its end.
+    assert "done before" in run_cli(*args[:-1], "out", "--resume", cwd=folder).stdout
+    said = run_cli(*args[:-1], "one.pb", "--resume", cwd=folder).stderr
+    assert "-o one.pb names the output itself; name the folder, with a / at its end" in said
 
 
 def test_a_manifest_that_was_cut_short(run_cli: Run, folder: Path) -> None:

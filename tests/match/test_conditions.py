@@ -11,9 +11,11 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.errors import RulesError
 from graphpatch.graph.graph import Graph
+from graphpatch.match import attribute
 from graphpatch.match.conditions import KEYS, ON_EDGES, conditions, holds
 from graphpatch.match.select import select
 from graphpatch.match.spec import FIELDS, Match
+from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import const, function, graphdef, node
 
@@ -228,3 +230,31 @@ def test_an_empty_object_is_refused(key: str) -> None:
 def test_an_empty_list_is_refused(key: str) -> None:
     with pytest.raises(RulesError, match=f"{key}: the list is empty, so it says nothing"):
         conditions(Match(**{key: ()}))
+
+
+EMPTY: dict[str, tuple[dict[str, Any], str]] = {
+    "class": ({"class": []}, r"class: the list is empty, .*; legal: activation, convolution, "),
+    "nth": ({"nth": []}, r'nth: the list is empty, .*; legal: a number, "first", "last", '),
+    "nth.at": ({"nth": {"at": []}}, r'nth.at: the list is empty, .*; expected a number, "first"'),
+    "taken": ({"taken": []}, r"taken: the list is empty, so it says nothing; leave taken out"),
+    "inside": ({"inside": {}}, r'inside: it is empty, .*; expected "loop", "branch", or an object'),
+    "inside.loop": ({"inside": {"loop": []}}, r"inside.loop: the list is empty, .* of a loop"),
+    "attr.in": ({"attr": {"T": {"in": []}}}, r"attr.T.in: the list is empty, .*; expected one or"),
+    "between.from": ({"between": {"from": [], "to": "b"}}, r"between.from: the list is empty"),
+    "between.to": (
+        {"between": {"from": "b", "to": []}},
+        r"between.to: the list is empty, .* tensor",
+    ),
+    "upstream_of.of": ({"upstream_of": {"of": []}}, r"upstream_of.of: the list is empty, so it"),
+}
+
+
+@pytest.mark.parametrize(("match", "said"), EMPTY.values(), ids=EMPTY)
+def test_what_is_empty_is_told_with_what_it_needs(match: dict[str, Any], said: str) -> None:
+    with pytest.raises(RulesError, match=said):
+        rules_from([{"match": match, "patch": {"stop_gradient": True}}])
+
+
+def test_an_attr_that_no_op_has_gets_the_nearest() -> None:
+    [pool] = graphs.main(node("pool", "MaxPool", strides=[1, 2, 2, 1]))
+    assert attribute.told(pool, {"stride": 1}) == "it has no attr 'stride'; nearest: strides"

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from graphpatch.arguments import wrong
 from graphpatch.errors import PatternError, did_you_mean
 from graphpatch.match.pattern.check import check
 from graphpatch.match.pattern.syntax import parse
@@ -21,12 +22,14 @@ def pattern(
 
     For `select(model, pattern=...)` and for the match of a rule. `closed`: its inner ops (or
     these) are read by nothing else. Raises PatternError, which points at the column, or names the
-    op that is none of the pattern's.
+    op that is none of the pattern's; TypeError where `text` is none.
 
     Example:
         >>> conv = {"attr": {"padding": "SAME"}}
         >>> found = graphpatch.pattern("conv:Conv2D -> act:Relu", closed=True, conv=conv)
     """
+    if not isinstance(text, str):
+        raise wrong("text", 'the text of a pattern, such as "c:Conv2D -> a:Relu"', text)
     found = parse(text)
     nodes = dict(found.nodes)
     for name, more in ops.items():

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from graphpatch.analysis.soundness.static import Sound, around, as_written, static
+from graphpatch.arguments import tensor_names
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
-from graphpatch.runtime.parts import several
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.compare import Subject, compare
 from graphpatch.runtime.verify.options import Options
@@ -51,7 +51,7 @@ def verify(
     Not for a model that is not trusted. Example: `graphpatch.verify("a.pb", "a.patched.pb").ok`
     """
     one, other = _taken("original", original), _taken("patched", patched)
-    ends = several(sources), several(targets)
+    ends = tensor_names("sources", sources), tensor_names("targets", targets)
     options = Options(_feed(feed), *ends, allow_unsafe_ops, imports) if run else None
     return _verified(one, other, options)
 
@@ -69,6 +69,9 @@ def _verified(one: Model, other: Model, options: Options | None) -> Verification
     counts = len(one.graphs), len(other.graphs)
     if counts[0] != counts[1]:
         raise ModelError(f"{one.path} has {counts[0]} graphs, and {other.path} {counts[1]}")
+    faults = around(one, other)
+    if any(fault.kind == "swapped" for fault in faults):
+        options = None  # all that a run would find follows from it
     with tempfile.TemporaryDirectory() as folder:
         files = [one.file_in(Path(folder, "one")), other.file_in(Path(folder, "two"))]
         parts = []
@@ -76,7 +79,6 @@ def _verified(one: Model, other: Model, options: Options | None) -> Verification
             pair = Subject(one, left, files[0]), Subject(other, right, files[1])
             sound = static(left, right)
             parts.append(Part(right.around.tags, sound, _ran(sound, *pair, options)))
-    faults = around(one, other)
     return Verification(str(one.path), str(other.path), parts, faults, (one, other))
 
 
