@@ -30,7 +30,7 @@ FOLDER = Path(NAMED) if NAMED else Path(__file__).parents[2] / "shared" / "findi
 MODELS = sorted(path for path in FOLDER.glob("model-*"))
 FORGED = sorted(FOLDER.glob("forged/*.pb"))
 MANIFESTS = sorted(FOLDER.glob("forged/man_*.jsonl"))
-RULES = sorted([*FOLDER.glob("rules-crash-*"), *FOLDER.glob("rules-longmsg-*")])
+RULES = sorted(FOLDER.glob("rules-*"))
 
 pytestmark = pytest.mark.skipif(
     not FOLDER.is_dir(), reason="no findings beside the checkout; GRAPHPATCH_FINDINGS names them"
