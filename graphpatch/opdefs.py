@@ -151,6 +151,13 @@ def flatten(args: Iterable[Arg], attr: Attrs) -> list[FlatArg]:
     return [flat for arg in args for flat in _expand(arg, attr)]
 
 
+def place_of(tensors: Sequence[FlatArg], name: str, index: int) -> int | None:
+    """Where tensor `index` of an arg is among a node's tensors; None where there is none."""
+    first = next((at for at, one in enumerate(tensors) if one.name == name), len(tensors))
+    at = first + index  # those of one arg lie side by side
+    return at if at < len(tensors) and tensors[at].name == name else None
+
+
 def _expand(arg: Arg, attr: Attrs) -> Iterator[FlatArg]:
     for index, (dtype, ref) in enumerate(_dtypes(arg, attr)):
         yield FlatArg(arg.name, index, dtype, arg.is_ref or ref)

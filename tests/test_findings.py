@@ -30,7 +30,8 @@ FOLDER = Path(NAMED) if NAMED else Path(__file__).parents[2] / "shared" / "findi
 MODELS = sorted(path for path in FOLDER.glob("model-*"))
 FORGED = sorted(FOLDER.glob("forged/*.pb"))
 MANIFESTS = sorted(FOLDER.glob("forged/man_*.jsonl"))
-RULES = sorted([*FOLDER.glob("rules-crash-*"), *FOLDER.glob("rules-longmsg-*")])
+RULES = sorted(FOLDER.glob("rules-*"))
+SEMANTIC = sorted(path.parent for path in FOLDER.glob("sem-*/rules.json"))
 
 pytestmark = pytest.mark.skipif(
     not FOLDER.is_dir(), reason="no findings beside the checkout; GRAPHPATCH_FINDINGS names them"
@@ -117,3 +118,10 @@ def test_rules(tmp_path: Path, finding: Path) -> None:
     except GraphpatchError as error:
         assert len(str(error)) < LENGTH  # noqa: PT017
     assert time.process_time() - before < LIMIT
+
+
+@pytest.mark.parametrize("finding", SEMANTIC, ids=lambda path: path.name)
+def test_a_semantic_finding(here: Path, finding: Path) -> None:
+    for args in (["o.pb", "-o", "out.pb"], ["p.pb", "--dry-run"]):
+        refuse(["apply", str(finding / "rules.json"), str(finding / args[0]), *args[1:]])
+    refuse(["verify", "--no-run", str(finding / "o.pb"), str(finding / "p.pb")])

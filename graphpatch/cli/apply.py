@@ -26,7 +26,7 @@ from graphpatch.fleet.search import is_plain_folder, joined, name_of
 from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.model import FILES
-from graphpatch.formats.output import destination, reported
+from graphpatch.formats.output import destination, refuse_inputs, reported
 from graphpatch.rules import EMITS, Rule, read_rules
 
 _EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
@@ -189,9 +189,7 @@ def _rebuilt(result: Result, losses: list[str]) -> Result:
 def _refuse_rules(rules: str, targets: list[str]) -> None:
     """The rules file is nobody's output."""
     for target in filter(None, targets):
-        path = Path(target)
-        if rules != "-" and path.exists() and Path(rules).exists() and path.samefile(rules):
-            raise OutputError(f"{target} is the rules file; it is never written over")
+        refuse_inputs(target, {"the rules file": rules})
 
 
 def _targets(models: tuple[str, ...], out: str | None) -> list[str]:

@@ -18,9 +18,8 @@ from graphpatch.cli.completing import PATH
 from graphpatch.cli.doctor_pairs import left_out, shown
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
-from graphpatch.errors import OutputError
 from graphpatch.formats import load
-from graphpatch.formats.output import write_file
+from graphpatch.formats.output import refuse_inputs, write_file
 from graphpatch.runtime.diagnose import IN_WORDS, diagnose
 from graphpatch.runtime.diagnose import Diagnosis as Found
 
@@ -77,12 +76,10 @@ def command(
 
 
 def _write(path: str, model: str, fixed: Fixed) -> None:
-    target = Path(path)
-    if target.exists() and Path(model).exists() and target.samefile(model):
-        raise OutputError(f"{path} is the model itself; a model is never written over")
+    refuse_inputs(path, {"the model itself": model})
     if fixed.rules:
         document = {"version": 1, "rules": fixed.rules}
-        write_file(target, [(json.dumps(document, indent=2) + "\n").encode()])
+        write_file(Path(path), [(json.dumps(document, indent=2) + "\n").encode()])
 
 
 def _text(found: Found, rules: str | None, every: bool) -> Iterator[str]:

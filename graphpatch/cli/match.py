@@ -15,9 +15,8 @@ from graphpatch.cli.completing import PATH, pattern_option
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.cli.swapped import refuse_swapped
-from graphpatch.errors import OutputError
 from graphpatch.formats import load
-from graphpatch.formats.output import write_file
+from graphpatch.formats.output import refuse_inputs, write_file
 from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import Match
 from graphpatch.patches.group import reading
@@ -82,8 +81,8 @@ def _typed(typed: dict[str, Any]) -> Match:
 
 def _save(path: str, document: dict[str, Any], inputs: tuple[str, ...]) -> None:
     target = Path(path)
-    if any(target.exists() and target.samefile(one) for one in inputs if Path(one).exists()):
-        raise OutputError(f"{path} is what is read; it is never written over")
+    for one in inputs:
+        refuse_inputs(path, {"what is read": one})
     write_file(target, [(json.dumps(document, indent=2) + "\n").encode()])
 
 

@@ -14,6 +14,7 @@ from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_error, say_json, say_lines
 from graphpatch.errors import OutputError
 from graphpatch.formats import load
+from graphpatch.formats.output import refuse_inputs
 from graphpatch.page.view import View, refuse_model, view
 
 SHOWN = 5  # pairs
@@ -83,7 +84,9 @@ def command(
 def _viewed(
     path: str, model: str, patched: str | None, rules: Any, options: dict[str, Any]
 ) -> View:
-    """What the page shows; a page that would be written over a model is refused first."""
+    """What the page shows; a page over what is read is refused first."""
+    rules_file = rules if isinstance(rules, str) else None
+    refuse_inputs(path, {"the rules file": rules_file, "the file of --feed": options["feed"]})
     with bar() as progress:
         one = load(model, progress)
         other = load(patched, progress) if patched else None

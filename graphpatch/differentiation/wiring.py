@@ -14,7 +14,7 @@ from graphpatch.graph.alike import behind_inputs
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import tensor_named
 from graphpatch.names import TensorName
-from graphpatch.opdefs import FlatArg
+from graphpatch.opdefs import FlatArg, place_of
 
 # (index of the op, output); an argument of a function is an op with the index -1 - its place.
 Tensor = tuple[int, int]
@@ -74,10 +74,10 @@ class Wiring:
     def _output(self, index: int, name: TensorName) -> int:
         if not name.arg:
             return name.index
-        for place, arg in enumerate(self.outputs(index)):
-            if (arg.name, arg.index) == (name.arg, name.index):
-                return place
-        raise ModelError(f"{Node(self.body, index)} has no output {name}")
+        place = place_of(self.outputs(index), name.arg, name.index)
+        if place is None:
+            raise ModelError(f"{Node(self.body, index)} has no output {name}")
+        return place
 
     def outputs(self, index: int) -> list[FlatArg]:
         """The tensors that an op gives; none where its op type is unknown."""

@@ -41,6 +41,22 @@ def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = 
             temporary.replace(target)
 
 
+def refuse_inputs(output: str | Path, inputs: Mapping[str, str | Path | None]) -> None:
+    """Raise OutputError where an output would be written over a file that is read.
+
+    `inputs` has the path of each, by what it is ("the rules file"). `-` is no file.
+    """
+    for what, read in inputs.items():
+        if read is None or "-" in (str(output), str(read)):
+            continue
+        try:
+            is_same = Path(output).samefile(read)
+        except (OSError, ValueError):  # one of them is not there
+            is_same = False
+        if is_same:
+            raise OutputError(f"{output} is {what}; it is never written over")
+
+
 def destination(output: str, dry_run: bool, at: Path | None = None) -> dict[str, Any]:
     """Where a report says that a model goes; `replaced` where a file or folder is there now.
 

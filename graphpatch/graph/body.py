@@ -15,18 +15,16 @@ from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.heads import PROVENANCE, Heads, Progress, entry, read_heads, scan
+from graphpatch.graph.large import Large
 from graphpatch.graph.library import Library
 from graphpatch.graph.nodedef import (
     DEVICE,
     Payload,
-    attr_span,
-    attr_spans,
     attr_value,
     attr_values,
-    payload_at,
     text_field,
 )
-from graphpatch.graph.wire import BYTES, Field, Source, fields, message, utf8
+from graphpatch.graph.wire import BYTES, Field, Source, Span, fields, message, utf8
 from graphpatch.shown import one_line
 
 if TYPE_CHECKING:
@@ -61,6 +59,7 @@ class Body:
     single: set[int] = field(default_factory=set, repr=False)
     cut: list[int] = field(default_factory=list, repr=False)  # where nodes of the file were dropped
     is_ours: bool = False  # a function that a patch added
+    large: Large = field(default_factory=Large, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.heads.names)
@@ -131,7 +130,7 @@ class Body:
         """The serialized NodeDef as it is now."""
         edited = self.edited.get(index)
         if edited is None:
-            return payload_at(self.source, self.heads.starts[index])
+            return self.large.payload(self.source, self.heads.starts[index])
         return edited if isinstance(edited, list) else [edited[0].payload(*edited[1:])]
 
     def write(self, index: int, payload: Payload) -> None:
@@ -190,16 +189,20 @@ class Node:
     @property
     def attr_names(self) -> list[str]:
         """The attrs that the NodeDef carries."""
-        return sorted(attr_spans(self.body.payload(self.index)))
+        return sorted(self._spans())
 
     def attr(self, key: str) -> AttrValue | None:
         """The value of an attr, or None where the NodeDef has none. Reads that attr alone."""
-        span = attr_span(self.body.payload(self.index), key)
+        payload = self.body.payload(self.index)
+        span = self.body.large.attr_span(self.index, payload, key)
         return None if span is None else attr_value(span)
 
     def attrs(self) -> Mapping[str, AttrValue]:
         """The attrs that the NodeDef carries, large tensors left out."""
-        return attr_values(self.body.payload(self.index))
+        payload = self.body.payload(self.index)
+        if len(payload) == 1:  # protobuf is quick where it may read all of it
+            return attr_values(payload)
+        return attr_values(payload, self._spans())
 
     @property
     def opdef(self) -> opdefs.OpDef | None:
@@ -225,11 +228,17 @@ class Node:
             raise ModelError(f"{self}: the outputs of op type {self.op} are not known")
         return f"{self.name}:{flat[output].name}:{flat[output].index}"
 
+    def _spans(self) -> Mapping[str, Span]:
+        return self.body.large.attr_spans(self.index, self.body.payload(self.index))
+
     def _flat(self, which: str) -> list[opdefs.FlatArg] | None:
         if self.opdef is None:
             return None
+        args, payload = getattr(self.opdef, which), self.body.payload(self.index)
         try:
-            return opdefs.flatten(getattr(self.opdef, which), self.attrs().get)
+            return self.body.large.tensors(
+                self.index, payload, which, lambda: opdefs.flatten(args, self.attrs().get)
+            )
         except ModelError as error:
             raise ModelError(f"{self}: {error}") from error
 

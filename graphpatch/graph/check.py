@@ -10,6 +10,7 @@ from graphpatch import names
 from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
+from graphpatch.opdefs import place_of
 from graphpatch.shown import one_line
 from graphpatch.table import short
 
@@ -116,7 +117,7 @@ def _gives_listed(node: Node, tensor: names.TensorName) -> bool:
         return True
     if not tensor.arg:
         return tensor.index < len(flat)
-    return (tensor.arg, tensor.index) in [(arg.name, arg.index) for arg in flat]
+    return place_of(flat, tensor.arg, tensor.index) is not None
 
 
 def foreign(graph: Graph) -> Iterator[str]:

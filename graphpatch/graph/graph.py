@@ -21,6 +21,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, function_body, main_body
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.library import Library
+from graphpatch.graph.lists import refuse_long_lists
 from graphpatch.graph.restored import Restored
 from graphpatch.graph.wire import Field, Source, fields, message
 
@@ -108,7 +109,7 @@ class Graph:
 def open_graph(source: Source, start: int, end: int, progress: Progress | None = None) -> Graph:
     """Index the GraphDef that lies from `start` to `end`.
 
-    Raises ModelError where it is none, or is cut short.
+    Raises ModelError where it is none, is cut short, or passes one of the limits.
     """
     graph = Graph(source, start, end)
     graph.library.graph = weakref.ref(graph)
@@ -121,6 +122,7 @@ def open_graph(source: Source, start: int, end: int, progress: Progress | None =
             graph.library.producer = versions.producer
         elif other.holds(DEBUG_INFO):
             message(GraphDef, source.data[other.start : other.end])
+    refuse_long_lists(graph.bodies)
     return graph
 
 

@@ -8,6 +8,7 @@ leaves every other byte as it was, fields that we don't know included.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
@@ -64,14 +65,13 @@ def payload_at(source: Source, start: int) -> Payload:
     if end - value < LARGE:
         return [source.data[value:end]]
     out: Payload = []
+    start = value
     for field in fields(source.data, value, end):
         if field.end - field.value >= LARGE:
+            out += [source.data[start : field.start]] if start < field.start else []
             out.append(Span(source, field.start, field.end))
-        elif out and isinstance(out[-1], bytes):
-            out[-1] += source.data[field.start : field.end]
-        else:
-            out.append(source.data[field.start : field.end])
-    return out
+            start = field.end
+    return [*out, source.data[start:end]] if start < end else out
 
 
 def encode(name: str, op: str, inputs: list[str], device: str, attrs: dict[str, bytes]) -> Payload:
@@ -119,12 +119,22 @@ def mentions(payload: Payload, key: str) -> bool:
     return any(isinstance(piece, Span) or name in piece for piece in payload)
 
 
-def attr_values(payload: Payload) -> Mapping[str, AttrValue]:
-    """The attrs of a small NodeDef, parsed in one call; of a large one those that are small."""
+def is_wide(payload: Payload) -> bool:
+    """Whether it is long by what is read of it: thousands of inputs, not a tensor."""
+    return any(isinstance(piece, bytes) and len(piece) >= LARGE for piece in payload)
+
+
+def attr_values(
+    payload: Payload, known: Mapping[str, Span] | None = None
+) -> Mapping[str, AttrValue]:
+    """The attrs of a small NodeDef, parsed in one call; of a large one those that are small.
+
+    `known` are the spans of its attrs, where they were asked for before.
+    """
     if len(payload) == 1 and isinstance(payload[0], bytes):
         found: Mapping[str, AttrValue] = message(NodeDef, payload[0]).attr
         return found
-    spans = attr_spans(payload)
+    spans = attr_spans(payload) if known is None else known
     small = {key: span for key, span in spans.items() if span.end - span.start < LARGE}
     return {key: attr_value(span) for key, span in small.items()}
 
@@ -194,8 +204,9 @@ def _places(payload: Payload, number: int) -> list[int]:
 def _replaced(payload: Payload, places: list[int], new: bytes) -> Payload:
     """The payload without the fields at these places, counted from 0; `new` at the last of them."""
     out: Payload = []
+    dropped = set(places)
     for at, (_, source, field) in enumerate(_fields(payload)):
-        if at in places:
+        if at in dropped:
             out.append(new if at == places[-1] else b"")
         elif field.end - field.start >= LARGE:
             out.append(Span(source, field.start, field.end))
@@ -207,9 +218,7 @@ def _replaced(payload: Payload, places: list[int], new: bytes) -> Payload:
 def joined(pieces: Iterable[Piece]) -> Payload:
     """The payload of these fields: small ones that lie side by side as one piece."""
     out: Payload = []
-    for piece in pieces:
-        if out and isinstance(piece, bytes) and isinstance(out[-1], bytes):
-            out[-1] += piece
-        else:
-            out.append(piece)
+    for is_bytes, some in groupby(pieces, lambda piece: isinstance(piece, bytes)):
+        side_by_side = list(some)
+        out += [b"".join(map(piece_bytes, side_by_side))] if is_bytes else side_by_side
     return out

@@ -8,7 +8,7 @@ from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
-from graphpatch.opdefs import FlatArg
+from graphpatch.opdefs import FlatArg, place_of
 
 PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
 """Ops whose value nobody gives where they are not fed."""
@@ -59,9 +59,7 @@ def tensor_named(body: Body, text: str) -> TensorName | None:
     if flat is None:
         return found
     if found.arg:
-        return (
-            found if (found.arg, found.index) in [(one.name, one.index) for one in flat] else None
-        )
+        return None if place_of(flat, found.arg, found.index) is None else found
     if found.index >= len(flat):
         return None
     one = flat[found.index]

@@ -48,6 +48,10 @@ def map_file(path: Path) -> Source:
     A large file stays open as long as the source lives. A pipe, which cannot be mapped, is read.
     """
     if path.exists() and not path.is_file():
+        if not path.is_fifo():  # /dev/zero has no end
+            raise ModelError(
+                f"{path} leads to a device or a socket; a model is a file, folder or pipe"
+            )
         return Source(path.read_bytes())
     descriptor = os.open(path, os.O_RDONLY)
     try:

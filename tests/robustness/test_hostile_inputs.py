@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +19,7 @@ from graphpatch.rules import rules_from
 from graphpatch.selection import select
 from tests import hostile
 from tests.graphs import graphdef, node
+from tests.test_shown import ran
 
 
 @pytest.fixture
@@ -89,3 +92,32 @@ def test_rules(here: Path, name: str) -> None:
     except GraphpatchError as error:
         assert len(str(error)) < hostile.LENGTH  # noqa: PT017
     assert time.process_time() - before < hostile.LIMIT
+
+
+@pytest.mark.parametrize("option", ["--rules", "--feed"])
+def test_a_page_is_not_written_over_what_is_read(tmp_path: Path, option: str) -> None:
+    model, read = tmp_path / "m.pb", tmp_path / "read"
+    model.write_bytes(b"")
+    read.write_text("read")
+    more = ["--run"] if option == "--feed" else []
+    code, text = ran("view", model, option, read, *more, "-o", tmp_path / "." / "read")
+    assert (code, read.read_text()) == (1, "read")
+    assert "it is never written over" in text
+
+
+def test_a_link_to_a_device_is_no_model(tmp_path: Path) -> None:
+    link = tmp_path / "m.pb"
+    link.symlink_to("/dev/zero")
+    code, text = ran("ops", link)
+    assert code == 1
+    assert "leads to a device or a socket; a model is a file, folder or pipe" in text
+
+
+def test_a_pipe_may_be_a_model(tmp_path: Path) -> None:
+    pipe = tmp_path / "m.pb"
+    os.mkfifo(pipe)
+    raw = hostile.MODELS["a huge constant"].SerializeToString()
+    writer = threading.Thread(target=pipe.write_bytes, args=(raw,))
+    writer.start()
+    assert ran("ops", pipe)[0] == 0
+    writer.join()

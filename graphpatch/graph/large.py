@@ -1,0 +1,60 @@
+"""What was found out about large nodes of a body: asked often, it is found once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from graphpatch.graph.heads import LARGE, entry
+from graphpatch.graph.nodedef import Payload, attr_spans, is_wide, mentions, payload_at
+from graphpatch.graph.wire import Source, Span
+from graphpatch.opdefs import FlatArg
+
+MANY = 256  # tensors from which on a list of a node's tensors is kept
+
+
+@dataclass(eq=False, slots=True)
+class Large:
+    """Payloads, where attrs lie, and lists of tensors, of large nodes alone.
+
+    What is kept holds for one payload: a node that is edited gets another one.
+    """
+
+    payloads: dict[int, Payload] = field(default_factory=dict)  # by start in the file
+    spans: dict[int, tuple[Payload, Mapping[str, Span]]] = field(default_factory=dict)  # by index
+    lists: dict[tuple[int, str], tuple[Payload, list[FlatArg]]] = field(default_factory=dict)
+
+    def payload(self, source: Source, start: int) -> Payload:
+        """The payload of the NodeDef of the file whose field starts at `start`."""
+        if start in self.payloads:
+            return self.payloads[start]
+        value, end = entry(source, start)
+        payload = payload_at(source, start)
+        if end - value >= LARGE:  # then it was walked over
+            self.payloads[start] = payload
+        return payload
+
+    def attr_spans(self, index: int, payload: Payload) -> Mapping[str, Span]:
+        """Where each attr's serialized AttrValue lies."""
+        known, spans = self.spans.get(index, (None, {}))
+        if known is not payload:
+            spans = attr_spans(payload)
+            if is_wide(payload):
+                self.spans[index] = payload, spans
+        return spans
+
+    def attr_span(self, index: int, payload: Payload, key: str) -> Span | None:
+        """Where one attr's serialized AttrValue lies; None where there is no such attr."""
+        may_be = is_wide(payload) or mentions(payload, key)
+        return self.attr_spans(index, payload).get(key) if may_be else None
+
+    def tensors(
+        self, index: int, payload: Payload, which: str, found: Callable[[], list[FlatArg]]
+    ) -> list[FlatArg]:
+        """The inputs or outputs (`which`) of a node; `found` tells them the first time."""
+        known, tensors = self.lists.get((index, which), (None, []))
+        if known is None or known != payload:
+            tensors = found()
+            if len(tensors) >= MANY:
+                self.lists[index, which] = payload, tensors
+        return tensors

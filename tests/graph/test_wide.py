@@ -1,0 +1,105 @@
+"""Nodes of very many inputs or outputs: bounded, and read in proportion to their size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphpatch.errors import ModelError
+from graphpatch.formats import load
+from graphpatch.graph import nodedef, wire
+from graphpatch.graph.body import Node
+from graphpatch.graph.lists import MOST_IN_ALL, MOST_LISTED
+from tests.graphs import attr, function, graphdef, node
+from tests.test_shown import ran
+
+X = node("x", "Placeholder", dtype=attr("float32"))
+COMMANDS = (
+    ("ops", "m.pb"),
+    ("ops", "m.pb", "**"),
+    ("apply", "@guided_backprop", "m.pb", "--dry-run"),
+    ("doctor", "m.pb"),
+    ("view", "m.pb", "-o", "page.html"),
+    ("diff", "m.pb", "m.pb"),
+    ("verify", "--no-run", "m.pb", "m.pb"),
+)
+
+
+def split(outputs: int, name: str = "s") -> object:
+    return node(name, "Split", "x", "x", num_split=outputs, T=attr("float32"))
+
+
+def added(inputs: int) -> object:
+    return node("s", "AddN", *["x"] * inputs, N=inputs, T=attr("float32"))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words[:2]))
+def test_a_few_bytes_that_ask_for_millions_of_outputs(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = graphdef(X, split(1 << 26), node("r", "Relu", "s:3"))
+    (tmp_path / "m.pb").write_bytes(graph.SerializeToString())
+    code, text = ran(*command)
+    assert code == 1
+    assert "Split 's': attr 'num_split' asks for 67,108,864 tensors" in text
+    assert f"graphpatch reads up to {MOST_LISTED:,}" in text
+
+
+@pytest.mark.parametrize("graph", [
+    graphdef(X, node("s", "AddN", "x", N=1 << 40, T=attr("float32"))),
+    graphdef(X, node("y", "f", "x"), functions=[
+        function("f", ["a"], [node("s", "Split", "a", "a", num_split=1 << 26)], {"o": "a"})]),
+    graphdef(X, *(split(MOST_LISTED, f"s{n}") for n in range(MOST_IN_ALL // MOST_LISTED + 1))),
+], ids=["inputs", "in a function", "many nodes"])  # fmt: skip
+def test_what_else_asks_for_millions(graph: object) -> None:
+    with pytest.raises(ModelError, match="graphpatch reads"):
+        load(graph)
+
+
+def test_lists_at_the_limit() -> None:
+    model = load(graphdef(X, split(MOST_LISTED)))
+    assert len(model.graphs[0].main.node("s").outputs or ()) == MOST_LISTED
+
+
+def test_inputs_may_be_more_than_that() -> None:
+    model = load(graphdef(X, added(MOST_LISTED + 1)))
+    assert len(model.graphs[0].main.node("s").arguments or ()) == MOST_LISTED + 1
+
+
+def walks(command: tuple[str, ...], inputs: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many fields a command walks over."""
+    graph = graphdef(X, added(inputs), node("r", "Relu", "s"))
+    Path("m.pb").write_bytes(graph.SerializeToString())
+    count, fields = 0, wire.fields
+
+    def counted(*args: object) -> object:
+        nonlocal count
+        for one in fields(*args):  # type: ignore[arg-type]
+            count += 1
+            yield one
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nodedef, "fields", counted)
+        assert ran(*command)[0] == 0
+    return count
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words[:2]))
+def test_a_node_of_many_inputs_is_walked_over_a_few_times(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inputs = 6_000
+    assert walks(command, inputs, monkeypatch) < 12 * inputs
+
+
+def test_the_attrs_of_a_large_node_are_those_that_it_has_now() -> None:
+    graph = load(graphdef(X, added(6_000))).graphs[0].copy()
+    found = graph.main.node("s")
+    assert found.attr("N") is not None
+    before = found.body.payload(found.index)
+    found.body.write(found.index, nodedef.with_attr(before, "N", None))
+    assert found.attr("N") is None
+    assert Node(found.body, found.index).attr_names == ["T"]
