@@ -106,7 +106,7 @@ def test_as_one_op_it_has_x_as_its_first_input(name: str) -> None:
 
 def test_a_slip_in_a_name_is_told() -> None:
     rule = {"match": {"pattern": "@swsh"}, "patch": {"stop_gradient": True}}
-    with pytest.raises(RulesError, match=r"no ready pattern is called '@swsh'; nearest: swish"):
+    with pytest.raises(RulesError, match=r"no ready pattern is called '@swsh'; nearest: @swish"):
         rules_from([rule])
 
 

@@ -15,7 +15,7 @@ ONE = (X, node("r", "Relu", "x"), node("y", "Identity", "r"))
 
 CARRIED: dict[str, tuple[Any, str, str]] = {
     # the gradient, what carries it by default, the op type of what the consumers read then
-    "TensorFlow's own of another op": ("identity", "stock", "Relu"),
+    "TensorFlow's own of another op": ("identity", "built-in", "Relu"),
     "linear in dy": ({"scale": 2}, "construction", "Select"),
     "not linear in dy": ({"clip": {"min": -1, "max": 1}}, "function", ""),
     "a registered key": ({"registered": "Mine"}, "attr", "Relu"),
