@@ -270,8 +270,23 @@ def odd_function(graph: Any, rng: Random) -> None:
         del one.node_def[:1]
 
 
+def wide(graph: Any, rng: Random) -> None:
+    """An op that reads thousands of inputs."""
+    node = a_node(graph, rng)
+    count, read = rng.choice((3_000, 6_000)), [one for one in node.input if one[:1] != "^"][:1]
+    node.op, node.input[:] = "AddN", (read or [a_node(graph, rng).name]) * count
+    node.attr["N"].i = count
+
+
+def long_list(graph: Any, rng: Random) -> None:
+    """An op whose attr says how many outputs or inputs it has."""
+    node = a_node(graph, rng)
+    node.op, key = rng.choice((("Split", "num_split"), ("Unpack", "num"), ("AddN", "N")))
+    node.attr[key].i = rng.choice((60_000, 65_536, 65_537, 1 << 26, (1 << 63) - 1, -1))
+
+
 FIELDS: tuple[Change, ...] = (any_field,)
 STRUCTURE: tuple[Change, ...] = (
     rename, shuffle, twice, cut_inputs, swap_inputs, put_input, put_input, retype, swap_attrs,
-    odd_attr, odd_attr, forge, call_itself, odd_function,
+    odd_attr, odd_attr, forge, call_itself, odd_function, wide, long_list,
 )  # fmt: skip
