@@ -282,7 +282,7 @@ def test_a_cast_has_the_dtype_of_its_input() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (["dy"], "the list has 1 formulas, and the op 2 inputs"),
+        (["dy"], "the list has 1 formula, and the op has 2 inputs"),
         ("dy * x2", "column 6: the op has no x2"),
         ("dy1", "column 1: the op has no dy1"),
         ("dy > 0", "a gradient is a number"),
