@@ -176,6 +176,23 @@ def test_the_command(run_cli: Callable[..., Any], tmp_path: Path) -> None:
     assert done.json["outputs"][0]["rules"] == other.json["outputs"][0]["rules"]
 
 
+def test_rules_of_a_recipe_without_ops_are_left_out_of_the_text(
+    run_cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    told = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run").stdout
+    assert [line for line in told.splitlines() if line.startswith("  @")] == [
+        "  @guided_backprop  2 Relu, 1 Relu6  (function)"
+    ]
+    rules = tmp_path / "rules.json"
+    rare = {"name": "rare", "match": {"op": "Cos"}, "expect": {"min": 0}}
+    rare["patch"] = {"stop_gradient": True}
+    rules.write_text(json.dumps({"version": 1, "rules": [rare]}))
+    told = run_cli("apply", rules, DIGITS, "--dry-run").stdout
+    assert "  rare  no ops  (nothing)" in told.splitlines()
+    done = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run", "--json")
+    assert len(done.json["outputs"][0]["rules"]) == 2
+
+
 def test_no_rule_is_needed_to_write_a_meta_graph(
     run_cli: Callable[..., Any], tmp_path: Path
 ) -> None:
