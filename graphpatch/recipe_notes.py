@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
+from graphpatch.match.pattern.overlaps import Kept
 from graphpatch.match.ready.activations import NEEDED
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
@@ -31,16 +32,26 @@ def unmatched_activations(
 
 
 def activations(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
-    """The activations of a model by what they are called: single ops, and ends of patterns."""
+    """The activations of a model by what they are called: single ops, and ends of patterns.
+
+    An op inside the match of a pattern is no activation of its own.
+    """
     for graph in graphs:
+        several = list(_of_several_ops(graph))
+        inside = {
+            Node(one.binding.body, index) for _, one in several for index in one.binding.indices
+        }
         for body in graph.bodies:
             for op_type in ACTIVATIONS:
-                for index in body.by_type.get(op_type, ()):
-                    yield op_type, Node(body, index)
-        types = {op_type for body in graph.bodies for op_type in body.by_type}
-        for name in (one for one, needed in NEEDED.items() if needed & types):
-            for node in find(graph, Match(pattern=f"@{name}")).nodes:
-                yield f"@{name}", node
+                single = (Node(body, index) for index in body.by_type.get(op_type, ()))
+                yield from ((op_type, node) for node in single if node not in inside)
+        yield from ((kind, one.last) for kind, one in several)
+
+
+def _of_several_ops(graph: Graph) -> Iterator[tuple[str, Kept]]:
+    types = {op_type for body in graph.bodies for op_type in body.by_type}
+    for name in (one for one, needed in NEEDED.items() if needed & types):
+        yield from ((f"@{name}", one) for one in find(graph, Match(pattern=f"@{name}")).kept)
 
 
 def lacking(rule: str, graphs: Iterable[Graph]) -> str:

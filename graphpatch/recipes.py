@@ -11,7 +11,7 @@ from typing import Any
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.relevance import BATCH_NORMS
-from graphpatch.recipe_parts import several_ops
+from graphpatch.recipe_parts import SINGLE, several_ops
 
 SIGN = "@"
 ACTIVATIONS = (
@@ -74,8 +74,8 @@ def _of_family(name: str, gradient: str, given: Any = None) -> Rules:
 def _activations(name: str, gradient: str, ops: list[str], given: Any = None) -> Rules:
     """Activations of several ops, then those of one: `check_recipes` wants one of both."""
     spec = {gradient: given} if given else gradient
-    single = _override(name, spec, {"op": ops, "taken": False}, 0)
-    return [several_ops(name, gradient, given), single]
+    single = _override(name, spec, {"op": ops, **SINGLE}, 0)
+    return [*several_ops(name, gradient, given), single]
 
 
 def _lrp_epsilon(epsilon: float) -> Rules:
@@ -88,12 +88,12 @@ def _lrp_composite(epsilon: float, first: str) -> Rules:
     name = "lrp_composite"
     convolution: dict[str, Any] = {"op": list(CONVOLUTIONS)}
     others = {"all": [convolution, {"not": {"name": first}}]} if first else convolution
-    activations = {"op": list(LIBRARY["lrp_epsilon"].ops), "taken": False}
+    activations = {"op": list(LIBRARY["lrp_epsilon"].ops), **SINGLE}
     # In this order: what a rule adds is never what a later one is for.
     found = [
         _override(f"{name}: biases", "lrp_pass", {"any": _biases(convolution)}, 0),
         _override(f"{name}: batch norm", "lrp_pass", {"op": list(BATCH_NORMS)}, 0),
-        several_ops(name, "lrp_epsilon", {"epsilon": epsilon}),
+        *several_ops(name, "lrp_epsilon", {"epsilon": epsilon}),
         _override(f"{name}: activations", {"lrp_epsilon": {"epsilon": epsilon}}, activations, 0),
         _override(f"{name}: means", "lrp_zplus", {"op": "AvgPool"}, 0),
         _override(f"{name}: z-plus", "lrp_zplus", others),

@@ -36,7 +36,7 @@ def test_parameters() -> None:
     assert rule["patch"] == {"filter_gradient": {"reverse": {"strength": 0.3}}}
     (rule,) = recipe_rules("@freeze(backbone/**)")["rules"]
     assert rule["match"]["inputs"]["0"]["name"] == "backbone/**"
-    several, single = recipe_rules("@lrp_epsilon(epsilon=0.5)")["rules"]
+    several, *_, single = recipe_rules("@lrp_epsilon(epsilon=0.5)")["rules"]
     assert several["patch"]["override_gradient"]["constants"] == {"epsilon": 0.5}
     assert single["patch"] == {"override_gradient": {"lrp_epsilon": {"epsilon": 0.5}}}
 
@@ -95,11 +95,55 @@ RECTIFIERS = ("guided_backprop", "deconvnet", "rectified_gradient", "deeplift", 
 def test_an_activation_of_several_ops_is_one(name: str) -> None:
     gate = (node("s", "Sigmoid", "y"), node("m", "Mul", "s", "y"))
     report = graphpatch.apply(f"@{name}", leaky(*gate, node("r", "Relu", "m"))).report
-    several, single = report["rules"]
+    several, *others, single = report["rules"]
     assert [one["op"] for one in several["matches"]] == ["scaled", "y"]
-    assert {one["op"] for one in single["matches"]} >= {"r"}
+    assert [one["op"] for one in single["matches"]] == ["r"]
     told = [note for note in report["notes"] if note.startswith("left alone")]
-    assert "left alone: 1 @swish: m" in told
+    assert told == ([] if others else ["left alone: 1 @swish: m"])
+    assert [one["op"] for rule in others for one in rule["matches"]] == ["s", "m"] * bool(others)
+
+
+def of_value(name: str, value: float) -> Any:
+    found = node(name, "Const", dtype="float32")
+    found.attr["value"].tensor.dtype = 1
+    found.attr["value"].tensor.float_val.append(value)
+    return found
+
+
+def test_ops_inside_a_swish_with_a_factor_are_left_alone_with_it() -> None:
+    model = graphdef(
+        node("x", "Placeholder"),
+        of_value("beta", 1.7),
+        node("b", "Mul", "x", "beta"),
+        node("s", "Sigmoid", "b"),
+        node("m", "Mul", "x", "s"),
+        node("r", "Sigmoid", "m"),
+    )
+    for name in ("deeplift", "lrp_epsilon"):
+        report = graphpatch.apply(f"@{name}", model).report
+        assert [one["op"] for rule in report["rules"] for one in rule["matches"]] == ["r"]
+        told = [note for note in report["notes"] if note.startswith("left alone")]
+        assert told == ["left alone: 1 @swish: m"]
+
+
+@pytest.mark.parametrize("name", RECTIFIERS)
+def test_ops_inside_a_hard_swish_are_not_patched_by_themselves(name: str) -> None:
+    model = graphdef(
+        node("x", "Placeholder"),
+        of_value("three", 3),
+        of_value("six", 6),
+        node("a", "AddV2", "x", "three"),
+        node("clip", "Relu6", "a"),
+        node("m", "Mul", "x", "clip"),
+        node("y", "RealDiv", "m", "six"),
+        node("r", "Relu6", "y"),
+    )
+    report = graphpatch.apply(f"@{name}", model).report
+    assert [one["op"] for one in report["rules"][-1]["matches"]] == ["r"]
+    told = [note for note in report["notes"] if note.startswith("left alone")]
+    as_one = [rule["name"] for rule in report["rules"][:-1] if rule["matches"]]
+    assert as_one == [f"@{name}: hard_swish"] * (name in ("deeplift", "lrp_epsilon"))
+    assert told == ([] if as_one else ["left alone: 1 @hard_swish: y"])
 
 
 @pytest.mark.parametrize("name", RECTIFIERS)
@@ -130,6 +174,23 @@ def test_the_command(run_cli: Callable[..., Any], tmp_path: Path) -> None:
     done = run_cli("apply", saved, DIGITS, "--dry-run", "--json")
     other = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run", "--json")
     assert done.json["outputs"][0]["rules"] == other.json["outputs"][0]["rules"]
+
+
+def test_rules_of_a_recipe_without_ops_are_left_out_of_the_text(
+    run_cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    told = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run").stdout
+    assert [line for line in told.splitlines() if line.startswith("  @")] == [
+        "  @guided_backprop  2 Relu, 1 Relu6  (function)"
+    ]
+    rules = tmp_path / "rules.json"
+    rare = {"name": "rare", "match": {"op": "Cos"}, "expect": {"min": 0}}
+    rare["patch"] = {"stop_gradient": True}
+    rules.write_text(json.dumps({"version": 1, "rules": [rare]}))
+    told = run_cli("apply", rules, DIGITS, "--dry-run").stdout
+    assert "  rare  no ops  (nothing)" in told.splitlines()
+    done = run_cli("apply", "@guided_backprop", DIGITS, "--dry-run", "--json")
+    assert len(done.json["outputs"][0]["rules"]) == 2
 
 
 def test_no_rule_is_needed_to_write_a_meta_graph(

@@ -27,6 +27,7 @@ from graphpatch.formats import Export, default_output, load
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.model import FILES
 from graphpatch.formats.output import destination, refuse_inputs, reported
+from graphpatch.recipes import is_recipe
 from graphpatch.rules import EMITS, Rule, read_rules
 
 _EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
@@ -233,8 +234,9 @@ def folded(notes: Iterable[str]) -> list[str]:
 
 def _summary(report: dict[str, Any]) -> list[str]:
     lines = [goes(report)]
-    width = max((len(rule["name"]) for rule in report["rules"]), default=0)
-    for rule in report["rules"]:
+    told = [rule for rule in report["rules"] if rule["matches"] or not is_recipe(rule["name"])]
+    width = max((len(rule["name"]) for rule in told), default=0)
+    for rule in told:  # a recipe has rules for what few models have; that one matches is checked
         listed = counted(rule["matches"])
         lines.append(
             f"  {rule['name']:{width}}  {listed or 'no ops'}  ({rule['emit'] or 'nothing'})"

@@ -164,7 +164,7 @@ def _fixed(fixed: Fixed, rules: str, blocked: bool) -> Iterator[str]:
         flow = "more pair flows" if mended == 1 else "more pairs flow"
         yield f"{rules}: {_counted(count, 'rule')}; with {_them(count)} {mended} {flow}"
     elif fixed.left or blocked:
-        yield "doctor knows no rule for a single op that fixes any of it; nothing was written"
+        yield "no rule written: no single op can be fixed"
     else:
         yield "nothing to fix; nothing was written"
     if fixed.left:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -340,22 +341,51 @@ TEXT = (node("s", "AsString", "x", T="float32"), node("y", "StringToNumber", "s"
 GIVEN_TEXT = node("x", "Placeholder", dtype="string")
 
 
-@pytest.mark.parametrize(
-    ("nodes", "remedies"),
-    [
-        ((X, *JPEG), {"d": "as one identity", "e": "as one identity", "q": "one identity"}),
-        ((X, *TEXT), {"s": "as one identity"}),
-        ((GIVEN_TEXT, node("y", "StringToNumber", "x")), {"y": "by a tensor behind it"}),
-    ],
+SCALED = (
+    cast("q", "x", "float32", "int32"),
+    node("n", "Const", dtype="int32"),
+    node("m", "Mul", "n", "q", T="int32"),
+    cast("y", "m", "int32", "float32"),
 )
-def test_ops_of_text_and_integers_are_given_no_gradient(
-    model: Any, nodes: Any, remedies: dict[str, str]
+ALSO_READ = (*JPEG, node("more", "Identity", "d", T="uint8"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "blocked"),
+    [(JPEG, {"d", "e", "q"}), (TEXT, {"s"}), (SCALED, {"q"})],
+    ids=["an image codec", "text", "integers"],
+)
+def test_ops_between_floats_are_advised_to_count_as_one(
+    model: Any, nodes: Any, blocked: set[str]
+) -> None:
+    before = model(X, *nodes)
+    found = {finding.node.name: finding.remedy for finding in one(before).findings}
+    assert found.keys() == blocked
+    [remedy] = set(found.values())
+    assert remedy.startswith(f"match the ops from {nodes[0].name} to y as one pattern")
+    _, pattern, rest = remedy.split('"', 2)
+    patch = json.loads(rest[rest.index("{") : rest.index("}") + 1])
+    rules = [{"match": {"pattern": pattern}, "patch": patch}]
+    assert one(graphpatch.apply(rules, before).model).verdict == "flows"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "blocked", "remedy"),
+    [
+        ((X, *ALSO_READ), {"d", "e", "q"}, "differentiate by a tensor behind it"),
+        ((GIVEN_TEXT, node("y", "StringToNumber", "x")), {"y"}, "by a tensor behind it"),
+        ((X, cast("y", "x", "float32", "int32")), {"y"}, "take the loss before it"),
+    ],
+    ids=["read outside as well", "text from the start", "integers at the end"],
+)
+def test_ops_that_cannot_count_as_one_are_not_advised_to(
+    model: Any, nodes: Any, blocked: set[str], remedy: str
 ) -> None:
     found = {finding.node.name: finding.remedy for finding in one(model(*nodes)).findings}
-    assert found.keys() == remedies.keys()
-    for name, remedy in remedies.items():
-        assert remedy in found[name]
-        assert "give it one" not in found[name]
+    assert found.keys() == blocked
+    for told in found.values():
+        assert remedy in told
+        assert "pattern" not in told
 
 
 @pytest.mark.parametrize(

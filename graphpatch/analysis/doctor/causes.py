@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from graphpatch import opdefs
+from graphpatch.analysis.doctor.between import BEHIND, IN_BETWEEN
 from graphpatch.analysis.doctor.look import Finding, Look, Rule, rule_for
 from graphpatch.analysis.doctor.mends import mends
 from graphpatch.analysis.doctor.ours import CARRIED, is_added, rule_of
@@ -23,12 +24,7 @@ NONE = "None: tf.gradients gives no tensor, and says nothing"
 ZEROS = "zeros: the gradient is there, and every element of it is 0"
 
 STRAIGHT = "let it count as the identity on the way back (straight_through)"
-IN_BETWEEN = (
-    "let the ops from what is still float to what is float again count as one identity: a pattern "
-    'of them with {{"override_gradient": "identity", "on": "match"}}; or differentiate by a tensor '
-    "behind it"
-)
-OUTSIDE = "no gradient can be given to it; differentiate by a tensor behind it"
+OUTSIDE = f"no gradient can be given to it; {BEHIND}"
 
 
 def _default(look: Look) -> list[Rule]:
@@ -64,6 +60,7 @@ class Cause:
             "given": look.given,
             "key": override(node) or "",
             "rule": rule_of(node),
+            "in_between": IN_BETWEEN,
             "says": refusal.says if refusal is not None else "",
         }
         what, consequence, remedy = (
@@ -118,7 +115,7 @@ CAUSES = (
           "{says}", STRAIGHT, mends),
     Cause("missing", lambda look: _raises("missing")(look) and look.read not in flow.TRAINABLE,
           "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
-          "{says}", IN_BETWEEN),
+          "{says}", "{in_between}"),
     Cause("missing", _raises("missing"),
           "{op} has no gradient registered", "{says}",
           "give it one (override_gradient), or stop gradients behind it", mends),
@@ -147,7 +144,7 @@ CAUSES = (
           "let it and a Cast behind it count as something smooth; or take the loss before it"),
     Cause("cast", lambda look: look.op == "Cast" and look.given not in DIFFERENTIABLE,
           "a cast from {read} to {given}: {given} carries no gradient", NONE,
-          "leave the cast out, or let it and the cast back count as one identity"),
+          "{in_between}"),
     Cause("cast", lambda look: look.op == "Cast",
           "a cast of {read} to {given}: nothing comes back through {read}", NONE, OUTSIDE),
     Cause("shape", _is(SHAPES),
@@ -161,7 +158,7 @@ CAUSES = (
     Cause("dtype", lambda look: look.read not in flow.TRAINABLE,
           "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE),
     Cause("dtype", lambda look: look.given not in flow.TRAINABLE,
-          "{op} gives {given}, which carries no gradient", NONE, IN_BETWEEN),
+          "{op} gives {given}, which carries no gradient", NONE, "{in_between}"),
     Cause("not_differentiable", _state("none"),
           "{op} is registered as not differentiable", NONE,
           "give it a gradient (override_gradient), or let it count as the identity", mends),

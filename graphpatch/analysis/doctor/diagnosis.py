@@ -9,6 +9,7 @@ from typing import Any
 
 from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal
+from graphpatch.analysis.doctor.between import with_pattern
 from graphpatch.analysis.doctor.causes import explain
 from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
 from graphpatch.analysis.doctor.mends import with_way_back
@@ -179,7 +180,8 @@ class Doctor:
                 continue  # no gradient gets there, whatever it has
             if blocks[place] and not (place and blocks[place - 1] and _is_led_into(look)):
                 inner = list(self._inside(look))
-                yield from inner or [with_way_back(explain(look), wiring, steps[place + 1 :])]
+                found = with_way_back(explain(look), wiring, steps[place + 1 :])
+                yield from inner or [with_pattern(found, wiring, steps, place)]
         if not any(blocks) and source not in done.got:
             stuck = [i for i in done.between - done.visited if wiring.body.heads.ops[i] in MERGES]
             yield from (_stalled(Node(wiring.body, index)) for index in sorted(stuck)[:1])
