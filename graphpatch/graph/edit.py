@@ -17,6 +17,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.displaced import displaced_attr, displaced_input, displaced_name
 from graphpatch.graph.edits import Edit, Origin, Returned
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.inputs import set_many
 from graphpatch.graph.placing import Taken, append, place, rename
 from graphpatch.graph.provenance import KEY as PROVENANCE
 from graphpatch.graph.provenance import Author, entries, rewritten, signed
@@ -213,10 +214,12 @@ class Editor:
         Returns how many uses were changed.
         """
         old, body, count = node.tensor(output), node.body, 0
-        for reader, slot in uses(node, output):
-            if reader.index != keep:
-                self.set_input(reader, slot, tensor)
-                count += 1
+        for index, found in itertools.groupby(uses(node, output), lambda one: one[0].index):
+            slots = [slot for _, slot in found] if index != keep else []
+            count += len(slots)
+            if not set_many(Node(body, index), slots, tensor, self.author):
+                for slot in slots:
+                    self.set_input(Node(body, index), slot, tensor)
         for key, text in body.ret.items():
             if text == old:
                 self._return(body.node(names.op_of(tensor)), key, tensor)

@@ -174,6 +174,11 @@ def with_inputs(payload: Payload, texts: Sequence[str]) -> Payload:
     return _replaced(payload, places, new) if places else _appended(payload, new)
 
 
+def is_same(payload: Payload, other: Payload) -> bool:
+    """Whether two payloads are the same bytes."""
+    return b"".join(map(piece_bytes, payload)) == b"".join(map(piece_bytes, other))
+
+
 def _entry(data: Source, field: Field) -> tuple[str, Span]:
     key, value = "", Span(data, field.end, field.end)
     for part in fields(data.data, field.value, field.end):

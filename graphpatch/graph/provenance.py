@@ -48,13 +48,13 @@ class Author:
         return kind(rule=self.rule, id=self.id, **details)
 
 
-def signed(payload: Payload, edit: Edit) -> Payload:
-    """The payload with one more edit written down."""
+def signed(payload: Payload, *more: Edit) -> Payload:
+    """The payload with more edits written down."""
     from graphpatch.graph import edits
 
     span = attr_span(payload, KEY)
     value = AttrValue() if span is None else attr_value(span)
-    value.list.s.append(edits.write(edit))
+    value.list.s.extend(map(edits.write, more))
     return with_attr(payload, KEY, value.SerializeToString(deterministic=True))
 
 

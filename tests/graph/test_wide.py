@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+import graphpatch
 from graphpatch.errors import ModelError
 from graphpatch.formats import load
-from graphpatch.graph import nodedef, wire
+from graphpatch.graph import edit, nodedef, wire
 from graphpatch.graph.body import Node
 from graphpatch.graph.lists import MOST_IN_ALL, MOST_LISTED
+from tests import graphs
 from tests.graphs import attr, function, graphdef, node
 from tests.test_shown import ran
 
@@ -103,3 +105,20 @@ def test_the_attrs_of_a_large_node_are_those_that_it_has_now() -> None:
     found.body.write(found.index, nodedef.with_attr(before, "N", None))
     assert found.attr("N") is None
     assert Node(found.body, found.index).attr_names == ["T"]
+
+
+def test_many_slots_of_one_reader_are_set_as_each_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wide = node("s", "AddN", *["x", "y", "x:0"] * 20, N=60, T=attr("float32"))
+    reads = node("f", "IdentityN", *["x"] * 9, "^s", T=attr(["float32"] * 9))
+    x, y = (node(one, "Placeholder", dtype=attr("float32")) for one in "xy")
+    model = graphdef(x, y, wide, reads)
+    rule = {"match": {"name": "x"}, "patch": {"filter_gradient": "reverse"}}
+    again = {"match": {"name": "y"}, "patch": {"stop_gradient": True}}
+    at_once = graphpatch.apply([rule, again], model).model
+    monkeypatch.setattr(edit, "set_many", lambda *_: False)
+    by_one = graphpatch.apply([rule, again], model).model
+    assert graphs.joined(at_once.pieces()) == graphs.joined(by_one.pieces())
+    reverted = graphs.joined(graphpatch.revert(at_once).model.pieces())
+    assert type(model).FromString(reverted) == model
