@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from typing import Any
 
 import provoke
@@ -14,6 +15,7 @@ from provoking.verdicts import TWICE
 
 from tests.examples import ROOT
 
+CLICK = 4  # of click 8: older ones word wrong usage in another way
 # Words of version 0.1 that nobody says; each has a plain one.
 CLUMSY = re.compile(
     r"\bstock\b|where silent|\bmends?\b|hangs on|holds? on a tape|passed over|there is to say"
@@ -52,6 +54,8 @@ def test_messages_say_where(provoked: list[dict[str, Any]]) -> None:
 
 def test_the_table_for_readers_is_up_to_date(provoked: list[dict[str, Any]]) -> None:
     """Whoever changes a message reads it in the table: `python scripts/provoke.py --record`."""
+    if int(version("click").split(".")[1]) < CLICK:
+        pytest.skip(f"click {version('click')} words its messages in another way than 8.{CLICK}")
     before = json.loads(provoke.BEFORE.read_text())
     assert before.keys() == {provoke.key(one) for one in provoked}
     assert provoke.RECORD.read_text() == provoke.record(provoked, before)
