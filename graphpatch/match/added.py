@@ -10,11 +10,11 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test, everything
 from graphpatch.match.spec import Match, texts
+from graphpatch.table import short
 
 KEY = "added"
 """What a miss calls this condition; it is no key of a match."""
 
-MOST = 3  # ops that are listed
 
 ANY = ("*", "**")
 
@@ -62,10 +62,9 @@ def left_out(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
     found = [node for body in bodies for node in _not(is_own, list(others.values()), body)]
     if not found:
         return []
-    names = ", ".join(f"{node} (rule {adder(node)!r})" for node in found[:MOST])
-    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
+    named = short([f"{node} (rule {adder(node)!r})" for node in found])
     return [
-        f"  left out, as rules added them: {names}{more}; to mean them, write their names without "
+        f"  left out, as rules added them: {named}; to mean them, write their names without "
         f'a glob, or "taken": true'
     ]
 

@@ -14,7 +14,7 @@ from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.pattern.trace import NearMiss, Rejected, near_misses
 from graphpatch.match.spec import Match, Pattern, texts
 from graphpatch.match.told import told
-from graphpatch.table import plural
+from graphpatch.table import and_more, plural
 
 NEAR_MISSES = 3
 SHOWN = 3  # of the ops that stand where one should
@@ -59,8 +59,7 @@ def words(miss: NearMiss, pattern: Pattern) -> str:
         return f"{found}; {miss.reason}"
     match = pattern.nodes.get(miss.missing, Match())
     parts = [failed(one, match) for one in miss.rejected[:SHOWN]]
-    if len(miss.rejected) > SHOWN:
-        parts.append(f"and {len(miss.rejected) - SHOWN} more")
+    parts += filter(None, [and_more(miss.rejected, SHOWN)])
     if miss.reason:
         parts.append(miss.reason)
     return f"{found}; {miss.missing} is missing: {'; '.join(parts)}"

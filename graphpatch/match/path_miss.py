@@ -9,8 +9,7 @@ from graphpatch.graph.topology import downstream, tensor_named, upstream
 from graphpatch.match.nth import natural
 from graphpatch.match.spec import Between, Match, Walk, texts
 from graphpatch.names import TensorName, op_of
-
-SHOWN = 3  # of the ops at the end of paths
+from graphpatch.table import short
 
 CUT = "the path leads through ops that `within` or `stop_at` leaves out"
 
@@ -21,8 +20,8 @@ def upstream_of(node: Node, match: Match) -> str:
     if _leads(node, targets, match.control):
         return CUT
     if not match.control and _leads(node, targets, control=True):
-        return f"{_listed(targets)} runs after it, by control edges alone"
-    return f"{_listed(targets)} is not computed from it; {_ends_behind(node)}"
+        return f"{short(targets)} runs after it, by control edges alone"
+    return f"{short(targets)} is not computed from it; {_ends_behind(node)}"
 
 
 def downstream_of(node: Node, match: Match) -> str:
@@ -31,8 +30,8 @@ def downstream_of(node: Node, match: Match) -> str:
     if _depends(node, sources, match.control):
         return CUT
     if not match.control and _depends(node, sources, control=True):
-        return f"it runs after {_listed(sources)}, by control edges alone"
-    return f"it is not computed from {_listed(sources)}; {_ends_before(node)}"
+        return f"it runs after {short(sources)}, by control edges alone"
+    return f"it is not computed from {short(sources)}; {_ends_before(node)}"
 
 
 def between(node: Node, match: Match) -> str:
@@ -45,9 +44,9 @@ def between(node: Node, match: Match) -> str:
         return "it is an end of the path"
     parts = []
     if not _depends(node, sources, match.control) and not is_end:
-        parts.append(f"it is not computed from {_listed(sources)}; {_ends_before(node)}")
+        parts.append(f"it is not computed from {short(sources)}; {_ends_before(node)}")
     if not _leads(node, targets, match.control):
-        parts.append(f"{_listed(targets)} is not computed from it; {_ends_behind(node)}")
+        parts.append(f"{short(targets)} is not computed from it; {_ends_behind(node)}")
     return ", and ".join(parts) or (CUT if _is_limited(path) else "no path leads from end to end")
 
 
@@ -76,7 +75,7 @@ def _ends_behind(node: Node) -> str:
             last.append(name)
         todo += [one for one in dict.fromkeys(read) if one not in found]
         found.update(read)
-    return f"what is, ends in {_listed(sorted(last, key=natural))}" if last else "nothing is"
+    return f"what is, ends in {short(sorted(last, key=natural))}" if last else "nothing is"
 
 
 def _data_readers(body: Body, name: str) -> list[str]:
@@ -92,17 +91,10 @@ def _ends_before(node: Node) -> str:
     first = {one.name for one in every if not one.data_inputs and one.index != node.index}
     first |= {op_of(text) for one in every for text in one.data_inputs} - body.by_name.keys()
     return (
-        f"it is computed from {_listed(sorted(first, key=natural))}"
-        if first
-        else "it reads nothing"
+        f"it is computed from {short(sorted(first, key=natural))}" if first else "it reads nothing"
     )
 
 
 def _tensors(body: Body, wanted: Iterable[str]) -> list[TensorName]:
     found = (tensor_named(body, text) for text in wanted)
     return [tensor for tensor in found if tensor is not None]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more

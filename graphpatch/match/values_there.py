@@ -11,6 +11,7 @@ from graphpatch.errors import did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import attribute
 from graphpatch.match.told import value_of
+from graphpatch.table import and_more
 
 MOST = 5
 READ = 1_000  # Consts whose values are looked at
@@ -50,8 +51,7 @@ def _values(nodes: Iterable[Node], wanted: Any) -> str:
 def _listed(title: str, counts: Counter[str]) -> str:
     """The most frequent values, and of how many ops each is."""
     words = [f"{value} ({count:,})" for value, count in counts.most_common(MOST)]
-    more = f", and {len(counts) - MOST} more" if len(counts) > MOST else ""
-    return f"{title} {', '.join(words)}{more}"
+    return f"{title} {', '.join(filter(None, [*words, and_more(counts, MOST)]))}"
 
 
 THERE: dict[str, Callable[[Iterable[Node], Any], str]] = {

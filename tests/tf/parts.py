@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,7 @@ import numpy as np
 
 from graphpatch.graph.wire import piece_bytes
 from scripts import run_part
-from tests import forked
-from tests.pinned import PINNED
+from tests.tf import tensorflow1
 
 
 def write(split: Any, folder: Path) -> dict[str, Any]:
@@ -41,17 +39,7 @@ def run_in_processes(folder: Path, given: Mapping[str, Any], python: str = "") -
     path = folder / "values.npz"
     np.savez(path, **given)
     document = json.loads((folder / "parts.json").read_text())
-    start = forked.python("tensorflow", python or sys.executable)
     for number in range(1, len(document["steps"]) + 1):
-        command = [*start, run_part.__file__, str(folder), str(number), str(path)]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=PINNED,
-            cwd=folder,
-            check=False,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
+        words = (run_part.__file__, str(folder), str(number), str(path))
+        tensorflow1.ran(*words, cwd=folder, executable=python or sys.executable)
     return dict(np.load(path))
