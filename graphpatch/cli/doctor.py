@@ -125,7 +125,7 @@ def _pair(
     if one.says and (one.verdict == "flows" or not one.findings):
         yield f"  {one.says}"
     if one.findings and one.way:
-        yield f"  way      {_way(one.way)}"
+        yield f"  path     {_way(one.way)}"
     for finding in one.findings:
         yield from _finding(finding, told)
     if result is not None:

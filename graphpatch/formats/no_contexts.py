@@ -1,9 +1,9 @@
-"""What a GraphDef has no place for."""
+"""What a GraphDef cannot hold."""
 
 from __future__ import annotations
 
-# What there is to say of a .pb, and not of the .meta that it may be written as.
+# A note on a .pb; a .meta of the same graph holds its contexts.
 NO_CONTEXTS = (
-    "v1 loops or branches: tf.gradients needs their contexts, for which a .pb has no place; write "
+    "v1 loops or branches: tf.gradients needs their contexts, which a .pb cannot hold; write "
     "a .meta (-o NAME.meta), or load it with graphpatch.import_model"
 )

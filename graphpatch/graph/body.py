@@ -250,7 +250,7 @@ class Node:
 def main_body(
     library: Library, source: Source, start: int, end: int, progress: Progress | None
 ) -> tuple[Body, list[Field]]:
-    """The main graph of the GraphDef from `start` to `end`, and its fields that are no nodes."""
+    """The main graph of the GraphDef from `start` to `end`, and its fields that are not nodes."""
     starts, others = scan(source, start, end, 1)
     return Body(MAIN, library, source, read_heads(source, starts, 1, progress)), others
 

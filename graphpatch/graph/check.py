@@ -85,7 +85,7 @@ def _refuse_before_data(node: Node, slot: int) -> None:
 
 
 def _returned(body: Body) -> None:
-    """Raise ModelError where an output of a function is no tensor in it."""
+    """Raise ModelError where an output of a function is not a tensor in it."""
     for arg in body.signature.output_arg if body.signature is not None else ():
         text = body.ret.get(arg.name, "")
         there = names.op_of(text) in body.by_name or names.op_of(text) in body.arguments

@@ -45,7 +45,7 @@ def read_heads(
 ) -> Heads:
     """The heads of the NodeDefs whose fields (of this number) start at `starts`.
 
-    Raises ModelError where one of them is no NodeDef.
+    Raises ModelError where one of them is not a NodeDef.
     """
     heads = Heads(starts)
     for start, end, large in _runs(source, starts):
@@ -64,7 +64,7 @@ def read_heads(
 def scan(source: Source, start: int, end: int, number: int) -> tuple[array[int], list[Field]]:
     """Where the fields `number` of the message from `start` to `end` start, and all other fields.
 
-    Raises ModelError where the bytes are no message, or end in the middle of a field.
+    Raises ModelError where the bytes are not a message, or end in the middle of a field.
     """
     data, tag, starts, others, at = source.data, number << 3 | BYTES, array("Q"), [], start
     append = starts.append

@@ -124,7 +124,7 @@ def record(
 ) -> Template:
     """What an edit does to the ops of a form; what it reports of all of them is reported.
 
-    Raises UnlikeError where it hangs on more than the form, and what the edit raises.
+    Raises UnlikeError where it depends on more than the form, and what the edit raises.
     """
     node = form.node(body)
     before = node.body.payload(0)

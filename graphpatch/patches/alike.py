@@ -1,7 +1,7 @@
 """A patch on many ops: what it does to ops of one form is found out once, and filled in for each.
 
 Only ops of the main graph of a file have forms, outside of v1 loops and branches. Elsewhere what a
-patch does hangs on more than the op.
+patch does depends on more than the op.
 """
 
 from __future__ import annotations
