@@ -182,18 +182,19 @@ def _are_plain(column: Sequence[str]) -> bool:
     return one and max(map(len, column)) < SHORT
 
 
-def behind_inputs(node: Node) -> bytes | None:
+def behind_inputs(body: Body, index: int) -> bytes | None:
     """What a NodeDef has behind its inputs: its device and attrs. Most nodes are alike in these.
 
     None for a large NodeDef, and for one that is spelled in another way than TensorFlow does.
     """
-    payload = node.body.payload(node.index)
+    payload = body.payload(index)
     if len(payload) != 1 or not isinstance(payload[0], bytes):
         return None
-    raw, at = payload[0], 0
-    for tag in (*TEXT_TAGS, *INPUT_TAG * len(node.inputs)):
-        if raw[at : at + 1] != bytes((tag,)) or raw[at + 1] > 0x7F:
-            head = _head(node.name, node.op, node.inputs)  # a name of more than 127 bytes
+    raw, at, inputs = payload[0], 0, body.heads.inputs[index]
+    for tag in TEXT_TAGS + INPUT_TAG * len(inputs):
+        if len(raw) < at + 2 or raw[at] != tag or raw[at + 1] > 0x7F:
+            # A name of more than 127 bytes.
+            head = _head(body.heads.names[index], body.heads.ops[index], inputs)
             return raw[len(head) :] if raw.startswith(head) else None
         at += 2 + raw[at + 1]
     return raw[at:]
