@@ -114,8 +114,9 @@ def test_one_that_fails_fails_alone(run_cli: Run, folder: Path) -> None:
 def test_a_bug_of_ours_is_one_models_too(run_cli: Run, folder: Path) -> None:
     broken = (
         "import graphpatch.fleet.work as work; load = work.load\n"
-        "def broken(path):\n    if path.name == 'large.pb': raise KeyError('x')\n"
-        "    return load(path)\nwork.load = broken\nfrom graphpatch.cli import main; main()"
+        "def broken(path, progress):\n    if path.name == 'large.pb': raise KeyError('x')\n"
+        "    return load(path, progress)\nwork.load = broken\n"
+        "from graphpatch.cli import main; main()"
     )
     args = ("apply", "rules.json", "reg", "-o", "out", "--json")
     done = run_cli(*args, cwd=folder, command=[sys.executable, "-c", broken])
