@@ -31,7 +31,6 @@ INPUT_TAG = bytes((INPUT << 3 | BYTES,))
 MARK = re.compile(rf"[{chr(FIRST)}-{chr(FIRST + MOST + 1)}]")
 RAW_MARK = re.compile(b"\xdf[\x80-\x99]")  # the same in bytes
 PLAIN = re.compile(r"[A-Za-z0-9_.>/-]{2,}")  # names that JSON spells as they are
-PLAIN_LINES = re.compile(rf"(?:{PLAIN.pattern}\n)*{PLAIN.pattern}")
 SHORT = 0x80  # bytes from which on a length takes two
 
 
@@ -177,9 +176,8 @@ class Forms:
 
 def _are_plain(column: Sequence[str]) -> bool:
     """Whether all are names that JSON spells as they are, of less than 128 bytes."""
-    text = "\n".join(column)
-    one = len(column) - 1 == text.count("\n") and PLAIN_LINES.fullmatch(text) is not None
-    return one and max(map(len, column)) < SHORT
+    sizes = set(map(len, column))
+    return 2 <= min(sizes) and max(sizes) < SHORT and names.are_spelled(column)
 
 
 def behind_inputs(body: Body, index: int) -> bytes | None:
