@@ -177,7 +177,7 @@ class Forms:
 def _are_plain(column: Sequence[str]) -> bool:
     """Whether all are names that JSON spells as they are, of less than 128 bytes."""
     sizes = set(map(len, column))
-    return 2 <= min(sizes) and max(sizes) < SHORT and names.are_spelled(column)
+    return min(sizes) >= 2 and max(sizes) < SHORT and names.are_spelled(column)
 
 
 def behind_inputs(body: Body, index: int) -> bytes | None:
