@@ -69,8 +69,9 @@ def _recorded(order: Order, job: Job, tasks: list[Task], manifest: Manifest) -> 
     """The results, each written down."""
     if order.resume:
         tasks = [replace(task, known=manifest.known(task)) for task in tasks]
+    results = _results(order, work.patch, replace(job, recorded=True), tasks)
     try:
-        for done in _results(order, work.patch, replace(job, recorded=True), tasks):
+        for done in results:
             manifest.add(done)
             yield done
     finally:
