@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
@@ -87,12 +88,8 @@ Values = tuple[bytes, ...]
 """The attrs that vary, of one op."""
 
 
-class Own(NamedTuple):
-    """By what the form of an op is known, and the names that are the op's own; as bytes too."""
-
-    key: Key
-    names: Sequence[str]
-    raw: tuple[bytes, ...]
+Own = tuple[Key, tuple[str, ...], tuple[bytes, ...]]
+"""By what the form of an op is known, and the names that are the op's own; as bytes too."""
 
 
 @dataclass(eq=False)
@@ -125,21 +122,21 @@ class Forms:
 
     def _plain(
         self, op: str, indices: Sequence[int], columns: Sequence[Sequence[str]]
-    ) -> Iterator[Own | None]:
+    ) -> list[Own | None]:
         """Of ops that read output 0 of others alone; columns of their names and of their inputs."""
         raw = [[text.encode() for text in column] for column in columns]
         sizes = [list(map(len, column)) for column in raw]
         parts = [one for both in zip(sizes, raw, strict=True) for one in both]
         heads = map(_format(op, len(columns) - 1).__mod__, zip(*parts, strict=True))
-        owns, raws, lengths = (zip(*some, strict=True) for some in (columns, raw, sizes))
-        for index, head, own, texts, length in zip(
-            indices, heads, owns, raws, lengths, strict=True
-        ):
-            rest = self._rest(index, head)
+        rests = list(map(self._rest, indices, heads))
+        owns = list(zip(*columns, strict=True))
+        # Tuples of columns are made without a call in Python for each op.
+        keys = zip(repeat(op, len(rests)), rests, zip(*sizes, strict=True), strict=True)
+        found: list[Own | None] = list(zip(keys, owns, zip(*raw, strict=True), strict=True))  # type: ignore[arg-type]
+        for place, (own, rest) in enumerate(zip(owns, rests, strict=True)):
             if rest is None or len(set(own)) < len(own):
-                yield self._other(index)
-            else:
-                yield Own((op, rest, length), own, texts)
+                found[place] = self._other(indices[place])
+        return found
 
     def _other(self, index: int) -> Own | None:
         """Of any op."""
@@ -149,15 +146,19 @@ class Forms:
         spelled = tuple([_stood_for(text, own) for text in inputs])
         if rest is None or len(own) > MOST or not all(map(PLAIN.fullmatch, own)):
             return None
-        return Own((op, rest, (len(name), *spelled)), own, tuple(map(str.encode, own)))
+        return (op, rest, (len(name), *spelled)), tuple(own), tuple(map(str.encode, own))
 
     def _rest(self, index: int, head: bytes) -> bytes | None:
         """What a NodeDef has behind its inputs; None where it does not begin so, or is large."""
         source, start = self.body.source, self.body.heads.starts[index]
-        value, end = entry(source, start)
-        raw = source.data[value:end] if end - value < LARGE else b""
-        is_plain = raw.startswith(head) and (end - value) >> 7 * (value - start - 2)
-        return raw[len(head) :] if is_plain else None
+        value, size = start + 2, source.data[start + 1]
+        end = value + size
+        if size >= SHORT:  # then the length takes more than that byte
+            value, end = entry(source, start)
+            if end - value >= LARGE or not (end - value) >> 7 * (value - start - 2):
+                return None
+        raw = source.data[value:end]
+        return raw[len(head) :] if raw.startswith(head) else None
 
     def form(self, key: Key) -> tuple[Form, Values] | None:
         """The form that is known by this, and other bytes that its ops have of their own."""
