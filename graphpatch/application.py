@@ -16,7 +16,7 @@ from graphpatch.formats.before import checksum_begun, write_down
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.load import model_from
-from graphpatch.formats.no_contexts import NO_CONTEXTS
+from graphpatch.formats.target import NO_CONTEXTS
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph

@@ -21,9 +21,8 @@ from graphpatch.formats.container import (
     meta_pieces,
 )
 from graphpatch.formats.foreign import refuse_suffix
-from graphpatch.formats.no_contexts import NO_CONTEXTS
 from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
-from graphpatch.formats.target import Export
+from graphpatch.formats.target import NO_CONTEXTS, Export
 from graphpatch.formats.unfinished import sweep
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress

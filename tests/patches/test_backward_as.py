@@ -15,6 +15,7 @@ from graphpatch.graph.body import Body
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import const, function, graphdef, node, saved
+from tests.patches.one_op import main_of
 
 X, U = node("x", "Placeholder"), node("u", "Placeholder")
 NOISY = (X, U, node("n", "Mul", "x", "u"))
@@ -30,10 +31,6 @@ def patched(folder: Path, *nodes: Any, functions: Any = (), **keys: Any) -> grap
     result = graphpatch.apply([rule(**keys)], path)
     assert [list(clean(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
     return result
-
-
-def main_of(result: graphpatch.Result) -> Body:
-    return result.model.graphs[0].main
 
 
 def cloned(body: Body) -> set[str]:
