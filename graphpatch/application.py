@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from graphpatch.above import ask
 from graphpatch.arguments import wrong
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Export, Model, default_output
@@ -78,10 +79,8 @@ class Result(HasModel):
         return f"<Result: {self._title()}; {short(rules)}>"
 
     def _repr_html_(self) -> str:
-        from graphpatch.page.part import of_model
-
         table = html_table(self._title(), ("rule", "ops", "gradient stored as"), self._rules())
-        return beside(table, of_model(self.model))
+        return beside(table, ask("part_of_model", self.model))
 
     def _title(self) -> str:
         nodes = self.report["nodes"]

@@ -88,7 +88,9 @@ def main() -> None:
     # A process that reads one graph makes millions of objects and no garbage in cycles.
     gc.disable()
     mapped.BEFORE.append(report_cut_short)
-    sys.exit(_run())
+    code = _run()
+    gc.freeze()  # else Python looks through all that is left of them as it ends
+    sys.exit(code)
 
 
 def _run() -> int:

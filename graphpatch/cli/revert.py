@@ -11,8 +11,8 @@ from graphpatch.analysis.revert import revert
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
-from graphpatch.cli.writing import write
 from graphpatch.formats import Model, load
+from graphpatch.formats.stdout import write_to_stdout
 
 
 @click.command("revert")
@@ -49,7 +49,10 @@ def command(
         if piped and as_json:
             raise click.UsageError("--json and the model would both go to standard output")
         if output is not None:
-            write(found.model, output, progress)
+            if output == "-":
+                write_to_stdout(found.model, progress)
+            else:
+                found.model.save(output, progress)
     document = {**found.document(), "model": model, "output": output}
     if as_json:
         say_json(document)

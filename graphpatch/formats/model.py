@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphpatch.above import ask
 from graphpatch.arguments import check_path, check_progress
 from graphpatch.control_flow.contexts import has_control_flow
 from graphpatch.errors import ModelError, OutputError
@@ -184,9 +185,7 @@ class Model:
         gradients hold, through v1 loops and branches too. Returns a Saver where the model has
         variables, else None. Raises what `import_model` does, TypeError without a graph.
         """
-        from graphpatch.runtime.import_model import import_into
-
-        return import_into(self, graph, name, tags)
+        return ask("import_into", self, graph, name, tags)
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Write the model to `path`, whole or not at all, over what was there.

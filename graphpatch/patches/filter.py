@@ -51,6 +51,7 @@ class FilterGradient:
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Filter what flows back to a match as one op, or from it to what it reads."""
+        group.refuse_open()
         self._refuse_default()
         args = whole_inputs.args(group, self.at)
         put = partial(whole_inputs.put, group, editor, where=self.at)

@@ -59,6 +59,7 @@ class StraightThrough:
         Where the ops are not known to keep the shape of that tensor, a run in which they do not
         is an error; shapes that can be broadcast are.
         """
+        group.refuse_open()
         place = self.place_in(group)
         self._check_whole(group, place)
         keeps = keeps_shape(group, place)

@@ -88,6 +88,7 @@ class SurrogateGradient:
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Let a match count as the formula of what it reads."""
+        group.refuse_open()
         missing = sorted(self.formula.variables - {f"x{n}" for n in range(len(group.args))})
         if missing:
             raise PatchError(
