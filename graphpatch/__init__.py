@@ -1,4 +1,4 @@
-"""Change what flows back through TensorFlow 1 style graphs, in files and in memory."""
+"""Change the gradients of TensorFlow 1 graphs, in files and in memory."""
 
 from __future__ import annotations
 

@@ -35,15 +35,14 @@ RulesLike: TypeAlias = (
 TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 
 PATCH_LAST = (
-    "the file stores gradients as functions, and tools that optimise or convert a model drop "
-    "these, some without a message: run such tools first, and patch last; graphpatch revert takes "
-    "the patch off again"
+    "the file stores gradients as functions, which tools that optimise or convert models drop, "
+    "some silently: run such tools first and patch last; `graphpatch revert` takes the patch off"
 )
 
 TAPE_FLOOR = (
-    "tf.saved_model.load restores the gradients of this SavedModel in TensorFlow 2.8 and later, "
-    "inside While, If and Case in 2.12 and later; earlier versions raise an error as they load it, "
-    "or as they differentiate it"
+    "tf.saved_model.load restores these gradients in TensorFlow 2.8 and later (inside While, If "
+    "and Case: 2.12 and later); earlier versions raise an error when they load the model or "
+    "differentiate it"
 )
 
 
@@ -172,7 +171,7 @@ def rules_of(rules: RulesLike, argument: str = "rules") -> list[Rule]:
 
 
 def check_all(rules: Sequence[Rule], graphs: Sequence[Graph]) -> list[str]:
-    """What there is to say of the graphs before rules go over them.
+    """Notes on the graphs before rules are applied.
 
     Raises ModelError where a graph is broken, PatchError where it carries one of the rules,
     MatchError where a rule asks for what a rule patched that is not there.

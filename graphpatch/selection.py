@@ -147,7 +147,7 @@ def select(model: ModelLike, **match: Any) -> Selection:
         RulesError: A key or value is not legal.
         MatchError: A key names a tensor that the model does not have.
         ModelError: The model cannot be read.
-        TypeError: `model` is no model.
+        TypeError: `model` is not a model.
 
     Example:
         >>> graphpatch.select("model.pb", op="Relu", name="block*/**").types  # doctest: +SKIP

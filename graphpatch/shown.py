@@ -31,6 +31,8 @@ def shown(text: str, most: int | None = None) -> str:
 
 def one_line(text: str) -> str:
     """The same, with line feeds escaped too: a name in a list cannot pass for a line of it."""
+    if len(text) <= LONG and text.isascii() and text.isprintable():
+        return text  # as most names are
     return shown(text, LONG).replace("\n", "\\n")
 
 

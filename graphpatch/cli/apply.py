@@ -90,9 +90,9 @@ def command(
 def _refuse_workers(order: Order, option: str) -> None:
     """What is done in this process alone goes into no manifest, and to no worker."""
     if order.resume:
-        raise click.UsageError(f"--resume does not go with {option}, which no manifest tells of")
+        raise click.UsageError(f"--resume does not go with {option}: a manifest does not record it")
     if order.is_of_many() or order.is_remote():
-        raise click.UsageError(f"{option} takes files of this machine, named one by one, and no -j")
+        raise click.UsageError(f"{option} takes local files, named one by one, without -j")
 
 
 def _export(

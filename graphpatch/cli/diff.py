@@ -56,7 +56,7 @@ def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
 
 
 def _how(kind: str, one: Any) -> list[str]:
-    """What there is to say of a listed change below its line."""
+    """What stands below the line of a listed change."""
     return list(one["changes"]) if kind == "changed" else []
 
 

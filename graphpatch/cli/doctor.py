@@ -88,7 +88,7 @@ def _text(found: Found, rules: str | None, every: bool) -> Iterator[str]:
             yield f"{found.model} [{graph.graph.around.tags}]"
         results = found.ran[place] if found.ran else [None] * len(graph.diagnoses)
         if not graph.diagnoses:
-            yield "nothing to ask about: no placeholder, or nothing computed; name --from and --to"
+            yield "no pair to look at: no placeholder or no output; name them with --from and --to"
         yield from _pairs(graph.diagnoses, results, every)
         yield from (f"note: {note.text()}" for note in graph.notes)
     if found.fixed is not None:
@@ -125,7 +125,7 @@ def _pair(
     if one.says and (one.verdict == "flows" or not one.findings):
         yield f"  {one.says}"
     if one.findings and one.way:
-        yield f"  way      {_way(one.way)}"
+        yield f"  path     {_way(one.way)}"
     for finding in one.findings:
         yield from _finding(finding, told)
     if result is not None:

@@ -30,7 +30,7 @@ def worker_options(command: Command) -> Command:
         "--allow-chained-urls",
         "allow_chained",
         is_flag=True,
-        help="Open what lies inside of another file: zip://m.pb::s3://bucket/all.zip.",
+        help="Open a file inside another one: zip://m.pb::s3://bucket/all.zip.",
     )
     @functools.wraps(command)
     def with_workers(jobs: int | None, scheduler: str | None, **options: Any) -> int:
@@ -138,7 +138,7 @@ def patched(report: dict[str, Any]) -> list[str]:
 
 
 def goes(report: Mapping[str, Any]) -> str:
-    """Where a model goes, or would go if this were no dry run."""
+    """Where a model goes, or would go if this were not a dry run."""
     if report["output"]:
         replaced = " (replaced)" if report.get("replaced") else ""
         return f"{report['model']} -> {report['output']}{replaced}"

@@ -138,8 +138,8 @@ def _settings(found: dict[str, Any]) -> Iterator[str]:
 def _branches(found: dict[str, Any]) -> Iterator[str]:
     if found["watched"]:
         rest = found["reached"] - found["reached_by_inputs"]
-        more = f", of {rest} more by values fed right there" if rest else ""
-        yield f"both sides of {found['reached_by_inputs']} of {found['watched']} ops{more}"
+        more = f", and at {rest} more by feeding the op directly" if rest else ""
+        yield f"both sides at {found['reached_by_inputs']} of {found['watched']} ops{more}"
     else:
         yield "no op to watch"
     yield from (f"not reached: {op} {why}" for op, why in found["not_reached"].items())

@@ -67,7 +67,7 @@ ModelLike: TypeAlias = (
 
 
 def in_memory(argument: str, given: object, progress: Progress | None = None) -> Model:
-    """The model that an argument holds, which is no path.
+    """The model that an argument holds, which is not a path.
 
     Raises TypeError, naming the argument, where it is nothing that a model can be taken from.
     """

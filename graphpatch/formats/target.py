@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # What there is to say of a .pb, and not of the .meta that it may be written as.
 NO_CONTEXTS = (
-    "v1 loops or branches: tf.gradients needs their contexts, for which a .pb has no place; write "
+    "v1 loops or branches: tf.gradients needs their contexts, which a .pb cannot hold; write "
     "a .meta (-o NAME.meta), or load it with graphpatch.import_model"
 )
 

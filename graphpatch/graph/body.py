@@ -189,7 +189,7 @@ class Node:
     @property
     def attr_names(self) -> list[str]:
         """The attrs that the NodeDef carries."""
-        return sorted(self._spans())
+        return sorted(self.attr_spans())
 
     def attr(self, key: str) -> AttrValue | None:
         """The value of an attr, or None where the NodeDef has none. Reads that attr alone."""
@@ -202,7 +202,7 @@ class Node:
         payload = self.body.payload(self.index)
         if len(payload) == 1:  # protobuf is quick where it may read all of it
             return attr_values(payload)
-        return attr_values(payload, self._spans())
+        return attr_values(payload, self.attr_spans())
 
     @property
     def opdef(self) -> opdefs.OpDef | None:
@@ -228,7 +228,8 @@ class Node:
             raise ModelError(f"{self}: the outputs of op type {self.op} are not known")
         return f"{self.name}:{flat[output].name}:{flat[output].index}"
 
-    def _spans(self) -> Mapping[str, Span]:
+    def attr_spans(self) -> Mapping[str, Span]:
+        """Where each attr's serialized AttrValue lies."""
         return self.body.large.attr_spans(self.index, self.body.payload(self.index))
 
     def _flat(self, which: str) -> list[opdefs.FlatArg] | None:
@@ -250,7 +251,7 @@ class Node:
 def main_body(
     library: Library, source: Source, start: int, end: int, progress: Progress | None
 ) -> tuple[Body, list[Field]]:
-    """The main graph of the GraphDef from `start` to `end`, and its fields that are no nodes."""
+    """The main graph of the GraphDef from `start` to `end`, and its fields that are not nodes."""
     starts, others = scan(source, start, end, 1)
     return Body(MAIN, library, source, read_heads(source, starts, 1, progress)), others
 

@@ -103,7 +103,9 @@ class BackwardAs:
         unmet = [node for node in nodes if node.index not in way.met]
         if unmet and not provenance.shadow(unmet[0]):
             reached = ", ".join(node.name for node in ends)
-            raise PatchError(f"{unmet[0]}: no clean way leads from it to {reached}; leave it out")
+            raise PatchError(
+                f"{unmet[0]}: no noise-free path leads from it to {reached}; leave it out"
+            )
 
     def _check(self, node: Node) -> None:
         """Raise PatchError where the op cannot count as that input."""

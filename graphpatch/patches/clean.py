@@ -134,7 +134,7 @@ class CleanPath:
         while (noisy := self._not_clean_yet(at)) is not None:
             if at in chain:
                 raise PatchError(
-                    f"{noisy} depends on itself: there is no clean input to begin with"
+                    f"{noisy} depends on itself: there is no noise-free input to begin with"
                 )
             chain[at] = noisy
             at = self._texts(noisy)[0]

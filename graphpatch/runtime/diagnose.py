@@ -139,7 +139,7 @@ def diagnose(
     Raises:
         ModelError: The model cannot be read or is broken, or has no tensor of such a name.
         UnsafeError: It would do more than compute when it runs.
-        TypeError: `model` is no model, or one of the ends no name.
+        TypeError: `model` is not a model, or one of the ends is not a name.
 
     Example:
         >>> found = graphpatch.diagnose("model.pb", "x", "loss", fix=True)  # doctest: +SKIP

@@ -173,7 +173,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "an unknown op",
         (*NOISY, node("c", "Unheard", "n"), node("z", "Tanh", "c")),
         {},
-        "op type Unheard is not known, and so not whether it may run twice",
+        "op type Unheard is not known, so it may not be safe to run twice",
     ),
     (
         "an op that gives no gradient on",
@@ -186,7 +186,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "noise that comes to nothing",
         (X, U, node("m", "Mul", "u", "u"), node("n", "Mul", "x", "m"), TANH),
         {"match": {"op": "Mul"}},
-        "Mul 'm': no clean way leads from it to z; leave it out",
+        "Mul 'm': no noise-free path leads from it to z; leave it out",
     ),
     (
         "nothing behind it",

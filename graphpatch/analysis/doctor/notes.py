@@ -246,7 +246,7 @@ CLASSES: tuple[tuple[str, str, Which], ...] = (
     ),
     (
         "branch",
-        "v1 branches and loops without their control-flow contexts: tf.gradients builds, the run "
+        "v1 branches and loops without their control-flow contexts: tf.gradients works, running it "
         f"may fail (Retval does not have value); {LOOP_REMEDY}",
         _branches,
     ),

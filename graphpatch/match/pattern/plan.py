@@ -35,7 +35,7 @@ class Plan(NamedTuple):
 def plan(counts: Sequence[int], op_count: int, edges: Sequence[Edge]) -> Plan:
     """How to walk a pattern of which each node can be so many ops; tensors come after the ops.
 
-    The start is where it can be fewest, which are some: what is nowhere is no place to start from.
+    The start is the node that can be the fewest ops, but at least one.
     An op has few inputs and may have very many readers, so links are followed to what is read
     before they are followed to readers.
     """
