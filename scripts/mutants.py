@@ -1,9 +1,9 @@
 """Change lines of a module, one at a time, and tell which changes no test notices.
 
-Usage: scripts/mutants [MODULE...] [--each N] [--seed N] [--within SECONDS] [--allow SHARE].
+Usage: scripts/mutants [MODULE...] [--each N] [--seed N] [--within SECONDS] [--allow N].
 cosmic-ray makes the changes, in a copy of the checkout; each runs the tests that TESTS names for
 the module. The exit status is 1 where a change survives that KNOWN does not explain, or where more
-than SHARE of them do. After SECONDS no more is tried.
+than N do. After SECONDS no more is tried.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def main() -> int:
     parser.add_argument("--each", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--within", type=float, default=NEVER)
-    parser.add_argument("--allow", type=float, default=0.0)
+    parser.add_argument("--allow", type=int, default=0)
     parser.add_argument("--python", required=True)
     asked = parser.parse_args()
     tree, count, survivors = copied(), 0, []
@@ -177,7 +177,7 @@ def main() -> int:
     print(f"{count} changes, {count - len(survivors)} noticed, {len(survivors)} survive")
     if time.monotonic() >= until:
         print(f"no more were tried after {asked.within:g} seconds")
-    return 1 if sum(not one.reason for one in survivors) > asked.allow * count else 0
+    return 1 if sum(not one.reason for one in survivors) > asked.allow else 0
 
 
 if __name__ == "__main__":
