@@ -10,7 +10,6 @@ from graphpatch import names
 from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
-from graphpatch.graph.alike import behind_inputs
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import tensor_named
 from graphpatch.names import TensorName
@@ -95,7 +94,7 @@ class Wiring:
         """A number that ops of one type and with the same attrs have in common."""
         if index not in self._form_of:
             node = Node(self.body, index)
-            rest = behind_inputs(node)
+            rest = node.behind_inputs()
             key = node.op, index if rest is None else rest
             self._form_of[index] = self._forms.setdefault(key, len(self._forms))
         return self._form_of[index]
