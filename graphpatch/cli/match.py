@@ -13,7 +13,7 @@ from graphpatch.analysis.saved import as_rules_file
 from graphpatch.application import pattern_matches
 from graphpatch.cli.completing import PATH, pattern_option
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import say_json, say_lines
+from graphpatch.cli.say import say_json_of_texts, say_lines
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.formats import load
 from graphpatch.formats.output import refuse_inputs, write_file
@@ -66,7 +66,7 @@ def command(
             if save:
                 _save(save, as_rules_file(rules, model), paths)
     if as_json:
-        say_json({"model": paths[-1], "rules": [one.document() for one in found]})
+        say_json_of_texts({"model": paths[-1], "rules": [one.document() for one in found]})
     else:
         say_lines(line for one in found for line in _text(one))
     return 1 if any(one.error for one in found) else 0

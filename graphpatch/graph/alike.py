@@ -19,7 +19,15 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from graphpatch import names
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.heads import LARGE, PROVENANCE, Heads, entry
-from graphpatch.graph.nodedef import INPUT, NAME, OP, attr_entry, attr_span, attr_value
+from graphpatch.graph.nodedef import (
+    INPUT,
+    NAME,
+    OP,
+    attr_entry,
+    attr_span,
+    attr_value,
+    head_bytes,
+)
 from graphpatch.graph.wire import BYTES, encoded, piece_bytes
 
 VARYING = ("_output_shapes", "_class")
@@ -27,8 +35,6 @@ VARYING = ("_output_shapes", "_class")
 
 MOST = 24  # names that an op of a form has: its own, and those that it reads
 FIRST = 0x7C0  # of the letters that stand-ins begin with, two bytes each
-TEXT_TAGS = bytes((NAME << 3 | BYTES, OP << 3 | BYTES))
-INPUT_TAG = bytes((INPUT << 3 | BYTES,))
 MARK = re.compile(rf"[{chr(FIRST)}-{chr(FIRST + MOST + 1)}]")
 RAW_MARK = re.compile(b"\xdf[\x80-\x99]")  # the same in bytes
 PLAIN = re.compile(r"[A-Za-z0-9_.>/-]{2,}")  # names that JSON spells as they are
@@ -63,7 +69,7 @@ class Form(NamedTuple):
 
     def node(self, body: Body) -> Node:
         """An op of this form, which stands for those of `body`."""
-        payload = _head(self.name, self.op, self.inputs) + self.rest
+        payload = head_bytes(self.name, self.op, self.inputs) + self.rest
         heads = Heads(names=[self.name], ops=[self.op], inputs=[self.inputs])
         alone = OneOp(body.label, body.library, body.source, heads)
         alone.write(0, [payload])
@@ -142,7 +148,7 @@ class Forms:
         """Of any op."""
         heads = self.body.heads
         name, op, inputs = heads.names[index], heads.ops[index], heads.inputs[index]
-        rest, own = self._rest(index, _head(name, op, inputs)), [name]
+        rest, own = self._rest(index, head_bytes(name, op, inputs)), [name]
         spelled = tuple([_stood_for(text, own) for text in inputs])
         if rest is None or len(own) > MOST or not all(map(PLAIN.fullmatch, own)):
             return None
@@ -179,30 +185,6 @@ def _are_plain(column: Sequence[str]) -> bool:
     """Whether all are names that JSON spells as they are, of less than 128 bytes."""
     sizes = set(map(len, column))
     return min(sizes) >= 2 and max(sizes) < SHORT and names.are_spelled(column)
-
-
-def behind_inputs(body: Body, index: int) -> bytes | None:
-    """What a NodeDef has behind its inputs: its device and attrs. Most nodes are alike in these.
-
-    None for a large NodeDef, and for one that is spelled in another way than TensorFlow does.
-    """
-    payload = body.payload(index)
-    if len(payload) != 1 or not isinstance(payload[0], bytes):
-        return None
-    raw, at, inputs = payload[0], 0, body.heads.inputs[index]
-    for tag in TEXT_TAGS + INPUT_TAG * len(inputs):
-        if len(raw) < at + 2 or raw[at] != tag or raw[at + 1] > 0x7F:
-            # A name of more than 127 bytes.
-            head = _head(body.heads.names[index], body.heads.ops[index], inputs)
-            return raw[len(head) :] if raw.startswith(head) else None
-        at += 2 + raw[at + 1]
-    return raw[at:]
-
-
-def _head(name: str, op: str, inputs: Sequence[str]) -> bytes:
-    """A NodeDef up to its last input, as TensorFlow spells it."""
-    head = encoded(NAME, name.encode()) + encoded(OP, op.encode())
-    return head + b"".join([encoded(INPUT, text.encode()) for text in inputs])
 
 
 def _format(op: str, inputs: int) -> bytes:
