@@ -126,12 +126,12 @@ def _reverse(at: str, strength: float) -> Rules:
 
 
 def _freeze(scope: str) -> Rules:
-    held = {"op": list(VARIABLES), "name": scope}
+    held = {"op": list(_TRAINABLE), "name": scope}
     read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": held}}
     return [rule("freeze", read, {"stop_gradient": True})]
 
 
-VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+_TRAINABLE = ("VariableV2", "Variable", "VarHandleOp")  # recipes name them in this order
 _NO_VARIABLES = (
     "the model has no variables (in a frozen model they are constants), so there is nothing to "
     "train; to let no gradient pass a tensor: "
@@ -218,7 +218,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 _freeze,
                 {"scope": None},
                 example="scope=backbone/**",
-                needs=(frozenset(VARIABLES), _NO_VARIABLES),
+                needs=(frozenset(_TRAINABLE), _NO_VARIABLES),
             ),
         )
     }

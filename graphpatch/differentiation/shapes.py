@@ -39,10 +39,14 @@ class Shapes:
         todo, begun = [tensor], set[Tensor]()
         while todo:
             one = todo[-1]
-            missing = [other for other in self._read(one) if other not in self._found]
-            if one in self._found or one in begun or not missing:
+            if one in self._found:  # several read it, or one by several inputs
                 todo.pop()
-                self._found.setdefault(one, self._inferred(one))
+                continue
+            read = () if one in begun else dict.fromkeys(self._read(one))
+            missing = [other for other in read if other not in self._found]
+            if not missing:
+                todo.pop()
+                self._found[one] = self._inferred(one)
             else:
                 begun.add(one)  # one that is asked again meanwhile is read round a loop
                 todo += [other for other in missing if other not in begun]

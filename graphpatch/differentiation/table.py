@@ -63,9 +63,15 @@ def outputs_of(op_type: str, slot: int, count: int) -> frozenset[str] | None:
 
     None where the gradient of that input is None. All outputs where no trial could be made.
     """
+    known = opdefs.lookup(op_type)
+    return _outputs_at(op_type, None if known is None else _declared(known, slot, count))
+
+
+@cache
+def _outputs_at(op_type: str, place: int | None) -> frozenset[str] | None:
+    """The same of an input that an op declares; None stands for one that it does not."""
     known, row = opdefs.lookup(op_type), lookup(op_type)
     names = [arg.name for arg in known.outputs] if known is not None else []
-    place = None if known is None else _declared(known, slot, count)
     if row is None or place is None or place >= len(row.inputs):
         return frozenset(names)
     found = row.inputs[place]

@@ -10,7 +10,6 @@ from graphpatch import names
 from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
-from graphpatch.graph.alike import behind_inputs
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import tensor_named
 from graphpatch.names import TensorName
@@ -45,16 +44,18 @@ class Wiring:
 
     def inputs(self, index: int) -> list[Tensor]:
         """The tensors that an op reads, slot by slot."""
-        if index < 0:
-            return []
-        if index not in self._inputs:
-            texts, by_name = self.body.heads.inputs[index], self.body.by_name
-            self._inputs[index] = [
-                (by_name[text], 0) if text in by_name and ":" not in text else self.tensor(text)
-                for text in texts
-                if text[:1] != "^"
-            ]
-        return self._inputs[index]
+        found = self._inputs.get(index)  # asked most often of all
+        if found is None:
+            found = self._inputs[index] = self._read(index) if index >= 0 else []
+        return found
+
+    def _read(self, index: int) -> list[Tensor]:
+        texts, by_name = self.body.heads.inputs[index], self.body.by_name
+        return [
+            (by_name[text], 0) if text in by_name and ":" not in text else self.tensor(text)
+            for text in texts
+            if text[:1] != "^"
+        ]
 
     def tensor(self, text: str) -> Tensor:
         """The tensor that an input spells."""
@@ -84,25 +85,30 @@ class Wiring:
         if index < 0:
             number = list(self.body.arguments.values())[-1 - index]
             return [FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))]
-        if index not in self._outputs:
+        found = self._outputs.get(index)
+        if found is None:
             form = self.form(index)
             if form not in self._outputs_of:
                 self._outputs_of[form] = _known_outputs(Node(self.body, index))
-            self._outputs[index] = self._outputs_of[form]
-        return self._outputs[index]
+            found = self._outputs[index] = self._outputs_of[form]
+        return found
+
+    def tensors(self, index: int) -> list[Tensor]:
+        """The tensors that an op gives, as pairs of numbers; of an unknown op type the first."""
+        return [(index, output) for output in range(len(self.outputs(index)) or 1)]
 
     def form(self, index: int) -> int:
         """A number that ops of one type and with the same attrs have in common."""
         if index not in self._form_of:
             node = Node(self.body, index)
-            rest = behind_inputs(node)
+            rest = node.behind_inputs()
             key = node.op, index if rest is None else rest
             self._form_of[index] = self._forms.setdefault(key, len(self._forms))
         return self._form_of[index]
 
     def dtype(self, tensor: Tensor) -> str | None:
         """The dtype of a tensor; None where the NodeDef does not tell."""
-        outputs = self._outputs.get(tensor[0])  # asked most often of all, so not by outputs()
+        outputs = self._outputs.get(tensor[0])  # without a call: it is asked very often
         if outputs is None:
             outputs = self.outputs(tensor[0])
         return outputs[tensor[1]].dtype if tensor[1] < len(outputs) else None
@@ -113,15 +119,16 @@ class Wiring:
 
     def readers(self, index: int) -> list[tuple[int, int, int]]:
         """Who reads an op: (output, index of the reader, its slot) of each use."""
-        if index not in self._readers:
+        found = self._readers.get(index)
+        if found is None:
             name = self.body.heads.names[index] if index >= 0 else self._argument(index)
             texts = self.body.heads.inputs
-            self._readers[index] = [
+            found = self._readers[index] = [
                 (0 if texts[reader][slot] == name else self.inputs(reader)[slot][1], reader, slot)
                 for reader, slot in self.body.readers.get(name, ())
                 if not texts[reader][slot].startswith("^")
             ]
-        return self._readers[index]
+        return found
 
     def spelled(self, tensor: Tensor) -> str:
         """The tensor's name, as TensorFlow prints it: `op:0`."""

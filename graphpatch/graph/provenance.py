@@ -86,7 +86,7 @@ def _written(node: Node) -> tuple[list[Edit], list[Origin]]:
 
     try:
         if value.WhichOneof("value") != "list":
-            raise ValueError("it is no list of edits")
+            raise ValueError("it is not a list of edits")
         found = list(map(edits.read, value.list.s))
     except ValueError as error:
         raise ModelError(
@@ -110,6 +110,8 @@ def is_added(node: Node) -> bool:
 
 def original_type(node: Node) -> str:
     """The op type that an op had before a rule put it into a function."""
+    if not node.body.may_be_signed(node.index):
+        return node.op
     return str(next((edit.was for edit in of_kind(node, "enclosed")), node.op))
 
 

@@ -13,7 +13,6 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import called
 from graphpatch.names import op_of
-from graphpatch.page.flowing import Flow
 from graphpatch.page.folds import folds
 from graphpatch.page.lanes import columns
 from graphpatch.page.order import ordered
@@ -100,8 +99,8 @@ def document(
     heads = found.heads
     return {
         "name": one_line(found.sides[0].body.label),
-        "names": [one_line(name) for name in names],
-        "types": [tables.types.number(one_line(_type(node))) for _, _, node, _ in heads],
+        "names": list(map(one_line, names)),
+        "types": _types(heads, tables),
         "tensors": [tables.tensors.number(_tensor(shapes, one)) for one in heads],
         "attrs": [_attrs(tables, one) for one in heads],
         "inputs": [_inputs(found, one) for one in heads],
@@ -129,8 +128,8 @@ def _side(found: Lines, side: Side) -> dict[str, Any]:
     reads = [None if line is None else [found.rows[key] for key in line.reads] for line in there]
     return {
         "columns": columns(reads),
-        "flow": [int(line.flow) if line is not None else Flow.ABSENT for line in there],
-        "arrives": [int(line.arrives) if line is not None else Flow.ABSENT for line in there],
+        "flow": [int(line.flow) if line is not None else 0 for line in there],
+        "arrives": [int(line.arrives) if line is not None else 0 for line in there],
         "edges": [
             []
             if line is None
@@ -145,6 +144,13 @@ def _type(node: Node | None) -> str:
     if node is None:
         return "argument"
     return provenance.original_type(node)
+
+
+def _types(heads: Sequence[Head], tables: Tables) -> list[int]:
+    """The numbers of the op types of lines."""
+    types = [_type(node) for _, _, node, _ in heads]
+    numbers = {one: tables.types.number(one_line(one)) for one in dict.fromkeys(types)}
+    return [numbers[one] for one in types]
 
 
 def _tensor(shapes: Mapping[Side, Shapes | None], one: Head) -> str:
@@ -162,11 +168,12 @@ def _inputs(found: Lines, one: Head) -> list[int | str | list[int | str]]:
     """
     if one.node is None:
         return []
-    body, read = one.node.body, list[int | str | list[int | str]]()
+    by_name, rows = one.node.body.by_name, found.rows
+    read: list[int | str | list[int | str]] = []
     for text in one.node.inputs:
         op = op_of(text)
-        index = body.by_name.get(op)
-        row = found.rows.get(op if index is None else one.side.key(index))
+        index = by_name.get(op)
+        row = rows.get(op if index is None else one.side.key(index))
         plain = row is not None and text == op
         read.append(one_line(text) if row is None else row if plain else [row, one_line(text)])
     return read
@@ -230,7 +237,8 @@ def _carried(found: Lines) -> dict[int, list[list[str]]]:
 def _plots(found: Lines, tables: Tables, rules: Mapping[str, Any]) -> dict[int, int]:
     """The curves of ops that rules are at; of others the op type tells."""
     plots = {}
-    for row, (_, line, node, _) in enumerate(found.heads):
+    has_rules = any(one.rules for one in found.sides)
+    for row, (_, line, node, _) in enumerate(found.heads) if has_rules else ():
         named = [name for one in found.sides for name in one.rules.get(line.key, ())]
         if named:
             patch = (rules.get(named[-1]) or {}).get("patch")

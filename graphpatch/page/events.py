@@ -24,7 +24,7 @@ from graphpatch.formats.output import reported
 from graphpatch.graph.attrs import plain
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.nodedef import attr_spans, attr_value
+from graphpatch.graph.nodedef import attr_value
 from graphpatch.page.view import View
 from graphpatch.shown import one_line
 
@@ -85,7 +85,7 @@ def _own(node: Node, rules: Mapping[str, str]) -> str:
 
 def _node(node: Node, rule: str) -> NodeDef:
     found = NodeDef(name=node.name, op=node.op, input=node.inputs)
-    spans = attr_spans(node.body.payload(node.index))
+    spans = node.attr_spans()
     for key, span in spans.items():
         if span.end - span.start < SMALL and not key.startswith("_"):
             value = attr_value(span)

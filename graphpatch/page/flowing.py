@@ -27,6 +27,9 @@ class Flow(IntEnum):
     ERROR = 6  # tf.gradients raises at the op
 
 
+# Python 3.11 takes ten times as long to find a member by its class; lines are many.
+NONE, ZERO, FULL = Flow.NONE, Flow.ZERO, Flow.FULL
+
 NOTHING = Answer()
 
 
@@ -105,10 +108,10 @@ def _passage(
     answers: Answers, back: Backward, index: int, inside: dict[int, None], raises: bool
 ) -> Passage:
     wiring = back.wiring
-    tensors = [(index, output) for output in range(len(wiring.outputs(index)) or 1)]
+    tensors = wiring.tensors(index)
     got = not back.got.isdisjoint(tensors)
     live = {tensor[1] for tensor in tensors if tensor in back.live}
-    arrives = Flow.FULL if live else Flow.ZERO if got else Flow.NONE
+    arrives = FULL if live else ZERO if got else NONE
     reads = [(slot, read) for slot, read in enumerate(wiring.inputs(index)) if read[0] in inside]
     asked = got and reads and index in back.visited  # what reads nothing in view is not asked
     answer = _answer(answers, wiring, index) if asked else NOTHING
@@ -116,7 +119,7 @@ def _passage(
     for slot, read in reads:
         flows = slot in answer.slots and read in back.got and wiring.trainable(read)
         full = flows and not live.isdisjoint(answer.reach.get(slot, live))
-        edges.append((slot, read[0], Flow.FULL if full else Flow.ZERO if flows else Flow.NONE))
+        edges.append((slot, read[0], FULL if full else ZERO if flows else NONE))
     refused = any(one.kind != CARRIED for one in answer.refusals)
     return Passage(arrives, tuple(edges), refused or (raises and got and not answer.slots))
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from graphpatch.page.order import scopes
 
 FEW = 48  # lines; in a list of no more all scopes are open
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(NamedTuple):
     """A scope: the first and last of its lines, how deep it lies, its name, whether it is open.
 
     The lines of a scope that do not follow each other are several of these.
@@ -29,13 +28,13 @@ def folds(names: Sequence[str], shown: Collection[int]) -> list[Fold]:
 
     Open are those that hold a line that is to be `shown`; all of a short list.
     """
-    found = [replace(one, depth=depth) for one, depth in _nested(_joined(_runs(names)))]
-    if len(names) <= FEW:
-        return [replace(one, is_open=True) for one in found]
     before = [0]
     for row in range(len(names)):
-        before.append(before[-1] + (row in shown))
-    return [replace(one, is_open=before[one.last + 1] > before[one.first]) for one in found]
+        before.append(before[-1] + (row in shown or len(names) <= FEW))
+    return [
+        Fold(one.first, one.last, depth, one.name, before[one.last + 1] > before[one.first])
+        for one, depth in _nested(_joined(_runs(names)))
+    ]
 
 
 def _runs(names: Sequence[str]) -> list[Fold]:

@@ -8,34 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 DEEPEST = 12  # scopes in each other that count
 
 
 def scopes(name: str) -> tuple[str, ...]:
     """The scopes of an op, outermost first."""
-    return tuple(name.split("/")[:-1][:DEEPEST])
+    scope, slash, _ = name.rpartition("/")
+    return _scopes(scope) if slash else ()
+
+
+@lru_cache(256)  # ops that follow each other are often of one scope
+def _scopes(scope: str) -> tuple[str, ...]:
+    return tuple(scope.split("/")[:DEEPEST])
 
 
 @dataclass(eq=False)
 class _Ready:
-    """The lines that may come next, by scope; the latest of a scope is taken first."""
+    """The lines that may come next, by scope; the latest of a scope is taken first.
+
+    `around` has by scope the stacks of that one and of all around it, the innermost first.
+    """
 
     scopes_of: Mapping[str, tuple[str, ...]]
     stacks: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
+    around: dict[tuple[str, ...], list[list[str]]] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     last: tuple[str, ...] = ()
 
     def add(self, key: str) -> None:
         """Add a line."""
-        scope = self.scopes_of[key]
-        for depth in range(len(scope) + 1):
-            self.stacks.setdefault(scope[:depth], []).append(key)
+        for stack in self._around(self.scopes_of[key]):
+            stack.append(key)
+
+    def _around(self, scope: tuple[str, ...]) -> list[list[str]]:
+        found = self.around.get(scope)
+        if found is None:
+            outwards = [scope[:depth] for depth in range(len(scope), -1, -1)]
+            found = [self.stacks.setdefault(one, []) for one in outwards]
+            self.around[scope] = found
+        return found
 
     def take(self) -> str | None:
         """Take a line of the innermost scope that has one; None where none is ready."""
-        for depth in range(len(self.last), -1, -1):
-            stack = self.stacks.get(self.last[:depth], [])
+        for stack in self._around(self.last):
             while stack:
                 key = stack.pop()
                 if key not in self.taken:

@@ -7,7 +7,9 @@ same, and can stand beside each other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from graphpatch.analysis.doctor.causes import explain
 from graphpatch.analysis.doctor.look import Finding, Look
@@ -15,7 +17,9 @@ from graphpatch.analysis.doctor.way import PathStep
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.page.flowing import Flow, Flowing, Passage
+from graphpatch.page.flowing import FULL, NONE, Flow, Flowing, Passage
+
+ABSENT, CHANGED, BLOCKED = Flow.ABSENT, Flow.CHANGED, Flow.BLOCKED
 
 
 @dataclass(eq=False, slots=True)
@@ -27,8 +31,8 @@ class Line:
 
     key: str
     nodes: list[int]
-    arrives: Flow = Flow.NONE
-    flow: Flow = Flow.NONE
+    arrives: Flow = NONE
+    flow: Flow = NONE
     reads: dict[str, Flow] = field(default_factory=dict)
     rules: tuple[str, ...] = ()
     finding: Finding | None = None
@@ -48,6 +52,11 @@ class Side:
         """The body."""
         return self.flowing.wiring.body
 
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """The names of its ops, by index."""
+        return self.body.heads.names
+
     def targets(self) -> list[str]:
         """The lines where it begins."""
         return [self.key(index) for index, _ in self.flowing.targets]
@@ -60,7 +69,8 @@ class Side:
         """The line of an op, by index."""
         if index < 0:
             return list(self.body.arguments)[-1 - index]
-        return self.key_of.get(index, self.body.heads.names[index])
+        found = self.key_of.get(index)
+        return self.names[index] if found is None else found
 
 
 def side(flowing: Flowing, rules: dict[str, tuple[str, ...]]) -> Side:
@@ -102,19 +112,20 @@ def _keys(body: Body) -> dict[int, str]:
 def _follow(found: Side, line: Line) -> None:
     """Fill in what flows on from a line to those that it reads."""
     passages = [found.flowing.passages[index] for index in line.nodes]
+    raises, reads = False, line.reads
     for passage in passages:
+        raises = raises or passage.raises
         for _, producer, flow in passage.edges:
             key = found.key(producer)
-            if key != line.key:
-                line.reads[key] = max(flow, line.reads.get(key, Flow.NONE))
-    raises = any(passage.raises for passage in passages)
-    best = max(line.reads.values(), default=line.arrives)
+            if key != line.key and flow > reads.get(key, ABSENT):
+                reads[key] = flow
+    best = max(reads.values(), default=line.arrives)
     if raises:
         line.flow = Flow.ERROR
-    elif line.arrives > Flow.NONE and best == Flow.NONE:
-        line.flow = Flow.BLOCKED
+    elif line.arrives > NONE and best == NONE:
+        line.flow = BLOCKED
     else:
-        line.flow = min(best, line.arrives) if best < Flow.BLOCKED else best
+        line.flow = min(best, line.arrives) if best < BLOCKED else best
     if raises or best < line.arrives:
         line.finding = _finding(found, line, passages)
 
@@ -136,22 +147,23 @@ def mark_changed(found: Side, order: list[str]) -> None:
     What passes an op that a rule is at is changed, and so is all that it is made of further on.
     """
     changed: set[str] = set()
-    for key in order:
+    for key in order if found.rules else ():
         line = found.lines.get(key)
         if line is None:
             continue
-        if line.flow in (Flow.FULL, Flow.CHANGED) and (key in changed or line.rules):
-            line.flow = Flow.CHANGED
+        if FULL <= line.flow <= CHANGED and (key in changed or line.rules):
+            line.flow = CHANGED
             for read, flow in line.reads.items():
-                if flow == Flow.FULL:
-                    line.reads[read] = Flow.CHANGED
+                if flow == FULL:
+                    line.reads[read] = CHANGED
                     changed.add(read)
 
 
 def head(found: Side, line: Line) -> Node | None:
     """The node that a line is about: that of the op itself, where rules moved it aside too."""
+    if len(line.nodes) == 1:
+        index = line.nodes[0]
+        return Node(found.body, index) if index >= 0 else None
     nodes = [Node(found.body, index) for index in line.nodes if index >= 0]
-    if len(nodes) == 1:
-        return nodes[0]
     own = [node for node in nodes if not provenance.is_added(node)]
     return next(iter(own or nodes), None)

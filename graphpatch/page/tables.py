@@ -13,7 +13,7 @@ from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
-from graphpatch.graph.nodedef import attr_spans, attr_value
+from graphpatch.graph.nodedef import attr_value
 from graphpatch.page.plots import plot
 from graphpatch.shown import one_line
 
@@ -81,7 +81,7 @@ class Tables:
 
 def _plain(node: Node) -> dict[str, Any]:
     """The attrs of an op as plain values, large ones left out."""
-    spans = attr_spans(node.body.payload(node.index))
+    spans = node.attr_spans()
     small = {k: s for k, s in spans.items() if s.end - s.start < LARGE and k != provenance.KEY}
     plain = {one_line(k): _shown(attrs.plain(attr_value(s))) for k, s in small.items()}
     plain |= {one_line(k): "(large)" for k in spans.keys() - small.keys() - {provenance.KEY}}

@@ -41,7 +41,7 @@ class FilterGradient:
         return at.parsed(self.at)[0] == "output" and not isinstance(self.gradient, Python)
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """Raise PatchError where nothing flows back there, or the gradient is no filter."""
+        """Raise PatchError where nothing flows back there, or the gradient is not a filter."""
         self._refuse_default()
         at.check(nodes, self.at)
 

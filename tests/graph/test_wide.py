@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 import graphpatch
+from graphpatch.differentiation.shape_rules import Shape
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import load
 from graphpatch.graph import edit, nodedef, wire
@@ -122,3 +125,16 @@ def test_many_slots_of_one_reader_are_set_as_each_by_itself(
     assert graphs.joined(at_once.pieces()) == graphs.joined(by_one.pieces())
     reverted = graphs.joined(graphpatch.revert(at_once).model.pieces())
     assert type(model).FromString(reverted) == model
+
+
+def test_the_shape_of_an_input_is_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = graphs.main(X, added(1000))
+    asked, inferred = list[Tensor](), Shapes._inferred
+
+    def counted(shapes: Shapes, tensor: Tensor) -> Shape:
+        asked.append(tensor)
+        return inferred(shapes, tensor)
+
+    monkeypatch.setattr(Shapes, "_inferred", counted)
+    Shapes(Wiring(body)).of((body.by_name["s"], 0))
+    assert asked == [(body.by_name["x"], 0), (body.by_name["s"], 0)]

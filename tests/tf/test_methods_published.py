@@ -152,7 +152,7 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
     model = saved(simpler_model, tmp_path / "model.pb")
     with pytest.raises(GraphpatchError, match="the feed has no x:0"):
         references(model, {})
-    with pytest.raises(GraphpatchError, match="no batch of one"):
+    with pytest.raises(GraphpatchError, match="not a batch of one"):
         references(model, {"x": np.zeros((2, 2), np.float32)})
     body = [node("r", "Relu", "a")]
     inner = [function("f", ["a"], body, {"b": "r:activations:0"})]

@@ -65,18 +65,19 @@ class Answers:
         """What an op answers where a gradient comes to one of its outputs."""
         place = (wiring.body.label, index)
         if place not in self._asked:
-            self._asked[place] = self._as_others(wiring, Node(wiring.body, index))
+            self._asked[place] = self._as_others(wiring, index)
         return self._asked[place]
 
-    def _as_others(self, wiring: Wiring, node: Node) -> Answer:
+    def _as_others(self, wiring: Wiring, index: int) -> Answer:
         """What an op answers, as others do that have its attrs and read the same dtypes.
 
         Not of an op that calls functions, nor where something is raised, which names the op.
         """
-        dtypes = tuple(map(wiring.dtype, wiring.inputs(node.index)))
-        key = wiring.body.label, wiring.form(node.index), dtypes
+        dtypes = tuple(map(wiring.dtype, wiring.inputs(index)))
+        key = wiring.body.label, wiring.form(index), dtypes
         if key in self._alike:
             return self._alike[key]
+        node = Node(wiring.body, index)
         answer = self._answer(wiring, node)
         if not answer.refusals and not _calls(wiring, node):
             self._alike[key] = answer

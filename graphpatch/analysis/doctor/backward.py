@@ -172,7 +172,7 @@ def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) ->
 
 
 def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
-    tensors = [(index, output) for output in range(len(done.wiring.outputs(index)) or 1)]
+    tensors = done.wiring.tensors(index)
     if index < 0 or done.got.isdisjoint(tensors):
         return
     if loops is not None and not loops.passes(index, done.got):
