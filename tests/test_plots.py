@@ -53,6 +53,7 @@ def test_bars_are_those_of_closed_form() -> None:
     np.testing.assert_allclose(heights("lrp_w2")[1], np.array([1, 0.25, 1, 2.25]))
     np.testing.assert_allclose(heights("lrp_zplus_pool"), [[1, 0.5, -0.25, 0.25],
                                                            [6 / 7, 3 / 7, 0, 1.5 / 7]])  # fmt: skip
+    np.testing.assert_allclose(heights("lrp_alpha_beta_pool")[1], np.array([8, 4, -7, 2]) * 1.5 / 7)
     for name in ("lrp_pass", "lrp_pass_batch_norm"):
         np.testing.assert_allclose(heights(name), [[3, 1, -1, -2], [4, 2, -2, -1]])
     np.testing.assert_allclose(heights("shap_max_pool_batch"), [[2, 0, 0, 0], [1, 0, 0, 0]])

@@ -115,6 +115,13 @@ def shared(title: str, **parameters: float) -> tuple[Bars]:
     return (Bars(scene, RELEVANCE, [[X], weights], PARTS),)
 
 
+def averaged(title: str) -> tuple[Bars]:
+    """How a mean of four numbers shares its relevance among them."""
+    scene = Scene(f"AvgPool{title}: y = {np.mean(POOLED):g}, dy = 1", ("AvgPool",), {}, WINDOW)
+    names = tuple(f"x = {x:g}" for x in POOLED)
+    return (Bars(scene, RELEVANCE, [in_window(POOLED)], names),)
+
+
 def in_window(x: Sequence[float]) -> Any:
     """A batch of one image, one pixel high, of one channel."""
     return np.reshape(np.asarray(x, float), (-1, 1, 4, 1))
@@ -224,14 +231,8 @@ SCENES: Mapping[str, tuple[Curve | Bars, ...]] = {
     "lrp_gamma": shared(", gamma = 1", gamma=1.0),
     "lrp_w2": shared(""),
     "lrp_flat": shared(""),
-    "lrp_zplus_pool": (
-        Bars(
-            Scene(f"AvgPool: y = {np.mean(POOLED):g}, dy = 1", ("AvgPool",), {}, WINDOW),
-            RELEVANCE,
-            [in_window(POOLED)],
-            tuple(f"x = {x:g}" for x in POOLED),
-        ),
-    ),
+    "lrp_zplus_pool": averaged(""),
+    "lrp_alpha_beta_pool": averaged(", alpha = 2, beta = 1"),
     "lrp_pass": passed_on("BiasAdd", [np.array(ADDED)], "BiasAdd, dy = 1"),
     "lrp_pass_batch_norm": passed_on("FusedBatchNorm", CHANNELS, "FusedBatchNorm, scale 1, dy = 1"),
     "reveal_cancel_batch": revealed("MatMul", (2, 2), (2, 1)),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.library import LIBRARY, named
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.gradients.numpy_ops import forward
 from graphpatch.gradients.spec import Written
@@ -98,7 +98,7 @@ def test_epsilon_at_a_linear_op() -> None:
     np.testing.assert_allclose(found, (dy * 0.75) @ weights.T)
 
 
-def test_epsilon_and_z_plus_through_a_mean() -> None:
+def test_rules_through_a_mean() -> None:
     x = np.array([[1.0, -2.0], [4.0, 5.0]]).reshape(1, 2, 2, 1)
     attrs = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
     y = np.full((1, 1, 1, 1), 2.0)
@@ -106,6 +106,9 @@ def test_epsilon_and_z_plus_through_a_mean() -> None:
     np.testing.assert_allclose(found.ravel(), [1, 1, 1, 1])
     found = one("lrp_zplus_pool", "AvgPool", x, y, 5 * y / 2, attrs)
     np.testing.assert_allclose((x * found).ravel(), [1, 0, 4, 5])
+    assert named("lrp_alpha_beta", "AvgPool").name == "lrp_alpha_beta_pool"
+    found = one("lrp_alpha_beta_pool", "AvgPool", x, y, 5 * y / 2, attrs)
+    np.testing.assert_allclose((x * found).ravel(), [2, -10, 8, 10])
 
 
 NORM = {"epsilon": 0.0, "is_training": False}

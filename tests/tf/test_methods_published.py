@@ -267,6 +267,20 @@ def test_the_values_of_innvestigate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("emit", ["auto", "function"])
+def test_alpha_beta_through_a_mean(emit: str, tmp_path: Path) -> None:
+    def mean() -> None:
+        x = tf1.placeholder(tf.float32, [None, 2, 2, 1], name="x")
+        tf.reshape(tf.nn.avg_pool2d(x, 2, 2, "VALID"), [-1], name="y")
+
+    rule = {**override({"lrp_alpha_beta": {"alpha": 3, "beta": 2}}, op="AvgPool"), "emit": emit}
+    result = graphpatch.apply([rule], saved(mean, tmp_path / "model.pb"))
+    x = np.reshape([1.0, -2.0, 4.0, 5.0, 0.0, 1.0, 3.0, -8.0], (2, 2, 2, 1))
+    _, dx = gradient(result.model, x)
+    relevance = np.array([[0.6, -4.0, 2.4, 3.0], [0.0, -0.75, -2.25, 2.0]])
+    np.testing.assert_allclose((x * dx).reshape(2, 4), relevance, rtol=1e-6)
+
+
+@pytest.mark.parametrize("emit", ["auto", "function"])
 def test_two_surrogates_on_one_chain(emit: str, tmp_path: Path) -> None:
     def chain() -> None:
         x = tf1.placeholder(tf.float32, [3], name="x")

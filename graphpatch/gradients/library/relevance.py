@@ -49,6 +49,14 @@ _NEGATIVE = "let u = forward(p, v) + forward(n, w); let t = where(u < 0, dy * (y
 _MINUS = "where(x0 > 0, own(t, x0, v), own(t, x0, w))"
 
 
+_WEIGHED = "LRP's alpha-beta rule: positive contributions weigh alpha, negative ones -beta"
+_ALPHA_BETA = (
+    Parameter("alpha", "the weight of positive contributions", 2.0, "alpha >= 1"),
+    Parameter("beta", "the weight of negative contributions", 1.0, "beta >= 0"),
+)
+_ALPHA_IS_ONE_MORE = "alpha - beta == 1"
+
+
 def _first_layer(weights: str) -> str:
     """Relevance in proportion to these weights, divided by x, which whoever reads it multiplies."""
     return (
@@ -142,14 +150,25 @@ RELEVANCE = (
     _linear(
         "lrp_alpha_beta",
         f"{_POSITIVE}{_NEGATIVE}alpha * {_PLUS} - beta * {_MINUS}",
-        "LRP's alpha-beta rule: positive contributions weigh alpha, negative ones -beta",
+        _WEIGHED,
         "beta is 0: lrp_zplus does half the work",
         BACH,
-        (
-            Parameter("alpha", "the weight of positive contributions", 2.0, "alpha >= 1"),
-            Parameter("beta", "the weight of negative contributions", 1.0, "beta >= 0"),
-        ),
-        "alpha - beta == 1",
+        _ALPHA_BETA,
+        _ALPHA_IS_ONE_MORE,
+        {"AvgPool": "lrp_alpha_beta_pool"},
+    ),
+    Entry(
+        "lrp_alpha_beta_pool",
+        "let p = forward(relu(x)); let n = forward(-relu(-x));"
+        " let s = where(p > 0, dy * (y / p), 0); let t = where(n < 0, dy * (y / n), 0);"
+        " alpha * where(x > 0, own(s), 0) - beta * where(x < 0, own(t), 0)",
+        purpose=_WEIGHED,
+        avoid="inputs are never below 0: lrp_zplus is the rule then",
+        source=BACH,
+        parameters=_ALPHA_BETA,
+        ops=("AvgPool",),
+        elementwise=False,
+        legal=_ALPHA_IS_ONE_MORE,
     ),
     _linear(
         "lrp_gamma",
