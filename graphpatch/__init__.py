@@ -1,9 +1,11 @@
-"""Change what flows back through TensorFlow 1 style graphs, in files and in memory."""
+"""Change the gradients of TensorFlow 1 graphs, in files and in memory."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from graphpatch import above
 
 if TYPE_CHECKING:
     from graphpatch.analysis.applied import Check, check
@@ -175,6 +177,19 @@ _HOMES = {
     "verify": "runtime.verify.verification",
     "view": "page.view",
 }
+
+
+# What rooms below ask of runtime/ and page/.
+above.MODULES.update(
+    {
+        "import_into": "graphpatch.runtime.import_model",
+        "model_of": "graphpatch.runtime.taken",
+        "tensorflow_class": "graphpatch.runtime.taken",
+        "trace": "graphpatch.runtime.trace",
+        "part_of_model": "graphpatch.page.part",
+        "part_of_selection": "graphpatch.page.part",
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

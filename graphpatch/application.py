@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from graphpatch.above import ask
 from graphpatch.arguments import wrong
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Export, Model, default_output
@@ -15,7 +16,7 @@ from graphpatch.formats.before import checksum_begun, write_down
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.load import model_from
-from graphpatch.formats.no_contexts import NO_CONTEXTS
+from graphpatch.formats.target import NO_CONTEXTS
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check, foreign
 from graphpatch.graph.graph import Graph
@@ -34,15 +35,14 @@ RulesLike: TypeAlias = (
 TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 
 PATCH_LAST = (
-    "the file stores gradients as functions, and tools that optimise or convert a model drop "
-    "these, some without a message: run such tools first, and patch last; graphpatch revert takes "
-    "the patch off again"
+    "the file stores gradients as functions, which tools that optimise or convert models drop, "
+    "some silently: run such tools first and patch last; `graphpatch revert` takes the patch off"
 )
 
 TAPE_FLOOR = (
-    "tf.saved_model.load restores the gradients of this SavedModel in TensorFlow 2.8 and later, "
-    "inside While, If and Case in 2.12 and later; earlier versions raise an error as they load it, "
-    "or as they differentiate it"
+    "tf.saved_model.load restores these gradients in TensorFlow 2.8 and later (inside While, If "
+    "and Case: 2.12 and later); earlier versions raise an error when they load the model or "
+    "differentiate it"
 )
 
 
@@ -79,10 +79,8 @@ class Result(HasModel):
         return f"<Result: {self._title()}; {short(rules)}>"
 
     def _repr_html_(self) -> str:
-        from graphpatch.page.part import of_model
-
         table = html_table(self._title(), ("rule", "ops", "gradient stored as"), self._rules())
-        return beside(table, of_model(self.model))
+        return beside(table, ask("part_of_model", self.model))
 
     def _title(self) -> str:
         nodes = self.report["nodes"]
@@ -173,7 +171,7 @@ def rules_of(rules: RulesLike, argument: str = "rules") -> list[Rule]:
 
 
 def check_all(rules: Sequence[Rule], graphs: Sequence[Graph]) -> list[str]:
-    """What there is to say of the graphs before rules go over them.
+    """Notes on the graphs before rules are applied.
 
     Raises ModelError where a graph is broken, PatchError where it carries one of the rules,
     MatchError where a rule asks for what a rule patched that is not there.

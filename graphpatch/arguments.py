@@ -14,7 +14,7 @@ def wrong(argument: str, taken: str, given: object) -> TypeError:
 
 
 def check_path(argument: str, given: object, taken: str = FILE) -> None:
-    """Raise TypeError where an argument is no path."""
+    """Raise TypeError where an argument is not a path."""
     if not isinstance(given, str | os.PathLike):
         raise wrong(argument, taken, given)
 

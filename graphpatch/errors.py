@@ -24,7 +24,7 @@ class GraphpatchError(Exception):
 
 
 class ModelError(GraphpatchError):
-    """A model file cannot be read, is no model, or is a broken one."""
+    """A model file cannot be read, is not a model, or is a broken one."""
 
 
 class ForeignError(ModelError):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+import string
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 # What TensorFlow accepts as the name of an op (names that start with "_" are the runtime's own).
@@ -12,6 +13,9 @@ OP_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./\\-]*")
 # Op types that graphpatch accepts. TensorFlow takes any name of a function as one. A file is known
 # for a GraphDef by its first op type: other messages have control characters in that place.
 OP_TYPE = re.compile(r"[^\x00-\x1f\x7f]+")
+
+# All characters that TensorFlow takes in the name of an op of a graph.
+_LETTERS = f"{string.ascii_letters}{string.digits}_.>/-".encode()
 
 
 OpKey = tuple[str, str]
@@ -68,3 +72,13 @@ def fresh(base: str, taken: Container[str]) -> str:
     while f"{base}_{number}" in taken:
         number += 1
     return f"{base}_{number}"
+
+
+def are_spelled(texts: Sequence[str], never_first: str = "") -> bool:
+    """Whether all have such characters alone as TensorFlow takes, and begin with none of these.
+
+    Names that are empty are not spelled so. Many are looked at as one text.
+    """
+    raw = b"\n%b\n" % "\n".join(texts).encode()
+    first = any(f"\n{letter}".encode() in raw for letter in f"\n{never_first}")
+    return not texts or (not first and len(raw.translate(None, _LETTERS)) == len(texts) + 1)

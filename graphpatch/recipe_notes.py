@@ -34,7 +34,7 @@ def unmatched_activations(
 def activations(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
     """The activations of a model by what they are called: single ops, and ends of patterns.
 
-    An op inside the match of a pattern is no activation of its own.
+    An op inside the match of a pattern is not an activation of its own.
     """
     for graph in graphs:
         several = list(_of_several_ops(graph))

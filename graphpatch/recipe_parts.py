@@ -42,7 +42,7 @@ INSIDE_OTHERS: tuple[dict[str, Any], ...] = (
 """Ops of a swish with a factor, and of a hard swish: they are left alone with it."""
 
 SINGLE = {"taken": False, "not": {"any": list(INSIDE_OTHERS)}}
-"""What single ops must meet besides: they are no part of an activation of several ops."""
+"""What single ops must meet besides: they are not part of an activation of several ops."""
 
 SLOPE = "where(x0 > 0, 1, x1)"
 

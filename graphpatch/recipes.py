@@ -84,7 +84,7 @@ def _lrp_epsilon(epsilon: float) -> Rules:
 
 
 def _lrp_composite(epsilon: float, first: str) -> Rules:
-    """z-plus below, epsilon above; biases and batch norm behind convolutions get nothing."""
+    """z-plus at convolutions, epsilon at activations; biases and batch norm get nothing."""
     name = "lrp_composite"
     convolution: dict[str, Any] = {"op": list(CONVOLUTIONS)}
     others = {"all": [convolution, {"not": {"name": first}}]} if first else convolution
@@ -117,21 +117,29 @@ def _straight_through(name: str) -> Rules:
 
 
 def _reverse(at: str, strength: float) -> Rules:
-    patch = {"filter_gradient": {"reverse": {"strength": strength}}}
+    """At all outputs of an op, or at one, which `at` names as a tensor: `features:0`."""
+    op, colon, place = at.rpartition(":")
+    patch: dict[str, Any] = {"filter_gradient": {"reverse": {"strength": strength}}}
+    if colon and place.isdecimal():
+        return [rule("reverse", {"name": op}, {**patch, "at": f"output:{place}"})]
     return [rule("reverse", {"name": at}, patch)]
 
 
 def _freeze(scope: str) -> Rules:
-    held = {"op": list(VARIABLES), "name": scope}
+    held = {"op": list(_TRAINABLE), "name": scope}
     read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": held}}
     return [rule("freeze", read, {"stop_gradient": True})]
 
 
-VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+_TRAINABLE = ("VariableV2", "Variable", "VarHandleOp")  # recipes name them in this order
 _NO_VARIABLES = (
     "the model has no variables (in a frozen model they are constants), so there is nothing to "
     "train; to let no gradient pass a tensor: "
     '{"match": {"name": "TENSOR"}, "patch": {"stop_gradient": true}}'
+)
+_NO_CONVOLUTIONS = (
+    f"the model has no convolution ({', '.join(CONVOLUTIONS)}), which the z-plus rule is for: "
+    "@lrp_epsilon is the rule for dense layers"
 )
 _GUIDED = "Springenberg et al., Striving for Simplicity: The All Convolutional Net, 2015"
 _ANCONA = "Ancona et al., Towards better understanding of gradient-based attribution methods, 2018"
@@ -180,11 +188,13 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             ),
             Recipe(
                 "lrp_composite",
-                "LRP with z-plus at convolutions, epsilon elsewhere, w-square at the op `first`",
+                "LRP with z-plus at convolutions and mean pooling, epsilon at activations, w-square"
+                " at the op `first`; biases of convolutions and batch norm get no relevance",
                 "Montavon et al., Layer-Wise Relevance Propagation: An Overview, 2019",
                 _lrp_composite,
                 {"epsilon": 1e-4, "first": ""},
                 explains=True,
+                needs=(frozenset(CONVOLUTIONS), _NO_CONVOLUTIONS),
             ),
             Recipe(
                 "straight_through",
@@ -208,7 +218,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 _freeze,
                 {"scope": None},
                 example="scope=backbone/**",
-                needs=(frozenset(VARIABLES), _NO_VARIABLES),
+                needs=(frozenset(_TRAINABLE), _NO_VARIABLES),
             ),
         )
     }

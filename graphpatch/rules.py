@@ -112,8 +112,8 @@ def load_rules(
 
     `emit` stands where a rule names no carrier. `allow_python` lets
     {"python": "package.module:function"} import that module and call the function when the rules
-    are applied. Raises RulesError with line and column where it is no JSON, and with the way to the
-    key where it is no rules file; TypeError where `path` is no path. Example:
+    are applied. Raises RulesError with line and column where it is not JSON, and with the path of
+    the key where it is not a rules file; TypeError where `path` is not a path. Example:
     >>> rules = graphpatch.load_rules("@guided_backprop")
     """
     check_path("path", path, "the path of a rules file, or the name of a recipe")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from graphpatch.above import ask
 from graphpatch.application import Result, apply
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model
@@ -120,11 +121,9 @@ class Selection:
 
     def _repr_html_(self) -> str:
         rows = [(node.op, node.name, node.body.label) for node in self.nodes]
-        from graphpatch.page.part import of_selection
-
         names = {(key[0], key[1], self._node(key).name): None for key in self.keys}
         table = html_table(self._title, ("op type", "name", "body"), rows)
-        return beside(table, of_selection(self.model, names))
+        return beside(table, ask("part_of_selection", self.model, names))
 
     @property
     def _title(self) -> str:
@@ -148,7 +147,7 @@ def select(model: ModelLike, **match: Any) -> Selection:
         RulesError: A key or value is not legal.
         MatchError: A key names a tensor that the model does not have.
         ModelError: The model cannot be read.
-        TypeError: `model` is no model.
+        TypeError: `model` is not a model.
 
     Example:
         >>> graphpatch.select("model.pb", op="Relu", name="block*/**").types  # doctest: +SKIP

@@ -14,6 +14,7 @@ OBEYED = re.compile(
 )
 
 MARK = 60  # characters in which what is left out is told
+AROUND = 100  # characters of a long text that are shown around a column
 LONG = 4_000  # characters of a message, or of one line of a report
 
 
@@ -33,6 +34,13 @@ def one_line(text: str) -> str:
     if len(text) <= LONG and text.isascii() and text.isprintable():
         return text  # as most names are
     return shown(text, LONG).replace("\n", "\\n")
+
+
+def pointed(text: str, column: int) -> str:
+    """Two lines: the text around a column (from 1), and a caret under it."""
+    start = max(0, column - 1 - AROUND // 2)
+    around = "".join(" " if character.isspace() else character for character in text)
+    return f"  {around[start : start + AROUND]}\n  {' ' * (column - 1 - start)}^"
 
 
 def _cut(text: str, most: int) -> str:
@@ -57,6 +65,18 @@ def json_text(document: Any, **layout: Any) -> str:
         return json.dumps(document, allow_nan=False, **layout)
     except ValueError:
         return json.dumps(_finite(document), allow_nan=False, **layout)
+
+
+def json_of_texts(document: Any) -> str:
+    """The same, more quickly, for a large document that has no numbers but whole ones."""
+    import msgspec
+
+    try:
+        found = msgspec.json.format(msgspec.json.encode(document), indent=0)
+    except UnicodeEncodeError:  # half surrogates: a path that is not UTF-8
+        return json_text(document)
+    plain = found.isascii() and b"\x7f" not in found
+    return found.decode() if plain else json_text(document)
 
 
 def _finite(value: Any) -> Any:

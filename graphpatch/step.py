@@ -146,6 +146,9 @@ def _patch_whole(rule: Rule, found: Found, editor: Editor) -> None:
         binding = kept.binding
         groups.append(grouped(binding.nodes, binding.inputs, binding.tensors))
         refuse_ambiguous(rule.patch, groups[-1], kept.orders)
+    if opened := [text for group in groups for text in group.open]:
+        kept_there = "what flows back from there keeps its own gradient"
+        editor.note(f"rule {rule.author.rule!r}: {opened[0]}{_also(opened)}; {kept_there}")
     for group in groups:
         editor.patched = group.last.name
         rule.patch.rewrite_whole(group, editor)

@@ -95,7 +95,7 @@ def started(folder: Path, limit: Callable[[], None] | None = None) -> subprocess
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes]:
     """The exit code and what was said."""
-    _, err = process.communicate(timeout=600)  # a busy machine is no fault; see SECONDS
+    _, err = process.communicate(timeout=600)  # a busy machine is not a fault; see SECONDS
     return process.returncode, err
 
 

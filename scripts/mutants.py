@@ -1,18 +1,22 @@
 """Change lines of a module, one at a time, and tell which changes no test notices.
 
-Usage: scripts/mutants [MODULE...] [--each N] [--seed N]. cosmic-ray makes the changes, in a copy
-of the checkout; each runs the tests that TESTS names for the module. The exit status is 1 where a
-change survives that KNOWN does not explain.
+Usage: scripts/mutants [MODULE...] [--each N] [--seed N] [--within SECONDS] [--allow N].
+cosmic-ray makes the changes, in a copy of the checkout; each runs the tests that TESTS names for
+the module. The exit status is 1 where a change survives that KNOWN does not explain, or where more
+than N do. After SECONDS no more is tried.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +43,9 @@ KNOWN = {
     "is lost": "how large a file is read is a matter of speed",
 }
 """Changes that may survive: the line that was changed, and why it makes no difference."""
+
+DRAWN = "-p _hypothesis_pytestplugin --hypothesis-seed=0"  # the same draws each time
+NEVER = float("inf")
 
 # `str | None` in an annotation, which Python does not evaluate.
 ANNOTATIONS = "ReplaceBinaryOperator_BitOr_"
@@ -78,34 +85,51 @@ def copied() -> Path:
     return tree
 
 
-def mutants(module: str, tree: Path, python: str, each: int, seed: int) -> Iterator[Mutant]:
-    """A sample of the changes of a module, tested."""
+def mutants(
+    module: str, tree: Path, python: str, each: int, seed: int, until: float
+) -> Iterator[Mutant]:
+    """A sample of the changes of a module, tested, as far as there is time."""
     name = module.replace("/", "_")
     config, session = BUILD / f"{name}.toml", BUILD / f"{name}.sqlite"
     session.unlink(missing_ok=True)
-    command = f"{python} -m pytest -x -q -p no:xdist -p no:cacheprovider {TESTS[module]}"
+    command = f"{python} -m pytest -x -q -p no:cacheprovider {DRAWN} {TESTS[module]}"
     config.write_text(
         f'[cosmic-ray]\nmodule-path = "{module}"\ntimeout = {TIMEOUT}.0\nexcluded-modules = []\n'
         f'test-command = "{command}"\n\n[cosmic-ray.distributor]\nname = "local"\n'
     )
-    _cosmic_ray(tree, "baseline", config)  # the tests pass while nothing is changed
-    _cosmic_ray(tree, "init", config, session)
-    _leave(session, each, random.Random(f"{seed}{module}"))
-    _cosmic_ray(tree, "exec", config, session)
+    try:
+        _cosmic_ray(tree, until, "baseline", config)  # the tests pass while nothing is changed
+        _cosmic_ray(tree, until, "init", config, session)
+        _leave(session, each, random.Random(f"{seed}{module}"))
+        _cosmic_ray(tree, until, "exec", config, session)
+    except subprocess.TimeoutExpired:
+        if not session.exists():
+            return
     for result in _results(session):
         if result.test_outcome is not None:
             yield Mutant(module, str(result.test_outcome.value), str(result.diff))
 
 
-def _cosmic_ray(tree: Path, *words: object) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    subprocess.run(
-        [Path(sys.executable).with_name("cosmic-ray"), *map(str, words)],
-        cwd=tree,
-        env=environment,
-        check=True,
-        stdout=subprocess.DEVNULL,
+def _cosmic_ray(tree: Path, until: float, *words: object) -> None:
+    """Run it, and end it with the tests that it runs where time is up."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # they take as long to load as the tests
+    }
+    command = [str(Path(sys.executable).with_name("cosmic-ray")), *map(str, words)]
+    process = subprocess.Popen(
+        command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
     )
+    left = None if until == NEVER else max(0.0, until - time.monotonic())
+    try:
+        if process.wait(left):
+            raise subprocess.CalledProcessError(process.returncode, command)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _leave(session: Path, each: int, chance: random.Random) -> None:
@@ -138,17 +162,22 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", default=list(TESTS))
     parser.add_argument("--each", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--within", type=float, default=NEVER)
+    parser.add_argument("--allow", type=int, default=0)
     parser.add_argument("--python", required=True)
     asked = parser.parse_args()
     tree, count, survivors = copied(), 0, []
+    until, python = time.monotonic() + asked.within, str(ROOT / asked.python)
     for module in asked.modules:
-        for one in mutants(module, tree, str(ROOT / asked.python), asked.each, asked.seed):
+        for one in mutants(module, tree, python, asked.each, asked.seed, until):
             count += 1
             if one.outcome == "survived":
                 survivors.append(one)
                 print("\n".join([f"{module}: {one.reason or 'no test notices'}", *one.lines]))
     print(f"{count} changes, {count - len(survivors)} noticed, {len(survivors)} survive")
-    return 1 if any(not one.reason for one in survivors) else 0
+    if time.monotonic() >= until:
+        print(f"no more were tried after {asked.within:g} seconds")
+    return 1 if sum(not one.reason for one in survivors) > asked.allow else 0
 
 
 if __name__ == "__main__":

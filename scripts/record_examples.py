@@ -9,6 +9,7 @@ pages to what the commands print, and this script makes the pages agree.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -17,6 +18,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.examples import pages, ran  # noqa: E402
+from tests.pinned import PINNED  # noqa: E402
+
+os.environ.update(PINNED)  # as tests run them
 
 BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=```)", re.S)
 

@@ -7,12 +7,16 @@ import re
 
 import pytest
 
+import graphpatch
 from tests.examples import ROOT, blocks, commands, failed_together, pages, ran, ran_python
 
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in pages()[1:]}
 CONSOLE = [(name, block) for name, page in PAGES.items() for block in commands(page)]
 PYTHON = [name for name, page in PAGES.items() if blocks(page, "python")]
 FILES = re.compile(r'```json title="(.*?)"\n(.*?)```', re.S)
+NEEDS_TENSORFLOW = re.compile(
+    r"^\$ graphpatch (?:verify|references|split .* -o) | --run| build/references"
+)
 # Guides are short: their programs share a process.
 GUIDES = [name for name in PYTHON if name.startswith("docs/guides/")]
 
@@ -23,7 +27,7 @@ GUIDES = [name for name in PYTHON if name.startswith("docs/guides/")]
     ids=[f"{name}: {block.partition(chr(10))[0]}" for name, block in CONSOLE],
 )
 def test_a_command_prints_what_the_page_shows(name: str, block: str) -> None:
-    if block.startswith("$ graphpatch verify") or " --run" in block:
+    if NEEDS_TENSORFLOW.search(block):
         pytest.importorskip("tensorflow")
     run = ran(block)
     assert (run.stdout + run.stderr).strip() == block.partition("\n")[2]
@@ -59,3 +63,17 @@ def test_rules_files_on_a_page_are_the_files_that_it_names() -> None:
     assert len(shown) >= 3
     for name, text in shown:
         assert json.loads((ROOT / name).read_text()) == json.loads(text)
+
+
+def test_commands_that_show_their_output_are_run() -> None:
+    """They stand in console blocks; a block of text shows what no test can run, and says why."""
+    texts = [(name, block) for name, page in PAGES.items() for block in blocks(page, "text")]
+    assert [name for name, block in texts if "$ graphpatch" in block] == []
+
+
+def test_patterns_that_explain_the_syntax_are_patterns() -> None:
+    shown = next(
+        block for block in blocks(PAGES["docs/reference/patterns.md"], "text") if "->" in block
+    )
+    for line in shown.splitlines():
+        graphpatch.pattern(re.split(r" {3,}", line)[0])

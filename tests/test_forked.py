@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -82,6 +83,22 @@ def test_who_is_killed_takes_the_fork_along(tmp_path: Path) -> None:
             return
         time.sleep(0.01)
     raise AssertionError("the fork still runs")
+
+
+def test_who_is_killed_while_asking_ends_no_server() -> None:
+    start = forked.python("json")
+    for said in (b"", b"\0\0", b"\0\0\0\5"):
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(start[-2])
+            asking.sendall(said)
+    assert ran(start, "-c", LOADED).stdout == b"True\n"
+
+
+def test_a_server_that_ended_is_started_again() -> None:
+    server = forked.SERVERS[forked.python("json")[-2]]
+    server.kill()
+    server.wait()
+    assert ran(forked.python("json"), "-c", LOADED).stdout == b"True\n"
 
 
 def test_the_command_is_imported_and_nothing_more() -> None:

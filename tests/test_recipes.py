@@ -34,6 +34,9 @@ def test_parameters() -> None:
     (rule,) = recipe_rules("@reverse(at=features, strength=0.3)")["rules"]
     assert rule["match"] == {"name": "features"}
     assert rule["patch"] == {"filter_gradient": {"reverse": {"strength": 0.3}}}
+    (rule,) = recipe_rules("@reverse(at=a/features:0)")["rules"]
+    assert rule["match"] == {"name": "a/features"}
+    assert rule["patch"]["at"] == "output:0"
     (rule,) = recipe_rules("@freeze(backbone/**)")["rules"]
     assert rule["match"]["inputs"]["0"]["name"] == "backbone/**"
     several, *_, single = recipe_rules("@lrp_epsilon(epsilon=0.5)")["rules"]
@@ -157,6 +160,24 @@ def test_of_the_rules_of_a_recipe_one_must_match(name: str) -> None:
 def test_a_recipe_that_finds_nothing_is_an_error() -> None:
     with pytest.raises(graphpatch.GraphpatchError, match="@freeze"):
         graphpatch.apply("@freeze(scope=nothing/**)", DIGITS)
+
+
+def test_a_net_without_convolutions_is_for_another_recipe() -> None:
+    model = graphdef(
+        node("x", "Placeholder"), node("w", "Placeholder"), node("y", "MatMul", "x", "w")
+    )
+    with pytest.raises(graphpatch.MatchError, match=r"no convolution .*: @lrp_epsilon is the rule"):
+        graphpatch.apply("@lrp_composite", model)
+
+
+def test_a_tensor_is_reversed_by_its_name() -> None:
+    by_op, by_tensor = (
+        graphpatch.apply(f"@reverse(at={at})", DIGITS).model for at in ("logits", "logits:0")
+    )
+    nodes = [[one.name for one in model.graphs[0].main] for model in (by_op, by_tensor)]
+    assert nodes[0] == nodes[1]
+    with pytest.raises(graphpatch.GraphpatchError, match="has no output 3"):
+        graphpatch.apply("@reverse(at=logits:3)", DIGITS)
 
 
 def test_the_command(run_cli: Callable[..., Any], tmp_path: Path) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import graphpatch
+from graphpatch import above
 
 ROOT = Path(graphpatch.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 # A room may import from itself and from those before it.
 ROOMS = (
+    "above",
     "mapped",
     "shown",
     "errors",
@@ -49,16 +52,6 @@ ROOMS = (
     "tf_keras",
     "cli",
 )
-# Upward, and in functions only, to where TensorFlow may be imported: gradients in Python are traced
-# there, and live graphs are taken from there and given to it. A value that a notebook shows asks
-# the page for the part that is about it.
-UPWARD = {
-    ("patches", "runtime"),
-    ("formats", "runtime"),
-    ("application", "page"),
-    ("selection", "page"),
-    ("runtime", "page"),
-}
 # Not rooms: the package itself exports what is in them, `python -m` starts it.
 DOORS = {"__init__", "__main__", "data"}
 
@@ -136,12 +129,26 @@ def imports_go_one_way(path: Path) -> None:
     room = room_of(path)
     if room in DOORS:
         return
-    for node, inside in within(path):
+    for node, _ in within(path):
         for name in imported(node):
             if name.startswith("graphpatch."):
                 other = name.split(".")[1]
-                allowed = inside and (room, other) in UPWARD
-                assert allowed or ROOMS.index(other) <= ROOMS.index(room), ast.unparse(node)
+                assert ROOMS.index(other) <= ROOMS.index(room), ast.unparse(node)
+
+
+def test_what_rooms_ask_of_rooms_above_is_there() -> None:
+    asked = {
+        node.args[0].value
+        for path in FILES
+        for node, _ in within(path)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "ask"
+        and isinstance(node.args[0], ast.Constant)
+        and room_of(path) != "above"
+    }
+    assert asked == set(above.MODULES)
+    for name, module in above.MODULES.items():
+        assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_no_file_imports_itself_in_a_circle() -> None:

@@ -1,4 +1,4 @@
-"""Is it a cut? Which way goes round it, and the smallest set of tensors that is one."""
+"""Is it a cut? Which path leads around it, and the smallest set of tensors that is one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ordered_cuts(
     """The cuts between `wrt` and `loss` with their tensors as `op:0`, in forward order.
 
     Raises CutError where a name is not that of a tensor, a tensor is not on the way of the
-    gradient, a way goes round a cut, or two cuts cross.
+    gradient, a path leads around a cut, or two cuts cross.
     """
     end = find_tensor(graph, loss)
     found = ways(graph, end, list(dict.fromkeys(find_tensor(graph, text) for text in wrt)))
@@ -135,8 +135,8 @@ def _check(found: Ways, cut: Cut) -> None:
     if way:
         missing = smallest_cut(found, cut, kept=cut)
         raise CutError(
-            f"{', '.join(cut)} is not a cut between {_ends(found)}: the gradient also flows round "
-            f"it, through\n  {_shown(way)}{_proposal(found, cut, missing)}"
+            f"{', '.join(cut)} is not a cut between {_ends(found)}: the gradient also flows "
+            f"around it, through\n  {_shown(way)}{_proposal(found, cut, missing)}"
         )
 
 

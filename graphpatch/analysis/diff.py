@@ -78,7 +78,7 @@ def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
 
     Ops are paired by name, whatever rules renamed; weights are compared by content, and what rules
     write down of themselves does not count. `a` and `b` are what `load` takes. Raises ModelError
-    for a model that cannot be read or is broken, TypeError for what is no model.
+    for a model that cannot be read or is broken, TypeError for what is not a model.
 
     Example:
         >>> graphpatch.diff("model.pb", "patched.pb").gradients  # doctest: +SKIP

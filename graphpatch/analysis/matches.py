@@ -55,7 +55,9 @@ class Matches:
         and what `apply` raises.
         """
         if not self.rules:
-            raise MatchError("matches without rules are no rules file; give rules with a patch")
+            raise MatchError(
+                "a match alone makes no rules file, as it has no patch; give rules with a patch"
+            )
         return as_rules_file(self.rules, self.model)
 
     def __iter__(self) -> Iterator[Place]:
@@ -97,8 +99,8 @@ def matches(
         explain: Tell how near each rule came, also where it matches.
         progress: Called with what is done, how much of it, and of how much.
 
-    That a rule matches too little is no error here: it is told in `errors`. Raises RulesError for
-    a rule or match that is not valid, ModelError where the model cannot be read or is broken,
+    A rule that matches too little is not an error here: `errors` has it. Raises RulesError for a
+    rule or match that is not valid, ModelError where the model cannot be read or is broken,
     PatchError where it carries the rules already, TypeError where `rules` or `model` is neither.
 
     Example:

@@ -67,7 +67,7 @@ def revert(
     PatchError where no rule was applied, or another builds on what is to be taken off; ModelError
     where the model cannot be read, or was changed by others so that it would break, or so that its
     original cannot be given back (with `allow_changed`, a note says that instead); TypeError where
-    it is no model.
+    it is not a model.
 
     Example:
         >>> graphpatch.revert("patched.pb").save("model.pb")  # doctest: +SKIP
@@ -162,22 +162,22 @@ def _labels(graph: Graph) -> set[str]:
 def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
     """What keeps a model from being its original byte for byte, or from being known to be."""
     if any(model.is_text or _origin(graph).get("text") for graph in model.graphs):
-        yield "as text it is the message that it was; how that was written out is not kept"
+        yield "the text holds the same message as the original, perhaps formatted in another way"
     same = checked(model)
     if same is None:
         yield (
-            "whether it is the original cannot be checked: no checksum of it was written down (by "
-            "graphpatch 0.1, or of a live graph there is none), or it was written as text since"
+            "whether it is the original cannot be checked: the file has no checksum of it "
+            "(graphpatch 0.1 and live graphs write none), or it was written as text since"
         )
     elif not same:
         said = (
-            f"{_sizes(model)}, and its checksum is another one: something other than graphpatch "
-            f"changed the file after the first rule"
+            f"{_sizes(model)}, and its checksum differs: something other than graphpatch changed "
+            f"the file after the first rule"
         )
         if not allow_changed:
             raise ModelError(
-                f"the original cannot be had from it: {said}; --allow-changed writes it without "
-                f"the rules all the same (in Python: allow_changed=True)"
+                f"the original cannot be restored: {said}; --allow-changed writes the model "
+                f"without its rules anyway (in Python: allow_changed=True)"
             )
         yield f"this is not the original: {said}"
 

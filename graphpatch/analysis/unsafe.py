@@ -49,7 +49,7 @@ UNSAFE = {
     **dict.fromkeys(_NETWORK.split(), "uses the network"),
     **dict.fromkeys(("EagerPyFunc", "PyFunc", "PyFuncStateless"), "runs Python"),
     **dict.fromkeys(_PROCESSES.split(), "starts another program"),
-    **dict.fromkeys(_GRAPHS.split(), "runs a graph that a string holds, which is not looked into"),
+    **dict.fromkeys(_GRAPHS.split(), "runs a graph in a string, which graphpatch does not read"),
     "Abort": "ends the process",
 }
 """Each op type, with what it does."""
@@ -109,7 +109,7 @@ def apart_from_savers(graph: Graph, fetched: Sequence[str]) -> tuple[list[str], 
 
 def _refusal(found: Sequence[Unsafe]) -> str:
     return (
-        f"running it would do more than compute: {short(list(map(str, found)), by='; ')}; where "
+        f"running it would do more than compute: {short(list(map(str, found)), by='; ')}; if "
         f"you trust the model, --allow-unsafe-ops lets it run (in Python: allow_unsafe_ops=True)"
     )
 

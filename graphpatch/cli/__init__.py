@@ -18,22 +18,22 @@ from graphpatch.cli.say import say_error, say_lines
 from graphpatch.errors import GraphpatchError, did_you_mean
 
 COMMANDS = {
-    "ops": "op types with their counts; single ops with type, inputs and gradient",
-    "apply": "patch models with the rules of a rules file",
-    "check": "whether models have the rules of a rules file applied",
-    "diff": "how two models differ: gradients first, then ops and weights",
+    "ops": "list op types; describe single ops: type, inputs, gradient",
+    "apply": "patch models by the rules of a rules file",
+    "check": "check that models are patched by the rules of a rules file",
+    "diff": "compare two models: gradients first, then ops and weights",
     "revert": "write the original of a patched model, or take off one rule",
-    "match": "what rules, or a pattern typed here, would match",
-    "patterns": "the ready patterns for `match`: what each is for, its forms",
-    "split": "the gradient in parts: graphs joined by the gradient at a cut",
-    "gradients": "the library of gradients: formula, parameters, what each is for",
-    "doctor": "why a gradient is None, zero or an error, and the rules that fix it",
-    "view": "a page that shows what flows back, where it ends and what rules change",
+    "match": "show what rules, or a pattern typed here, match",
+    "patterns": "list the ready patterns for `match`, and their forms",
+    "split": "split a gradient in parts at a cut, for several machines",
+    "gradients": "list the library of gradients: formula, parameters, use",
+    "doctor": "say why a gradient is None, zero or an error, and which rules fix it",
+    "view": "write a page that shows what flows back and what rules change",
     "verify": "compare a patched model with its original: forward bits, gradients",
-    "recipes": "ready rules by name, for `apply @NAME`: what each is for, its rules",
-    "references": "DeepLIFT's references of each unit, measured on an input",
-    "schema": "the JSON Schema of rules files",
-    "completion": "shell completion for bash, zsh and fish",
+    "recipes": "list ready rules for whole methods, for `apply @NAME`",
+    "references": "measure DeepLIFT's reference of each unit on an input",
+    "schema": "print the JSON Schema of rules files",
+    "completion": "print the script that completes commands in bash, zsh or fish",
 }
 
 USAGE, BUG, INTERRUPTED = 2, 3, 130
@@ -77,7 +77,10 @@ class Commands(click.Group):
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(graphpatch.__version__, package_name="graphpatch")
 def cli() -> None:
-    """Change what flows back through TensorFlow 1 style graphs, in their files."""
+    """Change the gradients of TensorFlow 1 graphs in their files: .pb, .pbtxt, .meta, SavedModel.
+
+    `graphpatch COMMAND --help` describes a command.
+    """
 
 
 def main() -> None:
@@ -85,7 +88,9 @@ def main() -> None:
     # A process that reads one graph makes millions of objects and no garbage in cycles.
     gc.disable()
     mapped.BEFORE.append(report_cut_short)
-    sys.exit(_run())
+    code = _run()
+    gc.freeze()  # else Python looks through all that is left of them as it ends
+    sys.exit(code)
 
 
 def _run() -> int:

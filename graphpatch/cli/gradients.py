@@ -18,7 +18,7 @@ WIDTH = 92
 @click.argument("name", required=False, shell_complete=gradient_names)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(name: str | None, as_json: bool) -> None:
-    """List the gradient library, or say all of the gradient NAME."""
+    """List the gradient library, or describe the gradient NAME."""
     entries = [gradients.find(name)] if name else list(LIBRARY.values())
     if as_json:
         described = [gradients.describe(entry) for entry in entries]
@@ -42,7 +42,7 @@ def _whole(entry: Entry) -> str:
         ("for", entry.purpose),
         ("not when", entry.avoid),
         ("source", entry.source),
-        ("leaves out", entry.reach),
+        ("differs", entry.reach),
     ]
     return "\n".join(
         [gradients.call(entry), *(_part(title, text) for title, text in parts if text)]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from graphpatch.application import counted
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_error, say_json, say_lines
+from graphpatch.fleet.execute import patch
 from graphpatch.fleet.order import Order, Workers
-
-if TYPE_CHECKING:
-    from graphpatch.fleet.task import Done
+from graphpatch.fleet.task import Done
+from graphpatch.fleet.work import Finish, in_process
 
 BUG = 3
 Tell = Callable[[dict[str, Any]], list[str]]
@@ -30,7 +30,7 @@ def worker_options(command: Command) -> Command:
         "--allow-chained-urls",
         "allow_chained",
         is_flag=True,
-        help="Open what lies inside of another file: zip://m.pb::s3://bucket/all.zip.",
+        help="Open a file inside another one: zip://m.pb::s3://bucket/all.zip.",
     )
     @functools.wraps(command)
     def with_workers(jobs: int | None, scheduler: str | None, **options: Any) -> int:
@@ -41,32 +41,42 @@ def worker_options(command: Command) -> Command:
     return with_workers
 
 
-def apply_to_many(order: Order, as_json: bool, tell: Tell) -> int:
-    """`apply` where there are many models, or some lie elsewhere.
+def apply_to(order: Order, as_json: bool, tell: Tell, finish: Finish | None = None) -> int:
+    """`apply`: one model is a fleet of one.
 
     Models that were named one by one are told of together, in their order: by `tell`, or in one
-    JSON document.
+    JSON document. In this process alone, `finish` may change each result before it is written.
     """
-    from graphpatch.fleet.execute import patch
-
     refuse(order)
-    total, results = patch(order)
+    piped = order.is_piped()
+    if piped and as_json:
+        raise click.UsageError("--json and the model would both go to standard output")
     if order.is_of_many():
-        return told(total, results, as_json, patched, "patched")
+        return told(*patch(order), as_json, patched, "patched")
+    ended = _by_workers(order) if order.is_for_workers() else _here(order, finish)
+    for done in ended:
+        if done.error:
+            say_error(done.error)
+        elif not as_json:
+            say_lines(tell(done.report), err=piped)
+    if as_json:
+        say_json(document(ended))
+    return exit_code(ended)
+
+
+def _here(order: Order, finish: Finish | None) -> list[Done]:
+    with bar() as progress:
+        return list(patch(order, in_process(progress, finish))[1])
+
+
+def _by_workers(order: Order) -> list[Done]:
+    total, results = patch(order)
     with bar(of_many=True) as progress:
         ended = []
         for done in results:
             ended.append(done)
             progress("models", len(ended), total)
-    ended.sort(key=lambda done: done.task.place)
-    for done in ended:
-        if done.error:
-            say_error(done.error)
-        elif not as_json:
-            say_lines(tell(done.report))
-    if as_json:
-        say_json(document(ended))
-    return exit_code(ended)
+    return sorted(ended, key=lambda done: done.task.place)
 
 
 def document(ended: list[Done]) -> dict[str, Any]:
@@ -128,7 +138,7 @@ def patched(report: dict[str, Any]) -> list[str]:
 
 
 def goes(report: Mapping[str, Any]) -> str:
-    """Where a model goes, or would go if this were no dry run."""
+    """Where a model goes, or would go if this were not a dry run."""
     if report["output"]:
         replaced = " (replaced)" if report.get("replaced") else ""
         return f"{report['model']} -> {report['output']}{replaced}"
@@ -139,11 +149,11 @@ def goes(report: Mapping[str, Any]) -> str:
 
 def refuse(order: Order) -> None:
     """Raise UsageError for what does not go together."""
-    if "-" in order.models:
+    if "-" in order.models and order.is_for_workers():
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
     if order.rules == "-" and "@-" in order.models:
         raise click.UsageError("the rules and the list would both come from standard input")
-    if order.out == "-":
+    if order.out == "-" and (order.is_for_workers() or len(order.models) > 1):
         raise click.UsageError("several models do not go to one standard output: name a folder")
     if order.resume and order.out is None:
         raise click.UsageError("--resume skips models that are in a folder already: give -o DIR")

@@ -11,8 +11,8 @@ from graphpatch.analysis.revert import revert
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
-from graphpatch.cli.writing import write
 from graphpatch.formats import Model, load
+from graphpatch.formats.stdout import write_to_stdout
 
 
 @click.command("revert")
@@ -37,7 +37,7 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Write the original of the model PATCHED, byte for byte, from what the file tells of it.
+    """Restore the original of the model PATCHED, byte for byte, from the records in the file.
 
     Default of -o: NAME.reverted.pb beside NAME.patched.pb. A model is never written over.
     """
@@ -49,7 +49,10 @@ def command(
         if piped and as_json:
             raise click.UsageError("--json and the model would both go to standard output")
         if output is not None:
-            write(found.model, output, progress)
+            if output == "-":
+                write_to_stdout(found.model, progress)
+            else:
+                found.model.save(output, progress)
     document = {**found.document(), "model": model, "output": output}
     if as_json:
         say_json(document)

@@ -20,7 +20,7 @@ TRAINABLE = DIFFERENTIABLE | HANDLES
 
 
 def carries(arg: FlatArg) -> bool:
-    """Whether gradients flow through a tensor: a float or complex one that is no reference."""
+    """Whether gradients flow through a tensor: a float or complex one that is not a reference."""
     return arg.dtype in DIFFERENTIABLE and not arg.is_ref
 
 

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphpatch.errors import FleetError
 from graphpatch.fleet import remote, work
-from graphpatch.fleet.cluster import Cluster
-from graphpatch.fleet.manifest import Manifest
 from graphpatch.fleet.order import Order
-from graphpatch.fleet.plan import plan
-from graphpatch.fleet.pool import Here, Pool
-from graphpatch.fleet.run import Run, local_outputs
+from graphpatch.fleet.plan import local_outputs, plan
 from graphpatch.fleet.search import Found, search
 from graphpatch.fleet.task import Done, Job, Task
+from graphpatch.fleet.work import Work
 from graphpatch.formats.output import reported
 from graphpatch.formats.unfinished import sweep
+
+if TYPE_CHECKING:
+    from graphpatch.fleet.manifest import Manifest
+    from graphpatch.fleet.pool import Pool
 
 
 def check(order: Order) -> tuple[int, Iterator[Done]]:
     """How many models there are, and for each whether it has the rules applied."""
     job = order.job()
     tasks = _unwritten(search(order.models, order.allow_chained))
-    return len(tasks), Run(work.check, job, tasks, _pool(order, tasks)).results()
+    return len(tasks), _results(order, work.check, job, tasks)
 
 
-def patch(order: Order) -> tuple[int, Iterator[Done]]:
+def patch(order: Order, here: Work | None = None) -> tuple[int, Iterator[Done]]:
     """How many models there are, and what became of each, as each ends.
+
+    What is not for workers is done `here`.
 
     Raises FleetError, RulesError or OutputError where no model is touched.
     """
@@ -39,11 +45,15 @@ def patch(order: Order) -> tuple[int, Iterator[Done]]:
         tasks = _unwritten(found)
     else:
         tasks = plan(found, order.out, order.rules, into is not None)
-    sweep(local_outputs(tasks))  # what an earlier run left half-written
+    if not order.dry_run:
+        sweep(local_outputs(tasks))  # what an earlier run left half-written
     if into is not None and not order.dry_run:
         _make(into)
-        return len(tasks), _recorded(order, job, tasks, Manifest(into, job))
-    return len(tasks), Run(work.patch, job, tasks, _pool(order, tasks)).results()
+        if here is None:
+            from graphpatch.fleet.manifest import Manifest
+
+            return len(tasks), _recorded(order, job, tasks, Manifest(into, job))
+    return len(tasks), _results(order, here or work.patch, job, tasks)
 
 
 def _needs_folder(one: Found) -> bool:
@@ -59,9 +69,9 @@ def _recorded(order: Order, job: Job, tasks: list[Task], manifest: Manifest) -> 
     """The results, each written down."""
     if order.resume:
         tasks = [replace(task, known=manifest.known(task)) for task in tasks]
-    run = Run(work.patch, replace(job, recorded=True), tasks, _pool(order, tasks))
+    results = _results(order, work.patch, replace(job, recorded=True), tasks)
     try:
-        for done in run.results():
+        for done in results:
             manifest.add(done)
             yield done
     finally:
@@ -74,16 +84,34 @@ def _make(folder: str) -> None:
             Path(folder).mkdir(parents=True, exist_ok=True)
 
 
-def _pool(order: Order, tasks: Sequence[Task]) -> Pool:
+def _results(order: Order, work: Work, job: Job, tasks: Sequence[Task]) -> Iterator[Done]:
+    """What became of each task: one after the other in this process, or by workers."""
+    pool = _pool(order, tasks)
+    if pool is not None:
+        from graphpatch.fleet.run import Run
+
+        return Run(work, job, tasks, pool).results()
+    gc.freeze()  # what there is now is never looked at by the collection after a model
+    return map(partial(work, job), tasks)
+
+
+def _pool(order: Order, tasks: Sequence[Task]) -> Pool | None:
+    """Who shares the work; None where it is for this process."""
     paths = (order.out or "", *(task.model for task in tasks))
     in_memory = [path for path in paths if remote.is_own_memory(path)]
     if order.workers.scheduler is not None:
         if in_memory:
             raise FleetError(f"{in_memory[0]}: workers do not see the memory of this process")
+        from graphpatch.fleet.cluster import Cluster
+
         models = [task.model for task in tasks]
         return Cluster(order.workers.scheduler, models, None if order.dry_run else order.out)
     jobs = min(order.workers.jobs or _cores(), len(tasks))
-    return Here() if jobs == 1 or in_memory else Pool(jobs)
+    if jobs == 1 or in_memory or not order.is_for_workers():
+        return None
+    from graphpatch.fleet.pool import Pool
+
+    return Pool(jobs)
 
 
 def _cores() -> int:

@@ -74,7 +74,7 @@ def within(seconds: float, call: Callable[P, R], *args: P.args, **kwargs: P.kwar
     try:
         told = answer.get(timeout=seconds)
     except queue.Empty:
-        raise TimeoutError(f"nothing was said for {seconds} seconds") from None
+        raise TimeoutError(f"no answer for {seconds} seconds") from None
     return told()
 
 
@@ -98,13 +98,13 @@ def _hear(connection: socket.socket) -> None:
     try:
         heard = connection.recv(1)  # within the patience that it was connected with
     except TimeoutError:
-        raise TimeoutError("what listens there says nothing") from None
+        raise TimeoutError("what listens there does not answer") from None
     if not heard:
-        raise ConnectionError("what listens there hangs up")
+        raise ConnectionError("what listens there closes the connection")
 
 
 async def _shake(distributed: Any, address: str) -> None:
-    """Ask who is there; what is no scheduler fails here, and leaves nothing.
+    """Ask who is there; what is not a scheduler fails here, and leaves nothing.
 
     A client that failed halfway would be waited for when the process ends.
     """
@@ -112,10 +112,10 @@ async def _shake(distributed: Any, address: str) -> None:
     try:
         comm = await distributed.comm.connect(address, timeout=PATIENCE, **secrets)
     except MemoryError:  # the first word of a scheduler is a size
-        raise ConnectionError("what listens there is no scheduler of Dask") from None
+        raise ConnectionError("what listens there is not a Dask scheduler") from None
     try:
         told = await distributed.core.send_recv(comm, op="identity")
     finally:
         comm.abort()
     if told["type"] != "Scheduler":
-        raise ConnectionError(f"what listens there is no scheduler of Dask, but a {told['type']}")
+        raise ConnectionError(f"what listens there is not a Dask scheduler, but a {told['type']}")

@@ -11,6 +11,7 @@ import msgspec
 from graphpatch.fleet import remote
 from graphpatch.fleet.search import is_plain_folder, is_search
 from graphpatch.formats.output import reported
+from graphpatch.formats.target import Export
 from graphpatch.gradients.npy import Files, checked_name, in_folder
 from graphpatch.recipes import is_recipe, recipe_rules
 from graphpatch.rules import raw_rules, self_contained
@@ -40,6 +41,8 @@ class Order:
     resume: bool = False
     workers: Workers = Workers()
     allow_chained: bool = False  # URLs of what lies inside of another file
+    export: Export | None = None
+    in_process: bool = False  # what is asked for cannot be told to workers
 
     def __post_init__(self) -> None:
         paths = (self.rules, *(one.removeprefix("@") for one in self.models), self.out or "")
@@ -52,12 +55,14 @@ class Order:
 
     def is_for_workers(self) -> bool:
         """Whether it is for others to do; one to a file, or in a pipe, is done at once."""
+        if self.in_process:
+            return False
         several = len(self.models) > 1 or self.is_into_folder()
         return (several and "-" not in self.models) or self.is_of_many() or self.is_remote()
 
     def is_into_folder(self) -> bool:
         """Whether -o is a folder that models go into, and not the name of the only one."""
-        if self.out is None:
+        if self.out is None or self.export is not None:  # an export is a folder itself
             return False
         if len(self.models) > 1 or is_search(self.models[0]) or self.out.endswith("/"):
             return True
@@ -65,6 +70,10 @@ class Order:
             return remote.is_plain_folder(self.out)
         with reported(self.out):  # it may lie where nobody may look
             return is_plain_folder(Path(self.out))
+
+    def is_piped(self) -> bool:
+        """Whether a patched model goes to standard output."""
+        return not self.dry_run and (self.out == "-" or (self.out is None and "-" in self.models))
 
     def is_remote(self) -> bool:
         """Whether something of it lies elsewhere."""
@@ -76,7 +85,17 @@ class Order:
 
         root = "" if self.workers.scheduler is None else str(Path.cwd())
         raw = self_contained(_read(self.rules), self.rules, _files(self.rules))
-        job = Job(raw, self.rules, self.emit, self.allow_python, self.dry_run, root=root)
+        converts = self.export is not None or bool(self.out and self.out.endswith(".meta"))
+        job = Job(
+            raw,
+            self.rules,
+            self.emit,
+            self.allow_python,
+            self.dry_run,
+            root=root,
+            export=self.export,
+            allow_none=converts and not self.is_for_workers(),
+        )
         job.rules()
         return job
 

@@ -13,6 +13,7 @@ from graphpatch.fleet.task import Task
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import FILES
+from graphpatch.formats.output import refuse_inputs
 from graphpatch.formats.target import beside
 
 
@@ -29,7 +30,6 @@ def plan(found: Sequence[Found], out: str | None, rules: str, folder: bool = Tru
     if out is None:
         outputs = [_beside(one.model) for one in found]
     elif not folder:
-        refuse_suffix(out)
         outputs = [out]
     else:
         outputs = _mirrored(found, out)
@@ -38,8 +38,19 @@ def plan(found: Sequence[Found], out: str | None, rules: str, folder: bool = Tru
         for place, (one, output) in enumerate(zip(found, outputs, strict=True))
     ]
     _refuse_shared(tasks)
-    _refuse_sources(tasks, rules)
+    to_files = [task for task in tasks if task.output != "-"]
+    _refuse_rules(to_files, rules)
+    if not folder and out is not None:
+        refuse_suffix(out)
+    if folder or len(tasks) > 1:  # that one model is not written over itself is seen to then
+        _refuse_models(to_files)
     return tasks
+
+
+def local_outputs(tasks: Sequence[Task]) -> list[str]:
+    """Where on this machine tasks would leave something half-written."""
+    outputs = [task.output for task in tasks]
+    return [one for one in outputs if one not in ("", "-") and not remote.is_remote(one)]
 
 
 def refuse_file(out: str) -> None:
@@ -55,6 +66,8 @@ def refuse_file(out: str) -> None:
 
 
 def _beside(model: str) -> str:
+    if model == "-":
+        return "-"
     if remote.is_remote(model):
         raise OutputError(f"{model}: say where the output of a remote model goes, by -o")
     path = Path(model)
@@ -99,13 +112,19 @@ def _refuse_shared(tasks: Sequence[Task]) -> None:
                 )
 
 
-def _refuse_sources(tasks: Sequence[Task], rules: str) -> None:
-    """No output is a model or the rules file."""
+def _refuse_rules(tasks: Sequence[Task], rules: str) -> None:
+    """No output is the rules file."""
+    for task in tasks:
+        refuse_inputs(task.output, {"the rules file": rules})
+        if _real(task.output) == _real(rules):  # in a store
+            raise OutputError(f"{task.output} is the rules file; it is never written over")
+
+
+def _refuse_models(tasks: Sequence[Task]) -> None:
+    """No output is a model, or lies in one."""
     models = {_real(task.model): task for task in tasks}
     for task in tasks:
         target = _real(task.output)
-        if target == _real(rules):
-            raise OutputError(f"{task.output} is the rules file; it is never written over")
         if target in models:
             which = "the model itself" if models[target] is task else "another of the models"
             raise OutputError(f"{task.output} is {which}; a model is never written over")

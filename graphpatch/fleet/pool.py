@@ -78,25 +78,6 @@ class Pool:
         return ProcessPoolExecutor(self.jobs, _context(), initializer=_begin)
 
 
-class Here(Pool):
-    """No workers: this process does the work, one model after the other."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.window = 1
-
-    def _started(self) -> Executor:
-        gc.freeze()
-        return _Here()
-
-
-class _Here(Executor):
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        future: Future[R] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
 def _context() -> BaseContext:
     """How workers start: forked, in milliseconds, where that is safe; else from a server."""
     if sys.platform == "linux" and threads() == 1:

@@ -61,7 +61,7 @@ def refuse_chained(paths: Iterable[str], allow: bool, where: str = "") -> None:
     found = [] if allow else [path for path in paths if is_chained(path)]
     if found:
         raise FleetError(
-            f"{where}{found[0]} names what lies inside of another file, by `::`; where you trust "
+            f"{where}{found[0]} names a file inside another one, by `::`; if you trust "
             f"that file, --allow-chained-urls opens it"
         )
 
@@ -195,7 +195,7 @@ def _deliver_file(store: AbstractFileSystem, local: Path, inside: str) -> None:
 
 
 def _deliver_folder(store: AbstractFileSystem, local: Path, inside: str) -> None:
-    """The message comes last and goes first: without it a folder is no model."""
+    """The message comes last and goes first: without it a folder is not a model."""
     paths = [path for path in sorted(local.rglob("*")) if path.is_file()]
     paths.sort(key=lambda path: path.parent == local and path.name in SAVED_MODEL_FILES)
     if store.exists(inside):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 
 from graphpatch.errors import FleetError
-from graphpatch.fleet import remote
+from graphpatch.fleet.plan import local_outputs
 from graphpatch.fleet.pool import Pool
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.fleet.work import Work
@@ -73,8 +73,3 @@ class Run:
         else:
             self.waiting.appendleft(task)
         return None
-
-
-def local_outputs(tasks: Sequence[Task]) -> list[str]:
-    """Where on this machine tasks would leave something half-written."""
-    return [task.output for task in tasks if task.output and not remote.is_remote(task.output)]

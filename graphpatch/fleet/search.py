@@ -147,7 +147,7 @@ def _listed(path: str, allow_chained: bool) -> list[Found]:
 
 
 def _refuse_line(path: str, line: str) -> None:
-    """Raise FleetError for a line that is no path, or more than a list from elsewhere may name."""
+    """Raise FleetError for a line that is not a path, or names what a remote list may not."""
     if line.startswith("@") or line == "-" or "\0" in line:
         said = f"holds {one_line(line)}; a list holds paths, folders and globs"
         raise FleetError(f"the list {path} {said}")

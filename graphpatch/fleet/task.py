@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 import graphpatch
+from graphpatch.formats.target import Export
 from graphpatch.rules import Rule, rules_in
 
 
@@ -27,11 +28,13 @@ class Job:
     dry_run: bool = False
     recorded: bool = False  # hashes are taken, for the manifest
     root: str = ""
+    export: Export | None = None
+    allow_none: bool = False  # without a rule, a model is only converted
     version: str = field(default_factory=lambda: graphpatch.__version__)
 
     def rules(self) -> list[Rule]:
         """The rules, read once in a process. Raises RulesError where they are not valid."""
-        return _rules(self.raw, self.label, self.emit, self.allow_python)
+        return _rules(self.raw, self.label, self.emit, self.allow_python, self.allow_none)
 
     def digest(self) -> str:
         """The rules by content: another layout of the same file has the same."""
@@ -40,8 +43,10 @@ class Job:
 
 
 @functools.lru_cache(maxsize=4)
-def _rules(raw: bytes, label: str, emit: str | None, allow_python: bool) -> list[Rule]:
-    return rules_in(raw, label, emit, allow_python)
+def _rules(
+    raw: bytes, label: str, emit: str | None, allow_python: bool, allow_none: bool
+) -> list[Rule]:
+    return rules_in(raw, label, emit, allow_python, allow_none=allow_none)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,27 +7,46 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import graphpatch
 from graphpatch.analysis.applied import check as check_applied
-from graphpatch.application import Result, apply
+from graphpatch.application import Result, apply_rules
 from graphpatch.errors import FleetError, ForeignError, GraphpatchError
 from graphpatch.fleet import remote
 from graphpatch.fleet.content import content
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.formats import load
 from graphpatch.formats.load import SAVED_MODEL_FILES
+from graphpatch.formats.model import Model
 from graphpatch.formats.output import destination
+from graphpatch.formats.stdout import write_to_stdout
+from graphpatch.graph.heads import Progress
 
 Work = Callable[[Job, Task], Done]
+Finish = Callable[[Result], Result]
 
 
 def patch(job: Job, task: Task) -> Done:
     """Patch one model, and write it; every error is told in what is returned."""
     return _alone(_patch, job, task)
+
+
+def in_process(progress: Progress, finish: Finish | None = None) -> Work:
+    """The same in the process of the command: it shows progress, and finishes each result.
+
+    What is wrong with a model is told in what is returned; any other error is raised.
+    """
+
+    def work(job: Job, task: Task) -> Done:
+        try:
+            return _patch(job, task, progress, finish)
+        except GraphpatchError as error:
+            return Done(task, error=str(error))
+
+    return work
 
 
 def check(job: Job, task: Task) -> Done:
@@ -70,20 +89,23 @@ def _tried(work: Work, job: Job, task: Task) -> Done:
         foreign = isinstance(error, ForeignError) and task.searched
         if foreign and task.model.endswith(".pbtxt"):
             return Done(task, passed_over=told.removeprefix(f"{task.model}: "))
-        return Done(task, error=told if task.model in told else f"{task.model}: {told}")
+        known = task.model in told or str(Path(task.model)) in told
+        return Done(task, error=told if known else f"{task.model}: {told}")
     except Exception:
         return Done(task, error=f"{task.model}: {traceback.format_exc()}", bug=True)
 
 
-def _patch(job: Job, task: Task) -> Done:
+def _patch(
+    job: Job, task: Task, progress: Progress | None = None, finish: Finish | None = None
+) -> Done:
     with _at_hand(job, task.model) as path:
         source = content(_whole(path)) if job.recorded else ""
         if task.known is not None and _is_done(job, task, source):
             return Done(task, passed_over="done before, and unchanged since")
-        model = load(path)
-        result = apply(job.rules(), model)
+        result = apply_rules(job.rules(), load(path, progress), progress, job.export)
+        result = finish(result) if finish else result
         where = destination(task.output, job.dry_run, Path(job.root, task.output))
-        written = "" if job.dry_run else _write(job, result, task.output)
+        written = "" if job.dry_run else _write(job, result.model, task.output, progress)
     told = result.told(task.model, task.output, where)
     return Done(task, told, source=source, output=written)
 
@@ -99,7 +121,7 @@ def _at_hand(job: Job, model: str) -> Iterator[Path]:
     """The model as a file of this machine; errors call it what the user did."""
     if not remote.is_remote(model):
         path = Path(job.root, model)
-        with _errors_name(str(path), model):
+        with _errors_name(str(path), model) if job.root else nullcontext():
             yield path
         return
     with tempfile.TemporaryDirectory(prefix="graphpatch-") as folder:
@@ -136,17 +158,20 @@ def _is_done(job: Job, task: Task, source: str) -> bool:
         return content(path) == known.output
 
 
-def _write(job: Job, result: Result, output: str) -> str:
+def _write(job: Job, model: Model, output: str, progress: Progress | None) -> str:
     """Write the model, and return the content of what was written where that is recorded."""
+    if output == "-":
+        write_to_stdout(model, progress)
+        return ""
     if remote.is_remote(output):
         with tempfile.TemporaryDirectory(prefix="graphpatch-") as folder:
             local = Path(folder, output.rstrip("/").rpartition("/")[2])
-            result.model.write(local)
+            model.write(local)
             remote.deliver(local, output)
             return content(local) if job.recorded else ""
     path = Path(job.root, output)
-    with _errors_name(str(path), output):
+    with _errors_name(str(path), output) if job.root else nullcontext():
         if job.recorded:
             path.parent.mkdir(parents=True, exist_ok=True)
-        result.model.write(path)
+        model.write(path, progress)
     return content(path) if job.recorded else ""

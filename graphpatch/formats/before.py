@@ -76,7 +76,7 @@ def _of_file(model: Model, digest: Callable[[], str]) -> dict[str, Any]:
 
 
 def _fingerprint(path: Path) -> bytes:
-    """TensorFlow's checksums of a SavedModel; nothing where there are none, or it is no such."""
+    """TensorFlow's checksums of a SavedModel; nothing where there are none, or it is not one."""
     if path.is_symlink() or not path.is_file() or path.stat().st_size > FINGERPRINT_MOST:
         return b""
     return path.read_bytes()
@@ -102,8 +102,8 @@ def refuse_exported(model: Model) -> None:
         record = origin_of(graph)
         if record.get("exported"):
             raise PatchError(
-                f"it was written from a {record['container']}, of which it holds a part; the "
-                f"original cannot be had from it"
+                f"it holds only a part of the {record['container']} that it was written from, so "
+                f"the original cannot be restored"
             )
 
 

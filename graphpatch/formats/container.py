@@ -68,7 +68,7 @@ def recognise(source: Source) -> Container:
 
 
 def _reason(source: Source) -> str:
-    """Why the bytes are no message at all; nothing where they are one."""
+    """Why the bytes are not a message at all; nothing where they are one."""
     try:
         for _ in fields(source.data, 0, len(source.data)):
             pass

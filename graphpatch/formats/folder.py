@@ -46,7 +46,7 @@ def _refuse_outside(link: Path, root: Path) -> None:
     if root not in target.parents:
         raise ModelError(
             f"{link} is a link that leads out of the model's folder, to {target}; it is not "
-            f"followed. Where you trust it, copy the folder with the files themselves (cp -rL)"
+            f"followed. If you trust it, copy the folder with the files themselves (cp -rL)"
         )
     if not target.exists():
         raise ModelError(f"{link} is a link to {target}, which is not there")

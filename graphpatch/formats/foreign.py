@@ -95,7 +95,7 @@ def _is_onnx(data: Bytes) -> bool:
 
 
 def foreign_file(name: str, data: Bytes) -> str:
-    """What a file that is no model of TensorFlow is, and what to do; nothing for any other file."""
+    """What a file is that TensorFlow did not write, and what to do; nothing for any other file."""
     for start, says in STARTS:
         if data[: len(start)] == start:
             return _said(says, name)

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from google.protobuf.message import Message
 
+from graphpatch.above import ask
 from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.model import Model
 from graphpatch.formats.opened import opened
@@ -66,7 +67,7 @@ ModelLike: TypeAlias = (
 
 
 def in_memory(argument: str, given: object, progress: Progress | None = None) -> Model:
-    """The model that an argument holds, which is no path.
+    """The model that an argument holds, which is not a path.
 
     Raises TypeError, naming the argument, where it is nothing that a model can be taken from.
     """
@@ -87,13 +88,13 @@ def is_graph(given: object) -> bool:
 
 
 def _live(argument: str, given: Any) -> Model:
-    from graphpatch.runtime.taken import model_of
-
     if is_graph(given):
         name = getattr(given, "name", "")  # a FuncGraph has one
-        return model_of(given, f"<FuncGraph {name}>" if name else "<tf.Graph>")
+        taken: Model = ask("model_of", given, f"<FuncGraph {name}>" if name else "<tf.Graph>")
+        return taken
     if "ConcreteFunction" in _tensorflow_classes(given):
-        return model_of(given.graph, f"<function {given.graph.name}>")
+        traced: Model = ask("model_of", given.graph, f"<function {given.graph.name}>")
+        return traced
     raise not_taken(argument, given)
 
 

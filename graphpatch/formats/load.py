@@ -33,7 +33,7 @@ def load(model: ModelLike, progress: Progress | None = None) -> Model:
     stands for its FuncGraph. Neither has values of variables.
 
     Raises:
-        ModelError: There is no such file, it is no model, or it is larger than protobuf's 2 GB.
+        ModelError: There is no such file, it is not a model, or it is larger than protobuf's 2 GB.
         TypeError: `model` is none of these.
 
     Example:

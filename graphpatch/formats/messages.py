@@ -8,6 +8,7 @@ from typing import Any
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
+from graphpatch.above import ask
 from graphpatch.errors import ModelError
 from graphpatch.formats.model import Model
 from graphpatch.formats.opened import opened
@@ -56,7 +57,5 @@ def _class(name: str) -> Any:
     TensorFlow takes its own class alone; without it nobody needs that.
     """
     if sys.modules.get("tensorflow") is not None:
-        from graphpatch.runtime.taken import tensorflow_class
-
-        return tensorflow_class(name)
+        return ask("tensorflow_class", name)
     return {"GraphDef": GraphDef, "MetaGraphDef": MetaGraphDef}[name]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphpatch.above import ask
 from graphpatch.arguments import check_path, check_progress
 from graphpatch.control_flow.contexts import has_control_flow
 from graphpatch.errors import ModelError, OutputError
@@ -20,9 +21,8 @@ from graphpatch.formats.container import (
     meta_pieces,
 )
 from graphpatch.formats.foreign import refuse_suffix
-from graphpatch.formats.no_contexts import NO_CONTEXTS
 from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
-from graphpatch.formats.target import Export
+from graphpatch.formats.target import NO_CONTEXTS, Export
 from graphpatch.formats.unfinished import sweep
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
@@ -139,7 +139,7 @@ class Model:
         return model
 
     def notes(self) -> list[str]:
-        """What there is to say of the model as it would be written now."""
+        """Notes on the model as it would be written now."""
         if self.export is not None:
             from graphpatch.formats.export import notes
 
@@ -182,11 +182,9 @@ class Model:
 
         Forward, its ops are there under their names, with `name` before them as a scope. Backward,
         gradients hold, through v1 loops and branches too. Returns a Saver where the model has
-        variables, else None. Raises what `import_model` does, TypeError where `graph` is no graph.
+        variables, else None. Raises what `import_model` does, TypeError without a graph.
         """
-        from graphpatch.runtime.import_model import import_into
-
-        return import_into(self, graph, name, tags)
+        return ask("import_into", self, graph, name, tags)
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Write the model to `path`, whole or not at all, over what was there.
@@ -196,7 +194,7 @@ class Model:
         its variables and assets; one from memory has neither, and a name that ends in .pb gives the
         message alone. Raises OutputError where the file cannot be written, is the one
         that the model was read from, has no room for what the model holds, or has the name of a
-        file of another kind (.onnx); TypeError where `path` is no path.
+        file of another kind (.onnx); TypeError where `path` is not a path.
 
         What a process that was killed left beside `path` is taken away.
         """
@@ -238,7 +236,7 @@ class Model:
         write_folder(path, Path(self.path), self.file, pieces, [FINGERPRINT], self.files)
 
     def _refuse_foreign(self, path: Path) -> None:
-        """Raise OutputError for a folder that is no SavedModel, or that holds the model itself."""
+        """Raise OutputError for a folder of other things, or one that holds the model itself."""
         if Path(os.path.realpath(path)) in Path(self.path).resolve().parents:
             raise OutputError(f"{path} holds the model itself; a model is never written over")
         if path.is_dir() and any(path.iterdir()) and not (path / MESSAGE).exists():
@@ -271,7 +269,7 @@ class Model:
         return suffix == ".pbtxt" or (self.is_text and suffix not in {".pb", ".meta"})
 
     def text_notes(self, path: str) -> list[str]:
-        """What there is to say of the file, if a name like `path` makes it text."""
+        """Notes on the file, if a name like `path` makes it text."""
         if not self._as_text(self._other(Path(path).suffix)):
             return []
         from graphpatch.formats import text

@@ -44,7 +44,7 @@ def write_file(path: Path, pieces: Sequence[Piece], progress: Progress | None = 
 def refuse_inputs(output: str | Path, inputs: Mapping[str, str | Path | None]) -> None:
     """Raise OutputError where an output would be written over a file that is read.
 
-    `inputs` has the path of each, by what it is ("the rules file"). `-` is no file.
+    `inputs` has the path of each, by what it is ("the rules file"). `-` is not a file.
     """
     for what, read in inputs.items():
         if read is None or "-" in (str(output), str(read)):
@@ -212,7 +212,7 @@ def _copy_in_kernel(descriptor: int, span: Span) -> int:
 
 @contextlib.contextmanager
 def reported(path: Path | str) -> Iterator[None]:
-    """Raise OutputError for what the system refuses; that a reader went away is no error."""
+    """Raise OutputError for what the system refuses; that a reader went away is not an error."""
     try:
         yield
     except BrokenPipeError:

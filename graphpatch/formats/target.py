@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from graphpatch.formats.model import Model
 
 
+# What there is to say of a .pb, and not of the .meta that it may be written as.
+NO_CONTEXTS = (
+    "v1 loops or branches: tf.gradients needs their contexts, which a .pb cannot hold; write "
+    "a .meta (-o NAME.meta), or load it with graphpatch.import_model"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Export:
     """The tensors that a SavedModel takes and gives, as `x`, `x:0` or `split:1`."""

@@ -73,7 +73,7 @@ def _place(text: str, name: Token, function: Function, place: int, argument: Giv
 def _shaped(text: str, function: Function, word: str, value: Expression) -> Expression:
     """The value, where only a list stands that may be one."""
     if isinstance(value, Numbers) and not _may_be_list(function, word):
-        raise fault(text, value.column, f"{word} of {function.name} is no list")
+        raise fault(text, value.column, f"{word} of {function.name} cannot be a list")
     return value
 
 

@@ -120,7 +120,7 @@ def _spelled(gradient: Gradient | None) -> Any:
         return {REGISTERED: gradient.key}
     if isinstance(gradient, Python):
         return {PYTHON: gradient.path}
-    assert not isinstance(gradient, Default), "it is no filter"
+    assert not isinstance(gradient, Default), "it is not a filter"
     text = gradient.key.removeprefix(PREFIX)
     return msgspec.json.decode(text) if text.startswith("{") else text
 

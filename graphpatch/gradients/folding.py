@@ -57,4 +57,4 @@ def _value(expression: Expression, values: Mapping[str, Scalar]) -> Scalar:
         return values[expression.name]
     if isinstance(expression, Literal):
         return expression.value
-    raise TypeError(f"{expression} is no plain number")
+    raise TypeError(f"{expression} is not a plain number")

@@ -106,7 +106,7 @@ def _legal_names(parameters: Iterable[str]) -> tuple[str, ...]:
     names = tuple(parameters)
     for name in names:
         if not legal_parameter(name):
-            raise FormulaError(f"{name!r} cannot be a parameter: it is no name, or has a meaning")
+            raise FormulaError(f"{name!r} cannot be a parameter: it is not a name, or is taken")
     return names
 
 

@@ -163,7 +163,7 @@ def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: Op | None) ->
     if call.function in numpy_ops.WINDOWS:
         return numpy_ops.windowed(call.function, operands, op.attrs if op is not None else {})
     if op is None or not op.type:
-        raise fault(text, call.column, f"{call.function} computes what one op does; here is none")
+        raise fault(text, call.column, f"{call.function} needs one op, and there is none")
     if call.function == "forward":
         return numpy_ops.forward(op.type, op.at(operands), op.attrs)
     return numpy_ops.own(op.type, op.place, operands[0], op.at(operands[1:]), op.attrs)

@@ -15,7 +15,7 @@ _LEAST = {"place": None, "natural": 0, "count": 1}
 
 
 def evaluate(text: str, call: Call, value_of: Evaluate) -> dict[str, object]:
-    """The options of a call by name; `value_of` computes one that is no list.
+    """The options of a call by name; `value_of` computes one that is not a list.
 
     Raises FormulaError where one is not what the function takes.
     """
@@ -59,7 +59,7 @@ def _axis(
 ) -> int:
     value = _plain(text, word, expression, value_of)
     if isinstance(value, bool) or not float(value).is_integer():
-        raise fault(text, expression.column, f"{word}: {value} is no integer")
+        raise fault(text, expression.column, f"{word}: expected an integer, found {value}")
     if least is not None and value < least:
         raise fault(text, expression.column, f"{word} counts from {least}, and this is {value:g}")
     return int(value)
@@ -76,7 +76,7 @@ def _axes(text: str, word: str, expression: Expression, value_of: Evaluate) -> t
 def _plain(text: str, word: str, expression: Expression, value_of: Evaluate) -> Scalar:
     value = value_of(expression)
     if not isinstance(value, (bool, int, float)):
-        message = f"{word} is the same in every run: a number, a parameter or an attr, no tensor"
+        message = f"{word}: expected a number, a parameter or an attr, found a tensor"
         raise fault(text, expression.column, message)
     return value
 

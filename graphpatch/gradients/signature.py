@@ -84,7 +84,7 @@ class Signature:
         return of("x" if self.same_shape else plain)
 
     def attr(self, name: str) -> Scalar:
-        """The value of an attr. Raises FormulaError where there is none, or it is no number."""
+        """The value of an attr. Raises FormulaError where there is none, or it is not a number."""
         value = self.attrs.get(name)
         if name not in self.attrs:
             legal = [word for word, held in self.attrs.items() if isinstance(held, (int, float))]

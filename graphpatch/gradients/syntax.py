@@ -31,7 +31,7 @@ def parse(text: str, parameters: Collection[str] = ()) -> Expression:
     """The expression that a formula stands for.
 
     `parameters` are the names it may use besides the language's own. Raises FormulaError, with
-    the column and the nearest legal word, where the text is no formula.
+    the column and the nearest legal word, where the text is not a formula.
     """
     return _Parser(text, parameters).whole()
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
@@ -18,7 +19,15 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from graphpatch import names
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.heads import LARGE, PROVENANCE, Heads, entry
-from graphpatch.graph.nodedef import INPUT, NAME, OP, attr_entry, attr_span, attr_value
+from graphpatch.graph.nodedef import (
+    INPUT,
+    NAME,
+    OP,
+    attr_entry,
+    attr_span,
+    attr_value,
+    head_bytes,
+)
 from graphpatch.graph.wire import BYTES, encoded, piece_bytes
 
 VARYING = ("_output_shapes", "_class")
@@ -26,12 +35,9 @@ VARYING = ("_output_shapes", "_class")
 
 MOST = 24  # names that an op of a form has: its own, and those that it reads
 FIRST = 0x7C0  # of the letters that stand-ins begin with, two bytes each
-TEXT_TAGS = bytes((NAME << 3 | BYTES, OP << 3 | BYTES))
-INPUT_TAG = bytes((INPUT << 3 | BYTES,))
 MARK = re.compile(rf"[{chr(FIRST)}-{chr(FIRST + MOST + 1)}]")
 RAW_MARK = re.compile(b"\xdf[\x80-\x99]")  # the same in bytes
 PLAIN = re.compile(r"[A-Za-z0-9_.>/-]{2,}")  # names that JSON spells as they are
-PLAIN_LINES = re.compile(rf"(?:{PLAIN.pattern}\n)*{PLAIN.pattern}")
 SHORT = 0x80  # bytes from which on a length takes two
 
 
@@ -63,7 +69,7 @@ class Form(NamedTuple):
 
     def node(self, body: Body) -> Node:
         """An op of this form, which stands for those of `body`."""
-        payload = _head(self.name, self.op, self.inputs) + self.rest
+        payload = head_bytes(self.name, self.op, self.inputs) + self.rest
         heads = Heads(names=[self.name], ops=[self.op], inputs=[self.inputs])
         alone = OneOp(body.label, body.library, body.source, heads)
         alone.write(0, [payload])
@@ -88,12 +94,8 @@ Values = tuple[bytes, ...]
 """The attrs that vary, of one op."""
 
 
-class Own(NamedTuple):
-    """By what the form of an op is known, and the names that are the op's own; as bytes too."""
-
-    key: Key
-    names: Sequence[str]
-    raw: tuple[bytes, ...]
+Own = tuple[Key, tuple[str, ...], tuple[bytes, ...]]
+"""By what the form of an op is known, and the names that are the op's own; as bytes too."""
 
 
 @dataclass(eq=False)
@@ -126,39 +128,43 @@ class Forms:
 
     def _plain(
         self, op: str, indices: Sequence[int], columns: Sequence[Sequence[str]]
-    ) -> Iterator[Own | None]:
+    ) -> list[Own | None]:
         """Of ops that read output 0 of others alone; columns of their names and of their inputs."""
         raw = [[text.encode() for text in column] for column in columns]
         sizes = [list(map(len, column)) for column in raw]
         parts = [one for both in zip(sizes, raw, strict=True) for one in both]
         heads = map(_format(op, len(columns) - 1).__mod__, zip(*parts, strict=True))
-        owns, raws, lengths = (zip(*some, strict=True) for some in (columns, raw, sizes))
-        for index, head, own, texts, length in zip(
-            indices, heads, owns, raws, lengths, strict=True
-        ):
-            rest = self._rest(index, head)
+        rests = list(map(self._rest, indices, heads))
+        owns = list(zip(*columns, strict=True))
+        # Tuples of columns are made without a call in Python for each op.
+        keys = zip(repeat(op, len(rests)), rests, zip(*sizes, strict=True), strict=True)
+        found: list[Own | None] = list(zip(keys, owns, zip(*raw, strict=True), strict=True))  # type: ignore[arg-type]
+        for place, (own, rest) in enumerate(zip(owns, rests, strict=True)):
             if rest is None or len(set(own)) < len(own):
-                yield self._other(index)
-            else:
-                yield Own((op, rest, length), own, texts)
+                found[place] = self._other(indices[place])
+        return found
 
     def _other(self, index: int) -> Own | None:
         """Of any op."""
         heads = self.body.heads
         name, op, inputs = heads.names[index], heads.ops[index], heads.inputs[index]
-        rest, own = self._rest(index, _head(name, op, inputs)), [name]
+        rest, own = self._rest(index, head_bytes(name, op, inputs)), [name]
         spelled = tuple([_stood_for(text, own) for text in inputs])
         if rest is None or len(own) > MOST or not all(map(PLAIN.fullmatch, own)):
             return None
-        return Own((op, rest, (len(name), *spelled)), own, tuple(map(str.encode, own)))
+        return (op, rest, (len(name), *spelled)), tuple(own), tuple(map(str.encode, own))
 
     def _rest(self, index: int, head: bytes) -> bytes | None:
         """What a NodeDef has behind its inputs; None where it does not begin so, or is large."""
         source, start = self.body.source, self.body.heads.starts[index]
-        value, end = entry(source, start)
-        raw = source.data[value:end] if end - value < LARGE else b""
-        is_plain = raw.startswith(head) and (end - value) >> 7 * (value - start - 2)
-        return raw[len(head) :] if is_plain else None
+        value, size = start + 2, source.data[start + 1]
+        end = value + size
+        if size >= SHORT:  # then the length takes more than that byte
+            value, end = entry(source, start)
+            if end - value >= LARGE or not (end - value) >> 7 * (value - start - 2):
+                return None
+        raw = source.data[value:end]
+        return raw[len(head) :] if raw.startswith(head) else None
 
     def form(self, key: Key) -> tuple[Form, Values] | None:
         """The form that is known by this, and other bytes that its ops have of their own."""
@@ -177,33 +183,8 @@ class Forms:
 
 def _are_plain(column: Sequence[str]) -> bool:
     """Whether all are names that JSON spells as they are, of less than 128 bytes."""
-    text = "\n".join(column)
-    one = len(column) - 1 == text.count("\n") and PLAIN_LINES.fullmatch(text) is not None
-    return one and max(map(len, column)) < SHORT
-
-
-def behind_inputs(body: Body, index: int) -> bytes | None:
-    """What a NodeDef has behind its inputs: its device and attrs. Most nodes are alike in these.
-
-    None for a large NodeDef, and for one that is spelled in another way than TensorFlow does.
-    """
-    payload = body.payload(index)
-    if len(payload) != 1 or not isinstance(payload[0], bytes):
-        return None
-    raw, at, inputs = payload[0], 0, body.heads.inputs[index]
-    for tag in TEXT_TAGS + INPUT_TAG * len(inputs):
-        if len(raw) < at + 2 or raw[at] != tag or raw[at + 1] > 0x7F:
-            # A name of more than 127 bytes.
-            head = _head(body.heads.names[index], body.heads.ops[index], inputs)
-            return raw[len(head) :] if raw.startswith(head) else None
-        at += 2 + raw[at + 1]
-    return raw[at:]
-
-
-def _head(name: str, op: str, inputs: Sequence[str]) -> bytes:
-    """A NodeDef up to its last input, as TensorFlow spells it."""
-    head = encoded(NAME, name.encode()) + encoded(OP, op.encode())
-    return head + b"".join([encoded(INPUT, text.encode()) for text in inputs])
+    sizes = set(map(len, column))
+    return min(sizes) >= 2 and max(sizes) < SHORT and names.are_spelled(column)
 
 
 def _format(op: str, inputs: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain, filterfalse
 
 from graphpatch import names
 from graphpatch.errors import ModelError, did_you_mean
@@ -17,10 +18,7 @@ from graphpatch.table import short
 # The names that import_graph_def takes (measured on 2.21); a leading "_" only inside functions.
 IN_MAIN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_>./-]*")
 IN_FUNCTION = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./-]*")
-ODD = {  # in names one below the other: that one of them does not match
-    IN_MAIN: re.compile(r"[^A-Za-z0-9_>./\n-]|^[^A-Za-z0-9.]|\n[^A-Za-z0-9.]|\n$"),
-    IN_FUNCTION: re.compile(r"[^A-Za-z0-9_>./\n-]|^[^A-Za-z0-9._]|\n[^A-Za-z0-9._]|\n$"),
-}
+NEVER_FIRST = {IN_MAIN: "_>/-", IN_FUNCTION: ">/-"}
 
 
 def check(graph: Graph) -> None:
@@ -53,12 +51,15 @@ def _unique(body: Body) -> None:
 
 def _resolved(body: Body) -> None:
     legal = body.by_name.keys() | body.arguments.keys() if body.arguments else body.by_name
-    # Most inputs are spelled as the op's name: those need no parsing.
+    # Most inputs are spelled as the op's name: those need no parsing, and no loop in Python.
+    others = set(filterfalse(legal.__contains__, chain.from_iterable(body.heads.inputs)))
+    if not others:
+        return
     odd = [
         (index, slot, text)
         for index, inputs in enumerate(body.heads.inputs)
         for slot, text in enumerate(inputs)
-        if text not in legal
+        if text in others
     ]
     unresolved = [one for one in odd if names.op_of(one[2]) not in legal]
     if unresolved:
@@ -85,7 +86,7 @@ def _refuse_before_data(node: Node, slot: int) -> None:
 
 
 def _returned(body: Body) -> None:
-    """Raise ModelError where an output of a function is no tensor in it."""
+    """Raise ModelError where an output of a function is not a tensor in it."""
     for arg in body.signature.output_arg if body.signature is not None else ():
         text = body.ret.get(arg.name, "")
         there = names.op_of(text) in body.by_name or names.op_of(text) in body.arguments
@@ -140,8 +141,7 @@ def foreign(graph: Graph) -> Iterator[str]:
 def _illegal(body: Body) -> list[str]:
     """The names that TensorFlow refuses. Most bodies have none: all are looked at as one text."""
     legal, found = IN_MAIN if body.is_main else IN_FUNCTION, body.heads.names
-    text = "\n".join(found)
-    if text.count("\n") == len(found) - 1 and not ODD[legal].search(text):
+    if names.are_spelled(found, NEVER_FIRST[legal]):
         return []
     return [name for name in found if not legal.fullmatch(name)]
 

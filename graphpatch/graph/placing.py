@@ -31,14 +31,12 @@ def append_all(
     heads.names += new
     heads.ops += ops
     heads.inputs += inputs
-    known, index = body.by_name, first
-    for name in new:
-        known[name] = index
-        index += 1
+    body.by_name.update(zip(new, range(first, len(body)), strict=True))
     # The cached indices are kept up to date where they were made: making them anew is linear.
     if "by_type" in body.__dict__:
+        by_type = body.by_type
         for index, op in enumerate(ops, first):
-            body.by_type.setdefault(op, []).append(index)
+            by_type.setdefault(op, []).append(index)
     if "readers" in body.__dict__:
         for index, read in enumerate(inputs, first):
             for slot, text in enumerate(read):

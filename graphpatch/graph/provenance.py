@@ -86,7 +86,7 @@ def _written(node: Node) -> tuple[list[Edit], list[Origin]]:
 
     try:
         if value.WhichOneof("value") != "list":
-            raise ValueError("it is no list of edits")
+            raise ValueError("it is not a list of edits")
         found = list(map(edits.read, value.list.s))
     except ValueError as error:
         raise ModelError(

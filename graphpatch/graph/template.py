@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import accumulate, chain, repeat
 from typing import NamedTuple, TypeVar
 
 from graphpatch.graph.alike import MARK, RAW_MARK, Form, UnlikeError
@@ -39,84 +39,112 @@ class Template:
     renames: bool
 
 
-class Edit(NamedTuple):
-    """An op that is to be edited (by its index), and what it has of its own.
+Edit = tuple[int, Template, tuple[str, ...], tuple[bytes, ...]]
+"""An op that is to be edited (by its index), and what it has of its own.
 
-    Its names, and what comes into the holes of payloads: these in bytes, and others.
+Its names, and what comes into the holes of payloads: these in bytes, and others.
+"""
+
+
+class Alike(NamedTuple):
+    """What one template leaves of many ops, which are told by their places among all edits.
+
+    `names` has a column for each node, `inputs` those of each node that was added.
     """
 
-    op: int
     template: Template
-    own: Sequence[str]
-    row: tuple[bytes, ...]
+    places: list[int]
+    names: list[list[str]]
+    inputs: list[list[tuple[str, ...]]]
+    filled: Filled
 
-
-Nodes = tuple[tuple[str, ...], tuple[tuple[str, ...], ...], Filled, int]
-"""What an edit leaves of one op: names, the inputs of what it added, where payloads are had."""
+    def fresh(self) -> list[list[str]]:
+        """The names that no op may have yet."""
+        texts, new = self.template.texts, dict(zip(self.template.names, self.names, strict=True))
+        return [names for text, names in new.items() if not texts[text].is_name]
 
 
 def fill(editor: Editor, body: Body, edits: Sequence[Edit]) -> bool:
     """Edit these ops, in their order; False, and nothing done, where a name is taken."""
-    found, fresh = _filled(edits)
+    found = _filled(edits)
+    fresh = list(chain.from_iterable([names for one in found for names in one.fresh()]))
     known = set(fresh)
     if len(known) < len(fresh) or not body.by_name.keys().isdisjoint(known):
         return False
-    for (op, template, own, _), (names, _, _, _) in zip(edits, found, strict=True):
-        if template.renames:
-            rename(body, op, names[0])
+    _rename(body, edits, found)
+    for _, template, own, _ in edits:
         for text in template.notes:
             editor.note(text.filled(own))
         for text in template.idle:
             editor.skipped(text.filled(own))
-    at = append_all(
-        body,
-        list(chain.from_iterable([names[1:] for names, _, _, _ in found])),
-        list(chain.from_iterable([template.ops for _, template, _, _ in edits])),
-        list(chain.from_iterable([inputs for _, inputs, _, _ in found])),
-    )
-    _put(body, edits, found, at)
+    at = list(accumulate([len(template.ops) for _, template, _, _ in edits], initial=len(body)))
+    _append(body, found, at)
+    _put(body, [edit[0] for edit in edits], found, at)
     return True
 
 
-def _put(body: Body, edits: Sequence[Edit], found: Sequence[Nodes], at: int) -> None:
+def _put(body: Body, ops: Sequence[int], found: Sequence[Alike], at: Sequence[int]) -> None:
     """Say where the nodes of each op are written, and with what; those added begin at `at`."""
-    edited, root, placed = body.edited, body.root, body.placed
-    for (op, template, _, _), (_, _, filled, row) in zip(edits, found, strict=True):
-        body.filled[op] = held = (filled, row, 0)
-        if template.written.is_touched:
-            edited[op] = held
-        if not template.ops:
-            continue
-        new = range(at, at + len(template.ops))
-        for place, added in enumerate(new, 1):
-            edited[added] = (filled, row, place)
-            root[added] = op
-        placed[op] = [new[place - 1] if place else op for place in template.written.order]
-        at = new.stop
+    placed: dict[int, list[int]] = {}
+    for template, places, _, _, filled in found:
+        mine, nodes = [ops[place] for place in places], [[ops[place] for place in places]]
+        nodes += [[at[place] + added for place in places] for added in range(len(template.ops))]
+        for number, column in enumerate(nodes):
+            held = list(zip(repeat(filled), range(len(places)), repeat(number), strict=False))
+            if number:
+                body.root.update(zip(column, mine, strict=True))
+            else:
+                body.filled.update(zip(column, held, strict=True))
+            if number or template.written.is_touched:
+                body.edited.update(zip(column, held, strict=True))
+        if template.ops:
+            order = zip(*[nodes[number] for number in template.written.order], strict=True)
+            placed.update(zip(mine, map(list, order), strict=True))
+    body.placed.update((op, placed[op]) for op in ops if op in placed)
 
 
-def _filled(edits: Sequence[Edit]) -> tuple[list[Nodes], list[str]]:
-    """What is left of each op; and the names that no op may have yet."""
+def _filled(edits: Sequence[Edit]) -> list[Alike]:
+    """What is left of each op, by templates."""
     alike: dict[Template, list[int]] = {}
     for place, (_, template, _, _) in enumerate(edits):
         alike.setdefault(template, []).append(place)
-    found: dict[int, Nodes] = {}
-    fresh: list[str] = []
+    found = []
     for template, places in alike.items():
-        owns, rows = [edits[place].own for place in places], [edits[place].row for place in places]
+        owns, rows = [edits[place][2] for place in places], [edits[place][3] for place in places]
         columns = [text.filled_all(owns) for text in template.texts]
-        named = zip(*[columns[one] for one in template.names], strict=True)
         read = [_rows([columns[one] for one in some], len(rows)) for some in template.inputs]
-        filled, counted = repeat(Filled(template.written, rows)), range(len(rows))
-        left = zip(named, _rows(read, len(rows)), filled, counted, strict=False)
-        found.update(zip(places, left, strict=True))
-        new = {one for one in template.names if not template.texts[one].is_name}
-        fresh += chain.from_iterable([columns[one] for one in new])
-    return [found[place] for place in range(len(edits))], fresh
+        names, filled = [columns[one] for one in template.names], Filled(template.written, rows)
+        found.append(Alike(template, places, names, read, filled))
+    return found
 
 
 def _rows(columns: Sequence[Sequence[T]], count: int) -> list[tuple[T, ...]]:
     return list(zip(*columns, strict=True)) if columns else [()] * count
+
+
+def _rename(body: Body, edits: Sequence[Edit], found: Sequence[Alike]) -> None:
+    """Let ops have the names that templates give them, in their order."""
+    names: dict[int, str] = {}
+    for one in found:
+        if one.template.renames:
+            names.update(zip(one.places, one.names[0], strict=True))
+    for place, edit in enumerate(edits if names else ()):
+        if place in names:
+            rename(body, edit[0], names[place])
+
+
+def _append(body: Body, found: Sequence[Alike], at: Sequence[int]) -> None:
+    """Append the nodes that were added: those of an edit begin where `at` says it."""
+    first, count = at[0], at[-1] - at[0]
+    names, ops = [""] * count, [""] * count
+    inputs: list[tuple[str, ...]] = [()] * count
+    for one in found:
+        for number, op in enumerate(one.template.ops):
+            columns = one.places, one.names[number + 1], one.inputs[number]
+            for place, name, read in zip(*columns, strict=True):
+                new = at[place] - first + number
+                names[new], ops[new], inputs[new] = name, op, read
+    append_all(body, names, ops, inputs)
 
 
 def record(
@@ -124,7 +152,7 @@ def record(
 ) -> Template:
     """What an edit does to the ops of a form; what it reports of all of them is reported.
 
-    Raises UnlikeError where it hangs on more than the form, and what the edit raises.
+    Raises UnlikeError where it depends on more than the form, and what the edit raises.
     """
     node = form.node(body)
     before = node.body.payload(0)

@@ -155,7 +155,7 @@ def varint(number: int) -> bytes:
 def fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Field]:
     """Each field of the message that lies from `start` to `end`, values unread.
 
-    Raises ModelError where the bytes are no message, or end in the middle of a field.
+    Raises ModelError where the bytes are not a message, or end in the middle of a field.
     """
     at = start
     while at < end:

@@ -13,7 +13,7 @@ from graphpatch.match.spec import Match, texts
 from graphpatch.table import short
 
 KEY = "added"
-"""What a miss calls this condition; it is no key of a match."""
+"""What a miss calls this condition; it is not a key of a match."""
 
 
 ANY = ("*", "**")
@@ -48,7 +48,7 @@ def of_the_model(match: Match) -> Condition | None:
 
 
 def adder(node: Node) -> str:
-    """The rule that added an op which is no clone of another; nothing where none did."""
+    """The rule that added an op which is not a clone of another; nothing where none did."""
     added = provenance.of_kind(node, "added")
     return next((edit.rule for edit in added if not edit.clone_of), "")
 

@@ -8,6 +8,7 @@ from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.tensor import constant
+from graphpatch.graph.topology import VARIABLES
 from graphpatch.match.condition import Condition, on_ops
 from graphpatch.match.spec import texts
 
@@ -39,7 +40,8 @@ ELEMENTWISE = ACTIVATIONS + tuple(
 PASSED_ON = frozenset("Identity Enter Switch Cast Reshape ExpandDims Squeeze Transpose".split())
 """Ops through which a parameter is led to where it is used."""
 
-VARIABLES = frozenset("ReadVariableOp VariableV2 Variable VarHandleOp AutoReloadVariable".split())
+PARAMETERS = frozenset({*VARIABLES, "ReadVariableOp", "AutoReloadVariable"})
+"""Ops that hold or read a variable."""
 
 
 def class_(wanted: str | Sequence[str]) -> Condition:
@@ -58,7 +60,7 @@ def has_weights(node: Node) -> bool:
     The parameter may be passed on by a few ops (Identity, Cast, Enter, ...), which have no weights
     themselves.
     """
-    if node.op in PASSED_ON | VARIABLES or not node.data_inputs:
+    if node.op in PASSED_ON | PARAMETERS or not node.data_inputs:
         return False
     return any(_is_parameter(node.body, text) for text in node.data_inputs)
 
@@ -67,7 +69,7 @@ def _is_parameter(body: Body, tensor: str, most: int = 6) -> bool:
     node = body.producer(tensor)
     while node is not None and node.op in PASSED_ON and node.data_inputs and most:
         node, most = body.producer(node.data_inputs[0]), most - 1
-    if node is None or node.op in VARIABLES:
+    if node is None or node.op in PARAMETERS:
         return node is not None
     found = constant(node)
     return found is not None and found.size > 1 and found.dtype in DIFFERENTIABLE

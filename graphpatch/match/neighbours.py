@@ -11,7 +11,7 @@ from graphpatch.graph.topology import tensor_named
 from graphpatch.match.condition import Condition, Test
 from graphpatch.names import TensorName
 
-# An op, or None for what is no op: the argument of a function, an input that names nothing.
+# An op, or None for what is not an op: the argument of a function, an input that names nothing.
 Neighbour = Node | None
 Quantifier = Callable[[Iterable[bool]], bool]
 
@@ -25,8 +25,8 @@ QUANTIFIERS: dict[str, Quantifier] = {
 def inputs(wanted: Mapping[str, Condition], control: bool) -> Condition:
     """Input number k is given by such an op; or any, all, none of the inputs are.
 
-    What is no op (an argument of a function) is none that is meant. With `control`, any, all and
-    none count the ops that run before, too.
+    The argument of a function is not an op, and does not count. With `control`, any, all and none
+    count the ops that run before, too.
     """
     return _on_neighbours(wanted, "inputs", _input, lambda node: _inputs(node, control))
 

@@ -152,7 +152,7 @@ class Pattern(
     """A small graph to be found in a body: what the text form says, and what it cannot.
 
     `nodes` has, by name, what each op must be. `tensors` names what is read from outside: any
-    tensor, given by an op or by a function's argument, which is no part of the match; edges from
+    tensor, given by an op or by a function's argument, which is not part of the match; edges from
     one such name mean one and the same tensor. `optional` ops may be missing: what comes before
     them is then linked to what comes after. `absent` ops must not be there, beside those that
     are. `closed`: ops of the match that others of it read are read by nothing else (with names:
@@ -179,13 +179,18 @@ class Pattern(
         read = {edge.source for edge in self.edges if edge.target not in self.absent}
         return [name for name in self.present if name not in read][-1]
 
+    @cached_property
+    def last_place(self) -> int:
+        """Where that one stands among those that are present."""
+        return self.present.index(self.last)
+
 
 class Match(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
     """Which ops: every key that is given must hold. Without a key it is every op.
 
-    `control` is no key of its own: with it, `inputs`, `consumers`, `between`, `upstream_of` and
+    `control` is not a key of its own: with it, `inputs`, `consumers`, `between`, `upstream_of` and
     `downstream_of` beside it follow control edges too.
     """
 

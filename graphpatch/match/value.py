@@ -20,7 +20,7 @@ def equals(value: Any) -> Callable[[Node], bool]:
 
     A number or text is meant of every element, whatever the shape; a list has the shape of the
     tensor. Numbers are rounded to the dtype of the tensor, as TensorFlow does when it makes a
-    constant; with `near`, they may be off by the tolerance besides. Bools are no numbers. An
+    constant; with `near`, they may be off by the tolerance besides. Bools are not numbers. An
     empty tensor equals an empty list alone.
 
     Of a large tensor no more is read than it takes to see that it is another one.
@@ -104,7 +104,9 @@ def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
     """The shape of nested lists and their elements; RulesError where they are of unequal length."""
     if not isinstance(wanted, tuple | list):
         if not isinstance(wanted, bool | int | float | str):
-            raise RulesError(f"value: {wanted!r} is no number, text or list of them")
+            raise RulesError(
+                f"value: expected a number, a text or a list of these, found {wanted!r}"
+            )
         if isinstance(wanted, int) and abs(wanted) > LARGEST:
             raise RulesError("value: an integer is larger than any number that a tensor holds")
         return (), [wanted]
@@ -117,7 +119,7 @@ def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
 
 
 def _comparable(dtype: str, wanted: Any) -> bool:
-    """Whether a value can be one of this dtype at all: 0.5 is no int32, true no number."""
+    """Whether a value can be one of this dtype: 0.5 is not an int32, true is not a number."""
     if dtype == "string" or isinstance(wanted, str):
         return dtype == "string" and isinstance(wanted, str)
     if dtype == "bool" or isinstance(wanted, bool):

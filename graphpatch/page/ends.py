@@ -37,7 +37,7 @@ def ends(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> Ends
 
     Default: from what is computed of the sources, read by no op, and may be a loss, to the
     placeholders. A graph without placeholders is differentiated by its variables. Of targets that
-    nobody named, those are left out that are no real numbers, and the first is the one to which
+    nobody named, those are left out that are not real numbers, and the first is the one to which
     most ops lead.
     """
     to = wiring.named(sources) if sources else _fed(wiring) or _variables(wiring)
@@ -86,7 +86,7 @@ def _variables(wiring: Wiring) -> list[Tensor]:
 
 
 def refuse_unknown(models: Sequence[Model], texts: Sequence[str]) -> None:
-    """Raise ModelError for a name that is no tensor of a main graph of any of these models."""
+    """Raise ModelError for a name that is not a tensor of a main graph of any of these models."""
     mains = [graph.main for model in models for graph in model.graphs]
     for text in texts:
         if all(tensor_named(main, text) is None for main in mains):

@@ -30,12 +30,12 @@ INK = {
 }
 
 
-def of_model(model: Model, **options: Any) -> str:
+def part_of_model(model: Model, **options: Any) -> str:
     """The part about a model, a patched one beside its original, with the options of `view`."""
     return _shown(model, lambda: view(model, **options).document())
 
 
-def of_selection(model: Model, names: Mapping[tuple[int, str, str], None]) -> str:
+def part_of_selection(model: Model, names: Mapping[tuple[int, str, str], None]) -> str:
     """The part about some ops of a model: the graph's place, the body, the name of each."""
     marks = Marks({SELECTED: None})
     for place, body, op in names:

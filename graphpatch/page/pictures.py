@@ -54,7 +54,7 @@ def _picture(value: Any, title: str, says: str) -> dict[str, Any]:
 
 
 def _image(value: Any) -> Array | None:
-    """The first image of a batch, [height, width, channels]; None for what is no images."""
+    """The first image of a batch, [height, width, channels]; None for what is not images."""
     found = np.asarray(value)
     if found.ndim != 4 or not found.shape[0]:
         return None

@@ -35,7 +35,7 @@ class WholePatch(Protocol):
 
 @runtime_checkable
 class JointPatch(Protocol):
-    """A patch that hangs on all ops that its rule matched in a graph, and goes to them at once."""
+    """A patch that depends on all ops that its rule matched in a graph: it takes them at once."""
 
     def rewrite_all(self, nodes: Sequence[Node], editor: Editor) -> None:
         """Change them, or raise PatchError; ops that no gradient reaches any more are its own."""

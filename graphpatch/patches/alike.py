@@ -1,7 +1,7 @@
 """A patch on many ops: what it does to ops of one form is found out once, and filled in for each.
 
 Only ops of the main graph of a file have forms, outside of v1 loops and branches. Elsewhere what a
-patch does hangs on more than the op.
+patch does depends on more than the op.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ class Alike:
         """Edit ops in their order; `alone` edits one whose form does not say how."""
         body, owns = nodes[0].body, self._owns(nodes)
         waiting: list[Edit] = []
+        is_as_read = True  # until an op is edited alone, which may change others
         for node in nodes:
             own = owns.get(node.index) if node.body is body else None
-            edit = None if own is None or _is_edited(node) else self._edit(node, own)
+            edit = None
+            if own is not None and (is_as_read or not _is_edited(node)):
+                edit = self._edit(node.index, own, body)
             if edit is not None:
                 waiting.append(edit)
                 continue
             self._fill(body, waiting, alone)
             waiting.clear()
+            is_as_read = False
             alone(node)
         self._fill(body, waiting, alone)
 
@@ -61,20 +65,20 @@ class Alike:
         of = [index for index in of if index not in body.edited and index not in body.placed]
         return dict(zip(of, self.forms.of_all(of), strict=True))
 
-    def _edit(self, node: Node, own: Own) -> Edit | None:
+    def _edit(self, index: int, own: Own, body: Body) -> Edit | None:
         """What is to be done to an op, if its form says it."""
         key, names, raw = own
         if key not in self.known:
-            self.known[key] = self._template(self.forms.form(key), node.body)
+            self.known[key] = self._template(self.forms.form(key), body)
         known = self.known[key]
-        return None if known is None else Edit(node.index, known[0], names, raw + known[1])
+        return None if known is None else (index, known[0], names, raw + known[1])
 
     def _fill(self, body: Body, edits: Sequence[Edit], alone: Callable[[Node], None]) -> None:
         """Do edits at once, or one by one where a name is taken."""
         if not edits or fill(self.editor, body, edits):
             return
         for edit in edits:
-            node = Node(body, edit.op)
+            node = Node(body, edit[0])
             if len(edits) == 1 or _is_edited(node) or not fill(self.editor, body, [edit]):
                 alone(node)
 

@@ -110,7 +110,7 @@ def _check_place(node: Node, editor: Editor) -> None:
 
 
 def _question(gradient: Computed | Registered, node: Node) -> tuple[Hashable, ...]:
-    """All that the answer to `check_fit` hangs on, so that like ops are asked about once."""
+    """All that the answer to `check_fit` depends on, so that like ops are asked about once."""
     flat = [*(node.arguments or ()), *(node.outputs or ())]
     read: tuple[str, ...] = () if isinstance(gradient, Registered) else gradient.attrs
     if not isinstance(gradient, Registered) and gradient.formula.reads_op:

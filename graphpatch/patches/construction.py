@@ -22,8 +22,8 @@ from graphpatch.patches.place import in_control_flow, place_of
 EMITS = ("auto", "construction")
 
 SECOND = (
-    "second derivatives take what multiplies dy in a construction as constant; "
-    '"emit": "function" differentiates it too, on a tape after register_gradients'
+    "second derivatives treat the factor of dy in a construction as a constant; "
+    '"emit": "function" differentiates it too, with GradientTape after register_gradients'
 )
 
 

@@ -1,4 +1,4 @@
-"""Where the clean way ends, which ops no gradient reaches then, and what is noisy all the same."""
+"""Where the noise-free path ends, which ops get no gradient then, and what is noisy anyway."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphpatch.patches import flow
 from graphpatch.patches.clean import CleanPath
 
 Ends: TypeAlias = dict[Node, list[int]]
-"""The ops at which the clean way ends, with those of their outputs."""
+"""The ops at which the noise-free path ends, with those of their outputs."""
 
 
 def all_ends(way: CleanPath) -> Ends:
@@ -120,26 +120,26 @@ def _is_constant(node: Node | None) -> bool:
 
 
 def notes(way: CleanPath, ends: Ends, found: Left, is_named: bool) -> Iterator[str]:
-    """What the report says of a gradient that is still noisy, or of where the clean way ends."""
+    """What the report says of a gradient that is still noisy, or where the noise-free path ends."""
     reached = ", ".join(node.tensor(n) for node, outputs in ends.items() for n in outputs)
     if not is_named:
-        yield f"in {way.body.label} the clean way goes up to {reached}"
+        yield f"in {way.body.label} the noise-free path goes up to {reached}"
     after = noisy_after(way, ends, found.dead)
     if after is not None:
         yield (
             f"the gradient is still noisy behind {reached}: that of {after} is taken at a noisy "
-            f'value; without "until" the clean way goes up to the end'
+            f'value; without "until" the noise-free path goes up to the end'
         )
     for node, reader in list(found.beside.items())[:1]:
         by = reader or f"the output of function {way.body.label}"
         yield f"the gradient is still noisy beside {reached}: {by} reads {node}"
     if way.in_loop:
         yield (
-            f"{reached}: the clean way ends with each iteration of a v1 loop; the next one begins "
-            f"with noisy values"
+            f"{reached}: the noise-free path ends with each iteration of a v1 loop; the next one "
+            f"begins with noisy values"
         )
     if not way.body.is_main:
         yield (
-            f"function {way.body.label}: the clean way ends in it; what comes after it takes its "
-            f"gradient at noisy values"
+            f"function {way.body.label}: the noise-free path ends in it; what comes after it takes "
+            f"its gradient at noisy values"
         )

@@ -41,7 +41,7 @@ class FilterGradient:
         return at.parsed(self.at)[0] == "output" and not isinstance(self.gradient, Python)
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """Raise PatchError where nothing flows back there, or the gradient is no filter."""
+        """Raise PatchError where nothing flows back there, or the gradient is not a filter."""
         self._refuse_default()
         at.check(nodes, self.at)
 
@@ -51,6 +51,7 @@ class FilterGradient:
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Filter what flows back to a match as one op, or from it to what it reads."""
+        group.refuse_open()
         self._refuse_default()
         args = whole_inputs.args(group, self.at)
         put = partial(whole_inputs.put, group, editor, where=self.at)

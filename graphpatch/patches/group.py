@@ -20,7 +20,8 @@ class Group:
     `last` is the op whose outputs are the group's. `slots` are the places where the group reads
     from outside, one for each tensor (an op of the group, and which of its inputs), `args` what
     these tensors are; `named` has them as they were called when the group was found, and
-    `captures` what the pattern calls some of them.
+    `captures` what the pattern calls some of them. `open` says of each op inside that is read
+    outside by whom: what flows back from there does not come through the group.
     """
 
     nodes: tuple[Node, ...]
@@ -29,6 +30,12 @@ class Group:
     args: tuple[FlatArg, ...]
     named: tuple[str, ...] = ()
     captures: Mapping[str, str] = field(default_factory=dict)
+    open: tuple[str, ...] = ()
+
+    def refuse_open(self) -> None:
+        """Raise PatchError where an op inside is read outside."""
+        if self.open:
+            raise PatchError(self.open[0])
 
     @property
     def reads(self) -> list[str]:
@@ -55,23 +62,22 @@ def grouped(
 ) -> Group:
     """The ops as one op, which reads these tensors from outside.
 
-    Raises PatchError where they have not one last op, where one is a source of gradients or a
-    border of control flow, or where a tensor inside is read outside (its readers are named):
-    another gradient for the whole would leave those readers without.
+    Raises PatchError where they have not one last op, or where one is a source of gradients or a
+    border of control flow.
     """
     inside = {node.name for node in nodes}
     last = _last(nodes, inside)
     for node in nodes:
         _refuse_source(node)
-        if node is not last and node.data_inputs:
-            _refuse_outside(node, inside)
+    inner = [node for node in nodes if node is not last and node.data_inputs]
+    opened = tuple(filter(None, (_outside(node, inside) for node in inner)))
     places: dict[str, tuple[Node, int]] = {}
     for node in nodes:
         for slot, text in enumerate(node.data_inputs):
             places.setdefault(str(names.parse(text)), (node, slot))
     slots = tuple(places[str(names.parse(text))] for text in reads)
     args = tuple(flow.inputs(node)[slot] for node, slot in slots)
-    return Group(tuple(nodes), last, slots, args, tuple(reads), captures or {})
+    return Group(tuple(nodes), last, slots, args, tuple(reads), captures or {}, opened)
 
 
 def _last(nodes: Sequence[Node], inside: set[str]) -> Node:
@@ -90,11 +96,11 @@ def _refuse_source(node: Node) -> None:
         )
 
 
-def _refuse_outside(node: Node, inside: set[str]) -> None:
+def _outside(node: Node, inside: set[str]) -> str:
+    """Who reads an op of the match outside, in words; nothing where nobody does."""
     readers = [str(one) for one in _readers(node) if one.name not in inside]
     readers += [f"the output {key!r} of the function" for key in _returned(node)]
-    if readers:
-        raise PatchError(f"{node} is inside the match, and is read outside by {short(readers)}")
+    return f"{node} is inside the match, and is read outside by {short(readers)}" if readers else ""
 
 
 def _readers(node: Node) -> list[Node]:

@@ -117,7 +117,7 @@ def _behind_several(
 
     dtypes = [arg.dtype for arg in flat]
     if any(arg.is_ref for arg in flat) or None in dtypes:
-        raise PatchError(f"{node}: its outputs cannot be given on: {_reasons(flat)}")
+        raise PatchError(f"{node}: its outputs cannot be passed on: {_reasons(flat)}")
     values = {"T": attrs.dtypes([dtype for dtype in dtypes if dtype])}
     editor.take_name(node, "IdentityN", through, values)
     return put

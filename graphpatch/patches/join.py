@@ -112,7 +112,7 @@ def refuse_in_part(node: Node, outputs: Sequence[int], editor: Editor, emit: str
     """Raise PatchError where `join` would have to carry some outputs of an op, and not others."""
     flat = flow.outputs(node)
     if any(arg.is_ref or arg.dtype is None for arg in flat):
-        raise PatchError(f"{node}: its outputs cannot be given on, as one is a reference")
+        raise PatchError(f"{node}: its outputs cannot be passed on, as one is a reference")
     others = [n for n, arg in enumerate(flat) if flow.carries(arg) and n not in outputs]
     if others and by_function(node, editor, emit):
         raise PatchError(

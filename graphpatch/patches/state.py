@@ -25,13 +25,13 @@ def why_not_twice(node: Node, editor: Editor) -> str:
     if node.op in FED:
         return f'{node} may be fed, and a clone of it is not; "until" can name it or what it reads'
     if node.opdef is None or node.outputs is None:
-        return f"{node}: op type {node.op} is not known, and so not whether it may run twice"
+        return f"{node}: op type {node.op} is not known, so it may not be safe to run twice"
     if any(arg.is_ref for arg in [*(node.arguments or ()), *node.outputs]):
         return f"{node} changes or hands on a variable, and must not run twice"
     if _has_state(node, editor):
         return (
-            f"{node} has a state, and must not run twice, but the clean way leads through it; "
-            f'"until" can name tensors before it'
+            f"{node} has a state, and must not run twice, but the noise-free path leads through "
+            f'it; "until" can name tensors before it'
         )
     return ""
 

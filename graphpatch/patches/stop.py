@@ -52,6 +52,7 @@ class StopGradient:
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Stop what flows back to a match as one op, or from it to what it reads."""
+        group.refuse_open()
         caller = place_of(group.last, editor).ignoring
         if caller is not None and not editor.graph.around.is_exported:
             FilterGradient(Named("zero"), self.at, "function").rewrite_whole(group, editor)

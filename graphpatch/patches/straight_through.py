@@ -32,7 +32,7 @@ class StraightThrough:
     input: int | str = 0
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """Every op can be asked; what is no identity in shape is refused by `rewrite`."""
+        """Every op can be asked; what does not keep the shape is refused by `rewrite`."""
 
     def notes(self, nodes: Sequence[Node]) -> Iterator[str]:
         """That what follows takes its gradient at a noisy value, where it does."""
@@ -59,13 +59,14 @@ class StraightThrough:
         Where the ops are not known to keep the shape of that tensor, a run in which they do not
         is an error; shapes that can be broadcast are.
         """
+        group.refuse_open()
         place = self.place_in(group)
         self._check_whole(group, place)
         keeps = keeps_shape(group, place)
         if keeps == "other":
             raise PatchError(
-                f"the match that ends in {group.last} has not the shape of x{place}, so it cannot "
-                f"count as the identity of it; {group.reading()}"
+                f"the match that ends in {group.last} does not have the shape of x{place}, so it "
+                f"cannot count as the identity of it; {group.reading()}"
             )
         if keeps == "unknown":
             editor.note(
@@ -95,13 +96,13 @@ class StraightThrough:
         for one in (arg, outputs[0]):
             if not flow.carries(one):
                 raise PatchError(
-                    f"the match that ends in {group.last} is no identity of x{place}: {one.name} "
-                    f"{flow.why_not(one)}; {group.reading()}"
+                    f"the match that ends in {group.last} cannot count as the identity of "
+                    f"x{place}: {one.name} {flow.why_not(one)}; {group.reading()}"
                 )
         if arg.dtype != outputs[0].dtype:
             raise PatchError(
-                f"the match that ends in {group.last} is no identity of x{place}, which has "
-                f"another dtype; {group.reading()}"
+                f"the match that ends in {group.last} cannot count as the identity of x{place}, "
+                f"which has another dtype; {group.reading()}"
             )
 
     def check_op(self, node: Node) -> None:
@@ -118,9 +119,13 @@ class StraightThrough:
             raise PatchError(f"{node} has {len(outputs)} outputs; straight_through needs one")
         for arg in (inputs[self.input], outputs[0]):
             if not flow.carries(arg):
-                raise PatchError(f"{node} is no identity: {arg.name} {flow.why_not(arg)}")
+                raise PatchError(
+                    f"{node} cannot count as its input: {arg.name} {flow.why_not(arg)}"
+                )
         if inputs[self.input].dtype != outputs[0].dtype:
-            raise PatchError(f"{node} is no identity: input {self.input} has another dtype")
+            raise PatchError(
+                f"{node} cannot count as its input: input {self.input} has another dtype"
+            )
         if node.opdef is None or self.input not in node.opdef.keeps_shape:
             raise PatchError(
                 f"{node} is not known to keep the shape of input {self.input}, so it cannot count "

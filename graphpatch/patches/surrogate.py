@@ -40,8 +40,8 @@ def surrogate(text: str) -> Formula:
     foreign = sorted(name for name in formula.variables if not name.startswith("x"))
     if foreign:
         raise RulesError(
-            f"{foreign[0]} is no input: a surrogate is a formula of x0, x1, ..., which TensorFlow "
-            f"differentiates itself; override_gradient takes one of y and dy"
+            f"{foreign[0]} is not an input: a surrogate is a formula of x0, x1, ..., which "
+            f"TensorFlow differentiates itself; override_gradient takes one of y and dy"
         )
     if not any(expression and _flows(expression) for expression in formula.expressions):
         raise RulesError(f"nothing flows back through {text!r}; stop_gradient says that")
@@ -88,6 +88,7 @@ class SurrogateGradient:
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Let a match count as the formula of what it reads."""
+        group.refuse_open()
         missing = sorted(self.formula.variables - {f"x{n}" for n in range(len(group.args))})
         if missing:
             raise PatchError(

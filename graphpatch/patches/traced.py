@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from graphpatch.above import ask
 from graphpatch.errors import PatchError
 from graphpatch.gradients.spec import Python
 from graphpatch.gradients.traced import Op, Traced
@@ -16,10 +17,7 @@ from graphpatch.patches import flow
 
 def traced(gradient: Python, op: Op, editor: Editor) -> Traced:
     """The gradient function for one op; what TensorFlow 1.15 does not know of it is noted."""
-    # The one thing that a patch asks of TensorFlow, and so of what lies below it in the house.
-    from graphpatch.runtime.trace import trace
-
-    found = trace(gradient.path, op)
+    found: Traced = ask("trace", gradient.path, op)
     if found.newer:
         editor.note(
             f"{gradient.path} uses ops that TensorFlow 1.15 does not know: "

@@ -22,6 +22,7 @@ from graphpatch.patches.whole_shape import keeps_shape
 def carry_whole(gradient: Gradient, group: Group, editor: Editor, emit: str) -> None:
     """Let the gradient of a group, as one op, be this one; its ops stay where they are.
 
+    What flows back to an op inside from others that read it flows on by its own gradient.
     Raises PatchError where it does not fit the group, or cannot be stored as a function.
     """
     refuse_behind(group.nodes, group.last, editor)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from graphpatch.above import ask
 from graphpatch.analysis.doctor.diagnosis import Diagnosis as Pair
 from graphpatch.analysis.doctor.fix import Fixed
 from graphpatch.analysis.doctor.fix import fix as fixed_by_rules
@@ -94,13 +95,11 @@ class Diagnosis:
         table = html_table(repr(self)[1:-1], ("by", "of", "verdict", "run", "blocked by"), rows)
         if self.loaded is None or not self.pairs:
             return table
-        from graphpatch.page.part import of_model
-
         ends = {
             name: list(dict.fromkeys(getattr(pair, name[:-1]) for pair in self.pairs))
             for name in ("sources", "targets")
         }
-        return beside(table, of_model(self.loaded, **ends))
+        return beside(table, ask("part_of_model", self.loaded, **ends))
 
     def _told(self) -> Iterator[tuple[Pair, dict[str, Any] | None]]:
         """Each pair with what running it gave."""
@@ -140,7 +139,7 @@ def diagnose(
     Raises:
         ModelError: The model cannot be read or is broken, or has no tensor of such a name.
         UnsafeError: It would do more than compute when it runs.
-        TypeError: `model` is no model, or one of the ends no name.
+        TypeError: `model` is not a model, or one of the ends is not a name.
 
     Example:
         >>> found = graphpatch.diagnose("model.pb", "x", "loss", fix=True)  # doctest: +SKIP

@@ -86,7 +86,7 @@ def _one(graph: Any, pair: AskedPair) -> dict[str, Any]:
 
 
 def _upstream(target: Any) -> Any:
-    """Seeded random numbers to differentiate with; None, for ones, where the target is no float.
+    """Seeded random numbers to differentiate with; None, for ones, where the target is not a float.
 
     Of ones the gradient is that of the sum, which for a softmax is constant.
     """

@@ -76,6 +76,6 @@ def _warn_of_lists(graph: Graph) -> None:
     if "TensorArrayV3" in graph.main.by_type and tf.compat.v1.control_flow_v2_enabled():
         warnings.warn(
             "gradients of its TensorArrays need tf.compat.v1.disable_control_flow_v2() first; "
-            "TensorFlow raises a bare AssertionError else",
+            "otherwise TensorFlow raises a bare AssertionError",
             stacklevel=3,
         )

@@ -92,7 +92,7 @@ def _filtered(gradient: Gradient | None, tensor: Any, dy: Any) -> Any:
         return None
     if isinstance(gradient, Registered | Python):
         return _by_identity(gradient, tensor, dy)
-    assert not isinstance(gradient, Default), "it is no filter"
+    assert not isinstance(gradient, Default), "it is not a filter"
     return formula_gradients(gradient.formula, [tensor], [tensor], [dy])[0]
 
 

@@ -59,7 +59,7 @@ def gradient_in_parts(
 
     Forward nothing changes. Backward, the gradient at the cut is taken of the loss alone, and the
     gradient at `wrt` from that (grad_ys): together what tf.gradients gives for the whole. Where
-    the loss is no scalar, its sum counts, as for tf.gradients.
+    the loss is not a scalar, its sum counts, as for tf.gradients.
 
     Args:
         graph: Where the tensors are, and where ops are added.
@@ -73,7 +73,7 @@ def gradient_in_parts(
             run where they differ from it by more than the square root of the dtype's precision.
 
     Raises CutError where a name is not that of a tensor, the loss does not depend on a tensor, no
-    gradient flows, a way goes round the cut (and says which, and what would be a cut), or a
+    gradient flows, a path leads around the cut (the message shows it, and a cut), or a
     shape is not known that a Jacobian needs. Do not use it to evaluate the parts in separate runs
     of a graph with random ops: each run draws anew. `graphpatch split` hands on what was drawn.
 

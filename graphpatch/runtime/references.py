@@ -103,7 +103,7 @@ def _written(
             continue
         value = np.asarray(values[tensor])
         if value.ndim and value.shape[0] != 1:
-            skipped[name] = f"it reads {list(value.shape)}: the reference is no batch of one"
+            skipped[name] = f"it reads {list(value.shape)}: the reference is not a batch of one"
             continue
         file = f"{stem}/{number:03}.npy"
         arrays[file] = value

@@ -5,13 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from graphpatch.graph.topology import PLACEHOLDERS, VARIABLES
 from graphpatch.runtime.op_by_op import without_grappler
 from graphpatch.runtime.values import Values, seeded
 
-TIMEOUT = 20_000  # milliseconds: some graphs wait for a queue that nobody fills
+TIMEOUT = 20_000  # milliseconds, where a run may never end
+# Ops that wait for what nobody may give, and loops whose condition may never be false. Graphs
+# without them end by themselves, and large ones may take longer than that.
+ENDLESS = re.compile(
+    r"Dequeue|Enqueue|Barrier|Unstage|Stage$|Accumulator|Reader|Iterator|Recv|Rendezvous|Mutex"
+    r"|NextIteration|While$|PyFunc"
+)
 ASSIGNED = "value_that_graphpatch_assigns"  # the placeholders that we add, for values of variables
 
 
@@ -54,13 +61,26 @@ class Running:
     def _session(self, optimise: bool) -> Any:
         import tensorflow as tf
 
-        session = tf.compat.v1.Session(graph=self.graph, config=_config(optimise))
+        session = tf.compat.v1.Session(graph=self.graph, config=self._config(optimise))
         try:
             self._assign(session)
         except BaseException:
             session.close()
             raise
         return session
+
+    def _config(self, optimise: bool) -> Any:
+        import tensorflow as tf
+
+        limit = TIMEOUT if self._may_be_endless else 0
+        config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=limit, allow_soft_placement=True)
+        if not optimise:
+            without_grappler(config)
+        return config
+
+    @cached_property
+    def _may_be_endless(self) -> bool:
+        return may_be_endless(self.graph)
 
     def _assign(self, session: Any) -> None:
         """Give the variables their values."""
@@ -72,13 +92,15 @@ class Running:
         session.run([self._assigns[name][1] for name in self.variables], fed)
 
 
-def _config(optimise: bool) -> Any:
+def may_be_endless(graph: Any) -> bool:
+    """Whether an op of a tf.Graph, or of its functions, may wait or repeat for ever."""
     import tensorflow as tf
 
-    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=TIMEOUT, allow_soft_placement=True)
-    if not optimise:
-        without_grappler(config)
-    return config
+    called = tf.compat.v1.GraphDef()
+    graph._copy_functions_to_graph_def(called, 0)
+    types = {op.type for op in graph.get_operations()}
+    types.update(node.op for function in called.library.function for node in function.node_def)
+    return any(map(ENDLESS.search, types))
 
 
 def placeholders(graph: Any, size: int, whole: tuple[int, ...], given: Values) -> dict[str, Any]:

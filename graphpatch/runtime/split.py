@@ -49,11 +49,11 @@ def split(
     `Split.save` writes the graphs and parts.json, which tells what to feed and to fetch.
 
     Raises:
-        CutError: The tensors are no cut, no gradient flows, or TensorFlow is missing.
+        CutError: The tensors are not a cut, no gradient flows, or TensorFlow is missing.
         ModelError: The model cannot be read, TensorFlow does not import it, or it is larger than
             protobuf's 2 GB.
         UnsafeError: TensorFlow would run such ops as it imports the model.
-        TypeError: `model` is no model, or `loss`, `cut` or `wrt` no name.
+        TypeError: `model` is not a model, or `loss`, `cut` or `wrt` is not a name.
 
     Example:
         >>> graphpatch.split("model.pb", "loss", "features", "x").save("parts")  # doctest: +SKIP

@@ -138,7 +138,7 @@ class _Call:
         return gradients
 
     def _as_tensor(self, place: int, dx: Any, like: Any) -> Any:
-        """A gradient as a dense tensor that is no argument as it came."""
+        """A gradient as a dense tensor that is not an argument as it came."""
         import tensorflow as tf
 
         tensor = tf.convert_to_tensor(dx, dtype_hint=like.dtype)

@@ -97,7 +97,7 @@ def _cleaned(nested: Mapping[str, FunctionDef]) -> dict[str, str]:
 
 
 def _clean(function: FunctionDef, renamed: Mapping[str, str]) -> None:
-    """Take out what hangs on the process that traced it, and call functions by new names."""
+    """Take out what depends on the process that traced it, and call functions by new names."""
     kept = function.attr[NO_INLINE].b if NO_INLINE in function.attr else False
     for field in ("attr", "arg_attr", "resource_arg_unique_id"):
         function.ClearField(field)
@@ -127,7 +127,7 @@ def _newer(path: str, *functions: FunctionDef) -> tuple[str, ...]:
     foreign = [op for op, found in known.items() if found is None]
     if foreign:
         raise PatchError(
-            f"{path} uses {', '.join(foreign)}, which is no op of TensorFlow: a file that holds "
-            f"it would need the library that defines it"
+            f"{path} uses {', '.join(foreign)}, which TensorFlow does not define: a file with it "
+            f"would need the library that does"
         )
     return tuple(op for op, found in known.items() if found and found.known_to == "2")

@@ -73,7 +73,7 @@ def read_feed(path: str | Path) -> dict[str, Any]:
                 raise ModelError(f"{path} unpacks to {size:,} bytes; {MOST_FED:,} at most are fed")
             return dict(_fed(archive, path, name) for name in archive.namelist())
     except zipfile.BadZipFile:
-        raise ModelError(f"{path} is no .npz file of arrays by name, or is not whole") from None
+        raise ModelError(f"{path} is not an .npz file, or is cut short") from None
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
 

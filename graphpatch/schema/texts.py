@@ -7,7 +7,7 @@ from typing import Any
 # The name of the type in the schema and of its property; the description, and an example.
 TEXTS: dict[str, tuple[str, Any]] = {
     "RulesFile.$schema": (
-        "Where this schema lies, for editors. Not read.",
+        "The path of this schema, for editors; graphpatch does not read it.",
         "graphpatch.schema.json",
     ),
     "RulesFile.version": ("The version of the rule language.", 1),
@@ -44,16 +44,16 @@ TEXTS: dict[str, tuple[str, Any]] = {
         r"block\d+/relu",
     ),
     "Match.attr": (
-        "Attrs by name: a value, one of several with `in`, or true or false for there or not.",
+        "Attrs by name: a value; one of several with `in`; true if there, false if not there.",
         {"T": "float32", "padding": {"in": ["SAME", "VALID"]}},
     ),
     "Match.dtype": ("The dtype of output 0, or several.", "float32"),
     "Match.inputs": (
-        "What the ops must be that give the inputs, by number, or any, all, none.",
+        "What the ops that give the inputs must be: by input number, or any, all, none.",
         {"0": {"op": "Conv2D"}},
     ),
     "Match.consumers": (
-        "What the ops must be that read the outputs, by number, or any, all, none.",
+        "What the ops that read the outputs must be: by output number, or any, all, none.",
         {"any": {"op": "BiasAdd"}},
     ),
     "Match.value": (
@@ -71,7 +71,7 @@ TEXTS: dict[str, tuple[str, Any]] = {
     "Match.class": ("A class of ops, or several.", "activation"),
     "Match.inside": ("The op lies in a loop or in a branch.", "loop"),
     "Match.taken": (
-        "An earlier rule patched the op, or this one; false: none did.",
+        "Whether an earlier rule patched the op: true, false, or the name of that rule.",
         "guided backprop",
     ),
     "Match.nth": ("Which of the ops that match, counted from 0; -1 is the last.", 0),
@@ -88,7 +88,7 @@ TEXTS: dict[str, tuple[str, Any]] = {
     ),
     "OneOf.in": ("The attr has one of these values.", ["SAME", "VALID"]),
     "Near.near": ("The value, a number or a list of them.", 0.5),
-    "Near.tolerance": ("How far each element may be from it. Default: 1e-6.", 0.001),
+    "Near.tolerance": ("How far each element may differ from it. Default: 1e-6.", 0.001),
     "Between.from": ("Tensors at which paths start.", ["images"]),
     "Between.to": ("Tensors at which paths end.", ["logits"]),
     "Compared.>": ("Each number is above this one.", 0),
@@ -114,14 +114,14 @@ TEXTS: dict[str, tuple[str, Any]] = {
     "Inside.when": ("Which branch: where the predicate is true, or false.", True),
     "Nth.at": ("A number, first, last, a list of numbers, or a slice.", ":-1"),
     "Nth.by": ("The order in which they are counted. Default: graph.", "name"),
-    "Between.within": ("Paths lead through such ops alone.", {"class": "elementwise"}),
+    "Between.within": ("Paths lead only through such ops.", {"class": "elementwise"}),
     "Between.stop_at": ("Paths lead through no such op.", {"op": "MaxPool"}),
-    "Between.ends": ("Whether the ops at both ends belong to it. Default: true.", False),
+    "Between.ends": ("Whether the ops at both ends match too. Default: true.", False),
     "Walk.of": ("Tensors where the walk starts.", "logits"),
-    "Walk.within": ("The walk leads through such ops alone.", {"class": "elementwise"}),
-    "Walk.stop_at": ("The walk does not go on behind such ops.", {"op": "MaxPool"}),
+    "Walk.within": ("The walk leads only through such ops.", {"class": "elementwise"}),
+    "Walk.stop_at": ("The walk ends at such ops.", {"op": "MaxPool"}),
     "Pattern.nodes": (
-        "The ops by a name of their own, with what each must be.",
+        "Names for the ops, and what each must be.",
         {"bias": {"op": "BiasAdd"}, "act": {"op": ["Relu", "Relu6"]}},
     ),
     "Pattern.edges": (
@@ -131,7 +131,10 @@ TEXTS: dict[str, tuple[str, Any]] = {
     "Pattern.tensors": ("Names of tensors that are read from outside.", ["x"]),
     "Pattern.optional": ("Names of ops that may be missing.", ["bias"]),
     "Pattern.absent": ("Names of ops that must not be there.", ["clip"]),
-    "Pattern.closed": ("What is inside is not read outside: all ops, or those named.", True),
+    "Pattern.closed": (
+        "No op outside the match reads these ops: all of them (true), or those named.",
+        True,
+    ),
     "Link.input": ("Which input of the target. Default: any.", 0),
     "Link.output": ("Which output of the source. Default: any.", 0),
     "Link.repeat": ("The target stands for a run of one or more ops. Default: false.", True),
@@ -169,7 +172,7 @@ TEXTS: dict[str, tuple[str, Any]] = {
     "Input.input": ("The number of the input. Default: 0.", 1),
     "Until.input": ("The number of the input. Default: 0.", 0),
     "Until.until": (
-        "The tensors up to which it holds. Default: the graph's outputs.",
+        "The tensors at which the noise-free path ends. Default: the outputs of the graph.",
         ["z"],
     ),
     "Gradient.registered": (

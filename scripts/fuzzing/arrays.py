@@ -12,7 +12,7 @@ import numpy as np
 from fuzzing.mutate import changed_bytes
 
 NAME, FEED = "w.npy", "f.npz"
-Made = tuple[str, dict[str, bytes], tuple[tuple[str, str], ...]]  # a name, files, what is no file
+Made = tuple[str, dict[str, bytes], tuple[tuple[str, str], ...]]  # a name, files, other things
 ARRAYS: tuple[Any, ...] = (
     np.array([0.5], np.float32), np.float32(2), np.ones((2, 3)), np.zeros((0, 4), np.float32),
     np.arange(6).reshape(2, 3), np.array([1, np.nan, np.inf], np.float16), np.ones(3, ">f8"),

@@ -41,7 +41,7 @@ class TooSlow(BaseException):
 class Case:
     """What is tried: files by name, and command lines; `varied` is the file that was mutated.
 
-    `odd` has what is no file, by name: a "pipe", a "folder", or what a link leads to.
+    `odd` has what is not a file, by name: a "pipe", a "folder", or what a link leads to.
     """
 
     files: dict[str, bytes]

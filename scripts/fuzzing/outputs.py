@@ -39,7 +39,7 @@ def check_whole(path: str) -> None:
 
 
 def check_page(text: str) -> None:
-    """Raise where a page is cut off, has markup that a model wrote, or data that is no JSON."""
+    """Raise where a page is cut off, has markup that a model wrote, or data that is not JSON."""
     empty = MARKUP.findall(page({}, ""))
     assert MARKUP.findall(text) == empty, "markup of the model"
     assert text.rstrip().endswith("</html>"), "cut off"

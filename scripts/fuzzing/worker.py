@@ -26,7 +26,7 @@ from graphpatch import cli
 
 MEMORY = 6 << 30
 WAITING = 10  # seconds that a worker may sleep over one input; those that it waits for a processor
-# are none of these, as a busy machine is no fault
+# are none of these, as a busy machine is not a fault
 COMMANDS = 8  # of one input, at most
 EACH = 500  # inputs of one process
 

@@ -1,4 +1,7 @@
-"""Heat maps of attributions: one row of pictures for each model, as a PNG."""
+"""Heat maps of attributions: one row of pictures for each model, as a PNG.
+
+Above the row stands the model, above each picture what it shows.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from methods.models import Subject
 
 SIDE = 112  # pixels of each picture
 COLOURS = 64
-GAP = 4
+GAP = 6
+LINE = 16  # pixels of a line of text
+SIZE = 11  # of its letters
 CLIP = 99  # the percentile of the strength that is drawn in full
 INK = np.array([[255, 255, 255], [253, 208, 162], [230, 85, 13], [60, 10, 0]], float)
 BLUE = np.array([[255, 255, 255], [158, 202, 225], [33, 113, 181], [0, 10, 60]], float)
@@ -21,14 +26,24 @@ BLUE = np.array([[255, 255, 255], [158, 202, 225], [33, 113, 181], [0, 10, 60]],
 
 def save(subject: Subject, row: Mapping[str, Found], folder: Path) -> Path:
     """Draw what the model sees, and the attribution of each method beside it."""
-    pictures = [shown(next(iter(subject.feed().values())))]
-    pictures += [drawn(found.attribution) for found in row.values() if not found.why]
-    gap = np.full((SIDE, GAP, 3), 255, np.uint8)
-    strip = [part for one in pictures for part in (one, gap)][:-1]
+    pictures = {"input": shown(next(iter(subject.feed().values())))}
+    pictures |= {name: drawn(one.attribution) for name, one in row.items() if not one.why}
+    labelled = [np.concatenate([text(name, SIDE), one]) for name, one in pictures.items()]
+    gap = np.full((LINE + SIDE, GAP, 3), 255, np.uint8)
+    strip = np.concatenate([part for one in labelled for part in (one, gap)][:-1], 1)
     path = folder / f"{subject.label.split()[0].lower()}.png"
     folder.mkdir(parents=True, exist_ok=True)
-    write_png(np.concatenate(strip, 1), path)
+    write_png(np.concatenate([text(subject.label, strip.shape[1]), strip]), path)
     return path
+
+
+def text(words: str, width: int) -> Any:
+    """One line of text, black on white."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    image = Image.new("RGB", (width, LINE), "white")
+    ImageDraw.Draw(image).text((0, 1), words, "black", ImageFont.load_default(SIZE))
+    return np.asarray(image)
 
 
 def plane(values: Any) -> Any:

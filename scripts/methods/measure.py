@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import config as framework
 
 import graphpatch
 from graphpatch.errors import GraphpatchError, MatchError
@@ -38,18 +41,43 @@ class Found:
 
 def attribution(model: Any, subject: Subject, given: dict[str, Any], top: int) -> tuple[Any, ...]:
     """The output, the tensor that the gradient is by, and the gradient."""
-    with tf.Graph().as_default() as graph:
+    with repeatable(), tf.Graph().as_default() as graph:
         graphpatch.import_model(model)
+        seed_random_ops(graph)
         x, y = (graph.get_tensor_by_name(name) for name in (subject.by, subject.output))
         index = (top,) if subject.index is None else subject.index
         score = y[(slice(None), *index)] if index else y
         (dx,) = tf1.gradients(score, x)
-        # With one thread sums are added up in one order: a detector's choices are the same.
-        config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+        config = tf1.ConfigProto()
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         with tf1.Session(graph=graph, config=config) as session:
             assign(graph, session, subject.spread)
             return tuple(session.run([y, x, tf.convert_to_tensor(dx)], given))
+
+
+def seed_random_ops(graph: Any) -> None:
+    """Give the ops that draw at random a seed, which `repeatable` asks for."""
+    for op in graph.get_operations():
+        attrs = op.node_def.attr
+        if "seed2" in attrs and not (attrs["seed"].i or attrs["seed2"].i):
+            op._set_attr("seed", tf1.AttrValue(i=SEED))
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """TensorFlow gives the same bits in each run, on any number of threads.
+
+    It does not without this: on a CPU the gradient of CropAndResize adds up overlapping boxes from
+    several threads without a lock, and what one of them adds may be lost. A ConfigProto of one
+    thread does not help, as the first session of a process decides how many threads all have.
+    """
+    enabled = framework.is_op_determinism_enabled()
+    framework.enable_op_determinism()
+    try:
+        yield
+    finally:
+        if not enabled:
+            framework.disable_op_determinism()
 
 
 def assign(graph: Any, session: Any, spread: float) -> None:

@@ -22,7 +22,7 @@ def _section(entry: Entry) -> str:
         ("For op types", ops),
         *(("Parameter", _parameter(entry, place)) for place in range(len(entry.parameters))),
         ("Do not use it when", entry.avoid),
-        ("It leaves out", entry.reach),
+        ("Differs from the source", entry.reach),
         ("Source", entry.source),
     ]
     listed = [f"- **{title}**: {text}" for title, text in facts if text]
@@ -33,7 +33,7 @@ def _section(entry: Entry) -> str:
 def _parameter(entry: Entry, place: int) -> str:
     parameter = entry.parameters[place]
     default = "" if parameter.default is None else f". Default: {parameter.default:g}"
-    legal = f". It must be that `{parameter.legal}`" if parameter.legal else ""
+    legal = f". Legal: `{parameter.legal}`" if parameter.legal else ""
     return f"`{parameter.name}`, {parameter.does}{default}{legal}"
 
 

@@ -1,10 +1,13 @@
-"""Plots of the gradients of the library: dx as TensorFlow has it and as the gradient has it."""
+"""Plots of the gradients of the library: dx as TensorFlow has it and as the gradient has it.
+
+A gradient of one x, y and dy is drawn over x or dy; one that needs more, at an op of `scenes`.
+"""
 
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import matplotlib as mpl
@@ -13,7 +16,9 @@ from matplotlib.figure import Figure
 
 from graphpatch.gradients.library import LIBRARY, Entry
 from graphpatch.gradients.numpy_form import numpy_gradient
+from pages.scenes import SCENES, Bars, Curve
 
+BEFORE, AFTER = "TensorFlow", "this gradient"
 X = np.linspace(-8, 8, 321)[:, np.newaxis]
 # What the plots give parameters that have no default.
 GIVEN: Mapping[str, Mapping[str, float]] = {
@@ -23,8 +28,6 @@ GIVEN: Mapping[str, Mapping[str, float]] = {
     "clip_by_global_norm": {"norm": 2},
     "gradient_noise": {"stddev": 0.2},
 }
-# What asks for the op itself, or for a batch of two halves: nothing of one x to draw.
-UNDRAWN = re.compile(r"\b(own|forward|split)\(")
 ATTRS = {"alpha": 0.2}
 ALPHA, SCALE = 1.6732632423543772, 1.0507009873554805
 # The ops whose gradients the library replaces: the value, and TensorFlow's dx for dy = 1.
@@ -46,28 +49,51 @@ OPS: Mapping[str, tuple[Forward, Forward]] = {
 
 
 def all_plots() -> Iterator[tuple[str, str]]:
-    """The name and the SVG of each gradient that is one formula of one x, y and dy."""
+    """The name and the SVG of each gradient."""
     for entry in LIBRARY.values():
-        if isinstance(entry.text, str) and not UNDRAWN.search(entry.text):
-            yield entry.name, plot(entry)
+        yield entry.name, plot(entry)
 
 
 def plot(entry: Entry) -> str:
-    """A gradient as SVG: by x for dy of 1 and -1, or by dy where the op does not matter."""
+    """A gradient as SVG: at its scene; else by x for dy of 1 and -1, or by dy for any op."""
     mpl.rcParams.update({"svg.hashsalt": "graphpatch", "svg.fonttype": "none"})
     figure = Figure(figsize=(6.4, 2.4), layout="tight")
-    if entry.ops:
-        axes = figure.subplots(1, 2, sharey=True)
-        for one, dy in zip(axes, (1.0, -1.0), strict=True):
-            _by_x(one, entry, dy)
-    else:
-        axes = [figure.subplots()]
-        _lines(axes[0], X, X, _dx(entry, np.zeros_like(X), np.zeros_like(X), X), "dy")
-    axes[0].set_ylabel("dx")
-    axes[-1].legend(loc="upper left", fontsize="small")
+    panels = _panels(entry)
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for one, draw in zip(axes, panels, strict=True):
+        draw(one)
+    if not axes[0].get_ylabel():
+        axes[0].set_ylabel("dx")
+    axes[-1].legend(loc="best", fontsize="small")
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
+
+
+def _panels(entry: Entry) -> list[Callable[[Any], None]]:
+    if entry.name in SCENES:
+        return [partial(_at_scene, entry=entry, scene=one) for one in SCENES[entry.name]]
+    if entry.ops:
+        return [partial(_by_x, entry=entry, dy=dy) for dy in (1.0, -1.0)]
+    return [partial(_by_dy, entry=entry)]
+
+
+def _at_scene(axes: Any, entry: Entry, scene: Curve | Bars) -> None:
+    axes.set_title(scene.scene.title, fontsize="small")
+    if isinstance(scene, Curve):
+        _lines(axes, X[:, 0], *scene.points(entry.name, X[:, 0]), scene.label)
+        return
+    places = np.arange(len(scene.names))
+    before, after = scene.heights(entry.name)
+    axes.bar(places - 0.2, before, 0.4, color="0.7", label=BEFORE)
+    axes.bar(places + 0.2, after, 0.4, color="tab:blue", label=AFTER)
+    axes.axhline(0, color="0.4", linewidth=0.8)
+    axes.set_xticks(places, scene.names)
+    axes.set_ylabel(scene.label)
+
+
+def _by_dy(axes: Any, entry: Entry) -> None:
+    _lines(axes, X, X, _dx(entry, np.zeros_like(X), np.zeros_like(X), X), "dy")
 
 
 def _by_x(axes: Any, entry: Entry, dy: float) -> None:
@@ -90,7 +116,7 @@ def _dx(entry: Entry, x: Any, y: Any, dy: Any) -> Any:
 
 
 def _lines(axes: Any, by: Any, before: Any, after: Any, label: str) -> None:
-    axes.plot(by, before, color="0.6", linestyle="--", label="TensorFlow")
-    axes.plot(by, after, color="tab:blue", label="this gradient")
+    axes.plot(by, before, color="0.6", linestyle="--", label=BEFORE)
+    axes.plot(by, after, color="tab:blue", label=AFTER)
     axes.set_xlabel(label)
     axes.grid(alpha=0.3)

@@ -50,7 +50,8 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 
 
 def _with_plot(line: str, files: Files) -> str:
-    picture = f"plots/{line.removeprefix(SECTION)}.svg"
+    name = line.removeprefix(SECTION)
+    picture = f"plots/{name}.svg"
     if not line.startswith(SECTION) or files.get_file_from_path(f"reference/{picture}") is None:
         return line
-    return f"{line}\n\n![dx before and after]({picture}){{ .plot }}\n"
+    return f"{line}\n\n![dx of {name} before and after]({picture}){{ .plot }}\n"

@@ -1,4 +1,4 @@
-"""Is it a cut, which way goes round it, and which tensors are the smallest cut."""
+"""Is it a cut, which path leads around it, and which tensors are the smallest cut."""
 
 from __future__ import annotations
 

@@ -33,10 +33,10 @@ def test_it_names_the_op_the_consequence_and_the_rule(run_cli: Run, blocked: Pat
     assert (done.code, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "x:0 -> y:0: the gradient is None",
-        "  way      x:0 -> a:0 -> y:0",
+        "  path     x:0 -> a:0 -> y:0",
         "  blocked  Round a, input 0",
         "           Round, a step function: TensorFlow's gradient of it is None",
-        "           None: tf.gradients gives no tensor, and says nothing",
+        "           None: tf.gradients returns None, without an error",
         "    fix    let it count as the identity on the way back (straight_through)",
     ]
 

@@ -37,9 +37,9 @@ def flipped(raw: bytes, at: int, to: int) -> bytes:
 WHOLE = npz(x=np.float32([1, 2]))
 DIRECTORY = WHOLE.rindex(b"PK\x01\x02")  # what the archive says of its only file
 FEEDS: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "no .npz file"),
-    "an array alone": (b"\x93NUMPY\x01\x00", "no .npz file"),
-    "cut": (WHOLE[:-9], "no .npz file"),
+    "empty": (b"", "not an .npz file"),
+    "an array alone": (b"\x93NUMPY\x01\x00", "not an .npz file"),
+    "cut": (WHOLE[:-9], "not an .npz file"),
     "other bytes": (flipped(WHOLE, DIRECTORY - 9, WHOLE[DIRECTORY - 9] ^ 1), "feed.npz"),
     "encrypted": (flipped(WHOLE, DIRECTORY + 8, 1), "encrypted"),
     "another packing": (flipped(WHOLE, DIRECTORY + 10, 99), "cannot unpack x.npy"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -113,8 +114,9 @@ def test_one_that_fails_fails_alone(run_cli: Run, folder: Path) -> None:
 def test_a_bug_of_ours_is_one_models_too(run_cli: Run, folder: Path) -> None:
     broken = (
         "import graphpatch.fleet.work as work; load = work.load\n"
-        "def broken(path):\n    if path.name == 'large.pb': raise KeyError('x')\n"
-        "    return load(path)\nwork.load = broken\nfrom graphpatch.cli import main; main()"
+        "def broken(path, progress):\n    if path.name == 'large.pb': raise KeyError('x')\n"
+        "    return load(path, progress)\nwork.load = broken\n"
+        "from graphpatch.cli import main; main()"
     )
     args = ("apply", "rules.json", "reg", "-o", "out", "--json")
     done = run_cli(*args, cwd=folder, command=[sys.executable, "-c", broken])
@@ -307,6 +309,7 @@ def killed(args: list[str], folder: Path, chosen: random.Random) -> int:
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     start = entries(folder / "out")
     until = time.monotonic() + 20
@@ -314,7 +317,21 @@ def killed(args: list[str], folder: Path, chosen: random.Random) -> int:
         time.sleep(0.001)
     time.sleep(chosen.uniform(0, 0.05))
     process.send_signal(signal.SIGKILL)
-    return process.wait()
+    code = process.wait()
+    while still_runs(process.pid):  # its workers end when they see that it is gone
+        assert time.monotonic() < until + 20
+        time.sleep(0.001)
+    return code
+
+
+def still_runs(group: int) -> bool:
+    """Whether a process of this group is alive; one that ended and is not reaped is not."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended just now
+            state, _, own = path.read_text().rpartition(")")[2].split()[:3]
+            if int(own) == group and state != "Z":
+                return True
+    return False
 
 
 def entries(folder: Path) -> list[str]:

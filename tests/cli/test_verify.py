@@ -97,4 +97,4 @@ def test_names_and_files_that_are_none(run_cli: Run, sound: Path, tmp_path: Path
     feed.write_text(json.dumps({"x": 1}))
     done = run_cli("verify", sound, sound, "--feed", feed)
     assert (done.code, done.stdout) == (1, "")
-    assert f"{feed} is no .npz file" in done.stderr
+    assert f"{feed} is not an .npz file" in done.stderr

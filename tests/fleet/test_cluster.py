@@ -218,9 +218,9 @@ def listeners() -> Iterator[dict[str, str]]:
 
 
 NO_SCHEDULER = {
-    "silent": "nothing was said for 4 seconds|what listens there says nothing",
-    "hangs up": "what listens there hangs up",
-    "another": "what listens there is no scheduler of Dask",
+    "silent": "no answer for 4 seconds|what listens there does not answer",
+    "hangs up": "what listens there closes the connection",
+    "another": "what listens there is not a Dask scheduler",
     "127.0.0.1:1": "[Errno 111] Connection refused",
     "tls://127.0.0.1:1": "[Errno 111] Connection refused",
     "gone.invalid:8786": "[Errno -",
@@ -254,5 +254,5 @@ def test_a_worker_is_no_scheduler(run_cli: Run, folder: Path, cluster: Any) -> N
     done = run_cli(*args, cwd=folder)
     assert time.monotonic() - start < 10
     assert (done.code, done.raw) == (1, b"")
-    said = "what listens there is no scheduler of Dask, but a Worker"
+    said = "what listens there is not a Dask scheduler, but a Worker"
     assert done.stderr == f"graphpatch: no scheduler answers at {address}: {said}\n"

@@ -149,8 +149,12 @@ def test_errors_call_a_model_what_the_user_did(
 
 
 def test_what_is_refused(
-    capsys: pytest.CaptureFixture[str], registry: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    registry: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     inside = ("apply", "memory://rules.json", "memory://reg", "-o", "memory://reg/out")
     assert "memory://reg/out lies in memory://reg, which is searched" in run(capsys, *inside)[2]
     beside = ("apply", "memory://rules.json", "memory://reg/a.pb")

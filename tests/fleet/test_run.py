@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from graphpatch.fleet import pool as pools
 from graphpatch.fleet import work
-from graphpatch.fleet.pool import Here, Pool
+from graphpatch.fleet.pool import Pool
 from graphpatch.fleet.run import Run
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.fleet.work import patch
@@ -52,7 +53,7 @@ def test_each_is_done_once(tmp_path: Path, pool: Pool) -> None:
     done = list(Run(patch, JOB, given, pool).results())
     assert sorted(one.task.place for one in done) == list(range(20))
     assert not any(one.error for one in done)
-    alone = list(Run(patch, JOB, given, Here()).results())
+    alone = [patch(JOB, task) for task in given]
     assert [one.task.place for one in alone] == list(range(20))
     by_place = sorted(done, key=lambda one: one.task.place)
     assert [one.report | {"replaced": True} for one in by_place] == [one.report for one in alone]
@@ -149,8 +150,8 @@ def test_no_model_stays_open(
 ) -> None:
     given, loaded = tasks(tmp_path, 20), work.load
 
-    def circular(path: Path) -> Model:
-        model = loaded(path)
+    def circular(path: Path, progress: Any) -> Model:
+        model = loaded(path, progress)
         model.graphs[0].library.itself = model  # type: ignore[attr-defined]
         return model
 

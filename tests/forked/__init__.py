@@ -72,16 +72,23 @@ def sockets() -> Path:
     return Path(folder.name)
 
 
-@functools.cache
+SERVERS: dict[str, subprocess.Popen[bytes]] = {}
+
+
 def _start(module: str, executable: str) -> None:
+    """Start a server, unless one runs already."""
+    path = _socket(module, executable)
+    if path in SERVERS and SERVERS[path].poll() is None:
+        return
+    Path(path).unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-        listening.bind(_socket(module, executable))
+        listening.bind(path)
         listening.listen(64)
-        _serve(listening.fileno(), executable, module)
+        SERVERS[path] = _serve(listening.fileno(), executable, module)
 
 
-def _serve(descriptor: int, executable: str, module: str) -> None:
-    """Start a server; who asks before it is ready waits."""
+def _serve(descriptor: int, executable: str, module: str) -> subprocess.Popen[bytes]:
+    """A new server; who asks before it is ready waits."""
     environment = {**os.environ, **PINNED, SOCKETS: str(sockets())}
     if executable == sys.executable:
         environment["PYTHONPATH"] = str(HERE.parent.parent)
@@ -95,6 +102,7 @@ def _serve(descriptor: int, executable: str, module: str) -> None:
         start_new_session=True,
     )
     atexit.register(_end, server)
+    return server
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

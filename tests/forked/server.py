@@ -66,7 +66,11 @@ class Server:
     def fork(self) -> tuple | None:
         """Start a child; in it, what it is to run."""
         connection, _ = self.listening.accept()
-        asked, descriptors = received(connection)
+        try:
+            asked, descriptors = received(connection)
+        except (OSError, ValueError, EOFError):  # who asked was killed before all was said
+            connection.close()
+            return None
         may = settled(asked[2]) == self.start
         child = os.fork() if may else None
         if child == 0:
@@ -74,7 +78,8 @@ class Server:
             return asked, descriptors
         for one in descriptors:
             os.close(one)
-        connection.sendall(STATUS.pack(STARTED if may else DECLINED))
+        with contextlib.suppress(OSError):  # who asked was killed: see `left`
+            connection.sendall(STATUS.pack(STARTED if may else DECLINED))
         if child is None:
             connection.close()
         else:

@@ -105,7 +105,7 @@ def test_an_attr_of_another_kind_is_a_message(tmp_path: Path) -> None:
     relu = node("y", "Relu", "x", _graphpatch="text")
     path = tmp_path / "m.pb"
     path.write_bytes(graphs.graphdef(node("x", "Placeholder"), relu).SerializeToString())
-    with pytest.raises(ModelError, match="is not one that graphpatch wrote: it is no list of edit"):
+    with pytest.raises(ModelError, match="one that graphpatch wrote: it is not a list of edit"):
         revert(load(path))
 
 

@@ -27,6 +27,14 @@ from tests import graphs
 EACH = b"\x08\x96\x01" + b"\x12\x03abc" + b"\x1d1234" + b"\x2112345678" + b"\xc2\x0c\x00"
 
 
+@pytest.mark.parametrize("wire_type", [VARINT, FIXED64, BYTES, FIXED32])
+def test_which_field_holds_a_text_or_message(wire_type: int) -> None:
+    field = Field(3, wire_type, 0, 1, 2)
+    assert field.holds(3) == (wire_type == BYTES)
+    assert not field.holds(2)
+    assert not field.holds(4)
+
+
 @given(st.integers(0, 2**64 - 1))
 def test_a_number_is_read_as_it_was_encoded(number: int) -> None:
     raw = wire.varint(number)

@@ -201,7 +201,7 @@ WRONG: list[tuple[Any, str]] = [
     ([1, [2]], "are of unequal length"),
     (10**400, "is larger than any number that a tensor holds"),
     ({"near": [1, -(10**400)]}, "is larger than any number that a tensor holds"),
-    ([1, None], "None is no number, text or list of them"),
+    ([1, None], "expected a number, a text or a list of these, found None"),
 ]
 
 

@@ -15,6 +15,7 @@ from graphpatch.graph.body import Body
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import const, function, graphdef, node, saved
+from tests.patches.one_op import main_of
 
 X, U = node("x", "Placeholder"), node("u", "Placeholder")
 NOISY = (X, U, node("n", "Mul", "x", "u"))
@@ -30,10 +31,6 @@ def patched(folder: Path, *nodes: Any, functions: Any = (), **keys: Any) -> grap
     result = graphpatch.apply([rule(**keys)], path)
     assert [list(clean(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
     return result
-
-
-def main_of(result: graphpatch.Result) -> Body:
-    return result.model.graphs[0].main
 
 
 def cloned(body: Body) -> set[str]:
@@ -176,7 +173,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "an unknown op",
         (*NOISY, node("c", "Unheard", "n"), node("z", "Tanh", "c")),
         {},
-        "op type Unheard is not known, and so not whether it may run twice",
+        "op type Unheard is not known, so it may not be safe to run twice",
     ),
     (
         "an op that gives no gradient on",
@@ -189,7 +186,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "noise that comes to nothing",
         (X, U, node("m", "Mul", "u", "u"), node("n", "Mul", "x", "m"), TANH),
         {"match": {"op": "Mul"}},
-        "Mul 'm': no clean way leads from it to z; leave it out",
+        "Mul 'm': no noise-free path leads from it to z; leave it out",
     ),
     (
         "nothing behind it",

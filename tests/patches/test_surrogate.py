@@ -96,7 +96,7 @@ def test_what_carries_the_gradient_is_chosen_by_emit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("formula", "said"),
     [
-        ("dy * x", "dy0 is no input: a surrogate is a formula of x0, x1, ..."),
+        ("dy * x", "dy0 is not an input: a surrogate is a formula of x0, x1, ..."),
         ("y", "override_gradient takes one of y and dy"),
         ("3", "nothing flows back through '3'; stop_gradient says that"),
         ("x + (x > 0)", "takes numbers, and this is a condition"),

@@ -89,7 +89,7 @@ def test_where_the_rule_stops_in_the_middle(tmp_path: Path) -> None:
     [note] = [one for one in result.report["notes"] if "still noisy" in one]
     assert "still noisy behind z: that of Sin 'w' is taken at a noisy value" in note
     _, after, result = patched(tmp_path, build, passing({"name": "noisy"}))
-    assert result.report["notes"] == ["in main the clean way goes up to w"]
+    assert result.report["notes"] == ["in main the noise-free path goes up to w"]
     [dx] = consumer.differentiate(after, "w:0", ["x:0"], FEEDS)
     np.testing.assert_allclose(dx, 2 * np.sign(X) * np.cos(2 * abs(X)), rtol=1e-5)
 

@@ -45,6 +45,13 @@ def small_net() -> None:
     tf.matmul(tf.sigmoid(h), draw.normal(size=(3, 2)).astype(np.float32), name="y")
 
 
+def trained_swish() -> None:
+    """y = 2 * swish(x), and its gradient, whose ops read the sigmoid."""
+    x = tf1.placeholder(tf.float32, [None, 3], name="x")
+    y = tf.multiply(2.0, x * tf.sigmoid(x, name="gate"), name="y")
+    tf1.gradients(y, x)
+
+
 PEER = json.loads((Path(__file__).parents[1] / "data" / "innvestigate.json").read_text())
 X_PEER = np.array(PEER["x"], np.float32)
 
@@ -77,6 +84,13 @@ def gradient(model: Any, x: Any, target: int | None = None) -> tuple[Any, Any]:
             return found[0], found[1]
 
 
+def matched(result: Any) -> dict[str, list[str]]:
+    """By the name of a rule that matches anything, the types of the ops that it matches."""
+    rules = result.report["rules"]
+    types = {rule["name"]: sorted(one["type"] for one in rule["matches"]) for rule in rules}
+    return {name: found for name, found in types.items() if found}
+
+
 @pytest.mark.parametrize(("epsilon", "decimals"), [("1e-4", 3), ("1e-9", 6)])
 def test_epsilon_lrp_of_deep_explain(epsilon: str, decimals: int, tmp_path: Path) -> None:
     model = saved(simpler_model, tmp_path / "model.pb")
@@ -104,6 +118,20 @@ def test_two_inputs_of_deep_explain(recipe: str, tmp_path: Path) -> None:
     np.testing.assert_almost_equal(x * dx[:1], [[0, 0, 6, 2]], 6)
 
 
+def test_a_swish_of_a_training_graph_is_one_activation(tmp_path: Path) -> None:
+    model = saved(trained_swish, tmp_path / "model.pb")
+    x = np.array([[-1.5, 0.5, 2.0], [0.25, -1.0, 3.0]], np.float32)
+    for recipe in ("@lrp_epsilon(0.01)", "@deeplift"):
+        result = graphpatch.apply(recipe, model)
+        assert matched(result) == {f"{recipe.split('(')[0]}: swish": ["Mul", "Sigmoid"]}
+        assert any("Sigmoid 'gate'" in note for note in result.report["notes"])
+        y, dx = gradient(result.model, x)
+        if recipe == "@deeplift":
+            np.testing.assert_allclose(((x[:1] - x[1:]) * dx[:1]), y[:1] - y[1:], rtol=1e-5)
+        else:
+            np.testing.assert_allclose(dx, y / (x + 0.01 * np.sign(x)), rtol=1e-5)
+
+
 def test_measured_references_of_deep_explain(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
     model = saved(simpler_model, tmp_path / "model.pb")
     np.savez(tmp_path / "feed.npz", x=np.zeros((1, 2), np.float32))
@@ -124,7 +152,7 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
     model = saved(simpler_model, tmp_path / "model.pb")
     with pytest.raises(GraphpatchError, match="the feed has no x:0"):
         references(model, {})
-    with pytest.raises(GraphpatchError, match="no batch of one"):
+    with pytest.raises(GraphpatchError, match="not a batch of one"):
         references(model, {"x": np.zeros((2, 2), np.float32)})
     body = [node("r", "Relu", "a")]
     inner = [function("f", ["a"], body, {"b": "r:activations:0"})]
@@ -141,8 +169,7 @@ def test_deeplift_explains_the_difference_of_a_net(tmp_path: Path) -> None:
     model = saved(small_net, tmp_path / "model.pb")
     x = np.random.default_rng(1).normal(size=(4, 6, 6, 1)).astype(np.float32)
     result = graphpatch.apply("@deeplift", model)
-    types = sorted({match["type"] for match in result.report["rules"][1]["matches"]})
-    assert types == ["Elu", "MaxPool", "Relu6", "Sigmoid"]
+    assert matched(result) == {"@deeplift": ["Elu", "MaxPool", "Relu6", "Sigmoid"]}
     assert not any("left alone" in note for note in result.report["notes"])
     for target in range(2):
         y, dx = gradient(result.model, x, target)
@@ -154,7 +181,12 @@ def test_the_composite_gives_all_relevance_to_the_input(tmp_path: Path) -> None:
     model = saved(small_net, tmp_path / "model.pb")
     x = np.abs(np.random.default_rng(1).normal(size=(3, 6, 6, 1))).astype(np.float32)
     result = graphpatch.apply("@lrp_composite(epsilon=1e-9)", model)
-    assert [len(rule["matches"]) for rule in result.report["rules"]] == [1, 0, 0, 3, 1, 2]
+    assert matched(result) == {
+        "@lrp_composite: biases": ["BiasAdd"],
+        "@lrp_composite: activations": ["Elu", "Relu6", "Sigmoid"],
+        "@lrp_composite: means": ["AvgPool"],
+        "@lrp_composite: z-plus": ["Conv2D", "Conv2D"],
+    }
     assert result.report["consumer"] == {"session": [], "tape": []}
     y, dx = gradient(result.model, x, 0)
     assert np.isfinite(dx).all()

@@ -200,6 +200,25 @@ def test_an_override_that_does_not_fire_is_told_with_the_reason(folder: Path) ->
     assert idle["relu"] == "it is not on the way from what the gradients are taken by"
 
 
+def test_gradients_are_taken_of_outputs_behind_the_patched_ops(tmp_path: Path) -> None:
+    """Of 33 outputs gradients are taken of 32; the 32 first are not computed from the Relu."""
+
+    def build() -> None:
+        import tensorflow as tf
+
+        x = tf.compat.v1.placeholder(tf.float32, [2], "x")
+        for index in range(32):
+            tf.exp(x, f"a{index}")
+        tf.sinh(tf.nn.relu(x, "relu"), "y")
+
+    save(build, tmp_path / "model.pb")
+    nets.patched(tmp_path, nets.RULES[:1])
+    found = verify(tmp_path)
+    assert found.ok, found.not_compared
+    [graph] = found.document()["graphs"]
+    assert [one["op"] for one in graph["overrides"]["fired"]] == ["relu"]
+
+
 def test_keys_of_ours_fire_and_are_compared_with_numpy(folder: Path) -> None:
     nets.patched(folder, nets.RULES[:2], emit="attr")
     found = verify(folder, sources=["w"])

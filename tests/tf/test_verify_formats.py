@@ -9,16 +9,11 @@ import pytest
 
 import graphpatch
 from graphpatch.errors import UnsafeError
+from tests.tf.verify_graphs import patched_beside
 
 pytest.importorskip("tensorflow")
 
-GUIDED = [{"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}]
-
-
-def patched(path: Path, rules: Any = GUIDED) -> Path:
-    target = path.with_name(f"patched_{path.name}")
-    graphpatch.apply(rules, graphpatch.load(path)).model.save(target)
-    return target
+GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 
 
 def only(found: graphpatch.Verification) -> dict[str, Any]:
@@ -50,7 +45,7 @@ def meta(folder: Path) -> Path:
 
 def test_a_loop_with_a_variable(tmp_path: Path) -> None:
     path = meta(tmp_path)
-    graph = only(graphpatch.verify(path, patched(path)))
+    graph = only(graphpatch.verify(path, patched_beside(path, GUIDED)))
     assert "y:0" in graph["forward"]["compared"]
     pairs = {(one["from"], one["to"]): one["state"] for one in graph["gradients"]}
     assert pairs["x:0", "y:0"] == "changed"
@@ -84,7 +79,7 @@ def saved(folder: Path, spy: str = "", draw: Any = None) -> Path:
 
 def test_a_saved_model_of_tf2(tmp_path: Path) -> None:
     path = saved(tmp_path)
-    found = graphpatch.verify(path, patched(path))
+    found = graphpatch.verify(path, patched_beside(path, GUIDED))
     graph = only(found)
     assert graph["fed"] == {"serving_default:x": "[2, 3]"}
     assert graph["forward"]["compared"] == ["serving_default:y"]
@@ -102,7 +97,7 @@ def test_a_saved_model_that_draws_on_from_run_to_run(tmp_path: Path) -> None:
     for place, draw in enumerate([lambda shape: tf.random.normal(shape, seed=7), generator.normal]):
         (tmp_path / str(place)).mkdir()
         path = saved(tmp_path / str(place), draw=draw)
-        assert only(graphpatch.verify(path, patched(path)))["overrides"]["fired"]
+        assert only(graphpatch.verify(path, patched_beside(path, GUIDED)))["overrides"]["fired"]
 
 
 def test_a_variable_that_changed_is_found(tmp_path: Path) -> None:
@@ -111,7 +106,7 @@ def test_a_variable_that_changed_is_found(tmp_path: Path) -> None:
     import tensorflow as tf
 
     path = saved(tmp_path)
-    target = patched(path)
+    target = patched_beside(path, GUIDED)
     model = tf.saved_model.load(str(path))
     model.w.assign_add(tf.fill([3, 3], 0.5))
     tf.saved_model.save(model, str(tmp_path / "other"))
@@ -140,7 +135,7 @@ def test_a_saved_model_of_tf1_has_its_variables_restored(tmp_path: Path) -> None
         session.run(w.initializer)
         session.run(tf1.assign(w, tf.eye(3)))
         tf1.saved_model.simple_save(session, str(path), {"x": x}, {"y": y})
-    graph = only(graphpatch.verify(path, patched(path)))
+    graph = only(graphpatch.verify(path, patched_beside(path, GUIDED)))
     [pair] = [one for one in graph["gradients"] if one["to"] == "y:0"]
     assert pair["state"] == "changed"  # with w = 0, as it is initialised, no gradient would flow
 
@@ -154,7 +149,7 @@ def test_a_variable_that_holds_a_text(tmp_path: Path) -> None:
         tf1.get_variable("label", initializer="a text", use_resource=False)
         tf.nn.relu(x, "y")
         tf1.train.export_meta_graph(str(path))
-    graph = only(graphpatch.verify(path, patched(path)))
+    graph = only(graphpatch.verify(path, patched_beside(path, GUIDED)))
     assert "y:0" in graph["forward"]["compared"]
 
 

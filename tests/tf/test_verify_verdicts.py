@@ -14,17 +14,11 @@ import graphpatch
 from graphpatch.runtime.verify.value_sets import value_sets
 from tests import forked
 from tests.tf.consumer import save
-from tests.tf.verify_graphs import edited
+from tests.tf.verify_graphs import edited, patched_beside
 
 pytest.importorskip("tensorflow")
 
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
-
-
-def patched(path: Path, *rules: Any) -> Path:
-    target = path.with_name(f"patched_{path.name}")
-    graphpatch.apply(list(rules), graphpatch.load(path)).model.save(target)
-    return target
 
 
 def test_an_output_that_no_patch_reaches_is_not_a_verification(tmp_path: Path) -> None:
@@ -43,7 +37,7 @@ def test_an_output_that_no_patch_reaches_is_not_a_verification(tmp_path: Path) -
         queue.close()
 
     path = save(build, tmp_path / "model.pb")
-    found = graphpatch.verify(path, patched(path, GUIDED))
+    found = graphpatch.verify(path, patched_beside(path, GUIDED))
     assert (found.verdict, found.ok, found.failures) == ("not compared", False, [])
     assert "forward: no tensor was compared that is computed of 'relu'" in found.not_compared
     assert any("override of" in one and "did not fire" in one for one in found.not_compared)
@@ -72,7 +66,7 @@ def test_an_override_behind_another_is_not_verified(tmp_path: Path) -> None:
 
     gradient = {"override_gradient": {"formula": ["dy * 3", "dy * 3"]}}
     path = edited(save(build, tmp_path / "model.pb"), take_off)
-    target = edited(patched(path, {"match": {"op": "Mul"}, "patch": gradient}), put_on)
+    target = edited(patched_beside(path, {"match": {"op": "Mul"}, "patch": gradient}), put_on)
     found = graphpatch.verify(edited(path, put_on), target)
     assert found.verdict == "not compared"
     [graph] = found.document()["graphs"]
@@ -93,7 +87,7 @@ def test_a_formula_with_null_is_compared(tmp_path: Path) -> None:
     gradient = {"override_gradient": {"formula": ["dy * x1", None]}}
     path = save(build, tmp_path / "model.pb")
     rule = {"match": {"op": "Mul"}, "patch": gradient, "emit": "function"}
-    found = graphpatch.verify(path, patched(path, rule))
+    found = graphpatch.verify(path, patched_beside(path, rule))
     assert (found.verdict, found.not_compared) == ("verified", [])
     [graph] = found.document()["graphs"]
     [formula] = graph["formulas"]
@@ -166,7 +160,7 @@ def test_loops_and_branches_of_tf2_are_run(tmp_path: Path) -> None:
 
     path = save(build, tmp_path / "model.pb")
     rules = [GUIDED, {"match": {"op": "MatMul"}, "patch": {"filter_gradient": "reverse"}}]
-    found = graphpatch.verify(path, patched(path, *rules))
+    found = graphpatch.verify(path, patched_beside(path, *rules))
     assert found.failures == []
     assert [one for one in found.not_compared if "did not fire" not in one] == []
 
@@ -218,7 +212,7 @@ def test_an_override_that_fires_in_c_plus_plus_is_seen(tmp_path: Path) -> None:
         tf.identity(inner(tf.compat.v1.placeholder(tf.float32, [4], "x"))[0], "y")
 
     path = save(build, tmp_path / "model.pb")
-    found = graphpatch.verify(path, patched(path, GUIDED))
+    found = graphpatch.verify(path, patched_beside(path, GUIDED))
     [graph] = found.document()["graphs"]
     fired = [one["op"] for one in graph["overrides"]["fired"]]
     assert len(fired) == 2
@@ -236,7 +230,7 @@ def test_a_file_that_grappler_optimised_is_never_verified(tmp_path: Path) -> Non
         tf.identity(tf.nn.relu(x, "relu") * 2.0, "y")
 
     path = save(build, tmp_path / "model.pb")
-    whole = patched(path, {**GUIDED, "name": "guided"})
+    whole = patched_beside(path, {**GUIDED, "name": "guided"})
     with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(
             tf.compat.v1.GraphDef.FromString(whole.read_bytes()), name=""

@@ -49,6 +49,13 @@ def patched(folder: Path, rules: Any = RULES, emit: str = "auto") -> Path:
     return folder / "patched.pb"
 
 
+def patched_beside(path: Path, *rules: Any) -> Path:
+    """The model in this file, patched, in a file or folder beside it."""
+    target = path.with_name(f"patched_{path.name}")
+    graphpatch.apply(list(rules), graphpatch.load(path)).model.save(target)
+    return target
+
+
 def edited(path: Path, edit: Any) -> Path:
     """The file, its GraphDef changed by `edit`, which gets its nodes by name too."""
     import tensorflow as tf

@@ -20,7 +20,7 @@ COMPARISONS = frozenset(
     " LogicalNot IsNan IsInf IsFinite".split()
 )
 SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
-NONE = "None: tf.gradients gives no tensor, and says nothing"
+NONE = "None: tf.gradients returns None, without an error"
 ZEROS = "zeros: the gradient is there, and every element of it is 0"
 
 STRAIGHT = "let it count as the identity on the way back (straight_through)"
@@ -93,7 +93,7 @@ def _calls_functions(look: Look) -> bool:
 CAUSES = (
     Cause(CARRIED, _raises(CARRIED),
           "rule '{rule}' carries its gradient in a function, which a tape drops",
-          "{says}, by design: it gives no other gradient in its place",
+          "{says}, by design: the tape must not take another gradient silently",
           "graphpatch.register_gradients(FILE) first; or write a SavedModel (--inputs, --outputs)"),
     Cause("our_key", _is_our_key,
           "override key {key}, which rule '{rule}' gave it and no program registers",
@@ -101,9 +101,9 @@ CAUSES = (
           "register it first: graphpatch.register_gradients(FILE), where the key is graphpatch's"),
     Cause("our_rule", lambda look: is_added(look.node),
           "rule '{rule}' stops it here", NONE,
-          "take the rule back: graphpatch revert FILE --rule '{rule}' -o OUT"),
+          "take the rule off: graphpatch revert FILE --rule '{rule}' -o OUT"),
     Cause("custom_gradient", _raises("custom_gradient"),
-          "key {key}, which tf.custom_gradient left: the process that made it knew it, no other",
+          "key {key}, which tf.custom_gradient left: only the process that built it knows it",
           "{says}; TensorFlow names {op}, not the missing key",
           'take the key off ("default"): the ops before it have their own gradients', _default),
     Cause("key", _raises("key"),

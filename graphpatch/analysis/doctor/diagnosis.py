@@ -265,6 +265,6 @@ def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str], sha
 def _target_finding(wiring: Wiring, target: Tensor, says: str) -> Finding:
     dtype = wiring.dtype(target)
     reason = "lies in a v1 loop" if "iterable" in says else f"is {dtype}"
-    what = f"{wiring.spelled(target)} {reason}: it is no loss"
+    what = f"{wiring.spelled(target)} {reason}: it cannot be the loss"
     node = Node(wiring.body, target[0])
     return Finding("target", node, None, what, says, "take a real number as the target")

@@ -46,8 +46,8 @@ def survey(
 ) -> list[Seen]:
     """Ask about each pair; without names, about placeholders and outputs that are read by none.
 
-    Unless `every` output is wanted, those are left out that are no loss, as long as others are.
-    Raises ModelError for a name that is no tensor of a main graph, and for a broken graph.
+    Without `every`, outputs that cannot be a loss are left out, as long as others can.
+    Raises ModelError for a name that is not a tensor of a main graph, and for a broken graph.
     """
     _refuse_unknown(model, (*sources, *targets))
     return [_seen(asked, sources, targets, every) for asked in doctors(model, control_flow_v2)]

@@ -103,7 +103,7 @@ def _by_construction(node: Node, rules: Mapping[str, Any]) -> Iterator[Carried]:
     gives, label = stopped(node), words(patch)
     moved = None if gives is None else node.body.producer(gives)
     if gives is None or moved is None:
-        why = "its Select does not give on what a StopGradient reads"
+        why = "its Select does not pass on what a StopGradient reads"
         yield Carried(node, label, "", None, {}, why)
         return
     try:
@@ -125,7 +125,7 @@ def _constructed(
         )
     gradient = parse(patch[kind])
     if not isinstance(gradient, Named | Written):
-        return Carried(node, "", "", None, {}, "no formula of a rule is told for it")
+        return Carried(node, "", "", None, {}, "this kind has no formula to compare")
     told = reads_of(node)
     if told is None:
         computed, reads = gradient.for_op(moved.op), tuple(moved.data_inputs)
@@ -195,7 +195,9 @@ def _counted_as(
     gives, roots = stopped(node), counted_by_call(node)
     moved = None if gives is None else node.body.producer(gives)
     if gives is None or moved is None or len(roots) != 1:
-        yield Carried(node, label, "", None, {}, "its call does not give on what stops gradients")
+        yield Carried(
+            node, label, "", None, {}, "its call does not pass on what a StopGradient reads"
+        )
         return
     try:
         found = _constructed(node, moved, patch, kind, rules)
@@ -209,7 +211,7 @@ def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried
     label = words(patch)
     kind, moved = kind_of(patch), _moved(node)
     if patch is None or kind is None:
-        return Carried(node, label, function, None, {}, "no formula of a rule is told for it")
+        return Carried(node, label, function, None, {}, "this kind has no formula to compare")
     if kind == "straight_through":
         texts = passed(len(moved.data_inputs) if moved else 1, input_of(patch[kind]), "dy")
         return Carried(node, label, function, Written(Formula.parse(texts)), {})
@@ -218,9 +220,7 @@ def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried
     except GraphpatchError as error:
         return Carried(node, label, function, None, {}, str(error))
     if not isinstance(gradient, Named | Written):
-        return Carried(
-            node, label, function, None, {}, "it is no formula, but code that was traced"
-        )
+        return Carried(node, label, function, None, {}, "it is traced code, not a formula")
     if moved is None or kind != "override_gradient":
         return Carried(node, label, function, gradient, {})
     op_type = _type(moved)

@@ -95,7 +95,7 @@ class _Pair:
         changes = [one for one in differences(was, now) if not one.startswith(("attr _", "device"))]
         says = f"{was} computes something else than in the original"
         kinds = [one for one in changes if one.startswith(("op type", "attr", "value"))]
-        why = (kinds or changes or [f"it gives on what {now} does"])[0]
+        why = (kinds or changes or [f"it passes on what {now} gives"])[0]
         self.found.append(Fault("computed", self.one.label, node.name, f"{says}: {why}"))
 
     def _turns(self, after: Values) -> None:

@@ -57,7 +57,7 @@ def _shown(dtypes: list[str | None]) -> str:
 
 
 def _weight(left: Node, right: Node) -> Iterator[Fault]:
-    """A constant is no rule's to change."""
+    """No rule may change a constant."""
     for change in differences(left, right):
         if change.startswith(("value", "attr value", "attr dtype")):
             yield at("weight", right, change)

@@ -86,7 +86,7 @@ def _agree(node: Node, text: str, given: FlatArg, wanted: FlatArg) -> Iterator[F
     if given.dtype and wanted.dtype and given.dtype != wanted.dtype:
         yield at("dtype", node, f"its input {text!r} is {given.dtype}, and it takes {wanted.dtype}")
     elif wanted.is_ref and not given.is_ref:
-        yield at("reference", node, f"it writes to its input {text!r}, which is no reference")
+        yield at("reference", node, f"it writes to its input {text!r}, which is not a reference")
 
 
 def _returned(body: Body) -> Iterator[Fault]:
@@ -95,7 +95,9 @@ def _returned(body: Body) -> Iterator[Fault]:
         text = body.ret.get(arg.name)
         name = None if text is None else names.parse(text)
         if name is None or (name.op not in body.by_name and name.op not in body.arguments):
-            says = f"output {arg.name!r} of function {body.label} is read from {text!r}: no tensor"
+            says = (
+                f"output {arg.name!r} of function {body.label} is read from {text!r}: not a tensor"
+            )
             yield Fault("output", body.label, arg.name, says)
             continue
         given = _given(body, name)

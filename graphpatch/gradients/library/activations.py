@@ -20,22 +20,22 @@ _GUIDED = "Springenberg et al., Striving for Simplicity: The All Convolutional N
 _DECONV = "Zeiler and Fergus, Visualizing and Understanding Convolutional Networks, 2014"
 _LUCID = "lucid, redirected_relu_grad.py, 2018 (Olah, Mordvintsev and Schubert, 2017)"
 
-_GUIDED_PURPOSE = "guided backpropagation: of the op's own gradient, only where dy is positive"
+_GUIDED_PURPOSE = "guided backpropagation: the op's own gradient where dy is positive, else 0"
 _GUIDED_AVOID = (
-    "the picture is to tell classes apart: it shows edges whatever the weights are"
+    "the map must tell classes apart: it shows edges whatever the weights are"
     " (Adebayo et al., Sanity Checks for Saliency Maps, 2018)"
 )
-_BEYOND_RELU = "the paper has Relu alone; here the op's own gradient of the positive part of dy"
+_BEYOND_RELU = "the paper has only Relu; here the op's own gradient of the positive part of dy"
 
 _LUCID_PURPOSE = (
-    "visualisation gets started where no unit fires: an example whose gradient would be blocked"
-    " whole gets the part of it, for descent, that pushes inputs back into the active range"
+    "feature visualization by descent: an example that would get no gradient at all gets the part"
+    " that pushes its inputs back into the active range"
 )
-_LUCID_AVOID = "a network is trained: this is for optimising its input"
+_LUCID_AVOID = "you train a network: this is for optimizing its input"
 _LUCID_REACH = (
-    "lucid stops after 16 steps of a global step, which a file does not have; it decides for each"
-    " example of the batch, as here, but since it uses tf.compat.v2.where right only for a batch"
-    " of one; it refuses tensors without a batch axis"
+    "lucid stops this after 16 global steps; a file has no global step. Both decide for each"
+    " example of a batch; lucid's tf.compat.v2.where is right only for a batch of one. It refuses"
+    " tensors without a batch axis"
 )
 
 _FAMILY = {
@@ -103,7 +103,7 @@ ACTIVATIONS = (
         avoid=_GUIDED_AVOID,
         source=_DECONV,
         ops=("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"),
-        reach="the paper has Relu alone; as its gradient does not look at x, one serves the family",
+        reach="the paper has only Relu; this gradient does not read x, so it fits the whole family",
         whole=True,
     ),
     _redirected(

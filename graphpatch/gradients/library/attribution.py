@@ -22,8 +22,8 @@ _DEEPLIFT = (
     " Differences, 2017; as a gradient: Ancona et al., 2018"
 )
 _DEEPLIFT_REACH = (
-    "a number is the reference of all units; a tensor, of each its own, as `graphpatch references`"
-    " measures it on a reference input; deeplift_batch takes the reference from the batch itself"
+    "a number is the reference of all units; a tensor has one for each unit, as `graphpatch"
+    " references` measures them on a reference input; deeplift_batch takes them from the batch"
 )
 _OTHERS = ("Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign")
 _ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softsign")
@@ -38,8 +38,8 @@ def _rescale(
     return Entry(
         name,
         f"where({near}, {quotient}, {derivative})",
-        purpose="DeepLIFT's rescale rule: the slope from the reference to x, not that at x",
-        avoid="one number is not the input of all units on the reference image: give a tensor",
+        purpose="DeepLIFT's rescale rule: the slope from the reference to x, not the slope at x",
+        avoid="units have different inputs on the reference image: give a tensor",
         source=_DEEPLIFT,
         parameters=(
             Parameter(
@@ -47,7 +47,7 @@ def _rescale(
             ),
             Parameter(
                 "tolerance",
-                "how near the reference the derivative is taken",
+                "where x is nearer to the reference than this, the derivative is used",
                 1e-5,
                 "tolerance > 0 and is_finite(tolerance)",
             ),
@@ -79,7 +79,7 @@ ATTRIBUTION = (
             **dict.fromkeys(BATCH_NORMS, "lrp_epsilon_batch_norm"),
             "AvgPool": "lrp_epsilon_pool",
         },
-        reach="x is what the linear op before gives, bias included",
+        reach="x is the output of the linear op before, with its bias",
     ),
     _rescale(
         "deeplift_rescale",

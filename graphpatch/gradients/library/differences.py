@@ -16,11 +16,11 @@ _DEEPLIFT = (
     " Differences, 2017"
 )
 _SHAP = "Lundberg and Lee, A Unified Approach to Interpreting Model Predictions, 2017; shap,"
-_TWICE = "the batch is not examples and then as many references: deeplift_rescale has constants"
+_TWICE = "the batch is not examples followed by as many references: deeplift_rescale fits then"
 
 TOLERANCE = Parameter(
     "tolerance",
-    "how near the reference the derivative is taken",
+    "where x is nearer to the reference than this, the derivative is used",
     1e-6,
     "tolerance > 0 and is_finite(tolerance)",
 )
@@ -89,11 +89,11 @@ def _reveal_cancel(name: str, layer: str, product: str, back: str) -> Entry:
         (_reveal(product, back), None, None),
         purpose=f"DeepLIFT's RevealCancel rule of a layer, as one op: `{layer} -> BiasAdd ->"
         ' Relu` with "on": "match"',
-        avoid=f"{_TWICE}; the weights of a MatMul stand transposed",
+        avoid=f"{_TWICE}; the MatMul has transpose_a or transpose_b",
         source=_DEEPLIFT,
         parameters=(TOLERANCE,),
         elementwise=False,
-        reach="activations other than Relu: DeepLIFT's authors take the rescale rule there",
+        reach="only for Relu: for other activations DeepLIFT's authors use the rescale rule",
     )
 
 
@@ -119,7 +119,7 @@ DIFFERENCES = (
     Entry(
         "deeplift_batch",
         _of("x", "a") + _of("y", "b") + "where(abs(a) > tolerance, dy * (b / a), own(dy))",
-        purpose="DeepLIFT's rescale rule, the references in the second half of the batch",
+        purpose="DeepLIFT's rescale rule, with the references in the second half of the batch",
         avoid=_TWICE,
         source=_DEEPLIFT,
         parameters=(TOLERANCE,),
@@ -144,7 +144,7 @@ DIFFERENCES = (
         "shap_softmax_batch",
         _SOFTMAX,
         purpose="DeepSHAP's rule of softmax: exp by the rescale rule, the quotient by Shapley's",
-        avoid=f"{_TWICE}; the last axis is not that of the classes",
+        avoid=f"{_TWICE}; the classes are not on the last axis",
         source=f"{_SHAP} deep_tf.py, softmax",
         parameters=(TOLERANCE,),
         ops=("Softmax",),

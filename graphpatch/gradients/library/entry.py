@@ -98,7 +98,7 @@ class Entry:
         numbers = {name: one for name, one in values.items() if not isinstance(one, Tensor)}
         if self.legal and not holds(self.legal, numbers):
             found = ", ".join(f"{name} is {value:g}" for name, value in numbers.items())
-            raise RulesError(f"{self.name}: {found}; it must be that {self.legal}")
+            raise RulesError(f"{self.name}: {found}; expected {self.legal}")
         return dict(values)
 
     def _value(self, parameter: Parameter, given: Mapping[str, object]) -> float | Tensor:
@@ -114,8 +114,6 @@ class Entry:
         value = float(value)
         condition = parameter.legal or f"{parameter.name} == {parameter.name}"
         if not holds(condition, {parameter.name: value}):
-            must = (
-                f"it must be that {parameter.legal}" if parameter.legal else "it must be a number"
-            )
+            must = f"expected {parameter.legal or 'a number'}"
             raise RulesError(f"{self.name}: {parameter.name} is {value:g}; {must}")
         return value

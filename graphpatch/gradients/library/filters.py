@@ -10,8 +10,8 @@ FILTERS = (
     Entry(
         "zero",
         "0",
-        purpose="nothing flows, as zeros: the gradient is there, so optimisers accept it",
-        avoid="None is wanted, as for a tensor that was never used: stop_gradient gives that",
+        purpose="the gradient is zeros, not None, so optimizers accept it",
+        avoid="you want None: the patch stop_gradient gives that",
         source="definition",
         elementwise=False,
     ),
@@ -19,22 +19,22 @@ FILTERS = (
         "identity",
         "dy",
         purpose="the op counts as identity on the way back",
-        avoid="the op changes the shape other than by broadcasting: dy does not fit then",
+        avoid="the op changes the shape (other than by broadcasting): dy does not fit the input",
         source="definition",
     ),
     Entry(
         "scale",
         "factor * dy",
-        purpose="a learning rate of its own for all that lies before the op",
-        avoid="an optimiser like Adam follows, whose steps do not depend on the scale",
+        purpose="the gradient times a number: another learning rate for everything before the op",
+        avoid="an optimizer such as Adam follows: its steps do not depend on the scale",
         source="definition",
         parameters=(Parameter("factor", "what dy is multiplied by", legal="is_finite(factor)"),),
     ),
     Entry(
         "reverse",
         "-strength * dy",
-        purpose="gradient reversal: what lies before the op learns the contrary of what follows",
-        avoid="the two parts are trained in turns anyway: minimise the negative loss there",
+        purpose="gradient reversal: what is before the op learns the opposite of what is after it",
+        avoid="you train the two parts in turns: minimize the negative loss instead",
         source=_GRL,
         parameters=(
             Parameter(
@@ -48,8 +48,8 @@ FILTERS = (
     Entry(
         "clip",
         "clip(dy, min, max)",
-        purpose="no element of the gradient beyond bounds; infinities end at the bounds",
-        avoid="the direction shall stay: clip_by_norm keeps it. NaN stays NaN: finite removes it",
+        purpose="each element of the gradient is kept within bounds, infinities too",
+        avoid="the direction must stay: clip_by_norm keeps it. NaN stays NaN: finite replaces it",
         source="Mikolov, Statistical Language Models Based on Neural Networks, 2012",
         parameters=(
             Parameter("min", "the lower bound"),
@@ -60,8 +60,8 @@ FILTERS = (
     Entry(
         "sign",
         "sign(dy)",
-        purpose="only the direction of each element counts: -1, 0 or 1",
-        avoid="gradients are noisy around 0, where the sign is noise alone",
+        purpose="the sign of each element: -1, 0 or 1",
+        avoid="gradients are noisy around 0: there the sign is only noise",
         source="Bernstein et al., signSGD, 2018",
     ),
     Entry(
@@ -70,6 +70,6 @@ FILTERS = (
         purpose="NaN and infinities are replaced, so that one bad element does not spoil a step",
         avoid="the cause is not known yet: this hides it",
         source="definition",
-        parameters=(Parameter("value", "what stands in their place", 0.0, "is_finite(value)"),),
+        parameters=(Parameter("value", "the value in their place", 0.0, "is_finite(value)"),),
     ),
 )

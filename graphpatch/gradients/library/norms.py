@@ -11,8 +11,8 @@ NORMS = (
     Entry(
         "clip_by_norm",
         "where(is_finite(norm(dy)), dy * (norm / maximum(norm(dy), norm)), nan)",
-        purpose="a gradient that is too long is shortened, in its direction, to a given norm",
-        avoid=f"single elements are to be bounded: clip does that. {_NOT_FINITE}",
+        purpose="a gradient with a larger norm is scaled down to this norm; its direction stays",
+        avoid=f"you want to bound single elements: clip does that. {_NOT_FINITE}",
         source=f"{_PASCANU}; tf.clip_by_norm",
         parameters=(Parameter("norm", "the largest norm", legal="norm > 0 and is_finite(norm)"),),
         elementwise=False,
@@ -20,18 +20,18 @@ NORMS = (
     Entry(
         "clip_by_global_norm",
         "where(is_finite(norm(dy)), dy * (norm * minimum(1 / norm(dy), 1 / norm)), nan)",
-        purpose="tf.clip_by_global_norm of a list that holds this one tensor",
-        avoid=f"the norm is to be that of several gradients: an op sees one. {_NOT_FINITE}",
+        purpose="what tf.clip_by_global_norm gives for this one tensor",
+        avoid=f"you want the norm of several gradients: an op sees only its own. {_NOT_FINITE}",
         source=f"{_PASCANU}; tf.clip_by_global_norm",
         parameters=(Parameter("norm", "the largest norm", legal="norm > 0 and is_finite(norm)"),),
         elementwise=False,
-        reach="one tensor: a norm over the gradients of several ops is no gradient of one of them",
+        reach="tf.clip_by_global_norm takes several tensors; the gradient of an op sees one",
     ),
     Entry(
         "normalize",
         "where(norm(dy) == 0, 0, where(is_finite(norm(dy)), dy / norm(dy), nan))",
         purpose="the gradient has norm 1, whatever its length was; zeros stay zeros",
-        avoid=f"a small gradient means little to do: it is blown up. {_NOT_FINITE}",
+        avoid=f"small gradients must stay small: this scales them up. {_NOT_FINITE}",
         source="Hazan, Levy and Shalev-Shwartz, Beyond Convexity: Stochastic Quasi-Convex"
         " Optimization, 2015",
         elementwise=False,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from graphpatch.gradients.library.entry import Entry
 
-_PURPOSE = "the op's own gradient as a formula, to change it from"
-_AVOID = "it is wanted unchanged: TensorFlow's own is the faster one"
+_PURPOSE = "the op's own gradient as a formula: a start for your own"
+_AVOID = "you do not change it: TensorFlow's own gradient is faster"
 
 
 def _matmul(name: str, a: str, b: str, *ops: str) -> Entry:

@@ -16,8 +16,8 @@ QUANTIZATION = (
             f"{_QUOTIENT}dy * (where(q <= low, low, where(q >= high, high, round(q) - q))"
             " / sqrt(sum(ones_like(x0)) * high))",
         ),
-        purpose="learned step size: x0 passes within the range, x1, the step, learns the rounding",
-        avoid="steps are per channel: the scale of the step's gradient counts all numbers of x0",
+        purpose="learned step size: x0 gets dy within the range; x1, the step, learns too",
+        avoid="there is a step for each channel: the gradient is scaled by the size of all of x0",
         source=_LSQ,
         parameters=(
             Parameter("low", "the smallest level, such as -128 (-Q_N)", None, "low <= 0"),
@@ -28,28 +28,30 @@ QUANTIZATION = (
     Entry(
         "pact",
         ("where(0 <= x0 < x1, dy, 0)", "where(x0 >= x1, dy, 0)"),
-        purpose="a clip at 0 and at x1, a bound that learns, whatever rounds in between",
-        avoid="nothing rounds in the match: TensorFlow's own gradient is this one",
+        purpose="a clip at 0 and at x1, a learned bound; rounding in the match is ignored",
+        avoid="nothing in the match rounds: TensorFlow's own gradient is the same",
         source=_PACT,
         elementwise=False,
     ),
     Entry(
         "gradient_noise",
         "dy + stddev * normal_like(dy, seed)",
-        purpose="normal noise is added to the gradient: other noise in each run",
-        avoid="runs are to be compared number by number",
+        purpose="adds normal noise to the gradient, other noise in each run",
+        avoid="you compare runs number by number",
         source="Neelakantan et al., Adding Gradient Noise Improves Learning for Very Deep"
         " Networks, 2015",
         parameters=(
             Parameter("stddev", "the standard deviation", None, "stddev >= 0"),
-            Parameter("seed", "of the noise: an integer", 0.0, "seed >= 0 and seed == floor(seed)"),
+            Parameter(
+                "seed", "seed of the noise, an integer", 0.0, "seed >= 0 and seed == floor(seed)"
+            ),
         ),
-        reach="the paper lets the deviation decay with the step: a file has none",
+        reach="in the paper the deviation decays with the global step; a file has none",
     ),
     Entry(
         "rectified_gradient",
         "where(y * dy > quantile(y * dy, q, from_axis=1), dy, 0)",
-        purpose="rectified gradient: of each example the parts flow that matter most, by y * dy",
+        purpose="rectified gradient: in each example only the largest y * dy pass",
         avoid="the op has no batch axis, or a network is trained",
         source="Kim et al., Why are Saliency Maps Noisy? Cause of and Solution to Noisy Saliency"
         " Maps, 2019",

@@ -78,15 +78,15 @@ def _linear(
         elementwise=False,
         legal=legal,
         by_op_type=by_op_type or {},
-        reach="the weights get no gradient: relevance is that of inputs",
+        reach="the weights get no gradient: relevance belongs to the inputs",
     )
 
 
 _EPSILON_PURPOSE = "LRP's epsilon rule at the op itself: small outputs pass less relevance on"
-_EPSILON_AVOID = "lrp_epsilon is at the activation that follows: one of the two is the rule"
+_EPSILON_AVOID = "lrp_epsilon is at the activation that follows: use one of the two"
 _BY_POOL = {"AvgPool": "lrp_zplus_pool"}
 _BY_MEAN = dict.fromkeys(("AvgPool",), "lrp_epsilon_pool")
-_FIRST = "the op is not the first one: the rule does not look at x, and needs x to be read back"
+_FIRST = "the op is not in the first layer: the rule does not look at the values of x"
 
 RELEVANCE = (
     Entry(
@@ -120,21 +120,21 @@ RELEVANCE = (
         parameters=(EPSILON,),
         ops=BATCH_NORMS,
         elementwise=False,
-        reach="batch norm with the moments it was trained to, in NHWC",
+        reach="batch norm for inference, in NHWC",
     ),
     _linear(
         "lrp_zplus",
         _POSITIVE + _PLUS,
-        "LRP's z-plus rule (alpha 1, beta 0): positive contributions alone get relevance",
-        "inputs or weights are such that a whole layer has no positive contribution",
+        "LRP's z-plus rule (alpha 1, beta 0): only positive contributions get relevance",
+        "a whole layer has no positive contribution",
         f"{BACH}; {DEEP_TAYLOR}",
         by_op_type=_BY_POOL,
     ),
     Entry(
         "lrp_zplus_pool",
         "let z = forward(relu(x)); where(x > 0, own(where(z > 0, dy * (y / z), 0)), 0)",
-        purpose="LRP's z-plus rule through a mean: positive inputs alone get relevance",
-        avoid="inputs are below 0 on purpose: they get nothing",
+        purpose="LRP's z-plus rule through a mean: only positive inputs get relevance",
+        avoid="negative inputs matter: they get nothing",
         source=BACH,
         ops=("AvgPool",),
         elementwise=False,
@@ -143,7 +143,7 @@ RELEVANCE = (
         "lrp_alpha_beta",
         f"{_POSITIVE}{_NEGATIVE}alpha * {_PLUS} - beta * {_MINUS}",
         "LRP's alpha-beta rule: positive contributions weigh alpha, negative ones -beta",
-        "beta is 0: lrp_zplus computes half as much",
+        "beta is 0: lrp_zplus does half the work",
         BACH,
         (
             Parameter("alpha", "the weight of positive contributions", 2.0, "alpha >= 1"),
@@ -156,7 +156,7 @@ RELEVANCE = (
         "let w = x1 + gamma * relu(x1); let z = forward(x0, w);"
         " own(dy * (y / where(z < 0, z - epsilon, z + epsilon)), x0, w)",
         "LRP's gamma rule: positive weights count 1 + gamma times",
-        "inputs are negative: what gamma favours is then what counts against",
+        "inputs are negative: gamma then favours what speaks against the output",
         MONTAVON,
         (
             Parameter("gamma", "by how much positive weights count more", 0.25, "gamma >= 0"),
@@ -180,8 +180,8 @@ RELEVANCE = (
     Entry(
         "lrp_pass",
         (PASSED, None),
-        purpose="all relevance goes to what a bias is added to: relevance of y is that of x",
-        avoid="the bias is to keep its share, as in the epsilon rule: no rule does that",
+        purpose="the bias gets no relevance: all relevance of y goes to x",
+        avoid="the bias must keep its share, as in the epsilon rule: write no rule then",
         source=MONTAVON,
         parameters=(Parameter("epsilon", EPSILON.does, 1e-9, EPSILON.legal),),
         ops=("BiasAdd", "Add", "AddV2", "Sub"),
@@ -191,8 +191,8 @@ RELEVANCE = (
     Entry(
         "lrp_pass_batch_norm",
         (PASSED, None, None, None, None),
-        purpose="all relevance goes through batch norm: relevance of y is that of x",
-        avoid="its offset is to keep its share: no rule does that",
+        purpose="batch norm gets no relevance: all relevance of y goes to x",
+        avoid="its offset must keep its share: write no rule then",
         source=MONTAVON,
         parameters=(Parameter("epsilon", EPSILON.does, 1e-9, EPSILON.legal),),
         ops=BATCH_NORMS,

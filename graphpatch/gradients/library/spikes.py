@@ -6,7 +6,7 @@ from graphpatch.gradients.library.entry import Entry, Parameter
 
 _SPIKINGJELLY = "spikingjelly, surrogate.py"
 _SNNTORCH = "snntorch, surrogate.py"
-_AVOID = "the steps are not at 0 alone, as those of Round and Floor: straight_through suits these"
+_AVOID = "the op also steps elsewhere than at 0, as Round and Floor do: use straight_through"
 
 
 def _spike(
@@ -61,7 +61,7 @@ SPIKES = (
     _spike(
         "piecewise_leaky_surrogate",
         "where(abs(x) <= width, 1 / (2 * width), leak)",
-        "the step counts as a line within its width, and leaks beyond",
+        "the step counts as a line within its width, with a small slope beyond",
         f"{_SPIKINGJELLY}, PiecewiseLeakyReLU",
         _positive("width", 1.0, "how far the line goes"),
         ("leak", "dx / dy beyond", 0.01, "leak >= 0"),
@@ -69,7 +69,7 @@ SPIKES = (
     _spike(
         "s2nn_surrogate",
         "where(x < 0, slope * sigmoid(slope * x) * sigmoid(-slope * x), tail / (1 + x))",
-        "the step counts as a logistic function below 0, as a logarithm above",
+        "the step counts as a logistic function below 0 and as a logarithm above",
         f"{_SPIKINGJELLY}, S2NN; Suetake et al., S2NN, 2022",
         _positive("slope", 4.0, "the steepness below 0"),
         _positive("tail", 1.0, "dx / dy at 0 from above"),
@@ -106,7 +106,7 @@ SPIKES = (
     _spike(
         "escape_rate_surrogate",
         "slope * exp(-decay * abs(x - 1))",
-        "Boltzmann's distribution around 1, as rates of escape have it",
+        "an escape rate: the derivative falls exponentially around x = 1",
         f"{_SNNTORCH}, SpikeRateEscape; Gerstner and Kistler, Spiking Neuron Models, 2002",
         _positive("decay", 1.0, "how fast it falls"),
         _positive("slope", 25.0, "dx / dy at x = 1"),
@@ -115,14 +115,16 @@ SPIKES = (
         "stochastic_spike_surrogate",
         "where(x > 0, dy, dy * (variance * (0.5 * erf(normal_like(x, seed) / 1.4142135623730951)"
         " + mean)))",
-        purpose="a unit that spiked passes dy on, another one a random part of it: uniform, from"
-        " variance * (mean - 0.5) to variance * (mean + 0.5)",
-        avoid="runs are to be compared number by number",
+        purpose="a unit that spiked passes dy, any other unit a random part of it, uniform between"
+        " variance * (mean - 0.5) and variance * (mean + 0.5)",
+        avoid="you compare runs number by number",
         source=f"{_SNNTORCH}, StochasticSpikeOperator",
         parameters=(
-            Parameter("mean", "the middle, as a part of the width", 0.0, "is_finite(mean)"),
+            Parameter("mean", "the middle, in multiples of the width", 0.0, "is_finite(mean)"),
             Parameter("variance", "the width", 0.2, "variance >= 0 and is_finite(variance)"),
-            Parameter("seed", "of the noise: an integer", 0.0, "seed >= 0 and seed == floor(seed)"),
+            Parameter(
+                "seed", "seed of the noise, an integer", 0.0, "seed >= 0 and seed == floor(seed)"
+            ),
         ),
         ops=("Sign",),
     ),
@@ -133,15 +135,15 @@ SPIKES = (
         " sin(2 * terms * w) / (2 * s))",
         "the step counts as the first terms of the Fourier series of a square wave",
         f"{_SPIKINGJELLY}, SquarewaveFourierSeries (n = terms + 1, T_period = period)",
-        ("terms", "how many: an integer", 1.0, "terms >= 1 and terms == floor(terms)"),
-        _positive("period", 8.0, "of the wave"),
+        ("terms", "how many terms, an integer", 1.0, "terms >= 1 and terms == floor(terms)"),
+        _positive("period", 8.0, "period of the wave"),
     ),
     _spike(
         "sparse_fast_sigmoid_surrogate",
         "where(x > -reach, 1 / square(1 + slope * abs(x)), 0)",
-        "fast_sigmoid_surrogate, and nothing far below the step: gradients are sparse",
+        "as fast_sigmoid_surrogate, but 0 far below the step: gradients are sparse",
         f"{_SNNTORCH}, SFS; Perez-Nieves and Goodman, Sparse Spiking Gradient Descent, 2021",
         _positive("slope", 25.0, "how fast it falls; at 0 dx is dy"),
-        _positive("reach", 1.0, "how far below the step something flows"),
+        _positive("reach", 1.0, "how far below the step a gradient flows"),
     ),
 )

@@ -10,14 +10,14 @@ from graphpatch.gradients.library.entry import Entry, Parameter
 _STEPS = ("Sign", "Round", "Rint", "Floor", "Ceil")
 
 _SLOPE = "slope > 0 and is_finite(slope)"
-_AT_ZERO = "the steps are not at 0 alone, as those of Round and Floor: straight_through suits these"
+_AT_ZERO = "the op also steps elsewhere than at 0, as Round and Floor do: use straight_through"
 
 STEPS = (
     Entry(
         "straight_through",
         "dy",
-        purpose="straight-through estimator: the step counts as identity",
-        avoid="inputs wander far from the step, and shall get nothing there: hard_tanh_ste",
+        purpose="straight-through estimator: the step counts as the identity",
+        avoid="inputs far from the step must get no gradient: hard_tanh_ste gives them none",
         source="Bengio, Leonard and Courville, Estimating or Propagating Gradients Through"
         " Stochastic Neurons, 2013",
         ops=_STEPS,
@@ -26,8 +26,8 @@ STEPS = (
     Entry(
         "hard_tanh_ste",
         "where(abs(x) <= 1, dy, 0)",
-        purpose="straight-through estimator for binary units, which stops where they saturate",
-        avoid="inputs often lie beyond -1 and 1: they are never called back",
+        purpose="straight-through estimator for binary units: no gradient where they saturate",
+        avoid="inputs often lie beyond -1 and 1: they get no gradient and stay there",
         source="Hubara et al., Binarized Neural Networks, 2016",
         ops=("Sign",),
         whole=True,

@@ -85,7 +85,7 @@ def _runs(pattern: Pattern, where: Where) -> None:
         if not edge.link.repeat:
             continue
         if edge.target in pattern.absent:
-            raise where.edge(number, "an absent op is no run")
+            raise where.edge(number, "an absent op cannot be a run")
         if edge.source in pattern.absent:
             raise where.edge(number, "an absent op has no run behind it: link them by ->")
         if sum(other.target == edge.target for other in pattern.edges) > 1:
@@ -93,10 +93,10 @@ def _runs(pattern: Pattern, where: Where) -> None:
 
 
 def _absent(pattern: Pattern, where: Where) -> None:
-    """An absent op hangs on ops that are there."""
+    """An absent op is linked to ops that are there."""
     for name in pattern.absent:
         if name in pattern.optional:
-            raise where.node(name, "an absent op is not optional besides")
+            raise where.node(name, "an absent op cannot be optional too")
         if not any(name in (edge.source, edge.target) for edge in pattern.edges):
             raise where.node(name, f"nothing says where {name!r} must be absent: it needs a link")
     for number, edge in enumerate(pattern.edges):

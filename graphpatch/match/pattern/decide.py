@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from graphpatch.graph.body import Body
-from graphpatch.match.pattern.plan import Plan, Step, Way
+from graphpatch.match.pattern.plan import LinkEnd, Plan, PlanStep
 from graphpatch.match.pattern.support import Links, Neighbourhood, Supported, supported
 from graphpatch.match.pattern.wiring import Vertex
 from graphpatch.match.spec import Pattern
@@ -72,7 +72,7 @@ class Decider:
                 shared.setdefault((vertices[source], vertices[target]), []).append(1 << number)
         return all(_assigned(edges, [*links[ends].values()]) for ends, edges in shared.items())
 
-    def _bind(self, at: int, step: Step) -> _Bind:
+    def _bind(self, at: int, step: PlanStep) -> _Bind:
         """A step with what is asked of the vertex, given those that were bound before."""
         ways = sorted(step.ways, key=lambda way: way.other)
         groups = [(other, tuple(same)) for other, same in groupby(ways, key=lambda way: way.other)]
@@ -87,7 +87,7 @@ class _Bind(NamedTuple):
     at: int
     node: int
     is_op: bool
-    links: list[tuple[int, tuple[Way, ...]]]
+    links: list[tuple[int, tuple[LinkEnd, ...]]]
     earlier_than: list[int]
     later_than: list[int]
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from graphpatch.errors import PatternError
+from graphpatch.shown import pointed
 
 Part = Literal["", "input", "output"]
-
-_SHOWN = 100
-"""How much of a long text is shown around the column."""
 
 
 class Where(Protocol):
@@ -71,8 +69,4 @@ def fault(text: str, column: int, message: str) -> PatternError:
     """The error to raise for what stands at `column` (from 1) of the text of a pattern."""
     if not text.strip():
         return PatternError(f"pattern: {message}")
-    start = max(0, column - 1 - _SHOWN // 2)
-    shown = "".join(" " if character.isspace() else character for character in text)
-    shown = shown[start : start + _SHOWN]
-    caret = " " * (column - 1 - start) + "^"
-    return PatternError(f"pattern, column {column}: {message}\n  {shown}\n  {caret}")
+    return PatternError(f"pattern, column {column}: {message}\n{pointed(text, column)}")

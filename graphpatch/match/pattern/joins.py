@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.graph.columns import Links, links
-from graphpatch.match.pattern.plan import Step, Way
+from graphpatch.match.pattern.plan import LinkEnd, PlanStep
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,11 +61,13 @@ def _pairs(walker: Walker, found: Links, number: int) -> Array:
         types = walker.candidates[node].types
         if types is not None:
             kept &= found.are(types)[ends]
-    return np.unique(np.stack([found.source[kept], found.reader[kept]]), axis=1)
+    size = len(found.body)
+    once = np.unique(found.source[kept] * size + found.reader[kept])
+    return np.stack(np.divmod(once, size))
 
 
 def _with_node(
-    rows: Array, nodes: Sequence[int], step: Step, pairs: Sequence[Array], size: int
+    rows: Array, nodes: Sequence[int], step: PlanStep, pairs: Sequence[Array], size: int
 ) -> Array | None:
     """The rows with one more op, by the links that lead to it; None where they are too many."""
     import numpy as np
@@ -88,6 +90,6 @@ def _with_node(
     return np.vstack([rows[:, kept], new[kept]])
 
 
-def _from(way: Way, pairs: Sequence[Array]) -> Array:
+def _from(way: LinkEnd, pairs: Sequence[Array]) -> Array:
     """The pairs of an edge, with that end first from which the way goes."""
     return pairs[way.edge] if way.forward else pairs[way.edge][::-1]

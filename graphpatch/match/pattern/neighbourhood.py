@@ -8,7 +8,7 @@ from typing import Any
 
 from graphpatch.match.pattern.candidates import Candidates
 from graphpatch.match.pattern.decide import Decider
-from graphpatch.match.pattern.plan import Plan, Way, plan
+from graphpatch.match.pattern.plan import LinkEnd, Plan, plan
 from graphpatch.match.pattern.support import Links, Neighbourhood
 from graphpatch.match.pattern.wiring import RUN, Use, Vertex, Wiring
 from graphpatch.match.spec import Link
@@ -44,7 +44,7 @@ class Walker:
     def _follow(
         self,
         node: int,
-        way: Way,
+        way: LinkEnd,
         others: Iterable[Vertex],
         allowed: set[Vertex] | None,
         links: Links,
@@ -68,7 +68,7 @@ class Walker:
     def _passes(self, node: int) -> Callable[[Any], bool]:
         return self.candidates[node].passes if node < self.decider.op_count else _any_tensor
 
-    def uses(self, node: int, way: Way, other: Vertex) -> Iterable[Use]:
+    def uses(self, node: int, way: LinkEnd, other: Vertex) -> Iterable[Use]:
         """What a way leads to from one op or tensor, whatever it is."""
         link, wiring = self.decider.edges[way.edge][2], self.wiring
         if way.forward:

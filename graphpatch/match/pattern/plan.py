@@ -10,7 +10,7 @@ from graphpatch.match.spec import Link
 Edge = tuple[int, int, Link]
 
 
-class Way(NamedTuple):
+class LinkEnd(NamedTuple):
     """A link to follow: number `edge` of the pattern's edges, from node `other`, or to it."""
 
     edge: int
@@ -18,24 +18,24 @@ class Way(NamedTuple):
     forward: bool
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """The next node of the pattern, and the links that lead to it from those before."""
 
     node: int
-    ways: tuple[Way, ...]
+    ways: tuple[LinkEnd, ...]
 
 
 class Plan(NamedTuple):
     """Where to start, and how to go on until every node of the pattern is reached."""
 
     anchor: int
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
 
 
 def plan(counts: Sequence[int], op_count: int, edges: Sequence[Edge]) -> Plan:
     """How to walk a pattern of which each node can be so many ops; tensors come after the ops.
 
-    The start is where it can be fewest, which are some: what is nowhere is no place to start from.
+    The start is the node that can be the fewest ops, but at least one.
     An op has few inputs and may have very many readers, so links are followed to what is read
     before they are followed to readers.
     """
@@ -56,17 +56,17 @@ def plan(counts: Sequence[int], op_count: int, edges: Sequence[Edge]) -> Plan:
             if end == node and way.other in reached
         ]
         ways.sort(key=lambda way: (_cost(edges[way.edge], way, op_count), way))
-        steps.append(Step(node, tuple(ways)))
+        steps.append(PlanStep(node, tuple(ways)))
         reached.add(node)
     return Plan(anchor, tuple(steps))
 
 
-def _ends(number: int, edge: Edge) -> list[tuple[int, Way]]:
+def _ends(number: int, edge: Edge) -> list[tuple[int, LinkEnd]]:
     source, target, _ = edge
-    return [(source, Way(number, target, False)), (target, Way(number, source, True))]
+    return [(source, LinkEnd(number, target, False)), (target, LinkEnd(number, source, True))]
 
 
-def _cost(edge: Edge, way: Way, op_count: int) -> int:
+def _cost(edge: Edge, way: LinkEnd, op_count: int) -> int:
     """How many ops a link may lead to, roughly: one input, any input, readers, readers of all."""
     source, _, link = edge
     cost = (2 if way.forward else 0) + (link.input is None) + 4 * link.repeat

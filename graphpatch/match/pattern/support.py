@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from graphpatch.match.pattern.plan import Edge, Step
+from graphpatch.match.pattern.plan import Edge, PlanStep
 from graphpatch.match.pattern.wiring import Vertex
 
 Links = dict[tuple[Vertex, Vertex], dict[int, int]]
@@ -28,7 +28,7 @@ class Neighbourhood(NamedTuple):
 
     found: dict[int, set[Vertex]]
     links: Links
-    failed: Step | None
+    failed: PlanStep | None
 
 
 class Supported(NamedTuple):

@@ -12,8 +12,8 @@
     mark     = "?"                      the op may be missing
              | "=" VALUE ["~" NUMBER]   a Const of this value, within this tolerance
              | COMPARE NUMBER           a Const of which every element is > 0, >= 0, < 0 or <= 0
-             | ":" NUMBER               the input slot at which the link enters; any where silent
-             | "[" NUMBER "]"           the output at which the link leaves; any where silent
+             | ":" NUMBER               the input slot at which the link enters; default: any
+             | "[" NUMBER "]"           the output at which the link leaves; default: any
     VALUE    = NUMBER | "[" [VALUE {"," VALUE}] "]"
 
 `!` means that there is no such op, beside those of the match.

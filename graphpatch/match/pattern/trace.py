@@ -8,7 +8,7 @@ from heapq import nsmallest
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.match.pattern.neighbourhood import Walker
-from graphpatch.match.pattern.plan import Step, Way
+from graphpatch.match.pattern.plan import LinkEnd, PlanStep
 from graphpatch.match.pattern.search import Conditions, Search, searches
 from graphpatch.match.pattern.support import Neighbourhood
 from graphpatch.match.pattern.wiring import Vertex
@@ -71,7 +71,7 @@ def _traced(search: Search) -> Iterator[NearMiss]:
             yield NearMiss(walker.wiring.body, reached, "", reason)
 
 
-def _stopped(search: Search, around: Neighbourhood, step: Step) -> NearMiss:
+def _stopped(search: Search, around: Neighbourhood, step: PlanStep) -> NearMiss:
     """A walk that found nothing for the node of a step."""
     walker, body = search.walker, search.wiring.body
     name, reached = walker.decider.names[step.node], _reached(search, around)
@@ -90,13 +90,13 @@ def _stopped(search: Search, around: Neighbourhood, step: Step) -> NearMiss:
     return NearMiss(body, reached, name, reason, tuple(one for one in rejected if one.key))
 
 
-def _uses(walker: Walker, around: Neighbourhood, step: Step, way: Way) -> list[Vertex]:
+def _uses(walker: Walker, around: Neighbourhood, step: PlanStep, way: LinkEnd) -> list[Vertex]:
     """What a way leads to, whether or not it fits."""
     found = (use for other in around.found[way.other] for use in walker.uses(step.node, way, other))
     return sorted({vertex for vertex, _ in found}, key=str)
 
 
-def _fitting(walker: Walker, around: Neighbourhood, step: Step, way: Way) -> bool:
+def _fitting(walker: Walker, around: Neighbourhood, step: PlanStep, way: LinkEnd) -> bool:
     return any(
         isinstance(vertex, TensorName) or walker.candidates[step.node].passes(vertex)
         for vertex in _uses(walker, around, step, way)
@@ -115,7 +115,7 @@ def _reached(search: Search, around: Neighbourhood) -> dict[str, Node]:
     return {name: Node(body, ops[name]) for name in names if name in ops}
 
 
-def _chosen(around: Neighbourhood, step: Step, chosen: dict[int, Vertex]) -> Vertex:
+def _chosen(around: Neighbourhood, step: PlanStep, chosen: dict[int, Vertex]) -> Vertex:
     way, found = step.ways[0], sorted(around.found[step.node], key=str)
     other = chosen[way.other]
     linked = [

@@ -14,7 +14,7 @@ def variants(pattern: Pattern) -> Iterator[Pattern]:
     """The pattern, then with ever more of its optional ops left out.
 
     Those that are left are there, and `optional` still names them. What falls apart without an
-    op is no variant.
+    op is not a variant.
     """
     for count in range(len(pattern.optional) + 1):
         for left_out in combinations(pattern.optional, count):
@@ -28,8 +28,8 @@ def variants(pattern: Pattern) -> Iterator[Pattern]:
 def without(pattern: Pattern, name: str) -> Pattern:
     """The pattern without one op: what comes before it is linked to what comes after.
 
-    Where several ops come before it, it is the one that its first edge is from. What hangs on it
-    alone goes with it, if it is no op of the match: tensors from outside, absent ops.
+    Where several ops come before it, it is the one that its first edge is from. What is linked
+    to it alone goes with it, if it is not an op of the match: tensors from outside, absent ops.
     """
     edges = [edge for edge in pattern.edges if name not in (edge.source, edge.target)]
     before = [edge for edge in pattern.edges if edge.target == name and _is_there(pattern, edge)]

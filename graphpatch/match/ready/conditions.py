@@ -24,7 +24,7 @@ READS_PARAMETER: Spec = {"inputs": {"any": PARAMETER}}
 BIAS: Spec = {
     "any": [{"op": ["BiasAdd", "BiasAddV1"]}, {"op": ["Add", "AddV2"], **READS_PARAMETER}],
 }
-"""The op adds a parameter; the sum of two branches of a net is no bias."""
+"""The op adds a parameter; the sum of two branches of a net is not a bias."""
 
 _WITHOUT_BATCH: Spec = {
     "not": {

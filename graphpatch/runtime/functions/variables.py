@@ -23,7 +23,7 @@ class Watched:
             raise ValueError(
                 f"{self.function}: the function reads the trainable variable "
                 f"{', '.join(map(repr, lost))}, to which no gradient would flow; read it outside "
-                f"of the function, as tf.stop_gradient(variable) if it shall not be trained"
+                f"of the function, as tf.stop_gradient(variable) if it should not be trained"
             )
 
 

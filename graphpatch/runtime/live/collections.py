@@ -32,7 +32,7 @@ def carry_collections(counterparts: Counterparts) -> list[str]:
 
 
 def _item(old: Any, key: str, counterparts: Counterparts) -> tuple[Any, str]:
-    """What stands for an item, and what there is to say of it."""
+    """What stands for an item, and a note on it."""
     if is_of_graph(old):
         return counterparts.of(old), ""
     new = copied(old, counterparts.of_any)

@@ -78,7 +78,7 @@ def _several(node: Node) -> bool:
 
 
 def _check_filter(gradient: Gradient, node: Node, editor: Editor) -> None:
-    """Raise FormulaError or PatchError where the gradient is no filter of one tensor."""
+    """Raise FormulaError or PatchError where the gradient is not a filter of one tensor."""
     if isinstance(gradient, Registered):
         if gradient.by_name:
             _check_unary(gradient)

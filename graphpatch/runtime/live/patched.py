@@ -37,7 +37,7 @@ class PatchedGraph:
     def tensor(self, old: Any) -> Any:
         """The tensor that stands for a tensor of the old graph, or has this name.
 
-        It carries the new gradient. Raises TypeError for what is no tensor, ValueError for one
+        It carries the new gradient. Raises TypeError for what is not a tensor, ValueError for one
         of another graph, KeyError for a name that is not there.
         """
         return self.counterparts.tensor(old)
@@ -66,7 +66,7 @@ class PatchedGraph:
         """Copy the values of variables from a Session of the old graph to one of the patched.
 
         All variables are copied that are in a collection and have a value, reference and resource
-        variables alike; no op is added. Returns their names. Not copied, as it is no variable:
+        variables alike; no op is added. Returns their names. Not copied, as it is not a variable:
         what tables, queues, iterators and random ops hold. Raises ValueError where a Session is of
         another graph.
         """

@@ -88,7 +88,8 @@ def _compared(one: Subject, other: Subject, left: Side, right: Side, options: Op
     if not other.graph.around.is_object_based:
         ran.unseen = list(unseen(other.graph, ran.forward.compared))
     ran.formulas = right.formulas()
-    _backward(ran, left, right, options)
+    patched = [op for body, op in rules_at(other.graph) if body == "main"]
+    _backward(ran, left, right, patched, options)
     pairs = [(pair.source, pair.target) for pair in ran.backward.pairs]
     values = ran.forward.first.values
     upstream = {target: weights(target, values[target]) for _, target in pairs}
@@ -188,9 +189,9 @@ def _both(left: Side, right: Side, ask: Callable[[Side], T]) -> list[T]:
         return list(pool.map(ask, (left, right)))
 
 
-def _backward(ran: Ran, left: Side, right: Side, options: Options) -> None:
+def _backward(ran: Ran, left: Side, right: Side, patched: Sequence[str], options: Options) -> None:
     sources = left.names(options.sources) or left.sources()
-    targets = _targets(ran, left, options)
+    targets = _targets(ran, left, patched, options)
     if not sources:
         ran.untaken.append(
             "nothing is fed that is a float, and there are no float variables or constants"
@@ -200,13 +201,13 @@ def _backward(ran: Ran, left: Side, right: Side, options: Options) -> None:
         ran.backward = backward(left, right, sources, values)
 
 
-def _targets(ran: Ran, left: Side, options: Options) -> list[str]:
-    """The float outputs of which gradients are taken."""
+def _targets(ran: Ran, left: Side, patched: Sequence[str], options: Options) -> list[str]:
+    """The float outputs of which gradients are taken; first those behind patched ops."""
     first = ran.forward.first
     named = left.names(options.targets)
     if named:
         return [name for name in named if name in first.values]
-    floats = left.targets(first.compared)
+    floats = left.targets(first.compared, patched)
     if len(floats) > TARGETS:
         ran.untaken.append(f"of {len(floats) - TARGETS} more outputs; --to names those that matter")
     return floats[:TARGETS]

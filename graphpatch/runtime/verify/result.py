@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from graphpatch.above import ask
 from graphpatch.analysis.soundness.fault import Fault
 from graphpatch.analysis.soundness.overrides import Override
 from graphpatch.analysis.soundness.static import Sound
@@ -208,9 +209,8 @@ class Verification:
         table = html_table(title, ("", ""), rows)
         if not self.models:
             return table
-        from graphpatch.page.part import of_model
-
-        return beside(table, of_model(self.models[0], patched=self.models[1]))
+        part = ask("part_of_model", self.models[0], patched=self.models[1])
+        return beside(table, part)
 
     def document(self) -> dict[str, Any]:
         """What `verify --json` prints."""

@@ -46,11 +46,16 @@ def _built(
 
 
 def _ran(running: Running, tensors: Mapping[str, Any]) -> dict[str, Gradient]:
-    """The values, all in one run; where that fails, each in a run of its own."""
+    """The values, all in one run; where that fails, each in a run of its own.
+
+    Where it takes too long, all fail: each alone might take as long again.
+    """
+    import tensorflow as tf
+
     try:
         values = running.evaluate(tensors) if tensors else {}
     except Exception as error:  # what TensorFlow raises there is told
-        if len(tensors) == 1:
+        if len(tensors) == 1 or isinstance(error, tf.errors.DeadlineExceededError):
             failed = Gradient("error", says=f"running it fails: {first_line(error)}")
             return dict.fromkeys(tensors, failed)
         alone = [_ran(running, {name: tensor}) for name, tensor in tensors.items()]

@@ -92,9 +92,12 @@ class Side:
         """The tensors by which gradients are taken, where nobody names them."""
         return cast("list[str]", self.process.ask("sources"))
 
-    def targets(self, compared: Sequence[str]) -> list[str]:
-        """Of these tensors those of which gradients are taken, where nobody names them."""
-        return cast("list[str]", self.process.ask("targets", compared))
+    def targets(self, compared: Sequence[str], patched: Sequence[str]) -> list[str]:
+        """Of these tensors those of which gradients are taken, where nobody names them.
+
+        First come those that are computed from the ops that rules patched.
+        """
+        return cast("list[str]", self.process.ask("targets", compared, patched))
 
     def formulas(self) -> list[Checked]:
         """Each formula that the graph carries, against numpy."""

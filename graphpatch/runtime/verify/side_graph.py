@@ -14,7 +14,7 @@ from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
-from graphpatch.runtime.running import placeholders
+from graphpatch.runtime.running import downstream, placeholders
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import outputs, probes
 from graphpatch.runtime.verify.answers import Gradient
@@ -120,11 +120,18 @@ class GraphSide:
         """The tensors by which gradients are taken, where nobody names them."""
         return outputs.sources(self.tf_graph, self.running.feeds)
 
-    def targets(self, compared: Sequence[str]) -> list[str]:
-        """Of these tensors those of which gradients are taken, where nobody names them."""
+    def targets(self, compared: Sequence[str], patched: Sequence[str]) -> list[str]:
+        """Of these tensors those of which gradients are taken, where nobody names them.
+
+        First come those that are computed from the ops that rules patched.
+        """
         ends = [name for name in outputs.ends(self.tf_graph) if name in set(compared)]
         tensors = map(self.tf_graph.get_tensor_by_name, ends)
-        return [tensor.name for tensor in tensors if outputs.is_differentiable(tensor)]
+        found = [tensor for tensor in tensors if outputs.is_differentiable(tensor)]
+        ops = {op.name: op for op in self.tf_graph.get_operations()}
+        behind = downstream([ops[name] for name in patched if name in ops])
+        found.sort(key=lambda tensor: tensor.op not in behind)
+        return [tensor.name for tensor in found]
 
     def formulas(self) -> list[Checked]:
         """Each formula that the graph carries, against numpy."""

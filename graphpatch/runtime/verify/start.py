@@ -1,8 +1,13 @@
-"""Starting TensorFlow, in the process that runs a model."""
+"""TensorFlow in the process that runs a model: its start, and the settings that it runs under."""
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 from graphpatch.errors import GraphpatchError
+
+ON = frozenset({"1", "true"})
 
 
 def start() -> None:
@@ -17,3 +22,20 @@ def start() -> None:
             "verify runs both models with TensorFlow, which is not installed here: pip install "
             "'graphpatch[tensorflow]'; --no-run looks at the graphs alone (in Python: run=False)"
         ) from error
+
+
+def settings() -> dict[str, Any]:
+    """What decides which bits come out: the version, oneDNN, XLA, devices and threads."""
+    import tensorflow as tf
+
+    flags = os.environ.get("TF_XLA_FLAGS", "")
+    return {
+        "tensorflow": str(tf.__version__),
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower() in ON,
+        "onednn_max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
+        "xla_flags": flags,
+        "auto_clustering": bool(tf.config.optimizer.get_jit()) or "auto_jit=" in flags,
+        "deterministic_ops": os.environ.get("TF_DETERMINISTIC_OPS", "0"),
+        "devices": [device.device_type for device in tf.config.list_physical_devices()],
+        "cores": os.cpu_count() or 1,
+    }

@@ -51,8 +51,7 @@ class Worker:
 
     def begin(self, imports: Sequence[str]) -> dict[str, Any]:
         """Import TensorFlow, and what the user names; the settings under which models run."""
-        from graphpatch.runtime.verify.settings import settings
-        from graphpatch.runtime.verify.start import start
+        from graphpatch.runtime.verify.start import settings, start
 
         start()
         for name in imports:

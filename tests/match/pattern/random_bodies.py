@@ -137,7 +137,8 @@ def _inputs(draw: st.DrawFn, growing: Growing, context: str, op: str, first: str
         return [first] if first else []
     shape = growing.tensors[first][1]
     near = [t for t in growing.near(context) if op == "Mul" or growing.tensors[t][1] == shape]
-    more = draw(st.lists(st.sampled_from(near), min_size=least - 1, max_size=most - 1))
+    # The last tensors may all be of other shapes.
+    more = draw(st.lists(st.sampled_from(near or [first]), min_size=least - 1, max_size=most - 1))
     return list(draw(st.permutations([first, *more])))
 
 

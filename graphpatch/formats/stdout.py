@@ -1,20 +1,17 @@
-"""Where a command writes a model: to a path, or to standard output."""
+"""A model to standard output."""
 
 from __future__ import annotations
 
 import sys
 
 from graphpatch.errors import OutputError
-from graphpatch.formats import Model
+from graphpatch.formats.model import Model
 from graphpatch.formats.output import reported, write_pieces
 from graphpatch.graph.heads import Progress
 
 
-def write(model: Model, output: str, progress: Progress | None) -> None:
-    """Write a model to `output`; `-` is standard output."""
-    if output != "-":
-        model.save(output, progress)
-        return
+def write_to_stdout(model: Model, progress: Progress | None) -> None:
+    """Write the bytes of a model to standard output. Raises OutputError for a SavedModel."""
     if model.file:
         raise OutputError("a SavedModel is a folder, and does not go through a pipe")
     pieces = model.encoded("")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
-from graphpatch import Model, apply
+from graphpatch import Model, apply, patches
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
@@ -29,6 +29,10 @@ KINDS: list[dict[str, Any]] = [
     {"backward_as": {"input": 0}},
 ]
 EMITS = ("auto", "function", "attr")
+
+
+def test_every_kind_is_tried() -> None:
+    assert {key for patch in KINDS for key in patch} - {"at"} == set(patches.KINDS)
 
 
 @st.composite

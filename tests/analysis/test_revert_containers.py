@@ -99,7 +99,7 @@ def test_text_is_the_same_message(tmp_path: Path, library: str) -> None:
     found = revert(load(out))
     found.model.save(back)
     assert back.read_text() == path.read_text()
-    assert "as text it is the message" in found.report["notes"][0]
+    assert "the text holds the same message" in found.report["notes"][0]
 
 
 def test_a_binary_graph_through_text(model_file: Path, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_file_that_something_else_wrote_since_is_refused(
     patched = GraphDef.FromString(raw(apply([GUIDED], model_file).model))
     patched.node.add(name="more", op="NoOp")
     (tmp_path / "out.pb").write_bytes(patched.SerializeToString())
-    with pytest.raises(ModelError, match="the original cannot be had from it: the original had"):
+    with pytest.raises(ModelError, match="the original cannot be restored: the original had"):
         revert(load(tmp_path / "out.pb"))
     [note] = revert(load(tmp_path / "out.pb"), allow_changed=True).report["notes"]
     assert "this is not the original" in note
@@ -208,7 +208,7 @@ def test_a_weight_that_was_changed_since_is_noticed(tmp_path: Path, name: str) -
     old, new = (b"\\001", b"\\002") if name.endswith("txt") else (b"\x01" * 4, b"\x01\x01\x01\x03")
     assert there.count(old) >= 1
     (tmp_path / name).write_bytes(there.replace(old, new, 1))
-    with pytest.raises(ModelError, match="its checksum is another one"):
+    with pytest.raises(ModelError, match="its checksum differs"):
         revert(load(tmp_path / name))
 
 
@@ -232,7 +232,7 @@ def test_an_exported_graph_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.pb"
     path.write_bytes(sample.SerializeToString())
     apply([GUIDED], path, export=Export(("x",), ("relu",))).model.save(tmp_path / "out")
-    with pytest.raises(PatchError, match=r"was written from a GraphDef, of which it holds a part"):
+    with pytest.raises(PatchError, match=r"holds only a part of the GraphDef"):
         revert(load(tmp_path / "out"))
 
 

@@ -1,0 +1,72 @@
+"""How long a graph may run: without end where it ends by itself, else for a bounded time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from graphpatch.runtime import running  # noqa: E402
+from graphpatch.runtime.verify.session_gradients import Graphed  # noqa: E402
+
+
+def graph_of(build: Callable[[Any], Any]) -> Any:
+    """A graph that computes y from x."""
+    with tf.Graph().as_default() as graph:
+        tf.identity(build(tf.compat.v1.placeholder(tf.float32, [300, 300], "x")), "y")
+    return graph
+
+
+def long(x: Any) -> Any:
+    for _ in range(60):
+        x = tf.matmul(x, x)
+    return x
+
+
+def waiting(x: Any) -> Any:
+    return x + tf.queue.FIFOQueue(1, [tf.float32], [[]]).dequeue()
+
+
+def waiting_in_a_function(x: Any) -> Any:
+    return tf.function(waiting)(x)
+
+
+def repeating(x: Any) -> Any:
+    return tf.while_loop(lambda *_: True, lambda z: z + 1, [x])
+
+
+def run(build: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    graph = graph_of(build)
+    return running.Running(graph, {"x:0": [[0.0] * 300] * 300}).run(["y:0"], optimise=False)
+
+
+def test_a_long_run_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "TIMEOUT", 1)
+    assert run(long)[0].keys() == {"y:0"}
+
+
+@pytest.mark.parametrize("build", [waiting, waiting_in_a_function, repeating])
+def test_a_run_without_end_is_cut(monkeypatch: pytest.MonkeyPatch, build: Any) -> None:
+    monkeypatch.setattr(running, "TIMEOUT", 300)
+    found, reasons = run(build)
+    assert not found
+    assert reasons.keys() == {"y:0"}
+
+
+def test_gradients_of_a_run_without_end_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "TIMEOUT", 300)
+    graph = graph_of(lambda x: tf.exp(waiting(x)) * tf.exp(tf.ones([], name="one")))
+    runs = list[Any]()
+
+    class Counted(Graphed):
+        def evaluate(self, tensors: Any) -> dict[str, Any]:
+            runs.append(tensors)
+            return super().evaluate(tensors)
+
+    graphed = Counted(graph, {"x:0": [[0.0] * 300] * 300})
+    found, _ = graphed.gradients(["x:0", "one:0"], "y:0", [[1.0] * 300] * 300)
+    assert {one.kind for one in found.values()} == {"error"}
+    assert len(runs) == 1
