@@ -2,7 +2,8 @@
 
 Usage: view_models.py FOLDER [--keep DIR]. A model that graphpatch refuses with one message counts
 as refused; what counts as wrong is any other exception, a message in the browser's console, and a
-page that shows no line of those that it has. Exits 1 where something is wrong.
+page that shows no line of those that it has. Says at the end how many models were shown, with how
+many lines. Exits 1 where something is wrong.
 """
 
 from __future__ import annotations
@@ -49,30 +50,32 @@ def opened(page: Any, path: Path) -> Iterator[str]:
     yield from said
 
 
-def shown(path: Path, target: Path, browser: Any) -> list[str]:
-    """What is wrong with a model's page, which is written to `target`."""
+def shown(path: Path, target: Path, browser: Any) -> tuple[int, list[str]]:
+    """The lines of a model's page, which is written to `target`, and what is wrong with it."""
     try:
-        graphpatch.view(path).save(target)
+        view = graphpatch.view(path)
+        view.save(target)
     except GraphpatchError:
         raise
     except Exception:
-        return [traceback.format_exc()]
+        return 0, [traceback.format_exc()]
     page = browser.new_page()
     faults = list(opened(page, target))
     page.close()
-    return faults
+    return sum(len(body["names"]) for body in view.document()["bodies"]), faults
 
 
 def tried(folder: Path, out: Path, browser: Any) -> dict[str, int]:
     """Write and open the page of each model of a folder, and print what went wrong."""
-    counts = {"shown": 0, "refused": 0, "with faults": 0}
+    counts = {"shown": 0, "lines": 0, "refused": 0, "with faults": 0}
     out.mkdir(parents=True, exist_ok=True)
     for path in models(folder):
         name = str(path.relative_to(folder)).replace("/", "__")
         begun = time.monotonic()
         try:
-            faults = shown(path, out / f"{name}.html", browser)
+            lines, faults = shown(path, out / f"{name}.html", browser)
             counts["shown"] += 1
+            counts["lines"] += lines
         except GraphpatchError as error:
             counts["refused"] += 1
             print(f"{name}: refused: {error}")
@@ -94,7 +97,7 @@ def main(arguments: list[str]) -> int:
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         counts = tried(options.folder, options.keep or Path(folder), launched(playwright))
-    print(", ".join(f"{count} {what}" for what, count in counts.items()))
+    print(", ".join(f"{count:,} {what}" for what, count in counts.items()))
     return 1 if counts["with faults"] else 0
 
 

@@ -147,6 +147,18 @@ def test_names_are_text(chrome: Any, tmp_path: Path) -> None:
     opened.close()
 
 
+def test_without_a_source_b_goes_where_a_gradient_ends(chrome: Any, tmp_path: Path) -> None:
+    seven = graphs.node("seven", "Const", dtype="float32")
+    graph = GraphDef(node=[seven, graphs.node("step", "Round", "seven", T="float32")])
+    graphpatch.view(graph, targets="step").save(tmp_path / "page.html")
+    opened = Opened(chrome, tmp_path / "page.html")
+    told = opened.page.inner_text("#verdicts")
+    assert told == "it has no placeholder and no variable: name a source with --from"
+    opened.press("b")
+    assert "Round" in opened.selected()
+    opened.close()
+
+
 def test_a_function_opens_to_its_body(chrome: Any, tmp_path: Path) -> None:
     function = graphs.function(
         "inner", ["a"], [graphs.node("step", "Round", "a", T="float32")], {"y": "step:y:0"}
@@ -389,7 +401,7 @@ def test_the_pages_of_a_folder_are_tried(
     (models / "digits.pb").write_bytes(DIGITS.read_bytes())
     (models / "saved" / "saved_model.pb").write_bytes(b"no model")
     counts = view_models.tried(models, tmp_path / "pages", chrome)
-    assert counts == {"shown": 1, "refused": 1, "with faults": 0}
+    assert counts == {"shown": 1, "lines": 26, "refused": 1, "with faults": 0}
     assert capsys.readouterr().out.startswith("saved: refused: ")
     assert (tmp_path / "pages" / "digits.pb.html").exists()
 

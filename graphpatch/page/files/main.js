@@ -106,7 +106,7 @@ class View {
   verdicts() {
     const box = document.getElementById("verdicts");
     const told = this.graph.pairs.map(pair => this.verdict(pair));
-    if (!told.length) told.push(make("p", "note", "No pair of tensors was asked about: there is no input, or nothing is computed."));
+    if (!told.length && !this.graph.notes.length) told.push(make("p", "note", "No pair of tensors was asked about: there is no input, or nothing is computed."));
     if (this.graph.pairs_left_out) told.push(make("p", "note", `${this.graph.pairs_left_out.toLocaleString("en")} more pairs were not asked about; name --from and --to.`));
     for (const note of [...this.doc.notes, ...this.graph.notes]) told.push(make("p", "note", note));
     box.replaceChildren(...told);
@@ -134,6 +134,12 @@ class View {
     if (blocked.length > 3) line.append(` and ${blocked.length - 3} more`);
     if (pair.sides.length > 1 && pair.sides[pair.sides.length - 1].verdict === "flows") this.changed(line, pair, isAlike, blocked.length);
     return line;
+  }
+
+  // Whether a gradient ends at a line: on a way that was asked about, or anywhere where none was.
+  ends(body, at) {
+    const { ways, sides } = this.bodies[body];
+    return this.graph.pairs.length ? ways.has(at) : sides.some(side => side.flow[at] >= Flow.BLOCKED);
   }
 
   // Which rules change what flows between two ends.
@@ -277,7 +283,7 @@ class View {
     if (event.key in moves) this.select(this.selected + moves[event.key], false);
     else if (event.key === "n") this.search.next(1);
     else if (event.key === "N") this.search.next(-1);
-    else if (event.key === "b") this.next((body, at) => this.bodies[body].ways.has(at), 1, "no gradient ends on the way");
+    else if (event.key === "b") this.next((body, at) => this.ends(body, at), 1, "no gradient ends on the way");
     else if (event.key === "r") this.next((body, at) => at in this.bodies[body].marks, 1, "no op of a rule is in view");
     else if (!row) return false;
     else if (event.key === "ArrowRight" && row.kind === "folded") this.toggle(row.index);
