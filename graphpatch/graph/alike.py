@@ -25,11 +25,11 @@ from graphpatch.graph.wire import BYTES, encoded, piece_bytes
 VARYING = ("_output_shapes", "_class")
 """Attrs that often differ from node to node. No patch reads them: it passes them on."""
 
-MOST = 24  # names that an op of a form has: its own, and those that it reads
+MOST_NAMES = 24  # names that an op of a form has: its own, and those that it reads
 FIRST = 0x7C0  # of the letters that stand-ins begin with, two bytes each
 TEXT_TAGS = bytes((NAME << 3 | BYTES, OP << 3 | BYTES))
 INPUT_TAG = bytes((INPUT << 3 | BYTES,))
-MARK = re.compile(rf"[{chr(FIRST)}-{chr(FIRST + MOST + 1)}]")
+MARK = re.compile(rf"[{chr(FIRST)}-{chr(FIRST + MOST_NAMES + 1)}]")
 RAW_MARK = re.compile(b"\xdf[\x80-\x99]")  # the same in bytes
 PLAIN = re.compile(r"[A-Za-z0-9_.>/-]{2,}")  # names that JSON spells as they are
 SHORT = 0x80  # bytes from which on a length takes two
@@ -73,7 +73,9 @@ class Form(NamedTuple):
         """Those that are there: for the names of an op, and for its other bytes."""
         texts = dict.fromkeys((self.name, *map(names.op_of, self.inputs)))
         own = sorted(text.encode() for text in texts if MARK.match(text))
-        spans = [(place, attr_span([self.rest], key)) for place, key in enumerate(VARYING, MOST)]
+        spans = [
+            (place, attr_span([self.rest], key)) for place, key in enumerate(VARYING, MOST_NAMES)
+        ]
         return own, [
             piece_bytes(span)
             for place, span in spans
@@ -114,7 +116,7 @@ class Forms:
             there = [index for index in group if index < len(heads.starts)]
             inputs = zip(*[heads.inputs[index] for index in there], strict=True)
             columns = [[heads.names[index] for index in there], *inputs]
-            if there and len(columns) <= MOST and all(map(_are_plain, columns)):
+            if there and len(columns) <= MOST_NAMES and all(map(_are_plain, columns)):
                 found.update(zip(there, self._plain(op, there, columns), strict=True))
             else:
                 found.update((index, self._other(index)) for index in there)
@@ -144,7 +146,7 @@ class Forms:
         name, op, inputs = heads.names[index], heads.ops[index], heads.inputs[index]
         rest, own = self._rest(index, _head(name, op, inputs)), [name]
         spelled = tuple([_stood_for(text, own) for text in inputs])
-        if rest is None or len(own) > MOST or not all(map(PLAIN.fullmatch, own)):
+        if rest is None or len(own) > MOST_NAMES or not all(map(PLAIN.fullmatch, own)):
             return None
         return (op, rest, (len(name), *spelled)), tuple(own), tuple(map(str.encode, own))
 
@@ -225,7 +227,7 @@ def _stood_for(text: str, own: list[str]) -> str:
         return text
     if op not in own:
         own.append(op)
-    if len(own) > MOST:
+    if len(own) > MOST_NAMES:
         return text
     spelled = _stand_in(own.index(op), len(op))
     return spelled if text == op else text.replace(op, spelled, 1)
@@ -236,7 +238,7 @@ def _split(rest: bytes) -> tuple[bytes, dict[int, bytes]] | None:
     if PROVENANCE in rest or RAW_MARK.search(rest):
         return None
     found: dict[int, bytes] = {}
-    for place, key in enumerate(VARYING, MOST):
+    for place, key in enumerate(VARYING, MOST_NAMES):
         span = attr_span([rest], key)
         value = b"" if span is None else piece_bytes(span)
         stands = _attr_stand_in(place, len(value))
