@@ -115,7 +115,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise RulesError(f"the key {key!r} is there twice in one object; one would be lost")
+            raise RulesError(f"the key {key!r} is there twice in one object; remove one")
         found[key] = value
     return found
 

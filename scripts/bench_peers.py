@@ -24,7 +24,7 @@ RULE = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 
 
 def processor(command: list[str], seconds: float) -> tuple[float, str]:
-    """Processor seconds of a process, and what there is to say: that it was stopped, or failed."""
+    """Processor seconds of a process, and a note if it was stopped or failed."""
     before, said = resource.getrusage(resource.RUSAGE_CHILDREN), ""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}

@@ -24,7 +24,7 @@ from graphpatch.formats.model import FILES
 from graphpatch.recipes import is_recipe
 from graphpatch.rules import EMITS
 
-_EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
+_EXPORT = "Write a TF2 SavedModel with these inputs: x,y or repeated."
 
 
 @click.command("apply")
@@ -40,12 +40,12 @@ _EXPORT = "Write a TF2 SavedModel that takes these tensors: x,y or repeated."
 )
 @click.option("--emit", type=click.Choice(EMITS), help="How files store gradients; default: auto.")
 @click.option("--inputs", multiple=True, metavar="TENSORS", help=_EXPORT)
-@click.option("--outputs", multiple=True, metavar="TENSORS", help="What that SavedModel gives.")
+@click.option("--outputs", multiple=True, metavar="TENSORS", help="Its outputs, in the same way.")
 @click.option("--allow-python", is_flag=True, help='Let {"python": ...} gradients run code.')
 @click.option(
     "--rebuild-gradients",
     is_flag=True,
-    help="Build the gradients of a training graph anew, for its optimizer to use.",
+    help="Build the gradients of a training graph again, for its optimizer.",
 )
 @click.option("--loss", multiple=True, metavar="TENSOR", help="The loss of these gradients.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; show where models would go.")

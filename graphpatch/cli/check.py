@@ -29,7 +29,7 @@ def command(
     workers: Workers,
     allow_chained: bool,
 ) -> int:
-    """Exit 1 where a MODEL does not have the rules of RULES applied. Nothing is written.
+    """Check that each MODEL is patched by RULES. Exit 1 if one is not. Nothing is written.
 
     MODEL may be a folder, a quoted glob, or @FILE, a list of models.
     """

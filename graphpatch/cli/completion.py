@@ -19,7 +19,7 @@ VARIABLE = "_GRAPHPATCH_COMPLETE"
 @click.command("completion")
 @click.argument("shell", type=click.Choice(list(TURNED_ON)), required=False)
 def command(shell: str | None) -> None:
-    """Print the script by which SHELL completes commands, options, files, gradients, patterns.
+    """Print the script with which a shell completes commands, options, files and gradients.
 
     Without SHELL: how to turn it on, once for each shell.
     """

@@ -22,7 +22,7 @@ SHOWN = 20
 @click.option("--all", "every", is_flag=True, help=f"List all ops, not {SHOWN} of each kind.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(one: str, other: str, every: bool, as_json: bool) -> int:
-    """Say in what the model B differs from A: gradients first. Exit 1 where they differ."""
+    """Compare the models A and B: gradients first. Exit 1 if they differ."""
     with bar() as progress:
         found = diff(one, other, progress)
     if as_json:

@@ -28,7 +28,7 @@ WAY = 8  # tensors of a way that are printed
 
 @click.command("doctor")
 @click.argument("model", type=PATH)
-@click.option("--from", "sources", multiple=True, metavar="X", help="By this tensor.")
+@click.option("--from", "sources", multiple=True, metavar="X", help="The gradient by this tensor.")
 @click.option("--to", "targets", multiple=True, metavar="LOSS", help="The gradient of this tensor.")
 @click.option(
     "--fix", "rules", metavar="RULES", type=PATH, help="Write the rules that fix it to this file."
@@ -36,7 +36,7 @@ WAY = 8  # tensors of a way that are printed
 @click.option("--run", is_flag=True, help="Run the gradients too; this needs TensorFlow.")
 @click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")
 @click.option("--no-control-flow-v2", is_flag=True, help="As after disable_control_flow_v2().")
-@click.option("--all", "every", is_flag=True, help="Print every pair, of every tensor not read.")
+@click.option("--all", "every", is_flag=True, help="Print every pair, with every output.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     model: str,

@@ -13,7 +13,7 @@ from graphpatch.analysis.saved import as_rules_file
 from graphpatch.application import pattern_matches
 from graphpatch.cli.completing import PATH, pattern_option
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import say_json, say_lines
+from graphpatch.cli.say import say_json_of_texts, say_lines
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.formats import load
 from graphpatch.formats.output import refuse_inputs, write_file
@@ -28,14 +28,14 @@ TYPED = ("op", "name", "pattern")
 
 @click.command("match")
 @click.argument("paths", metavar="[RULES] MODEL", type=PATH, nargs=-1, required=True)
-@click.option("--op", multiple=True, help="Instead of RULES: ops of this type, or glob.")
-@click.option("--name", multiple=True, help="Instead of RULES: ops of this name, or glob.")
+@click.option("--op", multiple=True, help="Instead of RULES: ops of this type (may be a glob).")
+@click.option("--name", multiple=True, help="Instead of RULES: ops of this name (may be a glob).")
 @click.option(
-    "--pattern", shell_complete=pattern_option, help="Instead of RULES: where this small graph is."
+    "--pattern", shell_complete=pattern_option, help="Instead of RULES: this small graph."
 )
-@click.option("--explain", is_flag=True, help="Say how near a match came, and what it lacks.")
+@click.option("--explain", is_flag=True, help="Show the nearest places, and what they lack.")
 @click.option(
-    "--save", metavar="FILE", type=PATH, help="Write the matches as a rules file, a rule each."
+    "--save", metavar="FILE", type=PATH, help="Write a rules file with one rule for each match."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
@@ -47,7 +47,7 @@ def command(
     save: str | None,
     as_json: bool,
 ) -> int:
-    """Say what the rules file RULES, or what is typed, matches in MODEL. No model is written."""
+    """Show what the rules of RULES, or a match typed here, match in MODEL. No model is written."""
     typed = {key: value for key, value in zip(TYPED, (op, name, pattern), strict=True) if value}
     if len(paths) != (1 if typed else 2):
         raise click.UsageError(
@@ -66,7 +66,7 @@ def command(
             if save:
                 _save(save, as_rules_file(rules, model), paths)
     if as_json:
-        say_json({"model": paths[-1], "rules": [one.document() for one in found]})
+        say_json_of_texts({"model": paths[-1], "rules": [one.document() for one in found]})
     else:
         say_lines(line for one in found for line in _text(one))
     return 1 if any(one.error for one in found) else 0

@@ -15,7 +15,7 @@ from graphpatch.match.ready import READY, Form, Ready, named
 @click.argument("name", required=False, shell_complete=pattern_names)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(name: str | None, as_json: bool) -> None:
-    """List the ready patterns, or say all forms of the one called NAME."""
+    """List the ready patterns, or show all forms of the pattern NAME."""
     entries = [named(name.removeprefix("@"))] if name else list(READY.values())
     if as_json:
         described = [patterns.describe(entry) for entry in entries]

@@ -17,7 +17,7 @@ from graphpatch.formats.output import reported
 @click.option("--feed", metavar="FILE.npz", required=True, help="The reference: a batch of one.")
 @click.option("-o", "--output", "out", default="references.json", show_default=True)
 def command(model: str, feed: str, out: str) -> None:
-    """Measure what each activation of MODEL reads on a reference input, and write DeepLIFT's rules.
+    """Measure the input of each activation of MODEL on a reference, and write DeepLIFT's rules.
 
     The arrays go to a folder beside the rules file. `graphpatch apply` takes the rules.
     """

@@ -37,7 +37,7 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Write the original of the model PATCHED, byte for byte, from what the file tells of it.
+    """Restore the original of the model PATCHED, byte for byte, from the records in the file.
 
     Default of -o: NAME.reverted.pb beside NAME.patched.pb. A model is never written over.
     """

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import click
 
 from graphpatch.cli.colour import coloured, is_coloured
-from graphpatch.shown import json_text, one_line, shown
+from graphpatch.shown import json_of_texts, json_text, one_line, shown
 
 
 def say(text: str, err: bool = False) -> None:
@@ -30,6 +30,11 @@ def say_error(error: BaseException | str) -> None:
 def say_json(document: Any, indent: int | None = None) -> None:
     """Print one JSON document, in ASCII: JSON has escapes of its own."""
     click.echo(json_text(document, indent=indent))
+
+
+def say_json_of_texts(document: Any) -> None:
+    """The same of a large document that has no numbers but whole ones."""
+    click.echo(json_of_texts(document))
 
 
 def _echo(text: str, err: bool) -> None:

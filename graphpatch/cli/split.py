@@ -20,8 +20,14 @@ from graphpatch.errors import OutputError
 @click.option(
     "--cut", "cuts", metavar="T,...", multiple=True, required=True, help="The tensors of a cut."
 )
-@click.option("--loss", metavar="L", required=True, help="The tensor that is differentiated.")
-@click.option("--wrt", metavar="W,...", multiple=True, required=True, help="The gradient at these.")
+@click.option("--loss", metavar="L", required=True, help="The gradient of this tensor.")
+@click.option(
+    "--wrt",
+    metavar="W,...",
+    multiple=True,
+    required=True,
+    help="The gradient by these tensors.",
+)
 @click.option(
     "-o",
     "--output",

@@ -48,11 +48,11 @@ def command(
     every: bool,
     as_json: bool,
 ) -> int:
-    """Verify PATCHED against ORIGINAL: forward bit-equal, and which gradients changed.
+    """Verify PATCHED against ORIGINAL: is forward bit-equal, and which gradients changed?
 
-    Each runs in a process of its own. Exit 0: verified; with --no-run: the same structure. Exit 1:
-    something differs that should not, or should have been compared and was not (an override that
-    never fired, a formula, an output), which is another verdict.
+    Each model runs in its own process. Exit 0: verified, or with --no-run the same structure. Exit
+    1: something differs that should not, or something could not be compared (an override that never
+    fired, a formula, an output).
     """
     from graphpatch.runtime.verify.verification import verify
 

@@ -25,7 +25,7 @@ VERDICTS = {"flows": "flows", "zero": "zeros", "none": "None", "error": "an erro
 @click.command("view")
 @click.argument("model")
 @click.argument("patched", required=False)
-@click.option("--from", "sources", multiple=True, metavar="X", help="Back to this tensor.")
+@click.option("--from", "sources", multiple=True, metavar="X", help="The gradient by this tensor.")
 @click.option("--to", "targets", multiple=True, metavar="LOSS", help="The gradient of this tensor.")
 @click.option("--rules", metavar="RULES", help="Show the model before and after these rules.")
 @click.option("--pattern", metavar="PATTERN", help="Mark where this small graph is.")

@@ -10,7 +10,6 @@ from graphpatch import names
 from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
-from graphpatch.graph.alike import behind_inputs
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import tensor_named
 from graphpatch.names import TensorName
@@ -100,12 +99,12 @@ class Wiring:
 
     def form(self, index: int) -> int:
         """A number that ops of one type and with the same attrs have in common."""
-        found = self._form_of.get(index)
-        if found is None:
-            rest = behind_inputs(self.body, index)
-            key = self.body.heads.ops[index], index if rest is None else rest
-            found = self._form_of[index] = self._forms.setdefault(key, len(self._forms))
-        return found
+        if index not in self._form_of:
+            node = Node(self.body, index)
+            rest = node.behind_inputs()
+            key = node.op, index if rest is None else rest
+            self._form_of[index] = self._forms.setdefault(key, len(self._forms))
+        return self._form_of[index]
 
     def dtype(self, tensor: Tensor) -> str | None:
         """The dtype of a tensor; None where the NodeDef does not tell."""

@@ -19,17 +19,23 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from graphpatch import names
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.heads import LARGE, PROVENANCE, Heads, entry
-from graphpatch.graph.nodedef import INPUT, NAME, OP, attr_entry, attr_span, attr_value
+from graphpatch.graph.nodedef import (
+    INPUT,
+    NAME,
+    OP,
+    attr_entry,
+    attr_span,
+    attr_value,
+    head_bytes,
+)
 from graphpatch.graph.wire import BYTES, encoded, piece_bytes
 
 VARYING = ("_output_shapes", "_class")
 """Attrs that often differ from node to node. No patch reads them: it passes them on."""
 
-MOST_NAMES = 24  # names that an op of a form has: its own, and those that it reads
+MOST = 24  # names that an op of a form has: its own, and those that it reads
 FIRST = 0x7C0  # of the letters that stand-ins begin with, two bytes each
-TEXT_TAGS = bytes((NAME << 3 | BYTES, OP << 3 | BYTES))
-INPUT_TAG = bytes((INPUT << 3 | BYTES,))
-MARK = re.compile(rf"[{chr(FIRST)}-{chr(FIRST + MOST_NAMES + 1)}]")
+MARK = re.compile(rf"[{chr(FIRST)}-{chr(FIRST + MOST + 1)}]")
 RAW_MARK = re.compile(b"\xdf[\x80-\x99]")  # the same in bytes
 PLAIN = re.compile(r"[A-Za-z0-9_.>/-]{2,}")  # names that JSON spells as they are
 SHORT = 0x80  # bytes from which on a length takes two
@@ -63,7 +69,7 @@ class Form(NamedTuple):
 
     def node(self, body: Body) -> Node:
         """An op of this form, which stands for those of `body`."""
-        payload = _head(self.name, self.op, self.inputs) + self.rest
+        payload = head_bytes(self.name, self.op, self.inputs) + self.rest
         heads = Heads(names=[self.name], ops=[self.op], inputs=[self.inputs])
         alone = OneOp(body.label, body.library, body.source, heads)
         alone.write(0, [payload])
@@ -73,9 +79,7 @@ class Form(NamedTuple):
         """Those that are there: for the names of an op, and for its other bytes."""
         texts = dict.fromkeys((self.name, *map(names.op_of, self.inputs)))
         own = sorted(text.encode() for text in texts if MARK.match(text))
-        spans = [
-            (place, attr_span([self.rest], key)) for place, key in enumerate(VARYING, MOST_NAMES)
-        ]
+        spans = [(place, attr_span([self.rest], key)) for place, key in enumerate(VARYING, MOST)]
         return own, [
             piece_bytes(span)
             for place, span in spans
@@ -116,7 +120,7 @@ class Forms:
             there = [index for index in group if index < len(heads.starts)]
             inputs = zip(*[heads.inputs[index] for index in there], strict=True)
             columns = [[heads.names[index] for index in there], *inputs]
-            if there and len(columns) <= MOST_NAMES and all(map(_are_plain, columns)):
+            if there and len(columns) <= MOST and all(map(_are_plain, columns)):
                 found.update(zip(there, self._plain(op, there, columns), strict=True))
             else:
                 found.update((index, self._other(index)) for index in there)
@@ -144,9 +148,9 @@ class Forms:
         """Of any op."""
         heads = self.body.heads
         name, op, inputs = heads.names[index], heads.ops[index], heads.inputs[index]
-        rest, own = self._rest(index, _head(name, op, inputs)), [name]
+        rest, own = self._rest(index, head_bytes(name, op, inputs)), [name]
         spelled = tuple([_stood_for(text, own) for text in inputs])
-        if rest is None or len(own) > MOST_NAMES or not all(map(PLAIN.fullmatch, own)):
+        if rest is None or len(own) > MOST or not all(map(PLAIN.fullmatch, own)):
             return None
         return (op, rest, (len(name), *spelled)), tuple(own), tuple(map(str.encode, own))
 
@@ -183,30 +187,6 @@ def _are_plain(column: Sequence[str]) -> bool:
     return min(sizes) >= 2 and max(sizes) < SHORT and names.are_spelled(column)
 
 
-def behind_inputs(body: Body, index: int) -> bytes | None:
-    """What a NodeDef has behind its inputs: its device and attrs. Most nodes are alike in these.
-
-    None for a large NodeDef, and for one that is spelled in another way than TensorFlow does.
-    """
-    payload = body.payload(index)
-    if len(payload) != 1 or not isinstance(payload[0], bytes):
-        return None
-    raw, at, inputs = payload[0], 0, body.heads.inputs[index]
-    for tag in TEXT_TAGS + INPUT_TAG * len(inputs):
-        if len(raw) < at + 2 or raw[at] != tag or raw[at + 1] > 0x7F:
-            # A name of more than 127 bytes.
-            head = _head(body.heads.names[index], body.heads.ops[index], inputs)
-            return raw[len(head) :] if raw.startswith(head) else None
-        at += 2 + raw[at + 1]
-    return raw[at:]
-
-
-def _head(name: str, op: str, inputs: Sequence[str]) -> bytes:
-    """A NodeDef up to its last input, as TensorFlow spells it."""
-    head = encoded(NAME, name.encode()) + encoded(OP, op.encode())
-    return head + b"".join([encoded(INPUT, text.encode()) for text in inputs])
-
-
 def _format(op: str, inputs: int) -> bytes:
     """The same for short names, each behind its length."""
     spelled = encoded(OP, op.encode()).replace(b"%", b"%%")
@@ -227,7 +207,7 @@ def _stood_for(text: str, own: list[str]) -> str:
         return text
     if op not in own:
         own.append(op)
-    if len(own) > MOST_NAMES:
+    if len(own) > MOST:
         return text
     spelled = _stand_in(own.index(op), len(op))
     return spelled if text == op else text.replace(op, spelled, 1)
@@ -238,7 +218,7 @@ def _split(rest: bytes) -> tuple[bytes, dict[int, bytes]] | None:
     if PROVENANCE in rest or RAW_MARK.search(rest):
         return None
     found: dict[int, bytes] = {}
-    for place, key in enumerate(VARYING, MOST_NAMES):
+    for place, key in enumerate(VARYING, MOST):
         span = attr_span([rest], key)
         value = b"" if span is None else piece_bytes(span)
         stands = _attr_stand_in(place, len(value))

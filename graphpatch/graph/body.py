@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.function_pb2 import FunctionDef
@@ -15,13 +15,14 @@ from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.heads import PROVENANCE, Heads, Progress, entry, read_heads, scan
-from graphpatch.graph.large import Large
+from graphpatch.graph.large import MOST_ALIKE, Large
 from graphpatch.graph.library import Library
 from graphpatch.graph.nodedef import (
     DEVICE,
     Payload,
     attr_value,
     attr_values,
+    behind_inputs,
     text_field,
 )
 from graphpatch.graph.wire import BYTES, Field, Source, Span, fields, message, utf8
@@ -154,12 +155,11 @@ class Body:
         return body
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """One op of a body, seen through its index; cheap to make, and read on demand."""
 
     body: Body
-    index: int
+    index: int  # type: ignore[assignment]  # instead of the method that tuples have
 
     @property
     def name(self) -> str:
@@ -228,6 +228,10 @@ class Node:
             raise ModelError(f"{self}: the outputs of op type {self.op} are not known")
         return f"{self.name}:{flat[output].name}:{flat[output].index}"
 
+    def behind_inputs(self) -> bytes | None:
+        """What its NodeDef has behind its inputs, as `nodedef.behind_inputs` tells it."""
+        return behind_inputs(self.body.payload(self.index), self.name, self.op, self.inputs)
+
     def attr_spans(self) -> Mapping[str, Span]:
         """Where each attr's serialized AttrValue lies."""
         return self.body.large.attr_spans(self.index, self.body.payload(self.index))
@@ -236,10 +240,15 @@ class Node:
         if self.opdef is None:
             return None
         args, payload = getattr(self.opdef, which), self.body.payload(self.index)
+        rest = self.behind_inputs() if len(payload[0]) < MOST_ALIKE else None
+
+        def found() -> list[opdefs.FlatArg]:
+            return opdefs.flatten(args, self.attrs().get)
+
         try:
-            return self.body.large.tensors(
-                self.index, payload, which, lambda: opdefs.flatten(args, self.attrs().get)
-            )
+            if rest is not None:
+                return self.body.large.alike((self.op, which, rest), found)
+            return self.body.large.tensors(self.index, payload, which, found)
         except ModelError as error:
             raise ModelError(f"{self}: {error}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from graphpatch import names
@@ -45,12 +46,13 @@ def links(body: Body) -> Links:
 
     inputs, by_name = body.heads.inputs, body.by_name
     counts = np.fromiter(map(len, inputs), np.int64, len(inputs))
-    texts = [text for read in inputs for text in read]
-    control = np.fromiter([text[0] == "^" for text in texts], np.bool_, len(texts))
-    # Most inputs are an op's output 0, spelled as its name: no call for them.
-    source = np.fromiter([by_name.get(text, -1) for text in texts], np.int64, len(texts))
+    texts = list(chain.from_iterable(inputs))
+    # Most inputs are an op's output 0, spelled as its name: no call in Python for them.
+    source = np.fromiter(map(by_name.get, texts, repeat(-1)), np.int64, len(texts))
+    control = np.zeros(len(texts), np.bool_)
     for place in np.flatnonzero(source < 0).tolist():
         source[place] = by_name.get(names.op_of(texts[place]), -1)
+        control[place] = texts[place][0] == "^"
     reader = np.repeat(np.arange(len(inputs)), counts)
     slot = np.arange(len(texts)) - np.repeat(np.cumsum(counts) - counts, counts)
     there = source >= 0

@@ -1,4 +1,4 @@
-"""What was found out about large nodes of a body: asked often, it is found once."""
+"""What was found out about nodes of a body, large ones and many: asked often, it is found once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from graphpatch.graph.nodedef import Payload, attr_spans, is_wide, mentions, pay
 from graphpatch.graph.wire import Source, Span
 from graphpatch.opdefs import FlatArg
 
+MOST_ALIKE = 1 << 10  # bytes of a node up to which it is asked what others are alike
+MOST_FORMS = 1 << 12  # of small nodes, whose lists of tensors are kept
 MANY = 256  # tensors from which on a list of a node's tensors is kept
 
 
 @dataclass(eq=False, slots=True)
 class Large:
-    """Payloads, where attrs lie, and lists of tensors, of large nodes alone.
+    """Payloads, where attrs lie, and lists of tensors, of large nodes; lists of all that are alike.
 
     What is kept holds for one payload: a node that is edited gets another one.
     """
@@ -24,14 +26,16 @@ class Large:
     spans: dict[int, tuple[Payload, Mapping[str, Span]]] = field(default_factory=dict)  # by index
     lists: dict[tuple[int, str], tuple[Payload, list[FlatArg]]] = field(default_factory=dict)
 
+    forms: dict[tuple[str, str, bytes], list[FlatArg]] = field(default_factory=dict)
+
     def payload(self, source: Source, start: int) -> Payload:
         """The payload of the NodeDef of the file whose field starts at `start`."""
         if start in self.payloads:
             return self.payloads[start]
         value, end = entry(source, start)
-        payload = payload_at(source, start)
-        if end - value >= LARGE:  # then it was walked over
-            self.payloads[start] = payload
+        if end - value < LARGE:
+            return [source.data[value:end]]
+        self.payloads[start] = payload = payload_at(source, start)
         return payload
 
     def attr_spans(self, index: int, payload: Payload) -> Mapping[str, Span]:
@@ -57,4 +61,15 @@ class Large:
             tensors = found()
             if len(tensors) >= MANY:
                 self.lists[index, which] = payload, tensors
+        return tensors
+
+    def alike(
+        self, form: tuple[str, str, bytes], found: Callable[[], list[FlatArg]]
+    ) -> list[FlatArg]:
+        """The inputs or outputs of a small node, by its op type, which of both, and its attrs."""
+        tensors = self.forms.get(form)
+        if tensors is None:
+            tensors = found()
+            if len(self.forms) < MOST_FORMS:
+                self.forms[form] = tensors
         return tensors

@@ -29,6 +29,8 @@ from graphpatch.graph.wire import (
 )
 
 NAME, OP, INPUT, DEVICE, ATTR = 1, 2, 3, 4, 5
+_HEAD_TAGS = (NAME << 3 | BYTES, OP << 3 | BYTES)
+_INPUT_TAG = (INPUT << 3 | BYTES,)
 _TEXTS = {NAME: "name", OP: "op", DEVICE: "device"}
 
 Payload = list[Piece]
@@ -76,10 +78,31 @@ def payload_at(source: Source, start: int) -> Payload:
 
 def encode(name: str, op: str, inputs: list[str], device: str, attrs: dict[str, bytes]) -> Payload:
     """A new NodeDef; `attrs` holds serialized AttrValues, written in the order of their names."""
-    out = encoded(NAME, name.encode()) + encoded(OP, op.encode())
-    out += b"".join(encoded(INPUT, text.encode()) for text in inputs)
+    out = head_bytes(name, op, inputs)
     out += encoded(DEVICE, device.encode()) if device else b""
     return [out + b"".join(attr_entry(key, attrs[key]) for key in sorted(attrs))]
+
+
+def head_bytes(name: str, op: str, inputs: Sequence[str]) -> bytes:
+    """A NodeDef up to its last input, as TensorFlow spells it."""
+    head = encoded(NAME, name.encode()) + encoded(OP, op.encode())
+    return head + b"".join([encoded(INPUT, text.encode()) for text in inputs])
+
+
+def behind_inputs(payload: Payload, name: str, op: str, inputs: Sequence[str]) -> bytes | None:
+    """What a NodeDef has behind its inputs: its device and attrs. Most nodes are alike in these.
+
+    None for a large NodeDef, and for one that is spelled in another way than TensorFlow does.
+    """
+    if len(payload) != 1 or not isinstance(payload[0], bytes):
+        return None
+    raw, at = payload[0], 0
+    for tag in (*_HEAD_TAGS, *_INPUT_TAG * len(inputs)):
+        if raw[at : at + 1] != bytes((tag,)) or raw[at + 1] > 0x7F:
+            head = head_bytes(name, op, inputs)  # a name of more than 127 bytes
+            return raw[len(head) :] if raw.startswith(head) else None
+        at += 2 + raw[at + 1]
+    return raw[at:]
 
 
 def attr_entry(key: str, value: bytes) -> bytes:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
-from graphpatch.match.condition import Condition
+from graphpatch.match.condition import Condition, everything
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.nth import chosen, ordered
 from graphpatch.match.pattern.candidates import candidates
@@ -109,7 +109,11 @@ def _patterns(body: Body, match: Match, on: Sequence[str]) -> tuple[list[Kept], 
     whole = tuple(on) == (WHOLE,)
     found = []
     for form in forms(match.pattern or ()):
-        for binding in matches(body, form, conditions):
+        every = matches(body, form, conditions)
+        if meant is everything:
+            found += every
+            continue
+        for binding in every:
             wanted = (binding.last,) if whole or not on else binding.of(on)
             if all(meant(Node(body, index)) for index in wanted):
                 found.append(binding)

@@ -179,6 +179,11 @@ class Pattern(
         read = {edge.source for edge in self.edges if edge.target not in self.absent}
         return [name for name in self.present if name not in read][-1]
 
+    @cached_property
+    def last_place(self) -> int:
+        """Where that one stands among those that are present."""
+        return self.present.index(self.last)
+
 
 class Match(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True

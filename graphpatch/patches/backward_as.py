@@ -24,13 +24,13 @@ from graphpatch.table import short
 class BackwardAs:
     """Forward unchanged; backward, up to `until` the op counts as its input `input`.
 
-    For noise that the backward pass shall not see. What lies between is cloned on the clean input,
-    and where it ends, the tensor is given on as it is while its gradient goes the clean way. So the
-    ops between run twice; variables, placeholders and random numbers are shared. No gradient
-    reaches the noisy tensors between any more (None). Without `until`, it goes up to the float
-    tensors that no other float tensor is made of, or to the outputs of the function. The op must
-    keep dtype and shape of that input. When not to use it: where the gradient of what follows may
-    be taken at the noisy value, `straight_through` does without the clones.
+    For noise that the backward pass must ignore. The ops between it and `until` are cloned, and
+    the clones read the noise-free input. A tensor in `until` keeps its value and gets the gradient
+    of its clone. So these ops run twice; variables, placeholders and random numbers are shared. The
+    noisy tensors between get no gradient (None). Without `until`, the noise-free path ends at the
+    float tensors that no other float tensor is computed from, or at the outputs of the function.
+    The op must keep dtype and shape of that input. When not to use it: if the gradient of what
+    follows may be taken at the noisy value, `straight_through` needs no clones.
     """
 
     input: int = 0

@@ -1,4 +1,4 @@
-"""The clean way: what lies between noisy ops and the tensors where they stop counting, cloned.
+"""The noise-free path: clones of the ops from noisy ops to the tensors at which it ends.
 
 A clone reads clean tensors, and all else that the original reads: variables, placeholders and
 constants are shared, as they are not behind the noise. So is an op with a state through which no
@@ -101,7 +101,7 @@ class CleanPath:
         return node.data_inputs
 
     def _is_shared(self, node: Node) -> bool:
-        """Whether the clean way reads an op as it is, though it is behind the noise."""
+        """Whether the noise-free path reads an op as it is, though it is behind the noise."""
         reason = why_not_twice(node, self.editor)
         if not reason:
             return False

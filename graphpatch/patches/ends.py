@@ -1,4 +1,4 @@
-"""Where the clean way ends, which ops no gradient reaches then, and what is noisy all the same."""
+"""Where the noise-free path ends, which ops get no gradient then, and what is noisy anyway."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphpatch.patches import flow
 from graphpatch.patches.clean import CleanPath
 
 Ends: TypeAlias = dict[Node, list[int]]
-"""The ops at which the clean way ends, with those of their outputs."""
+"""The ops at which the noise-free path ends, with those of their outputs."""
 
 
 def all_ends(way: CleanPath) -> Ends:

@@ -1,4 +1,4 @@
-"""What else there is to say of the ops on the way: one entry a class, none of them blocks."""
+"""Notes on the ops on the path of a gradient: one entry a class, none of them blocks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Examined:
 def notes(
     doctor: Doctor, stored: StoredContexts, pairs: Iterable[tuple[Tensor, Tensor]]
 ) -> list[Note]:
-    """All there is to say of the ops between the tensors of these pairs."""
+    """The notes on the ops between the tensors of these pairs."""
     examined = Examined(doctor, stored, _on_way(doctor, pairs))
     return [
         Note(kind, says, [_described(node) for node in found])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from graphpatch import names
 from graphpatch.graph.body import Body, Node
@@ -12,8 +13,7 @@ from graphpatch.match.spec import Pattern
 from graphpatch.names import TensorName
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(msgspec.Struct, frozen=True):
     """One match. It holds for the body as it was matched; after an edit, match again.
 
     `pattern` is the one that was matched, without the optional ops that are missing. `bound` has
@@ -25,11 +25,11 @@ class Binding:
     pattern: Pattern
     bound: tuple[tuple[int, ...], ...]
     read: tuple[TensorName, ...]
-    indices: tuple[int, ...] = field(init=False, compare=False)
+    indices: tuple[int, ...] = ()  # found out, not given
 
     def __post_init__(self) -> None:
         found = sorted(itertools.chain.from_iterable(self.bound))
-        object.__setattr__(self, "indices", tuple(found))
+        msgspec.structs.force_setattr(self, "indices", tuple(found))
 
     @property
     def captures(self) -> dict[str, Node]:
@@ -62,16 +62,16 @@ class Binding:
         of its ops and their slots.
         """
         heads = self.body.heads
-        mine = {heads.names[index] for index in self.indices}
+        mine = set(map(heads.names.__getitem__, self.indices))
         found = list(map(str, self.read))
-        for indices in self.bound:
-            for index in indices:
-                for text in heads.inputs[index]:
-                    if ":" not in text:  # most are an op's output 0, spelled as its name
-                        if text not in mine and text[0] != "^":
-                            found.append(text)
-                    elif names.op_of(text) not in mine and text[0] != "^":
-                        found.append(str(names.parse(text)))
+        for index in itertools.chain.from_iterable(self.bound):
+            for text in heads.inputs[index]:
+                if text in mine or text[0] == "^":
+                    continue
+                if ":" not in text:  # most are an op's output 0, spelled as its name
+                    found.append(text)
+                elif names.op_of(text) not in mine:
+                    found.append(str(names.parse(text)))
         return tuple(dict.fromkeys(found))
 
     @property
@@ -103,7 +103,7 @@ class Binding:
     @property
     def last(self) -> int:
         """The index of the op that gives the result; of a run its last one."""
-        return self.bound[self.pattern.present.index(self.pattern.last)][-1]
+        return self.bound[self.pattern.last_place][-1]
 
     def of(self, wanted: Iterable[str]) -> tuple[int, ...]:
         """The indices of the ops of these names, as far as they are there."""

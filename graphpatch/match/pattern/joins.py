@@ -61,7 +61,9 @@ def _pairs(walker: Walker, found: Links, number: int) -> Array:
         types = walker.candidates[node].types
         if types is not None:
             kept &= found.are(types)[ends]
-    return np.unique(np.stack([found.source[kept], found.reader[kept]]), axis=1)
+    size = len(found.body)
+    once = np.unique(found.source[kept] * size + found.reader[kept])
+    return np.stack(np.divmod(once, size))
 
 
 def _with_node(

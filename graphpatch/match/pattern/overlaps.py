@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from graphpatch.graph.body import Node
 from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.orders import Order, Orders
@@ -19,8 +21,7 @@ class Dropped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """A match that counts, and the ops that it brings: those that no match before has.
 
     `orders` are, with `on` "match", the other orders in which it could read its tensors.
@@ -64,7 +65,8 @@ def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept],
             nodes = wanted if whole else new
             others = orders.besides(binding) if orders is not None else ()
             kept.append(Kept(binding, tuple(Node(binding.body, one) for one in nodes), others))
-            owners.update(dict.fromkeys(new, binding))
+            for index in new:
+                owners[index] = binding
         seen.add(binding.indices)
     return kept, dropped
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 from graphpatch.differentiation.flow import lets_through
 from graphpatch.graph.body import Body, Node
@@ -81,6 +82,8 @@ class Search:
         return binding, self._refused(binding)
 
     def _refused(self, binding: Binding) -> str:
+        if self._is_plain:
+            return ""
         reason = refusals.outside(binding)
         if reason:
             return reason
@@ -93,6 +96,12 @@ class Search:
             if reason:
                 return reason
         return refusals.closed(binding)
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether the edges are all that a match must keep to."""
+        one = self.pattern
+        return not (one.tensors or one.absent or self._runs or one.closed is not False)
 
     @cached_property
     def _runs(self) -> list[Edge]:
@@ -124,12 +133,12 @@ def matches(body: Body, pattern: Pattern, conditions: Conditions) -> list[Bindin
             mine: list[Binding] = []
             done.append((search, mine))
             for binding in search.bindings():
-                around = larger.get(frozenset(binding.indices), [])
+                around = larger.get(frozenset(binding.indices), []) if larger else []
                 if around and not is_read_beside(binding, around):
                     continue
                 mine.append(binding)
                 found.append(binding)
-    return sorted(found, key=lambda one: one.indices)
+    return sorted(found, key=attrgetter("indices"))
 
 
 def _within(

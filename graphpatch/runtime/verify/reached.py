@@ -27,7 +27,7 @@ class Reached:
         _join(self.steered, taken)
 
     def steer(self, taken: Mapping[str, Taken]) -> None:
-        """Note the branches that values took which were fed right there."""
+        """Note the branches that values took that were fed directly to the op."""
         _join(self.steered, taken)
 
     def missing(self) -> list[str]:

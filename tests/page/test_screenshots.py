@@ -1,0 +1,280 @@
+"""Screenshots, compared with what the document says: the colours at knots, lanes, bars, cells.
+
+Where a row is and how far columns lie apart, the page tells; what is drawn there, the screenshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+import graphpatch
+from graphpatch.page.pictures import pictures
+from tests import graphs
+from tests.page.browser import Opened, browser
+from tests.page.screenshot import Colour, Screenshot, colour, inks
+
+ROOT = Path(__file__).parent.parent.parent
+DIGITS, GUIDED = ROOT / "scripts/models/digits.pb", ROOT / "scripts/models/guided.json"
+TALL, HEIGHT = 1300, 26  # pixels of the page, of a row
+
+NONE, ZERO, FULL, CHANGED, BLOCKED, ERROR = range(1, 7)
+INKS = {
+    "light": {"paper": "#ffffff", "none": "#8b949e", "full": "#2563eb", "changed": "#b45309",
+              "bad": "#c4162a"},
+    "dark": {"paper": "#14181d", "none": "#7d8793", "full": "#6ea8fe", "changed": "#f0a04b",
+             "bad": "#ff7b84"},
+}  # fmt: skip
+LANE = {NONE: "none", ZERO: "none", FULL: "full", CHANGED: "changed"}
+# In the middle of a knot: that of `none` is hollow.
+KNOT = {**LANE, NONE: "paper", BLOCKED: "bad", ERROR: "bad"}
+HEAT = {"light": (30, 64, 175), "dark": (125, 180, 255)}
+ALPHA = (.03, .08, .14, .2, .27, .34, .4, .47, .54, .6, .67, .74, .8, .87, .94, 1)  # fmt: skip
+
+LAYOUT = """
+() => {
+  const boxes = (element, name) => [...element.querySelectorAll(name)].map(one => {
+    const { left, top, width, height } = one.getBoundingClientRect();
+    return { left, top, width, height };
+  });
+  return {
+    rows: [...document.querySelectorAll(".row")].map(element => {
+      const { kind, row } = view.shown.rows[Number(element.id.slice(3))];
+      const { top } = element.getBoundingClientRect();
+      const [lanes, bars] = [".lanes", "svg.bars"].map(name => boxes(element, name));
+      return { kind, row, top, lanes, bars };
+    }),
+    pitch: view.sides().map(side => view.list.pitch.get(side)),
+    heats: boxes(document, "svg.heat"),
+    histograms: boxes(document, "svg.histogram"),
+    curves: boxes(document, "svg.curves"),
+  };
+}
+"""
+
+
+class Seen:
+    """A page that stays open, and what it showed last: a screenshot, and where things are in it."""
+
+    def __init__(self, chrome: Any, view: graphpatch.View, file: Path) -> None:
+        view.save(file)
+        self.document = view.document()
+        self.body = self.document["bodies"][0]
+        self.opened = Opened(chrome, file)
+
+    def look(self, look: str, script: str = "") -> None:
+        """Look at it so many pixels wide, in the light or the dark scheme, after a script."""
+        width, self.scheme = look.split()
+        self.inks = {name: colour(code) for name, code in INKS[self.scheme].items()}
+        self.paper = self.inks.pop("paper")
+        page = self.opened.page
+        page.set_viewport_size({"width": int(width), "height": TALL})
+        page.emulate_media(color_scheme=self.scheme)
+        page.evaluate(f"{{ {script} }}")
+        page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+        self.layout = page.evaluate(LAYOUT)
+        self.shot = Screenshot(page)
+
+    def ink(self, colours: Colour) -> list[str]:
+        """The inks in some pixels."""
+        return inks(colours.reshape(-1, 3), self.paper, self.inks)
+
+
+LOOKS = ("1200 light", "1200 dark", "400 dark", "2000 light")
+
+
+def odd() -> graphpatch.View:
+    """A model at whose ops a gradient is zero, is none, raises, and goes three ways."""
+    graph = GraphDef(
+        node=[
+            graphs.node("x", "Placeholder", dtype="float32"),
+            graphs.node("in/sign", "Sign", "x"),
+            graphs.node("in/bad", "PreventGradient", "x"),
+            graphs.node("in/step", "Round", "in/relu"),
+            graphs.node("in/relu", "Relu", "x"),
+            graphs.node("out/first", "AddV2", "in/sign", "in/bad"),
+            graphs.node("out/y", "AddV2", "out/first", "in/step"),
+        ]
+    )
+    return graphpatch.view(graph, sources="x", targets="out/y")
+
+
+def two() -> graphpatch.View:
+    """A model before and after rules."""
+    return graphpatch.view(DIGITS, rules=GUIDED, sources="image", targets="logits")
+
+
+def run() -> graphpatch.View:
+    """The same with sizes and pictures of gradients, as a run gives them."""
+    view, random = two(), np.random.default_rng(0)
+    lines = range(len(view.document()["bodies"][0]["names"]))
+    sizes = {row: [10.0 ** (-row % 5), 10.0 ** (-row % 3)] for row in lines}
+    answers = [(1.0, random.normal(size=(1, 8, 8, 1)), "") for _ in range(2)]
+    counted = pictures("w:0", None, [(1.0, random.normal(size=400), "")])
+    sources = [
+        {"name": "image:0", "pictures": pictures("image:0", None, answers)},
+        {"name": "w:0", "pictures": counted},
+    ]
+    told = {"lines": sizes, "least": 1.0, "most": 1e4}
+    view.document()["run"] = {"graphs": [{"note": "", "sizes": told, "sources": sources}]}
+    return view
+
+
+MODELS: dict[str, Callable[[], graphpatch.View]] = {
+    "one": lambda: graphpatch.view(DIGITS, sources="image", targets="logits"),
+    "two": two,
+    "odd": odd,
+    "run": run,
+}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Seen]]:
+    folder = tmp_path_factory.mktemp("pages")
+    with browser() as chrome:
+        found = {
+            name: Seen(chrome, view(), folder / f"{name}.html") for name, view in MODELS.items()
+        }
+        yield found
+        for seen in found.values():
+            seen.opened.close()
+
+
+def dense(columns: Sequence[int]) -> dict[int, int]:
+    """The place of each column that is used, from the left."""
+    return {one: place for place, one in enumerate(sorted({*columns} - {-1}))}
+
+
+def passing(side: Mapping[str, Any], row: int) -> dict[int, tuple[int, int]]:
+    """The lanes that pass a line or end at it: by column the most that flows there, and how tall.
+
+    A lane that ends is seen as far as the knot.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for reader, edges in enumerate(side["edges"]):
+        for producer, flow in zip(edges[::2], edges[1::2], strict=True):
+            if reader < row <= producer:
+                column, tall = side["columns"][producer], 5 if row == producer else HEIGHT
+                found[column] = max(flow, found.get(column, (0, 0))[0]), tall
+    return found
+
+
+def wrong(seen: Seen) -> Iterator[str]:
+    """The knots and lanes that have another colour than what flows there."""
+    for number, side in enumerate(seen.body["sides"]):
+        places, pitch = dense(side["columns"]), seen.layout["pitch"][number]
+        for one in (one for one in seen.layout["rows"] if one["kind"] == "line"):
+            row, left = one["row"], one["lanes"][number]["left"] + 2
+            x = {column: left + (place + 0.5) * pitch for column, place in places.items()}
+            where = f"{seen.body['names'][row]}, side {number}"
+
+            if side["flow"][row]:
+                found = seen.shot.at(x[side["columns"][row]], one["top"] + HEIGHT / 2)
+                want = KNOT[side["flow"][row]]
+                hue = seen.paper if want == "paper" else seen.inks[want]
+                if np.abs(found - hue).max() > 8:
+                    yield f"the knot of {where} is {found}, and not {want}"
+            for column, (flow, tall) in passing(side, row).items():
+                strip = seen.shot.box(x[column] - 0.5, one["top"], 1.6, tall)
+                if seen.ink(strip)[:1] != [LANE[flow]]:
+                    yield f"lane {column} at {where} is {seen.ink(strip)}, and not {LANE[flow]}"
+
+
+FLOWS = {
+    "one": {NONE, FULL, BLOCKED},
+    "two": {NONE, FULL, CHANGED, BLOCKED},
+    "odd": {ZERO, FULL, BLOCKED, ERROR},
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("name", FLOWS)
+def test_knots_and_lanes_have_the_colour_of_what_flows(
+    pages: dict[str, Seen], name: str, look: str
+) -> None:
+    seen = pages[name]
+    seen.look(look)
+    lines = [one["row"] for one in seen.layout["rows"] if one["kind"] == "line"]
+    assert lines == list(range(len(seen.body["names"])))
+    assert {flow for side in seen.body["sides"] for flow in side["flow"]} >= FLOWS[name]
+    assert list(wrong(seen)) == []
+
+
+@pytest.mark.parametrize("look", ["1200 light", "1200 dark", "2000 light"])
+def test_bars_are_as_long_as_sizes_say(pages: dict[str, Seen], look: str) -> None:
+    seen = pages["run"]
+    seen.look(look)
+    sizes = seen.document["run"]["graphs"][0]["sizes"]["lines"]
+    drawn = {one["row"]: one["bars"][0] for one in seen.layout["rows"] if one["bars"]}
+    assert drawn.keys() == sizes.keys()
+    for row, box in drawn.items():
+        for side, ink in enumerate(("full", "changed")):
+            share = 0.08 + 0.92 * np.log10(sizes[row][side]) / 4
+            middle = seen.shot.box(box["left"], box["top"] + 8 + 9 * side, box["width"], 1)
+            length = sum(seen.ink(one) == [ink] for one in middle)
+            assert abs(length - share * box["width"]) <= 2, (row, ink)
+
+
+@pytest.mark.parametrize("look", ["400 light", "1200 light", "1200 dark", "2000 light"])
+def test_cells_of_heat_maps_are_as_dark_as_values(pages: dict[str, Seen], look: str) -> None:
+    seen = pages["run"]
+    seen.look(look)
+    maps = seen.document["run"]["graphs"][0]["sources"][0]["pictures"]
+    ink = np.array(HEAT[seen.scheme], float)
+    under = seen.paper + ALPHA[0] * (ink - seen.paper)
+    assert len(seen.layout["heats"]) == len(maps) == 2
+    for box, heat in zip(seen.layout["heats"], maps, strict=True):
+        for place, value in enumerate(heat["values"]):
+            row, column = divmod(place, heat["width"])
+            want = under + (ALPHA[value // 16] if value >= 16 else 0) * (ink - under)
+            x = box["left"] + 1 + (column + 0.5) * (box["width"] - 2) / heat["width"]
+            y = box["top"] + 1 + (row + 0.5) * (box["height"] - 2) / heat["height"]
+            assert np.abs(seen.shot.at(x, y) - want).max() <= 4, (heat["title"], row, column)
+
+
+@pytest.mark.parametrize("look", ["1200 light", "2000 dark"])
+def test_bars_of_histograms_are_as_high_as_counts(pages: dict[str, Seen], look: str) -> None:
+    seen = pages["run"]
+    seen.look(look)
+    (picture,) = seen.document["run"]["graphs"][0]["sources"][1]["pictures"]
+    (box,) = seen.layout["histograms"]
+    scale, counts = box["width"] / 160, picture["counts"]
+    for place, count in enumerate(counts):
+        x = box["left"] + ((place + 0.5) * 160 / len(counts) - 0.5) * scale
+        strip = seen.shot.box(x, box["top"], 1, 90 * scale)
+        height = sum(seen.ink(one) == ["full"] for one in strip)
+        assert abs(height - count / max(counts) * 90 * scale) <= 2, place
+
+
+@pytest.mark.parametrize("look", ["400 dark", "1200 light", "2000 dark"])
+def test_the_plot_of_a_rule_has_both_curves(pages: dict[str, Seen], look: str) -> None:
+    seen = pages["two"]
+    row = seen.body["names"].index("block2/relu")
+    plot = seen.document["tables"]["plots"][seen.body["plots"][row]]
+    seen.look(look, f"view.go(0, {row}); document.querySelector('.plot').scrollIntoView();")
+    seen.opened.page.evaluate("view.panel.close(); view.selected = -1; view.list.draw()")
+    for box, dy in zip(seen.layout["curves"], (1, -1), strict=True):
+        curves = [one for one in plot["curves"] if one["dy"] == dy]
+        top = 1.05 * max(1.2, *(abs(y) for one in curves for _, y in one["points"]))
+        for curve in curves:
+            ink = {"before": "full", "after": "changed"}[curve["side"]]
+            seen_at = [
+                ink in seen.ink(seen.shot.box(*_corner(box, x, y / top), 3, 3))
+                for x, y in curve["points"]
+            ]
+            # That before is dashed, and lies below the other where both are alike.
+            is_alike = curves[0]["points"] == curves[1]["points"]
+            least = 0.95 if ink == "changed" else 0 if is_alike else 0.15
+            assert np.mean(seen_at) >= least, (dy, curve["side"])
+
+
+def _corner(box: Mapping[str, float], x: float, y: float) -> tuple[float, float]:
+    """One pixel up and left of a point of a plot, which is drawn in 210 x 130 units."""
+    scale = box["width"] / 210
+    across, down = 16 + (x + 3) / 6 * 178, 65 - y * 55
+    return box["left"] + across * scale - 1, box["top"] + down * scale - 1
