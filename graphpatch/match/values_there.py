@@ -13,7 +13,7 @@ from graphpatch.match import attribute
 from graphpatch.match.told import value_of
 from graphpatch.table import and_more
 
-MOST = 5
+VALUES_TOLD = 5
 READ = 1_000  # Consts whose values are looked at
 
 
@@ -50,8 +50,8 @@ def _values(nodes: Iterable[Node], wanted: Any) -> str:
 
 def _listed(title: str, counts: Counter[str]) -> str:
     """The most frequent values, and of how many ops each is."""
-    words = [f"{value} ({count:,})" for value, count in counts.most_common(MOST)]
-    return f"{title} {', '.join(filter(None, [*words, and_more(counts, MOST)]))}"
+    words = [f"{value} ({count:,})" for value, count in counts.most_common(VALUES_TOLD)]
+    return f"{title} {', '.join(filter(None, [*words, and_more(counts, VALUES_TOLD)]))}"
 
 
 THERE: dict[str, Callable[[Iterable[Node], Any], str]] = {

@@ -28,7 +28,7 @@ LIBRARY: Mapping[str, Entry] = MappingProxyType(
     {entry.name: entry for table in TABLES for entry in table}
 )
 
-MOST = 3  # of the nearest names
+NEAREST = 3  # names that an error tells
 
 
 def named(name: str, op_type: str | None = None) -> Entry:
@@ -47,7 +47,7 @@ def alike(name: str, legal: Iterable[str]) -> str:
     found = nearest(name, legal) or sorted(
         (one for one in LIBRARY if _shared(name, one)), key=lambda one: -_shared(name, one)
     )
-    near = f"nearest: {', '.join(found[:MOST])}; " if found else ""
+    near = f"nearest: {', '.join(found[:NEAREST])}; " if found else ""
     return f"; {near}`graphpatch gradients` lists all"
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[np.int64]]
 
 COST = 40  # a walk from one op costs as much as the columns of so many
-MOST = 4  # rows that a join may have for each op of the body
+ROWS_PER_OP = 4  # rows that a join may have for each op of the body
 
 
 def joined(walker: Walker) -> list[tuple[int, ...]] | None:
@@ -78,7 +78,7 @@ def _with_node(
     at = rows[nodes.index(first.other)]
     low, high = (np.searchsorted(ends[0], at, side) for side in ("left", "right"))
     counts = high - low
-    if counts.sum() > MOST * size:
+    if counts.sum() > ROWS_PER_OP * size:
         return None
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     rows = np.repeat(rows, counts, axis=1)
