@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import process_time
 from timeit import repeat
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 import graphpatch.opdefs
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
-from graphpatch.opdefs import Arg, Attr, FlatArg, OpDef, flatten, lookup
+from graphpatch.opdefs import Arg, Attr, FlatArg, OpDef, flatten, lookup, place_of
 
 FILE = Path(graphpatch.opdefs.__file__).with_name("data") / "opdefs.json"
 
@@ -252,3 +253,24 @@ def test_a_length_that_cannot_be_known(op: str, node: dict[str, str], words: lis
     for word in words:
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_tensor_of_a_list_is_counted_to_and_not_searched() -> None:
+    wanted = [("before", 0), *(("out", index) for index in range(1000)), ("behind", 0)]
+    looked = []
+
+    class Seen(list[FlatArg]):
+        def __getitem__(self, at: Any) -> Any:
+            looked.append(at)
+            return super().__getitem__(at)
+
+        def __iter__(self) -> Any:
+            return (self[at] for at in range(len(self)))
+
+    tensors = Seen(FlatArg(name, index, "float32", False) for name, index in wanted)
+    for at, (name, index) in enumerate(wanted[:-1]):
+        assert place_of(tensors, name, index) == at
+    assert len(looked) < 5 * len(wanted)
+    assert place_of(tensors, *wanted[-1]) == len(wanted) - 1
+    assert place_of(tensors, "out", 1000) is None
+    assert place_of(tensors, "other", 0) is None

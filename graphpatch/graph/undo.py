@@ -23,6 +23,7 @@ from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.origin import origin
 from graphpatch.graph.returned import returned
 from graphpatch.graph.undo_node import IsWanted, Undone, refuse, undo_node
+from graphpatch.opdefs import place_of
 
 
 @dataclass
@@ -183,7 +184,7 @@ def _is_there(body: Body, op: str, text: str) -> bool:
     if body.is_main or text.startswith("^"):
         return True
     tensor, flat = names.parse(text), body.node(op).outputs
-    return flat is None or (tensor.arg, tensor.index) in [(one.name, one.index) for one in flat]
+    return flat is None or place_of(flat, tensor.arg, tensor.index) is not None
 
 
 def _missing(undone: UndoneBody, reader: Node, text: str) -> ModelError | PatchError:

@@ -10,10 +10,12 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import names
+from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
+from graphpatch.opdefs import place_of
 
 GradientFunction = Callable[..., "list[Any]"]
 
@@ -97,8 +99,10 @@ def flat_index(body: Body, tensor: names.TensorName) -> int:
     """Which of all outputs of its op a tensor is."""
     if body.is_main:
         return tensor.index
-    flat = body.node(tensor.op).outputs or []
-    return next(k for k, a in enumerate(flat) if (a.name, a.index) == (tensor.arg, tensor.index))
+    place = place_of(body.node(tensor.op).outputs or [], tensor.arg, tensor.index)
+    if place is None:
+        raise ModelError(f"{body.label} reads {tensor}, an output that is not there")
+    return place
 
 
 def _read(op: Any, place: int, name: str) -> Any:

@@ -13,7 +13,7 @@ from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.opdefs import FlatArg
+from graphpatch.opdefs import FlatArg, place_of
 
 
 def structure(graph: Graph) -> Iterator[Fault]:
@@ -75,11 +75,10 @@ def _given(body: Body, name: names.TensorName) -> FlatArg | str | None:
         return None  # told at that op
     if flat is None:
         return None
-    if name.arg:
-        found = [arg for arg in flat if (arg.name, arg.index) == (name.arg, name.index)]
-    else:
-        found = flat[name.index : name.index + 1]
-    return found[0] if found else f"{name.op} has {len(flat)} outputs, and not this one"
+    place = place_of(flat, name.arg, name.index) if name.arg else name.index
+    if place is None or place >= len(flat):
+        return f"{name.op} has {len(flat)} outputs, and not this one"
+    return flat[place]
 
 
 def _agree(node: Node, text: str, given: FlatArg, wanted: FlatArg) -> Iterator[Fault]:
