@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -67,15 +67,29 @@ def backward(
         before, _ = one.gradients(sources, target, dy)
         after, asked = other.gradients(sources, target, dy)
         found.asked |= asked
-        for source in sources:
-            pair = before[source], after[source]
-            found.pairs.append(_compared(one, source, target, dy, *pair))
+        pairs = [_compared(name, target, before[name], after[name]) for name in sources]
+        noise = _noise(one, pairs, before, dy)
+        found.pairs += [
+            replace(pair, state="same") if 0 < pair.largest <= NOISE * noise[pair.source] else pair
+            for pair in pairs
+        ]
     return found
 
 
-def _compared(
-    one: Differentiable, source: str, target: str, dy: Any, before: Gradient, after: Gradient
-) -> Compared:
+def _noise(
+    one: Differentiable, pairs: Sequence[Compared], before: Mapping[str, Gradient], dy: Any
+) -> Mapping[str, float]:
+    """By how much each gradient that changed differs from run to run; all are run once more."""
+    found = dict.fromkeys(before, 0.0)
+    changed = [pair.source for pair in pairs if pair.state == "changed" and pair.largest > 0]
+    if changed:
+        again, _ = one.gradients(changed, pairs[0].target, dy)
+        values = {name: two.value for name, two in again.items() if two.kind == "tensor"}
+        found |= {name: distance(before[name].value, two)[0] for name, two in values.items()}
+    return found
+
+
+def _compared(source: str, target: str, before: Gradient, after: Gradient) -> Compared:
     words = str(before), str(after)
     if before.kind == after.kind == "error":
         return Compared(source, target, "uncompared", *words)
@@ -90,11 +104,7 @@ def _compared(
     if before.value.shape != after.value.shape:
         words = str(list(before.value.shape)), str(list(after.value.shape))
         return Compared(source, target, "fails", *words)
-    apart = distance(before.value, after.value)
-    again = one.gradients([source], target, dy)[0][source]
-    noise = distance(before.value, again.value)[0] if again.kind == "tensor" else 0.0
-    is_noise = noise > 0 and apart[0] <= NOISE * noise
-    return Compared(source, target, "same" if is_noise else "changed", *words, *apart)
+    return Compared(source, target, "changed", *words, *distance(before.value, after.value))
 
 
 def of(pairs: Sequence[Compared], state: str) -> Iterator[Compared]:

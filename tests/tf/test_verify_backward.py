@@ -1,0 +1,46 @@
+"""Which gradients `verify` calls changed, and how often it has them run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from graphpatch.names import OpKey
+from graphpatch.runtime.verify.answers import Gradient
+from graphpatch.runtime.verify.backward import backward
+
+
+@dataclass
+class Side:
+    """A model whose gradients differ by a little from run to run."""
+
+    values: Mapping[str, float | None]
+    noise: float = 0.0
+    asked: list[Sequence[str]] = field(default_factory=list)
+
+    def gradients(
+        self, sources: Sequence[str], target: str, dy: Any
+    ) -> tuple[dict[str, Gradient], set[OpKey]]:
+        self.asked.append(sources)
+        apart = self.noise * len(self.asked)
+        given = {name: self.values[name] for name in sources}
+        return {
+            name: Gradient("none")
+            if value is None
+            else Gradient("tensor", np.array([value + apart]))
+            for name, value in given.items()
+        }, set()
+
+
+def test_what_changed_is_run_once_more_for_all_sources() -> None:
+    one = Side({"same": 1.0, "noisy": 2.0, "lost": 3.0, "more": 4.0, "new": None}, noise=1e-6)
+    other = Side({"same": 1.0 + 1e-6, "noisy": 2.0 + 5e-6, "lost": None, "more": 8.0, "new": 1.0})
+    found = backward(one, other, list(one.values), {"y": np.ones(1, np.float32)})
+    states = {pair.source: pair.state for pair in found.pairs}
+    changed = dict.fromkeys(("lost", "more", "new"), "changed")
+    assert states == {"same": "same", "noisy": "same", **changed}
+    assert one.asked == [list(one.values), ["noisy", "more"]]
+    assert len(other.asked) == 1
