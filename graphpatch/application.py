@@ -186,11 +186,13 @@ def check_all(rules: Sequence[Rule], graphs: Sequence[Graph]) -> list[str]:
 
 def _check_taken(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
     """Each name in `taken` is one of a rule before, in the file or of an earlier run."""
-    before = {edit.rule: None for graph in graphs for edit in provenance.all_entries(graph)}
+    found = (edit.rule for graph in graphs for edit in provenance.all_entries(graph))
+    before = dict.fromkeys(filter(None, found))
     for rule in rules:
         with named(rule):
-            check_taken(rule.match, list(filter(None, before)))
-        before[rule.author.rule] = None
+            check_taken(rule.match, before)
+        if rule.author.rule:
+            before[rule.author.rule] = None
 
 
 def _take_all(

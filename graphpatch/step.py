@@ -50,14 +50,15 @@ def take(rule: Rule, graphs: Sequence[Graph]) -> Applied:
     return patch(rule, matched(rule, graphs))
 
 
-def matched(rule: Rule, graphs: Sequence[Graph]) -> list[tuple[Graph, Found]]:
+def matched(rule: Rule, graphs: Sequence[Graph], why: bool = True) -> list[tuple[Graph, Found]]:
     """What a rule matches in each graph, none of which is changed.
 
-    Raises what `take` raises, as far as that can be known before anything is patched.
+    Raises what `take` raises, as far as that can be known before anything is patched; without
+    `why`, a rule that matches nothing is not explained.
     """
     with named(rule):
         found = [(graph, find(graph, rule.match, rule.on)) for graph in graphs]
-        expected(rule, graphs, sum(one.count for _, one in found))
+        expected(rule, graphs, sum(one.count for _, one in found), why)
         nodes = [node for _, one in found for node in one.nodes]
         refuse_all_malformed(nodes)
         if not isinstance(rule.patch, JointPatch):
@@ -206,7 +207,7 @@ def _also(found: Sized) -> str:
     return f" ({left})" if (left := and_more(found, 1)) else ""
 
 
-def expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
+def expected(rule: Rule, graphs: Sequence[Graph], count: int, why: bool = True) -> None:
     """Raise MatchError where a rule matched another number of ops of these than it expects."""
     expect = rule.expect
     if count < expect.min or (expect.max is not None and count > expect.max):
@@ -216,6 +217,8 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int) -> None:
             f'{text}; {do} the match, or write "expect": {count}'
             if count
             else f"{text}\n{_why(rule, graphs)}"
+            if why
+            else text
         )
     for op in unknown_types(graphs, rule.match):
         near = did_you_mean(op, opdefs.op_types())

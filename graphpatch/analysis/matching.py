@@ -18,6 +18,9 @@ from graphpatch.match.spec import WHOLE, Match
 from graphpatch.rules import Rule
 from graphpatch.step import entries, left_out, matched, patch, take
 
+EXPLAINED = 100  # rules that match nothing, for which the nearest names are looked for
+NOT_EXPLAINED = f"\n  nearest names are listed for the first {EXPLAINED} rules that match nothing"
+
 
 @dataclass(frozen=True, slots=True)
 class Matched:
@@ -56,7 +59,12 @@ def match_rules(
     """
     applied = _Applied(model)
     check_all(rules, applied.graphs)
-    return [_one(rule, applied, why, with_places) for rule in rules]
+    found = list[Matched]()
+    missed = 0
+    for rule in rules:
+        found.append(_one(rule, applied, why, with_places, names=missed < EXPLAINED))
+        missed += not found[-1].matches
+    return found
 
 
 def match_only(match: Match, model: Model, why: bool = False, with_places: bool = False) -> Matched:
@@ -98,7 +106,7 @@ class _Applied:
     def take(self, rule: Rule) -> str:
         """Apply a rule where that can be done; what `apply` says where it cannot."""
         try:
-            found = matched(rule, self.graphs)
+            found = matched(rule, self.graphs, why=False)  # `_described` tells why
         except GraphpatchError as error:  # nothing has been changed
             return str(error)
         try:
@@ -120,10 +128,14 @@ def _copies(graphs: Sequence[Graph]) -> list[Graph]:
     return [graph.copy() for graph in graphs]
 
 
-def _one(rule: Rule, applied: _Applied, why: bool, with_places: bool) -> Matched:
+def _one(rule: Rule, applied: _Applied, why: bool, with_places: bool, names: bool) -> Matched:
     graphs = applied.graphs
-    found = _described(rule.author.rule, rule.match, rule.on, graphs, why, with_places)
+    found = _described(rule.author.rule, rule.match, rule.on, graphs, why, with_places, names)
     return replace(found, error=applied.take(rule).partition("\n")[0])
+
+
+def _why(graphs: Sequence[Graph], match: Match, names: bool) -> str:
+    return explain(graphs, match, names) + ("" if names else NOT_EXPLAINED)
 
 
 def _described(
@@ -133,6 +145,7 @@ def _described(
     graphs: Sequence[Graph],
     why: bool,
     with_places: bool,
+    names: bool = True,
 ) -> Matched:
     found = [find(graph, match, on) for graph in graphs]
     tags = [graph.around.tags if len(graphs) > 1 else None for graph in graphs]
@@ -143,7 +156,7 @@ def _described(
         listed,
         [text for some in found for text in left_out(rule, some)],
         "",
-        explain(graphs, match) if why or not listed else "",
+        _why(graphs, match, names) if why or not listed else "",
         tuple(one for some, tag in tagged for one in places(some, tag or ""))
         if with_places
         else (),

@@ -18,8 +18,8 @@ from graphpatch.match.values_there import values_there
 from graphpatch.table import plural
 
 
-def explain(graphs: Iterable[Graph], match: Match) -> str:
-    """One line a key: how many ops it alone lets through, the nearest op types or names.
+def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
+    """One line a key: how many ops it alone lets through, and with `names` the nearest names.
 
     Then the nearest ops: what each has instead of what the keys that it misses ask for.
     Of a pattern that matches nowhere: how many ops each of its nodes alone could be, and the
@@ -36,7 +36,8 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
         value = match.given()[key]
         shown = f" {_shown(value)}" if key in NEAR or key in SHOWN else ""
         there = "" if count or len(counts) > 1 else values_there(bodies, key, value)
-        lines.append(f"  {key}{shown}: {count} of them{_near(graphs, key, value, count)}{there}")
+        near = _near(graphs, key, value, count) if names else ""
+        lines.append(f"  {key}{shown}: {count} of them{near}{there}")
         if key in BRANCHES and not count:
             lines += _branches(bodies, key, value)
         if key == "pattern" and not count:
@@ -46,9 +47,9 @@ def explain(graphs: Iterable[Graph], match: Match) -> str:
     met = len(counts) > 1 and all(counts.values())
     lines += ["  all of these together: 0 of them"] if met else []
     missing = _no_tensors(graphs, match)
-    near = [] if missing or there else almost(bodies, match, wanted)
-    near += added.left_out(bodies, wanted)
-    return "\n".join(lines + near + _moved(bodies, match) + missing)
+    almost_met = [] if missing or there else almost(bodies, match, wanted)
+    almost_met += added.left_out(bodies, wanted)
+    return "\n".join(lines + almost_met + _moved(bodies, match) + missing)
 
 
 def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from graphpatch.errors import MatchError, did_you_mean
 from graphpatch.graph import provenance
@@ -38,7 +38,7 @@ def takers(node: Node) -> Iterator[str]:
             yield edit.rule
 
 
-def check_taken(match: Match, before: Sequence[str]) -> None:
+def check_taken(match: Match, before: Collection[str]) -> None:
     """Raise MatchError where `taken` names a rule, and none of those before has that name.
 
     A glob may be meant for rules that are not there.

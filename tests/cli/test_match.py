@@ -60,6 +60,18 @@ def test_where_nothing_matches_it_says_how_near_it_came(run_cli: Run, rules_file
     assert "  error: matched nothing, expected at least 1" in done.stdout
 
 
+def test_nearest_names_are_looked_for_in_the_first_hundred_rules(
+    run_cli: Run, rules_file: Any
+) -> None:
+    rule = {"match": {"op": "Rleu"}, "patch": {"stop_gradient": True}}
+    rules = rules_file(*[rule] * 101)
+    first, *_, last = run_cli("match", str(rules), str(DIGITS), "--json").json["rules"]
+    assert first["near"][1] == "  op 'Rleu': 0 of them; nearest: Relu, Relu6"
+    assert last["near"][1] == "  op 'Rleu': 0 of them"
+    end = "  nearest names are listed for the first 100 rules that match nothing"
+    assert (last["near"][-1], end in first["near"]) == (end, False)
+
+
 def test_explain_shows_the_counts_where_something_matches_too(run_cli: Run) -> None:
     plain = run_cli("match", str(DIGITS), "--op", "Relu")
     explained = run_cli("match", str(DIGITS), "--op", "Relu", "--explain")
