@@ -43,7 +43,7 @@ class Panel {
     const list = make("dl", "facts");
     body.sides.forEach((side, number) => {
       const name = body.sides.length > 1 ? ["before", "after"][number] : "flows back";
-      const words = side.flow[at] ? `${WORDS[side.arrives[at]]} comes, ${SAYS[side.flow[at]]}` : "not there";
+      const words = side.flow[at] ? `${ARRIVES[side.arrives[at]]}, ${SAYS[side.flow[at]]}` : "not there";
       list.append(make("dt", "", name), make("dd", `flow f${side.flow[at]}`, words));
     });
     const tensor = this.view.doc.tables.tensors[body.tensors[at]];
@@ -111,4 +111,5 @@ class Panel {
   }
 }
 
+const ARRIVES = ["", "no gradient arrives", "zeros arrive", "the full gradient arrives", "a changed gradient arrives", "the gradient ends before it arrives", "tf.gradients raises before it arrives"];
 const SAYS = ["", "so nothing flows on", "zeros flow on", "a gradient flows on", "a changed gradient flows on", "and goes no further", "and tf.gradients raises"];
