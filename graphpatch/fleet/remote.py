@@ -7,6 +7,7 @@ at all, as far as the store allows.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # Stores in which an object appears when its upload is complete; elsewhere a new name is renamed.
 WHOLE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}
+PIECE = 1 << 20  # bytes that are copied at once
 OWN_MEMORY = "memory"  # each process has another one
 
 
@@ -141,15 +143,21 @@ def fetch(path: str, folder: Path) -> Path:
     target = folder / inner_path(inside.rpartition("/")[2] or "model", path)
     with told(f"cannot read {path}", ModelError):
         if not store.isdir(inside):
-            store.get_file(inside, str(target))
+            _copy(store, inside, target)
             return target
         for one in store.find(inside):
             if one.endswith("/"):
                 continue
             local = target / _below(one, inside, path)
             local.parent.mkdir(parents=True, exist_ok=True)
-            store.get_file(one, str(local))
+            _copy(store, one, local)
     return target
+
+
+def _copy(store: Any, inside: str, local: Path) -> None:
+    """Bring one file. `get_file` of fsspec before 2024 makes a folder in the current one, too."""
+    with store.open(inside, "rb") as source, local.open("wb") as target:
+        shutil.copyfileobj(source, target, PIECE)
 
 
 def _below(path: str, root: str, of: str) -> str:

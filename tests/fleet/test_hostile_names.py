@@ -71,9 +71,12 @@ def test_chained_urls_are_opened_where_they_are_asked_for(
         Order(rules, ("m.pb",), out="zip://a::memory://b")
     refused = run_cli("apply", rules, url, "-o", tmp_path / "out")
     assert (refused.code, "--allow-chained-urls" in refused.stderr) == (1, True)
-    opened = run_cli("apply", "--allow-chained-urls", rules, url, "-o", tmp_path / "out")
+    here = tmp_path / "here"
+    here.mkdir()
+    opened = run_cli("apply", "--allow-chained-urls", rules, url, "-o", tmp_path / "out", cwd=here)
     assert opened.code == 0, opened.stderr
     assert (tmp_path / "out/saved_model.pb").exists()
+    assert not list(here.iterdir())  # some versions of fsspec make folders where nobody asked
 
 
 @pytest.mark.parametrize(
