@@ -19,7 +19,7 @@ from graphpatch.table import html_table
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Check:
-    """Whether a model has rules applied. `missing` are those that it has not, with the reason."""
+    """Whether a model has rules applied. `missing` has the others, with the reason."""
 
     model: str
     rules: tuple[str, ...]

@@ -28,7 +28,7 @@ CHANGES = ("gradients", "removed", "added", "renamed", "changed", "functions", "
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diff:
-    """In what the model `b` differs from the model `a`: a list for each of CHANGES.
+    """How the model `b` differs from the model `a`: a list for each of CHANGES.
 
     `gradients` are the ops through which something else flows back, with what flowed `before` and
     `after`, in words; then ops that were removed, added, renamed or changed; functions; and what

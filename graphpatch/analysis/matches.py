@@ -24,7 +24,7 @@ OF_A_RULE = {"match", "patch"}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Matches:
-    """What rules match in a model, each where those before it were applied; none is kept.
+    """What rules match in a model. Each sees what those before it did; the model is not changed.
 
     It iterates over the matches of all rules, each a `Place` with its captures and with the
     tensors that go in (`x0`, `x1`, ...) and come out. `found` has them by rule.

@@ -25,7 +25,7 @@ def load(model: ModelLike, progress: Progress | None = None) -> Model:
     Args:
         model: A path (`-` is standard input), serialized bytes, a GraphDef, MetaGraphDef or
             SavedModel message of TensorFlow or tensorboard, a live `tf.Graph`, or a concrete
-            function. A `Model` is returned as it is, of a `Result` its model.
+            function. A `Model` is returned as it is; for a `Result`, its model.
         progress: Called with what is done, how much of it, and of how much.
 
     Weights of a file are not read: they stay there, and the file must not change while the model

@@ -110,7 +110,7 @@ def view(
         model: What `load` takes. A patched model is shown beside its original, which it tells.
         patched: A model to be shown beside it: the same model after rules.
         sources: Gradients flow back to these tensors. Default: to all placeholders, or variables.
-        targets: Gradients of these tensors. Default: of what is computed, read by no op, and may
+        targets: Gradients of these tensors. Default: outputs that no op reads and that may
             be a loss.
         rules: A dry run: the model is shown before and after these rules. A match or a `pattern`
             without a patch is marked.

@@ -20,9 +20,9 @@ def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:
 
     Forward: the graph of the model; `name` goes before the names of its ops, as a scope. Backward:
     `tf.compat.v1.gradients` passes v1 loops and branches, of which a GraphDef holds no contexts:
-    they are rebuilt, and Exits that freezing pruned are added again. Registered are only gradients
-    of ours that travel as a key alone (`emit: attr`), without which a Session fails; none where
-    the file has none. `model` is what `load` takes; `tags` choose one of several MetaGraphDefs.
+    they are rebuilt, and Exits that freezing pruned are added again. Gradients that the file
+    stores as a key without a function (`emit: attr`) are registered, as a Session needs them; the
+    others are not. `model` is what `load` takes; `tags` choose one of several MetaGraphDefs.
 
     Returns what `tf.compat.v1.train.import_meta_graph` does: a Saver where the model has variables,
     else None. Not for a tape: TensorFlow has no gradient of v1 loops there.

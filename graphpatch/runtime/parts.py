@@ -32,10 +32,10 @@ class Parts:
     """The tensors of a gradient in parts, by the names of the tensors that they are gradients at.
 
     `cuts` are in forward order. `at_cuts` has for each the gradient of the loss at its tensors,
-    the others of the same cut held fixed; `at_wrt` what follows from the first of them. Of
-    `jacobians`, that at place k is of cut k by the cut before it, the first by `wrt`: by the names
-    (of, by). With it, the gradient before a cut is the sum over `of` of the gradient at `of`, times
-    the Jacobian, over all axes of `of`.
+    the others of the same cut held fixed; `at_wrt` what follows from the first of them.
+    `jacobians[k]` has the Jacobians of cut k by the cut before it (the first by `wrt`), by the
+    names (of, by). With them, the gradient before a cut is the sum over `of` of the gradient at
+    `of`, times the Jacobian, over all axes of `of`.
     """
 
     loss: str

@@ -30,12 +30,12 @@ _LOCK = threading.Lock()
 def register_gradients(model: ModelLike) -> list[str]:
     """Register every gradient of ours that a patched model, or a live graph, carries.
 
-    A Session needs it for keys that travel alone (`emit: attr`), a tape and second derivatives
-    for all. Call it in the process that loads the file, before gradients are built; calling it
-    again does nothing. Keys of somebody else's are left to whoever wrote them. `model` is what
-    `load` takes. Returns our keys, sorted. Raises ModelError where the model cannot be read, or
-    lacks a function that a key names, RulesError where a key is not one that this version of
-    graphpatch knows.
+    A Session needs it for keys without a function in the file (`emit: attr`); a tape and second
+    derivatives need it for all. Call it in the process that loads the file, before gradients are
+    built; calling it again does nothing. Keys that graphpatch did not write are skipped.
+    `model` is what `load` takes. Returns our keys, sorted. Raises ModelError where the model cannot
+    be read, or lacks a function that a key names, RulesError where a key is not one that this
+    version of graphpatch knows.
 
     Example:
         >>> keys = graphpatch.register_gradients("patched.pb")  # doctest: +SKIP
@@ -45,7 +45,7 @@ def register_gradients(model: ModelLike) -> list[str]:
 
 
 def register_lone_keys(graph: Graph) -> list[str]:
-    """Register the keys of ours that travel alone: no function of the library has their gradient.
+    """Register our keys for which no function of the library has the gradient.
 
     What `register_gradients` does, for no more than a Session cannot do without.
     """

@@ -18,11 +18,11 @@ from graphpatch.match.spec import Match, Pattern
 def pattern(
     text: str, closed: bool | Sequence[str] = False, **ops: Match | Mapping[str, Any]
 ) -> Pattern:
-    """A pattern from its text, of which `ops` says by name what else they must be.
+    """A pattern from its text. `ops` has further conditions for ops that the text names.
 
     For `select(model, pattern=...)` and for the match of a rule. `closed`: its inner ops (or
     these) are read by nothing else. Raises PatternError, which points at the column, or names the
-    op that is none of the pattern's; TypeError where `text` is none.
+    op that the text does not name; TypeError where `text` is not a string.
 
     Example:
         >>> conv = {"attr": {"padding": "SAME"}}
