@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,6 +100,13 @@ def of_each_file(check: Callable[[Path], None]) -> Callable[[Path], None]:
 def test_every_room_is_there() -> None:
     found = {room_of(path) for path in FILES}
     assert found - DOORS == set(ROOMS)
+
+
+def test_the_architecture_has_every_room_in_this_order() -> None:
+    page = (Path(__file__).parent.parent / "docs/ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`graphpatch/[^|]*) \|", page.partition("| room | job |")[2], re.M)
+    told = re.findall(r"`(?:graphpatch/)?(\w+)(?:\.py|/)`", " ".join(rows))
+    assert tuple(told) == ROOMS
 
 
 @of_each_file
