@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.messages import chosen
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.graph.body import Body
+from graphpatch.graph.body import Node
+from graphpatch.graph.graph import Graph
+from graphpatch.recipe_notes import activations
 from graphpatch.runtime.import_model import import_model
 from graphpatch.runtime.running import Running, placeholders
 from graphpatch.runtime.values import tensor_name
@@ -24,6 +26,13 @@ INSIDE = (
     "a call may come to it with other inputs each time, so no tensor of the graph is its reference;"
     " @deeplift takes references from the batch there too"
 )
+# What @deeplift has a rule for, with references in the batch alone.
+BY_BATCH = {
+    op_type
+    for name in ("shap_max_pool_batch", "shap_softmax_batch")
+    for op_type in LIBRARY[name].ops
+}
+IN_BATCH = "; @deeplift has a rule for it, with references in the batch"
 LARGE = 1 << 14  # elements of a tensor that is written as a file, not into the rules
 
 
@@ -52,35 +61,47 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
     """Rules that give each activation of the main graph its input on a reference as reference.
 
     `feed` has the reference input, a batch of one, by tensor name; `stem` is the folder that the
-    rules name their arrays in. Raises GraphpatchError where a placeholder is missing, or nothing
+    rules name their arrays in. `skipped` has what keeps TensorFlow's own gradient, so that the
+    contributions need not add up to the difference: activations of several ops, Softmax, MaxPool,
+    and all in functions. Raises GraphpatchError where a placeholder is missing, or nothing
     could be measured.
     """
     import tensorflow as tf
 
     loaded = model_from("model", model)
     graph_read = chosen(loaded, "")
-    ops = _activations(graph_read.main)
-    inside = {
-        f"{name} in function {body.label}": INSIDE
-        for body in graph_read.bodies
-        if not body.is_main
-        for name in _activations(body)
-    }
+    ops, skipped = _sorted(graph_read)
     if not ops:
-        more = f"; {len(inside)} are in functions: {INSIDE}" if inside else ""
-        raise ModelError(f"{loaded.path} has no activation in its main graph{more}")
+        name, why = next(iter(skipped.items()), ("", ""))
+        more = f"; {len(skipped)} cannot be measured, such as {name}: {why}" if skipped else ""
+        raise ModelError(f"{loaded.path} has no activation to measure in its main graph{more}")
     with tf.Graph().as_default() as graph:
         import_model(loaded)
         given = {tensor_name(name): np.asarray(value) for name, value in feed.items()}
         _check(graph, given)
         inputs = {name: graph.get_operation_by_name(name).inputs[0].name for name in ops}
         values, reasons = Running(graph, given).run(sorted(set(inputs.values())), optimise=False)
-    return _written(inputs, values, reasons, stem, inside)
+    return _written(inputs, values, reasons, stem, skipped)
 
 
-def _activations(body: Body) -> list[str]:
-    types = (*LIBRARY[GRADIENT].ops, *LIBRARY[GRADIENT].by_op_type)
-    return [body.heads.names[place] for one in types for place in body.by_type.get(one, ())]
+def _sorted(graph: Graph) -> tuple[list[str], dict[str, str]]:
+    """The activations whose input can be measured; why the others are skipped, by name."""
+    types = {*LIBRARY[GRADIENT].ops, *LIBRARY[GRADIENT].by_op_type}
+    ops, skipped = [], {}
+    for kind, node in (*activations([graph]), *_pooling(graph)):
+        if not node.body.is_main:
+            skipped[f"{node.name} in function {node.body.label}"] = INSIDE
+        elif kind in types:
+            ops.append(node.name)
+        else:
+            batch = IN_BATCH if kind in BY_BATCH or kind.startswith("@") else ""
+            skipped[node.name] = f"{kind} keeps TensorFlow's own gradient{batch}"
+    return ops, skipped
+
+
+def _pooling(graph: Graph) -> Iterator[tuple[str, Node]]:
+    main = graph.main
+    return (("MaxPool", Node(main, index)) for index in main.by_type.get("MaxPool", ()))
 
 
 def _check(graph: Any, feed: Mapping[str, Any]) -> None:
@@ -94,9 +115,9 @@ def _written(
     values: Mapping[str, Any],
     reasons: Mapping[str, str],
     stem: str,
-    inside: Mapping[str, str],
+    left: Mapping[str, str],
 ) -> References:
-    rules, arrays, skipped = [], {}, dict(inside)
+    rules, arrays, skipped = [], {}, dict(left)
     for number, (name, tensor) in enumerate(sorted(inputs.items())):
         if tensor not in values:
             skipped[name] = reasons.get(tensor, "it was not computed")

@@ -157,12 +157,27 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
     body = [node("r", "Relu", "a")]
     inner = [function("f", ["a"], body, {"b": "r:activations:0"})]
     nodes = [node("x", "Placeholder"), node("y", "f", "x")]
-    with pytest.raises(GraphpatchError, match="1 are in functions: a call may come to it"):
+    with pytest.raises(GraphpatchError, match="such as r in function f: a call may come"):
         references(graphdef(*nodes, functions=inner), {"x": np.zeros((1, 2), np.float32)})
     both = graphdef(*nodes, node("z", "Relu", "y"), functions=inner)
     found = references(both, {"x": np.zeros((1, 2), np.float32)})
     assert list(found.skipped) == ["r in function f"]
     assert len(found.arrays) == 1
+
+
+def test_what_keeps_its_own_gradient_is_told_beside_references() -> None:
+    """A reference for the Sigmoid in a swish would give wrong contributions."""
+    from graphpatch.runtime.references import references
+
+    nodes = [node("x", "Placeholder"), node("s", "Sigmoid", "x"), node("y", "Mul", "x", "s")]
+    nodes += [node("r", "Relu", "y"), node("soft", "Softmax", "r")]
+    found = references(graphdef(*nodes), {"x": np.ones((1, 2), np.float32)})
+    assert [rule["name"] for rule in found.rules["rules"]] == ["r"]
+    assert found.skipped.keys() == {"y", "soft"}
+    assert found.skipped["y"] == (
+        "@swish keeps TensorFlow's own gradient; @deeplift has a rule for it, "
+        "with references in the batch"
+    )
 
 
 def test_deeplift_explains_the_difference_of_a_net(tmp_path: Path) -> None:
