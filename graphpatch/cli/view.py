@@ -16,9 +16,11 @@ from graphpatch.errors import OutputError
 from graphpatch.formats import load
 from graphpatch.formats.output import refuse_inputs
 from graphpatch.page.view import View, refuse_model, view
+from graphpatch.table import plural
 
 SHOWN = 5  # pairs
 RULES = 3  # of a pair
+NOWHERE = "; graphpatch match MODEL --pattern PATTERN says why"
 VERDICTS = {"flows": "flows", "zero": "zeros", "none": "None", "error": "an error"}
 
 
@@ -124,7 +126,10 @@ def _write_events(found: View, folder: str) -> None:
 def _text(document: dict[str, Any], path: str) -> Iterator[str]:
     graphs, bodies = document["graphs"], document["bodies"]
     lines = sum(len(bodies[graph["body"]]["names"]) for graph in graphs)
-    yield f"{path}: {lines:,} line{'' if lines == 1 else 's'}"
+    yield f"{path}: {plural(lines, 'line')}"
+    for one in document["rules"]:
+        if one["rule"] is None:  # what --pattern marks
+            yield f"  marked: {plural(one['ops'], 'op')}{'' if one['ops'] else NOWHERE}"
     for graph in graphs:
         for pair in graph["pairs"][:SHOWN]:
             yield f"  {pair['from']} -> {pair['to']}: {_told(pair)}"

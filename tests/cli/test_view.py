@@ -114,3 +114,10 @@ def test_a_page_goes_through_a_pipe(run_cli: Run) -> None:
     assert done.code == 0
     data = done.stdout.partition('id="document">')[2].partition("</script>")[0]
     assert json.loads(data)["models"][0]["path"] == "-"
+
+
+def test_how_many_ops_a_pattern_marks_is_told(run_cli: Run, tmp_path: Path) -> None:
+    typed = ("view", DIGITS, "-o", tmp_path / "page.html", "--pattern")
+    assert "  marked: 2 ops\n" in run_cli(*typed, "Conv2D -> FusedBatchNormV3").stdout
+    said = run_cli(*typed, "Conv2D -> BiasAdd").stdout
+    assert "  marked: 0 ops; graphpatch match MODEL --pattern PATTERN says why\n" in said
