@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from graphpatch.graph.topology import PLACEHOLDERS, VARIABLES
@@ -24,11 +23,15 @@ ASSIGNED = "value_that_graphpatch_assigns"  # the placeholders that we add, for 
 
 @dataclass(eq=False)
 class Running:
-    """A tf.Graph, with what it is fed and what its variables hold."""
+    """A tf.Graph, with what it is fed and what its variables hold.
+
+    Each run `is_limited` to TIMEOUT, unless it is known to end by itself.
+    """
 
     graph: Any
     feeds: Values = field(default_factory=dict)
     variables: Values = field(default_factory=dict)
+    is_limited: bool = field(default=True, kw_only=True)
     _assigns: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # what is fed, and the op
 
     def run(self, fetches: Sequence[str], optimise: bool) -> tuple[dict[str, Any], dict[str, str]]:
@@ -72,15 +75,11 @@ class Running:
     def _config(self, optimise: bool) -> Any:
         import tensorflow as tf
 
-        limit = TIMEOUT if self._may_be_endless else 0
+        limit = TIMEOUT if self.is_limited else 0
         config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=limit, allow_soft_placement=True)
         if not optimise:
             without_grappler(config)
         return config
-
-    @cached_property
-    def _may_be_endless(self) -> bool:
-        return may_be_endless(self.graph)
 
     def _assign(self, session: Any) -> None:
         """Give the variables their values."""
@@ -92,15 +91,9 @@ class Running:
         session.run([self._assigns[name][1] for name in self.variables], fed)
 
 
-def may_be_endless(graph: Any) -> bool:
-    """Whether an op of a tf.Graph, or of its functions, may wait or repeat for ever."""
-    import tensorflow as tf
-
-    called = tf.compat.v1.GraphDef()
-    graph._copy_functions_to_graph_def(called, 0)
-    types = {op.type for op in graph.get_operations()}
-    types.update(node.op for function in called.library.function for node in function.node_def)
-    return any(map(ENDLESS.search, types))
+def may_be_endless(op_types: Iterable[str]) -> bool:
+    """Whether an op of a graph, or of its functions, may wait or repeat for ever."""
+    return any(map(ENDLESS.search, op_types))
 
 
 def placeholders(graph: Any, size: int, whole: tuple[int, ...], given: Values) -> dict[str, Any]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+import graphpatch  # noqa: E402
 from graphpatch.runtime import running  # noqa: E402
 from graphpatch.runtime.verify.session_gradients import Graphed  # noqa: E402
+from graphpatch.runtime.verify.side_graph import GraphSide  # noqa: E402
 
 
 def graph_of(build: Callable[[Any], Any]) -> Any:
@@ -39,8 +42,11 @@ def repeating(x: Any) -> Any:
 
 
 def run(build: Callable[[Any], Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    graph = graph_of(build)
-    return running.Running(graph, {"x:0": [[0.0] * 300] * 300}).run(["y:0"], optimise=False)
+    """What `verify` runs: limited where the graph, or a function of it, may never end."""
+    model = graphpatch.load(graph_of(build))
+    side = GraphSide(model, model.graphs[0], model)
+    side.feed({"x:0": np.zeros((300, 300), np.float32)})
+    return side.run(["y:0"], optimise=False)
 
 
 def test_a_long_run_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:

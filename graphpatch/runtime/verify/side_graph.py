@@ -14,7 +14,7 @@ from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
-from graphpatch.runtime.running import downstream, placeholders
+from graphpatch.runtime.running import downstream, may_be_endless, placeholders
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import outputs, probes
 from graphpatch.runtime.verify.answers import Gradient
@@ -31,8 +31,15 @@ class GraphSide:
         self.model, self.graph = model, graph
         self.prefix = checkpoint(named)
         self.tf_graph = seeded_graph(model, graph)
-        self.running = Graphed(self.tf_graph)
+        types = (op_type for body in graph.bodies for op_type in body.by_type)
+        self.is_limited = may_be_endless(types)
+        self.running = self._graphed(self.tf_graph)
         self._branches: Branches | None = None
+
+    def _graphed(
+        self, tf_graph: Any, feeds: Values | None = None, variables: Values | None = None
+    ) -> Graphed:
+        return Graphed(tf_graph, feeds or {}, variables or {}, is_limited=self.is_limited)
 
     def names(self, given: Sequence[str]) -> list[str]:
         """The names of tensors as TensorFlow spells them. Raises ModelError for what is none."""
@@ -73,7 +80,7 @@ class GraphSide:
         """What it is fed, and what its variables hold: the guess with which most of it runs."""
         fed = dict(zip(self.names(list(given)), given.values(), strict=True))
         values = restored(self.tf_graph, self.prefix)
-        best, most, tried = Graphed(self.tf_graph), -1, list[list[str]]()
+        best, most, tried = self._graphed(self.tf_graph), -1, list[list[str]]()
         for size, whole in GUESSES:
             feeds = placeholders(self.tf_graph, size, whole, fed)
             variables = initial(self.tf_graph, values, size, whole)
@@ -81,7 +88,7 @@ class GraphSide:
             if shapes in tried:
                 continue
             tried.append(shapes)
-            running = Graphed(self.tf_graph, feeds, variables)
+            running = self._graphed(self.tf_graph, feeds, variables)
             count = len(running.run(tensors, False)[0])
             if count > most:
                 best, most = running, count
@@ -108,7 +115,7 @@ class GraphSide:
         if not any(CALLS & body.by_type.keys() for body in self.graph.bodies):
             return self.running
         graph = seeded_graph(self.model, self.graph, optimise=True)
-        return Graphed(graph, self.running.feeds, self.running.variables)
+        return self._graphed(graph, self.running.feeds, self.running.variables)
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
@@ -161,7 +168,7 @@ class GraphSide:
         They are in functions that TensorFlow differentiates in C++.
         """
         graph = seeded_graph(self.model, self.graph, places)
-        running = Graphed(graph, self.running.feeds, self.running.variables)
+        running = self._graphed(graph, self.running.feeds, self.running.variables)
         since = probes.said()
         for target, dy in targets.items():
             running.gradients(sources, target, dy)
