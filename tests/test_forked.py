@@ -102,7 +102,14 @@ def test_a_server_that_ended_is_started_again() -> None:
 
 
 def test_the_command_is_imported_and_nothing_more() -> None:
+    """A process of its own asks, so that no earlier test can have changed its environment."""
     program = "import sys; print([name in sys.modules for name in sys.argv[1:]])"
     names = ("graphpatch.cli.apply", "numpy", "networkx", "tensorflow")
-    start = forked.python(forked.COMMAND)
-    assert ran(start, "-c", program, *names).stdout == b"[True, False, False, False]\n"
+    asking = (
+        "import subprocess; from tests import forked; start = forked.python(forked.COMMAND);"
+        f"subprocess.run([*start, '-c', {program!r}, *{names!r}], check=True)"
+    )
+    own = {name: value for name, value in os.environ.items() if name != forked.SOCKETS}
+    checkout = Path(__file__).parent.parent
+    found = ran([sys.executable, "-c", asking], env=own, cwd=checkout)
+    assert found.stdout == b"[True, False, False, False]\n"
