@@ -14,7 +14,18 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.displaced import restore_attr, restore_input, restore_name
 from graphpatch.graph.edits import AttrSet, Edit, Enclosed, InputSet, Raw, Renamed
-from graphpatch.graph.nodedef import INPUT, NAME, OP, Payload, field_text, parts, with_attr
+from graphpatch.graph.inputs import MANY
+from graphpatch.graph.nodedef import (
+    INPUT,
+    NAME,
+    OP,
+    Payload,
+    field_text,
+    is_same,
+    parts,
+    with_attr,
+    with_inputs,
+)
 
 IsWanted = Callable[[Edit], bool]
 
@@ -37,6 +48,7 @@ class Undone:
     op: str
     inputs: list[str]
     entries: list[Edit]
+    is_plain: bool = False  # all inputs are spelled as TensorFlow does, and set at the end at once
 
     def signed(self) -> Payload:
         """The payload with the edits that are left written down."""
@@ -50,6 +62,7 @@ def undo_node(node: Node, entries: Sequence[Edit], wanted: IsWanted) -> Undone:
     """
     payload = with_attr(node.body.payload(node.index), provenance.KEY, None)
     undone = Undone(node, payload, node.name, node.op, list(node.inputs), list(entries))
+    undone.is_plain = has_plain_inputs(undone, entries)
     for place in reversed(range(len(entries))):
         if wanted(entries[place]):
             edit = undone.entries.pop(place)
@@ -58,8 +71,18 @@ def undo_node(node: Node, entries: Sequence[Edit], wanted: IsWanted) -> Undone:
             refuse(next(later, None), node, edit.rule)
             if type(edit) in UNDO:
                 UNDO[type(edit)](undone, edit, place)
+    if undone.is_plain:
+        undone.payload = with_inputs(undone.payload, undone.inputs)
     _check(undone)
     return undone
+
+
+def has_plain_inputs(undone: Undone, entries: Sequence[Edit]) -> bool:
+    """Whether inputs can be set at once: many edits, none of which needs the bytes of an input."""
+    plain = (isinstance(one, InputSet | Renamed) and _raw(one) is None for one in entries)
+    if len(entries) < MANY or not all(plain):
+        return False
+    return is_same(with_inputs(undone.payload, undone.inputs), undone.payload)
 
 
 def _check(undone: Undone) -> None:
@@ -107,7 +130,8 @@ def _input(undone: Undone, edit: InputSet, place: int) -> None:
         slot, was = edit.slot, edit.was
         if slot >= len(undone.inputs):
             raise ModelError(f"{undone.node} has no input {slot}, of which {provenance.KEY} tells")
-        undone.payload = restore_input(undone.payload, slot, was, _raw(edit))
+        if not undone.is_plain:
+            undone.payload = restore_input(undone.payload, slot, was, _raw(edit))
         undone.inputs[slot] = was
 
 
