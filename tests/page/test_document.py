@@ -138,6 +138,45 @@ def test_the_body_of_a_function_has_lines() -> None:
     assert flows(found, 0, "step", 1) == BLOCKED
 
 
+def test_branches_and_loops_open_as_functions_do() -> None:
+    """Each has lines for its bodies: what flows in them, and where it ends."""
+    bodies = {
+        "steps": [graphs.node("step", "Round", "a", T="float32")],
+        "keeps": [graphs.node("step", "Tanh", "a", T="float32")],
+        "again": [graphs.node("step", "Greater", "a", "a", T="float32")],
+    }
+    kept = {"T": ["float32"]}
+    graph = GraphDef(node=[
+        X,
+        graphs.node("p", "Placeholder", dtype="bool"),
+        graphs.node("branch", "If", "p", "x", Tin=kept["T"], Tout=kept["T"], Tcond="bool"),
+        graphs.node("loop", "While", "branch", T=kept["T"]),
+    ])  # fmt: skip
+    for place, key, name in (
+        (2, "then_branch", "steps"),
+        (2, "else_branch", "keeps"),
+        (3, "cond", "again"),
+        (3, "body", "keeps"),
+    ):
+        graph.node[place].attr[key].func.name = name
+    graph.library.function.extend(
+        graphs.function(name, ["a"], inside, {"y": f"step:{'z' if name == 'again' else 'y'}:0"})
+        for name, inside in bodies.items()
+    )
+    found = graphpatch.view(graph, sources="x", targets="loop").document()
+    main = found["bodies"][0]
+    opened = {
+        main["names"][row]: [found["bodies"][body]["names"][0] for body in opens]
+        for row, opens in main["calls"].items()
+    }
+    assert opened.keys() == {"branch", "loop"}
+    assert set(opened["branch"]) == {"step"}
+    flowing = [
+        flows(found, 0, "step", body) for body in main["calls"][main["names"].index("branch")]
+    ]
+    assert set(flowing) == {BLOCKED, FULL}
+
+
 def test_a_v1_loop_has_a_line_for_each_op() -> None:
     add = graphs.node("add", "AddV2", "switch:1", "switch:1")
     loop = graphs.v1_loop("x", add, gives="add")
