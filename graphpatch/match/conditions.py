@@ -100,14 +100,12 @@ def none_of(wanted: Match) -> Condition:
 def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
     """The op is the last one of such a pattern, the one that no other of it reads."""
     from graphpatch.match.forms import forms
-    from graphpatch.match.pattern.search import matches
+    from graphpatch.match.pattern.search import Finder
 
-    found = forms(wanted)
-    for match in (match for form in found for match in form.nodes.values()):
-        conditions(match)
+    finders = [Finder(form, conditions) for form in forms(wanted)]
 
     def prepared(body: Body) -> Test:
-        every = (one for form in found for one in matches(body, form, conditions))
+        every = (one for finder in finders for one in finder.matches(body))
         last = {one.last for one in every}
         return lambda node: node.index in last
 

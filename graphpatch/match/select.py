@@ -18,6 +18,7 @@ from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.spec import WHOLE, Match, texts
 
 if TYPE_CHECKING:
+    from graphpatch.match.pattern.binding import Binding
     from graphpatch.match.pattern.overlaps import Dropped, Kept
 
 
@@ -74,13 +75,24 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> Found:
     The other keys of the match must hold for each of the ops that `on` names, with "match" for
     the last op of the pattern.
     """
-    found = Found()
-    wanted = conditions(match) if match.pattern is None else {}
+    if match.pattern is not None:
+        return _find_pattern(graph, match, on)
+    found, wanted = Found(), conditions(match)
     for body in _bodies(graph, match):
-        if match.pattern is None:
-            found.nodes.extend(_in_body(body, match, wanted))
-            continue
-        kept, dropped = _patterns(body, match, on)
+        found.nodes.extend(_in_body(body, match, wanted))
+    return found
+
+
+def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> Found:
+    from graphpatch.match.forms import forms
+    from graphpatch.match.pattern.search import Finder
+
+    found = Found()
+    finders = [Finder(form, conditions) for form in forms(match.pattern or ())]
+    meant = holds(replace(match, pattern=None, nth=None))
+    for body in _bodies(graph, match):
+        every = [finder.matches(body) for finder in finders]
+        kept, dropped = _that_count(body, match, every, meant, on)
         found.kept.extend(kept)
         found.dropped.extend(dropped)
         nodes = {node for one in kept for node in one.nodes}
@@ -100,25 +112,22 @@ def _in_body(body: Body, match: Match, wanted: Mapping[str, Condition]) -> Itera
     return (Node(body, index) for index in found.indices())
 
 
-def _patterns(body: Body, match: Match, on: Sequence[str]) -> tuple[list[Kept], list[Dropped]]:
-    from graphpatch.match.forms import forms
+def _that_count(
+    body: Body, match: Match, every: list[list[Binding]], meant: Condition, on: Sequence[str]
+) -> tuple[list[Kept], list[Dropped]]:
     from graphpatch.match.pattern.overlaps import resolve
-    from graphpatch.match.pattern.search import matches
 
-    meant = holds(replace(match, pattern=None, nth=None))(body)
-    whole = tuple(on) == (WHOLE,)
-    found = []
-    for form in forms(match.pattern or ()):
-        every = matches(body, form, conditions)
-        if meant is everything:
-            found += every
-            continue
-        for binding in every:
-            wanted = (binding.last,) if whole or not on else binding.of(on)
-            if all(meant(Node(body, index)) for index in wanted):
-                found.append(binding)
+    found = [one for bindings in every for one in bindings]
+    test = meant(body)
+    if test is not everything:
+        found = [one for one in found if all(test(Node(body, index)) for index in _asked(one, on))]
     kept, dropped = resolve(found, on)
     return (kept if match.nth is None else _numbered(body, kept, match.nth)), dropped
+
+
+def _asked(binding: Binding, on: Sequence[str]) -> Sequence[int]:
+    """The ops of a match of which the other keys of the match are asked."""
+    return (binding.last,) if not on or tuple(on) == (WHOLE,) else binding.of(on)
 
 
 def _numbered(body: Body, kept: list[Kept], wanted: Any) -> list[Kept]:

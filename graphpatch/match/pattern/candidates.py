@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
@@ -11,15 +12,21 @@ from graphpatch.match.condition import Condition, Test, everything
 from graphpatch.match.spec import Match, texts
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Candidates:
-    """The ops of one body that have these types (None: any) and pass these tests, by key."""
+    """The ops of one body that have these types (None: any) and meet these conditions, by key."""
 
     body: Body
     types: frozenset[str] | None
     names: frozenset[str] | None
-    tests: Mapping[str, Test]
+    conditions: Mapping[str, Condition]
     known: dict[int, bool] = field(default_factory=dict)
+
+    @cached_property
+    def tests(self) -> Mapping[str, Test]:
+        """The conditions as tests for this body, made where the index leaves any op to test."""
+        made = {key: make(self.body) for key, make in self.conditions.items() if key != "op"}
+        return {key: test for key, test in made.items() if test is not everything}
 
     def passes(self, index: int) -> bool:
         """Whether an op is one of them. What the tests said is remembered."""
@@ -74,17 +81,11 @@ def candidates(body: Body, match: Match, conditions: Mapping[str, Condition]) ->
     Op types and plain names are looked up, the other conditions are tried on what is left.
     """
     types = None if match.op is None else of_types(body, texts(match.op))
-    tests = {key: make(body) for key, make in conditions.items() if key != "op"}
     plain = match.name is not None and not any(map(glob.is_glob, texts(match.name)))
-    return Candidates(
-        body,
-        types,
-        frozenset(texts(match.name or ())) if plain else None,
-        {key: test for key, test in tests.items() if test is not everything},
-    )
+    names = frozenset(texts(match.name or ())) if plain else None
+    return Candidates(body, types, names, conditions)
 
 
 def of_types(body: Body, wanted: Iterable[str]) -> frozenset[str]:
     """The op types of a body that are meant by these, which may be globs."""
-    wanted = tuple(wanted)
-    return frozenset(t for t in body.by_type if any(glob.matches(one, t) for one in wanted))
+    return frozenset(filter(glob.one_of(wanted), body.by_type))

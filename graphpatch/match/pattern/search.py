@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from operator import attrgetter
 
@@ -108,37 +108,57 @@ class Search:
         return [edge for edge in self.pattern.edges if edge.link.repeat]
 
 
-def searches(body: Body, pattern: Pattern, conditions: Conditions) -> list[Search]:
-    """A search for each variant of a pattern, those with more of its optional ops first."""
-    wiring = Wiring(body)
-    ready = {
-        name: candidates(body, match, conditions(match)) for name, match in pattern.nodes.items()
-    }
-    return [Search(wiring, variant, ready) for variant in variants(pattern)]
+@dataclass(eq=False)
+class Finder:
+    """Finds a pattern in bodies. What the pattern alone says is worked out once, for all of them.
 
-
-def matches(body: Body, pattern: Pattern, conditions: Conditions) -> list[Binding]:
-    """Every match of a pattern in a body, in the order of their ops in the file.
-
-    Nodes that could be swapped are bound in the file's order, so that each match is there once.
-    Where an optional op is there, the match without it is one for those alone that read its last
-    op beside the optional one. Matches may share ops. Raises MatchError where it takes too many
-    steps to find them, as their number may be exponential.
+    Raises RulesError where a match in the pattern means nothing.
     """
-    found: list[Binding] = []
-    done: list[tuple[Search, list[Binding]]] = []
-    for search in searches(body, pattern, conditions):
-        if search.can_match:
-            larger = _within(done, search)
-            mine: list[Binding] = []
-            done.append((search, mine))
-            for binding in search.bindings():
-                around = larger.get(frozenset(binding.indices), []) if larger else []
-                if around and not is_read_beside(binding, around):
-                    continue
-                mine.append(binding)
-                found.append(binding)
-    return sorted(found, key=attrgetter("indices"))
+
+    pattern: Pattern
+    conditions: InitVar[Conditions]
+    by_name: Mapping[str, Mapping[str, Condition]] = field(init=False)
+
+    def __post_init__(self, conditions: Conditions) -> None:
+        """Work out the conditions of each of its ops."""
+        self.by_name = {name: conditions(match) for name, match in self.pattern.nodes.items()}
+
+    @cached_property
+    def variants(self) -> list[Pattern]:
+        """The pattern with and without its optional ops."""
+        return list(variants(self.pattern))
+
+    def searches(self, body: Body) -> list[Search]:
+        """A search for each variant of the pattern, those with more of its optional ops first."""
+        wiring = Wiring(body)
+        ready = {
+            name: candidates(body, match, self.by_name[name])
+            for name, match in self.pattern.nodes.items()
+        }
+        return [Search(wiring, variant, ready) for variant in self.variants]
+
+    def matches(self, body: Body) -> list[Binding]:
+        """Every match of the pattern in a body, in the order of their ops in the file.
+
+        Nodes that could be swapped are bound in the file's order, so that each match is there
+        once. Where an optional op is there, the match without it is one for those alone that read
+        its last op beside the optional one. Matches may share ops. Raises MatchError where it
+        takes too many steps to find them, as their number may be exponential.
+        """
+        found: list[Binding] = []
+        done: list[tuple[Search, list[Binding]]] = []
+        for search in self.searches(body):
+            if search.can_match:
+                larger = _within(done, search)
+                mine: list[Binding] = []
+                done.append((search, mine))
+                for binding in search.bindings():
+                    around = larger.get(frozenset(binding.indices), []) if larger else []
+                    if around and not is_read_beside(binding, around):
+                        continue
+                    mine.append(binding)
+                    found.append(binding)
+        return sorted(found, key=attrgetter("indices"))
 
 
 def _within(

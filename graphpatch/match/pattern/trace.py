@@ -9,7 +9,7 @@ from heapq import nsmallest
 from graphpatch.graph.body import Body, Node
 from graphpatch.match.pattern.neighbourhood import Walker
 from graphpatch.match.pattern.plan import LinkEnd, PlanStep
-from graphpatch.match.pattern.search import Conditions, Search, searches
+from graphpatch.match.pattern.search import Conditions, Finder, Search
 from graphpatch.match.pattern.support import Neighbourhood
 from graphpatch.match.pattern.wiring import Vertex
 from graphpatch.match.spec import Pattern
@@ -47,7 +47,7 @@ def near_misses(
 ) -> list[NearMiss]:
     """Where a pattern that matches nothing came furthest: the most ops, then the file's order."""
     found: list[tuple[int, int, int, NearMiss]] = []
-    for rank, search in enumerate(searches(body, pattern, conditions)):
+    for rank, search in enumerate(Finder(pattern, conditions).searches(body)):
         ops = search.walker.decider.op_count
         for place, miss in enumerate(_traced(search)):
             found.append((ops - len(miss.reached), rank, place, miss))

@@ -11,7 +11,7 @@ from graphpatch.graph.body import Body
 from graphpatch.match.conditions import conditions
 from graphpatch.match.forms import forms
 from graphpatch.match.pattern.binding import Binding
-from graphpatch.match.pattern.search import matches
+from graphpatch.match.pattern.search import Finder
 from graphpatch.match.spec import Pattern
 from tests import graphs
 
@@ -19,7 +19,7 @@ from tests import graphs
 def bindings(body: Body, pattern: Any) -> list[Binding]:
     """The matches of a pattern, given as its text or as its JSON form."""
     read = pattern if isinstance(pattern, str) else msgspec.convert(pattern, Pattern)
-    return [found for form in forms(read) for found in matches(body, form, conditions)]
+    return [found for form in forms(read) for found in Finder(form, conditions).matches(body)]
 
 
 def found(body: Body, pattern: Any) -> list[str]:

@@ -52,7 +52,7 @@ def test_the_same_matches(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(8):
         one = body(seed)
         monkeypatch.setattr(search, "joined", counted)
-        by_joins = search.matches(one, pattern, conditions)
+        by_joins = search.Finder(pattern, conditions).matches(one)
         monkeypatch.setattr(search, "joined", lambda walker: None)
-        assert by_joins == search.matches(one, pattern, conditions)
+        assert by_joins == search.Finder(pattern, conditions).matches(one)
     assert any(joins)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from graphpatch.graph.body import Body
 from graphpatch.match.conditions import conditions
 from graphpatch.match.pattern.binding import Binding
-from graphpatch.match.pattern.search import matches
+from graphpatch.match.pattern.search import Finder
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 from tests import graphs
 from tests.match.pattern import reference
@@ -69,7 +69,7 @@ def test_a_run_in_a_circle_is_there_once() -> None:
     run = Edge("more", "run", Link(repeat=True))
     pattern = Pattern(nodes={"more": Match(op="IsFinite"), "run": Match()}, edges=(run,))
     assert compare(body, pattern)
-    found = [one.bound[1] for one in matches(body, pattern, conditions)]
+    found = [one.bound[1] for one in Finder(pattern, conditions).matches(body)]
     assert [[body.heads.names[op] for op in one] for one in found] == [
         ["decide", "switch", "a", "b", "next", "merge"],
         ["merge", "decide", "switch", "a", "b", "next", "exit"],
@@ -78,7 +78,7 @@ def test_a_run_in_a_circle_is_there_once() -> None:
 
 def compare(body: Body, pattern: Pattern) -> bool:
     """Whether it matches, as both say alike."""
-    found = matches(body, pattern, conditions)
+    found = Finder(pattern, conditions).matches(body)
     assert len(found) == len({(one.pattern.present, one.bound, one.read) for one in found})
     canonical = [as_canonical(one, pattern) for one in found]
     assert len(canonical) == len(set(canonical)), "a match is there twice, as its mirror image"
