@@ -105,7 +105,7 @@ def _pooling(graph: Graph) -> Iterator[tuple[str, Node]]:
 
 
 def _check(graph: Any, feed: Mapping[str, Any]) -> None:
-    missing = sorted(placeholders(graph, 1, (), {}).keys() - feed.keys())
+    missing = sorted({tensor.name for tensor in placeholders(graph)} - feed.keys())
     if missing:
         raise GraphpatchError(f"the feed has no {missing[0]}; it has: {', '.join(feed) or '-'}")
 

@@ -14,7 +14,7 @@ from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
-from graphpatch.runtime.running import downstream, may_be_endless, placeholders
+from graphpatch.runtime.running import downstream, may_be_endless, seeded_feeds
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import outputs, probes
 from graphpatch.runtime.verify.answers import Gradient
@@ -78,11 +78,11 @@ class GraphSide:
 
     def choose(self, tensors: Sequence[str], given: Values) -> tuple[Values, Values]:
         """What it is fed, and what its variables hold: the guess with which most of it runs."""
-        fed = dict(zip(self.names(list(given)), given.values(), strict=True))
+        named = dict(zip(self.names(list(given)), given.values(), strict=True))
         values = restored(self.tf_graph, self.prefix)
         best, most, tried = self._graphed(self.tf_graph), -1, list[list[str]]()
         for size, whole in GUESSES:
-            feeds = placeholders(self.tf_graph, size, whole, fed)
+            feeds = seeded_feeds(self.tf_graph, size, whole, named)
             variables = initial(self.tf_graph, values, size, whole)
             shapes = [str(np.shape(value)) for value in (*feeds.values(), *variables.values())]
             if shapes in tried:
