@@ -132,7 +132,7 @@ def _text(document: dict[str, Any], path: str) -> Iterator[str]:
             yield f"  marked: {plural(one['ops'], 'op')}{'' if one['ops'] else NOWHERE}"
     for graph in graphs:
         for pair in graph["pairs"][:SHOWN]:
-            yield f"  {pair['from']} -> {pair['to']}: {_told(pair)}"
+            yield f"  {pair['from']} -> {pair['to']}: {_flow_in_words(pair)}"
         more = len(graph["pairs"]) + graph["pairs_left_out"] - SHOWN
         if more > 0:
             yield f"  ... {more:,} more pair{'' if more == 1 else 's'}"
@@ -141,7 +141,7 @@ def _text(document: dict[str, Any], path: str) -> Iterator[str]:
         yield f"  {graph['note']}"
 
 
-def _told(pair: dict[str, Any]) -> str:
+def _flow_in_words(pair: dict[str, Any]) -> str:
     """What flows between two ends; of two models before and after, and which rules change it."""
     words = [_verdict(side) for side in pair["sides"]]
     if len(set(words)) > 1:

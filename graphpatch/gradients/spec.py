@@ -63,7 +63,7 @@ class Named:
         """The key that carries it: `graphpatch:guided_relu`."""
         if not self.parameters:
             return PREFIX + self.name
-        return PREFIX + _json({self.name: {name: told(one) for name, one in self.parameters}})
+        return PREFIX + _json({self.name: {name: json_value(one) for name, one in self.parameters}})
 
     @cached_property
     def formula(self) -> Formula:
@@ -96,7 +96,7 @@ class Written:
     def key(self) -> str:
         """The key that carries it: `graphpatch:` and the formula."""
         texts = self.formula.texts[0] if self.formula.alike else self.formula.texts
-        given = {name: told(value) for name, value in self.formula.values}
+        given = {name: json_value(value) for name, value in self.formula.values}
         return PREFIX + _json({FORMULA: texts, **({CONSTANTS: given} if given else {})})
 
     def for_op(self, op_type: str) -> Written:
@@ -164,7 +164,7 @@ def from_key(key: str) -> Computed | None:
     return found if isinstance(found, Named | Written) else None
 
 
-def told(value: Scalar | Tensor) -> Any:
+def json_value(value: Scalar | Tensor) -> Any:
     """A parameter as JSON holds it."""
     return value.packed() if isinstance(value, Tensor) else value
 

@@ -10,10 +10,10 @@ from graphpatch.match import glob
 from graphpatch.match.almost import almost
 from graphpatch.match.conditions import conditions
 from graphpatch.match.forms import Wanted, forms
+from graphpatch.match.in_words import in_words
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.pattern.trace import NearMiss, Rejected, near_misses
 from graphpatch.match.spec import Match, Pattern, texts
-from graphpatch.match.told import told
 from graphpatch.table import and_more, plural
 
 NEAR_MISSES = 3
@@ -70,7 +70,7 @@ def failed(rejected: Rejected, match: Match) -> str:
     node, key = rejected.node, rejected.key
     if key == "op":
         return f"{node} is not {' or '.join(texts(match.op or ()))}"
-    return f"of {node} {told(node, key, match)}"
+    return f"of {node} {in_words(node, key, match)}"
 
 
 def _count(bodies: Iterable[Body], match: Match) -> int:

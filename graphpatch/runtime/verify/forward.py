@@ -119,7 +119,7 @@ def _compare(
         elif name not in after:
             differing[name] = f"it fails in the patched model: {failed.get(name, 'no value')}"
         else:
-            differing[name] = told(before[name], after[name])
+            differing[name] = difference_in_words(before[name], after[name])
     return before
 
 
@@ -133,7 +133,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one.tobytes() == other.tobytes())
 
 
-def told(one: Any, other: Any) -> str:
+def difference_in_words(one: Any, other: Any) -> str:
     """How far two arrays are apart, in words."""
     one, other = np.asarray(one), np.asarray(other)
     if (one.dtype, one.shape) != (other.dtype, other.shape):

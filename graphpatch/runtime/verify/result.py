@@ -169,12 +169,14 @@ class Verification:
     def failures(self) -> list[str]:
         """What differs that should not, in words."""
         found = [fault.says for fault in self.around]
-        return found + [text for part in self.parts for text in self._told(part, part.failures())]
+        return found + [
+            text for part in self.parts for text in self._labelled(part, part.failures())
+        ]
 
     @property
     def not_compared(self) -> list[str]:
         """What should have been compared, and was not, in words."""
-        return [text for part in self.parts for text in self._told(part, part.gaps())]
+        return [text for part in self.parts for text in self._labelled(part, part.gaps())]
 
     @property
     def verdict(self) -> str:
@@ -194,7 +196,7 @@ class Verification:
         """Whether the verdict is `verified`, or `same structure`."""
         return self.verdict in (VERIFIED, SAME_STRUCTURE)
 
-    def _told(self, part: Part, texts: Sequence[str]) -> list[str]:
+    def _labelled(self, part: Part, texts: Sequence[str]) -> list[str]:
         return [f"[{part.label}] {one}" if len(self.parts) > 1 else one for one in texts]
 
     def __repr__(self) -> str:
