@@ -13,9 +13,8 @@ from graphpatch.match import added, attribute, inside, nth, path_miss, shape, ta
 from graphpatch.match.classes import CLASSES
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.spec import Match
-from graphpatch.table import short
+from graphpatch.table import IN_MESSAGE, short
 
-SHOWN = 3  # of a list
 LONG = 100  # letters for one key
 
 
@@ -62,7 +61,7 @@ def value_of(node: Node) -> str:
     tensor = constant(node)
     if tensor is None:
         return "unknown"
-    first: list[object] = next((piece[:SHOWN].tolist() for piece, _ in tensor.pieces()), [])
+    first: list[object] = next((piece[:IN_MESSAGE].tolist() for piece, _ in tensor.pieces()), [])
     words = [f"{one:.7g}" if isinstance(one, float) else str(one) for one in first]
     more = ", ..." if tensor.size > len(first) else ""
     return f"[{', '.join(words)}{more}]" if tensor.shape else words[0]
@@ -100,7 +99,7 @@ def _consumers(node: Node, wanted: Any) -> str:
 
 def _some(listed: Iterable[str], nothing: str) -> str:
     found = list(listed)
-    return short(found, SHOWN) if found else nothing
+    return short(found) if found else nothing
 
 
 def _nth(node: Node, match: Match) -> str:
@@ -112,7 +111,9 @@ def _all(node: Node, wanted: Any) -> str:
 
 
 def _any(node: Node, wanted: Any) -> str:
-    return " and ".join(of_match(node, match) for match in wanted[:SHOWN]) or "any: it is empty"
+    return (
+        " and ".join(of_match(node, match) for match in wanted[:IN_MESSAGE]) or "any: it is empty"
+    )
 
 
 def _not(node: Node, wanted: Any) -> str:

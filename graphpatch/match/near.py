@@ -14,10 +14,9 @@ from graphpatch.match.in_words import in_words
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.pattern.trace import NearMiss, Rejected, near_misses
 from graphpatch.match.spec import Match, Pattern, texts
-from graphpatch.table import and_more, plural
+from graphpatch.table import IN_MESSAGE, and_more, plural
 
 NEAR_MISSES = 3
-SHOWN = 3  # of the ops that stand where one should
 
 
 def near_lines(bodies: Sequence[Body], wanted: Wanted) -> list[str]:
@@ -58,8 +57,8 @@ def words(miss: NearMiss, pattern: Pattern) -> str:
     if not miss.missing:
         return f"{found}; {miss.reason}"
     match = pattern.nodes.get(miss.missing, Match())
-    parts = [failed(one, match) for one in miss.rejected[:SHOWN]]
-    parts += filter(None, [and_more(miss.rejected, SHOWN)])
+    parts = [failed(one, match) for one in miss.rejected[:IN_MESSAGE]]
+    parts += filter(None, [and_more(miss.rejected, IN_MESSAGE)])
     if miss.reason:
         parts.append(miss.reason)
     return f"{found}; {miss.missing} is missing: {'; '.join(parts)}"
