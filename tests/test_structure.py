@@ -192,6 +192,23 @@ def tensorflow_is_imported_in_runtime_and_there_in_functions(path: Path) -> None
                 assert inside, ast.unparse(node)
 
 
+# Calls of TensorFlow that one module makes for all others.
+HOMES = {
+    "train.import_meta_graph": "runtime/imported.py",
+    "tf.gradients": "runtime/gradients.py",
+    "tf.compat.v1.gradients": "runtime/gradients.py",
+}
+
+
+@of_each_file
+def models_are_imported_and_differentiated_in_one_module_each(path: Path) -> None:
+    for node in ast.walk(tree_of(path)):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        for name, home in HOMES.items():
+            if called == name or called.endswith(f".{name}"):
+                assert path == ROOT / home, f"{path}:{node.lineno}: {called}"
+
+
 BANNED = ("util", "helper", "manager", "handler", "transform")
 
 

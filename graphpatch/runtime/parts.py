@@ -14,6 +14,7 @@ from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import CutError
 from graphpatch.graph.graph import open_graph
 from graphpatch.graph.wire import Source
+from graphpatch.runtime.gradients import gradients
 from graphpatch.runtime.jacobian import Jacobian, jacobians
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _gradients(
     import tensorflow as tf
 
     ys, xs = ([graph.get_tensor_by_name(name) for name in some] for some in (of, by))
-    found = tf.gradients(ys, xs, grad_ys=flowing, stop_gradients=xs)
+    found = gradients(ys, xs, flowing, apart=True)
     missing = [name for name, dx in zip(by, found, strict=True) if dx is None]
     if missing:
         raise CutError(

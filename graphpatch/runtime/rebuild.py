@@ -21,7 +21,9 @@ from graphpatch.graph.colocation import COLOCATION, LOC, located
 from graphpatch.graph.edit import SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
+from graphpatch.runtime.gradients import gradients
 from graphpatch.runtime.import_model import meta_graph
+from graphpatch.runtime.imported import import_here, refused_as
 from graphpatch.table import short
 
 
@@ -63,18 +65,14 @@ def _rebuilt(model: Model, asked: Sequence[Section]) -> tuple[Any, Any, dict[str
     """The MetaGraphDef of the model, that with new gradients beside the old, and which is which."""
     import tensorflow as tf
 
-    try:
-        with _control_flow_v1(), tf.Graph().as_default() as graph:
-            file = meta_graph(model)
-            tf.compat.v1.train.import_meta_graph(_without_stale_shapes(file, asked))
-            instead: dict[str, str] = {}
-            for section in asked:
-                instead |= _rebuild(graph, section)
-            live: Any = tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
-    except (ValueError, TypeError, LookupError, AssertionError, tf.errors.OpError) as error:
-        raise PatchError(
-            f"TensorFlow cannot build these gradients anew: {type(error).__name__}: {error}"
-        ) from error
+    refused = refused_as(PatchError, "TensorFlow cannot build these gradients anew")
+    with refused, _control_flow_v1(), tf.Graph().as_default() as graph:
+        file = meta_graph(model)
+        import_here(_without_stale_shapes(file, asked), model.path)
+        instead: dict[str, str] = {}
+        for section in asked:
+            instead |= _rebuild(graph, section)
+        live: Any = tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
     return file, live, instead
 
 
@@ -131,7 +129,9 @@ def _rebuild(graph: Any, section: Section) -> dict[str, str]:
     held = [tensor(_full(one.variable)) for one in section.gradients]
     ops = (op.name for op in graph.get_operations())
     scope = names.fresh(section.scope.name, {match[1] for match in map(SCOPE.match, ops) if match})
-    found = tf.compat.v1.gradients(losses, held, given, name=scope, gate_gradients=True)
+    found = gradients(
+        losses, held, given, name=scope, gate_gradients=True, colocate_gradients_with_ops=False
+    )
     instead = {}
     for built, gradient in zip(section.gradients, found, strict=True):
         _check(built, gradient, section)

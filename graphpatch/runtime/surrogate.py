@@ -10,6 +10,7 @@ from graphpatch.gradients.gradient import Gradients
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import Program
 from graphpatch.runtime.formula import computed, op_attrs, signature_of
+from graphpatch.runtime.gradients import gradients
 
 GradientFunction = Callable[..., "list[Any]"]
 
@@ -29,8 +30,7 @@ def surrogate_gradient(formula: Formula) -> GradientFunction:
         value = _value(formula, op, inputs)
         if not _same_shape(value, op.outputs[0]):
             value = tf.broadcast_to(value, tf.shape(op.outputs[0]))
-        found = tf.gradients([value], inputs, grad_ys=[tf.convert_to_tensor(dy)])
-        return list(found)
+        return gradients([value], inputs, [tf.convert_to_tensor(dy)])
 
     return gradient
 

@@ -17,6 +17,7 @@ from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.runtime.function_gradient import as_main, flat_index
+from graphpatch.runtime.gradients import gradients
 from graphpatch.runtime.surrogate import surrogate_gradient
 
 OUT = "out"
@@ -108,11 +109,11 @@ def construction_gradient(one: Carried, values: Sequence[Any], dy: Any) -> list[
             out = tf.broadcast_to(out, tf.shape(given["y0"]))  # as the function sums it
         floats = {name: tensor for name, tensor in at.items() if tensor.dtype.is_floating}
         xs = list(floats.values())
-        found = tf.gradients(out, xs, tf.constant(dy), stop_gradients=xs)
+        found = gradients([out], xs, [tf.constant(dy)], apart=True)
     flowing = {name: dx for name, dx in zip(floats, found, strict=True) if dx is not None}
     with tf.compat.v1.Session(graph=scratch) as session:
-        gradients = session.run(flowing)
-    return [gradients.get(f"x{n}") if n == firsts[n] else None for n in range(len(firsts))]
+        ran = session.run(flowing)
+    return [ran.get(f"x{n}") if n == firsts[n] else None for n in range(len(firsts))]
 
 
 def _add(
