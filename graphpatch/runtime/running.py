@@ -49,7 +49,7 @@ class Running:
                     found = session.run(wanted, dict(self.feeds))
                     return dict(zip(wanted, found, strict=True)), reasons
                 except (tf.errors.OpError, ValueError, TypeError) as error:
-                    kept = _without(self.graph, wanted, error)
+                    kept = without_failed(self.graph, wanted, error)
                     lost = [name for name in wanted if name not in kept]
                     reasons |= dict.fromkeys(lost, first_line(error))
                     wanted = kept
@@ -132,7 +132,7 @@ def assignment(graph: Any, name: str) -> tuple[Any, Any]:
         return given, tf.compat.v1.assign(op.outputs[0], given, validate_shape=False).op
 
 
-def _without(graph: Any, wanted: list[str], error: Any) -> list[str]:
+def without_failed(graph: Any, wanted: list[str], error: Any) -> list[str]:
     """The tensors that do not need the op that failed; none where that is not known."""
     dead = re.search(r"Retval\[(\d+)\]", str(error))
     if dead:
