@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from graphpatch.analysis.cuts import Cut
-    from graphpatch.analysis.ways import Ways
+    from graphpatch.analysis.gradient_paths import GradientPaths
 
     Named: TypeAlias = str | tf.Tensor | tf.Variable
 
@@ -92,7 +92,12 @@ def gradient_in_parts(
 
 
 def add_parts(
-    graph: Any, found: Ways, cuts: Sequence[Cut], *, jacobian: bool = False, check: bool = False
+    graph: Any,
+    found: GradientPaths,
+    cuts: Sequence[Cut],
+    *,
+    jacobian: bool = False,
+    check: bool = False,
 ) -> Parts:
     """The same at cuts that are known to be some, in forward order."""
     stages = [found.wrt, *cuts]
@@ -110,7 +115,7 @@ def add_parts(
 
 
 def _backward(
-    graph: Any, found: Ways, cuts: Sequence[Cut]
+    graph: Any, found: GradientPaths, cuts: Sequence[Cut]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The gradients at each cut, in forward order, and those at `wrt`."""
     at_cuts: list[dict[str, Any]] = []
@@ -143,7 +148,7 @@ def _gradients(
     }
 
 
-def _checked(graph: Any, found: Ways, at_wrt: dict[str, Any]) -> dict[str, Any]:
+def _checked(graph: Any, found: GradientPaths, at_wrt: dict[str, Any]) -> dict[str, Any]:
     """The gradients at `wrt`, which fail where they are not those of the whole."""
     import tensorflow as tf
 
@@ -173,7 +178,7 @@ def _nearly_equal(one: Any, other: Any) -> Any:
 
 
 @contextmanager
-def _explained(found: Ways) -> Iterator[None]:
+def _explained(found: GradientPaths) -> Iterator[None]:
     """Raise CutError for what tf.gradients says where an op on the way has no gradient."""
     try:
         yield

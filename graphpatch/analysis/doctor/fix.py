@@ -1,4 +1,4 @@
-"""The rules that mend what blocks, each tried on the result of those before."""
+"""The rules that fix what blocks, each tried on the result of those before."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def fix(
     control_flow_v2: bool = True,
     every: bool = True,
 ) -> Fixed:
-    """Find rules until every pair flows, or nothing more can be mended.
+    """Find rules until every pair flows, or nothing more can be fixed.
 
     A rule is kept where it can be applied. What lies behind a blocker shows only when that one is
-    mended, so the model is asked again after each.
+    fixed, so the model is asked again after each.
     """
-    healing = _Healing(model, control_flow_v2)
+    fixing = _Fixing(model, control_flow_v2)
     before = survey(model, sources, targets, control_flow_v2, every)
-    sick = [
+    blocked = [
         (place, one.source, one.target)
         for place, seen in enumerate(before)
         for one in seen.diagnoses
-        if _is_sick(one)
+        if _is_blocked(one)
     ]
-    for pair in sick:
-        healing.heal(*pair)
-    after = [healing.diagnose(*pair) for pair in sick]
-    mended = [one for one in after if not _is_sick(one)]
-    return Fixed(healing.rules, healing.model, mended, [one for one in after if _is_sick(one)])
+    for pair in blocked:
+        fixing.let_flow(*pair)
+    after = [fixing.diagnose(*pair) for pair in blocked]
+    mended = [one for one in after if not _is_blocked(one)]
+    return Fixed(fixing.rules, fixing.model, mended, [one for one in after if _is_blocked(one)])
 
 
 @dataclass(eq=False)
-class _Healing:
+class _Fixing:
     """The model as it is with the rules so far, asked anew after each of them."""
 
     model: Model
@@ -72,11 +72,11 @@ class _Healing:
         wiring = asked.session.wiring(asked.session.graph.main)
         return asked.diagnose(wiring.tensor(source), wiring.tensor(target))
 
-    def heal(self, place: int, source: str, target: str) -> None:
+    def let_flow(self, place: int, source: str, target: str) -> None:
         """Apply rules until the pair flows; where they don't get there, none is kept."""
         before, kept = self.model, len(self.rules)
         tried: set[tuple[str, str]] = set()
-        while _is_sick(found := self.diagnose(place, source, target)):
+        while _is_blocked(found := self.diagnose(place, source, target)):
             done = next(self._tried(found, tried), None)
             if done is None:
                 if self.model is not before:
@@ -89,7 +89,7 @@ class _Healing:
 
     def _tried(self, pair: Diagnosis, tried: set[tuple[str, str]]) -> Iterator[tuple[Rule, Model]]:
         """The rules that can be applied to what blocks a pair, each with its model."""
-        for finding in _mendable(pair):
+        for finding in _fixable(pair):
             place = (finding.node.body.label, finding.node.name)
             if place in tried or place in self.hopeless:
                 continue
@@ -103,12 +103,12 @@ class _Healing:
                 self.hopeless.add(place)
 
 
-def _is_sick(one: Diagnosis) -> bool:
+def _is_blocked(one: Diagnosis) -> bool:
     return one.connected and (one.verdict != "flows" or any(_blocking(one)))
 
 
-def _mendable(pair: Diagnosis) -> Iterator[Finding]:
-    """The findings, where no other one makes it vain to mend them."""
+def _fixable(pair: Diagnosis) -> Iterator[Finding]:
+    """The findings, where no other one makes it vain to fix them."""
     blocking = list(_blocking(pair))
     if all(finding.rules or finding.kind in RAISING for finding in blocking):
         yield from blocking

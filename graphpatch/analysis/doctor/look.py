@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.analysis.doctor.backward import Answer, Refusal
-from graphpatch.analysis.doctor.way import PathStep
+from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.keys import gradient_type
 from graphpatch.differentiation.wiring import Wiring
@@ -78,9 +78,9 @@ def given_to_slot(wiring: Wiring, index: int, output: int, slot: int) -> flow.Gi
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong at one op: in words, what TensorFlow does then, and what mends it.
+    """What is wrong at one op: in words, what TensorFlow does then, and what fixes it.
 
-    `rules` are those that may mend it, the best first; `remedy` says what does where none can.
+    `rules` are those that may fix it, the best first; `remedy` says what does where none can.
     """
 
     kind: str
