@@ -20,9 +20,8 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.inputs import set_many
 from graphpatch.graph.placing import Taken, append, place, rename
 from graphpatch.graph.provenance import KEY as PROVENANCE
-from graphpatch.graph.provenance import Author, entries, rewritten, signed
+from graphpatch.graph.provenance import Author, entries, rewritten, signed, turns
 from graphpatch.graph.restored import Restored
-from graphpatch.graph.returned import turns
 from graphpatch.graph.topology import uses
 from graphpatch.graph.wire import piece_bytes
 

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.runtime.running import first_line
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """One gradient: `tensor` with its value, `none`, or `error` with what TensorFlow says."""
+
+    kind: str
+    value: Any = None
+    says: str = ""
+
+    def __str__(self) -> str:
+        return {"none": "None", "tensor": "a tensor"}.get(self.kind, self.says)
 
 
 class RaisedError(Exception):
@@ -22,7 +35,7 @@ def gradients(
     """What flows back from `ys` to each of `xs`, built in their graph; None where nothing does.
 
     `upstream` is what arrives at `ys`: ones by default. With `apart`, nothing flows through one of
-    `xs` to another. `options` are more ones of `tf.compat.v1.gradients`.
+    `xs` to another. `options` are others of `tf.compat.v1.gradients`.
     """
     import tensorflow as tf
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphpatch.names import OpKey
-from graphpatch.runtime.verify.answers import Gradient
+from graphpatch.runtime.gradients import Gradient
 from graphpatch.runtime.verify.backward import backward
 
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from graphpatch.names import OpKey
+from graphpatch.runtime.gradients import Gradient
 from graphpatch.runtime.values import weights
-from graphpatch.runtime.verify.answers import Differentiable, Gradient
 from graphpatch.runtime.verify.forward import distance, same
 
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
+
+
+class Differentiable(Protocol):
+    """A model that gives gradients."""
+
+    def gradients(
+        self, sources: Sequence[str], target: str, dy: Any
+    ) -> tuple[dict[str, Gradient], set[OpKey]]:
+        """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
 
 
 @dataclass(frozen=True, slots=True)

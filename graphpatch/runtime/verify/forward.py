@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from graphpatch.runtime.values import Values
-from graphpatch.runtime.verify.answers import Runs
 from graphpatch.runtime.verify.value_sets import SEEDED
+
+
+class Runs(Protocol):
+    """A model that gives values for its feeds."""
+
+    def run(self, fetches: Sequence[str], optimise: bool) -> tuple[dict[str, Any], dict[str, str]]:
+        """The values of those tensors that can be computed, and why the others cannot."""
 
 
 @dataclass

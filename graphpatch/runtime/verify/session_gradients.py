@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from graphpatch.names import OpKey
-from graphpatch.runtime.gradients import RaisedError, built
+from graphpatch.runtime.gradients import Gradient, RaisedError, built
 from graphpatch.runtime.running import Running, first_line
-from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.lookups import recorded
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from graphpatch.names import OpKey
+from graphpatch.runtime.gradients import Gradient
 from graphpatch.runtime.values import Values
-from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.formulas import Checked
 from graphpatch.runtime.verify.process import Died, Process
 

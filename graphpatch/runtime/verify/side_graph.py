@@ -14,10 +14,10 @@ from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
+from graphpatch.runtime.gradients import Gradient
 from graphpatch.runtime.running import downstream, may_be_endless, placeholders
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import outputs, probes
-from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.branches import Branches, in_functions
 from graphpatch.runtime.verify.formulas import Checked, formulas
 from graphpatch.runtime.verify.seeded import checkpoint, initial, known, restored, seeded_graph

@@ -11,10 +11,10 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey
+from graphpatch.runtime.gradients import Gradient
 from graphpatch.runtime.running import first_line
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import saved
-from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.branches import in_functions
 from graphpatch.runtime.verify.formulas import Checked, formulas
 from graphpatch.runtime.verify.side_graph import registered
