@@ -37,7 +37,7 @@ def find_tensor(graph: Graph, text: str) -> str:
     """The tensor of the main graph that is meant, as `op:0`; CutError where there is none."""
     found = tensor_named(graph.main, text)
     if found is not None:
-        return spelled(found)
+        return found.full
     op = names.parse(text)
     index = graph.main.by_name.get(op.op)
     if index is not None and not op.control:
@@ -51,11 +51,6 @@ def find_tensor(graph: Graph, text: str) -> str:
         )
     near = did_you_mean(op.op, graph.main.heads.names)
     raise CutError(f"there is no tensor {text!r} in the main graph{near}")
-
-
-def spelled(tensor: TensorName) -> str:
-    """The tensor as `op:0`, its output always there."""
-    return f"{tensor.op}:{tensor.index}"
 
 
 def gradient_paths(graph: Graph, loss: str, wrt: Sequence[str]) -> GradientPaths:

@@ -17,7 +17,7 @@ from graphpatch.control_flow.frames import is_constant, position
 from graphpatch.control_flow.messages import message_class
 from graphpatch.control_flow.op_types import MERGES
 from graphpatch.control_flow.pruned import body_pivot, branch_pivots, with_pruned_ops
-from graphpatch.control_flow.values_def import Known, known_values, origin, spelled
+from graphpatch.control_flow.values_def import Known, known_values, origin
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
@@ -88,7 +88,7 @@ class _Messages:
         scope, slash, _ = pred.op.rpartition("/")
         message.context_name = fresh(f"{scope}{slash}cond_text", self.taken)
         self.taken.add(message.context_name)
-        message.pred_name = spelled(branch.cond.current.pred)
+        message.pred_name = parse(branch.cond.current.pred).full
         message.pivot_name = self._output(self.pivots[branch])
         message.branch = branch.number
         return message

@@ -45,16 +45,10 @@ def known_values(found: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Conte
         if found.body.heads.ops[index] in EXITS and context.outer is not None:
             known[context.outer.current].values.update(_outputs(found, index))
     for context, index in pivots.items():
-        pred = spelled(context.cond.current.pred)
+        pred = parse(context.cond.current.pred).full
         known[context].values.update({pred, *_outputs(found, index)})
         known[context].external[pred] = pred
     return dict(known)
-
-
-def spelled(text: str) -> str:
-    """A tensor as Python's graphs name it: `op:0` where an input has `op`."""
-    tensor = parse(text)
-    return f"{tensor.op}:{tensor.index}"
 
 
 def origin(found: ControlFlow, text: str) -> str:
@@ -66,7 +60,7 @@ def origin(found: ControlFlow, text: str) -> str:
         if not passed or not node.data_inputs:
             break
         text = node.data_inputs[0]
-    return spelled(text)
+    return parse(text).full
 
 
 def _knows(known: dict[Context, Known], context: Context | None, tensors: Iterable[str]) -> None:
@@ -83,7 +77,7 @@ def _knows(known: dict[Context, Known], context: Context | None, tensors: Iterab
 def _guarded(found: ControlFlow, known: dict[Context, Known], index: int, context: Context) -> None:
     """A Switch by which a tensor from outside comes into a branch."""
     switch, number = Node(found.body, index), found.guards[index].number
-    brought = spelled(switch.data_inputs[0])
+    brought = parse(switch.data_inputs[0]).full
     first, mine = origin(found, brought), known[context]
     mine.values.update({first, brought} if context.outer is not None else {first})
     if context.outer is not None:
@@ -109,7 +103,7 @@ def _outputs(found: ControlFlow, index: int) -> list[str]:
     node = Node(found.body, index)
     flat = node.outputs
     if flat is None:
-        read = {spelled(text) for text in _spellings(found, index) if not text.startswith("^")}
+        read = {parse(text).full for text in _spellings(found, index) if not text.startswith("^")}
         return sorted(read)
     return [f"{node.name}:{output}" for output in range(len(flat))]
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-from graphpatch.differentiation.shape_windows import WINDOWS
+from graphpatch.differentiation.shape_windows import WINDOWS, Shape
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import constant
 
 SHAPE_SIZES = 64  # more numbers than a shape or a list of axes has
-Shape = tuple[int | None, ...] | None
 Rule = Callable[[Node, Sequence[Shape]], Shape]
 
 

@@ -14,7 +14,8 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.control_flow.frames import is_constant
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, FIXED, MERGES
-from graphpatch.differentiation.shape_rules import RULES, SCALARS, Shape, broadcast
+from graphpatch.differentiation.shape_rules import RULES, SCALARS, broadcast
+from graphpatch.differentiation.shape_windows import Shape
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.gradients.composed import Composed, Layer, composed, python_of, surrogate_of
 from graphpatch.gradients.spec import PREFIX, Default, Gradient, Python, Registered, from_key
-from graphpatch.runtime.formula import formula_gradients, tensorflow_gradient
-
-GradientFunction = Callable[..., "list[Any]"]
+from graphpatch.runtime.formula import GradientFunction, formula_gradients, tensorflow_gradient
 
 
 def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None:

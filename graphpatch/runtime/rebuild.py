@@ -124,9 +124,9 @@ def _rebuild(graph: Any, section: Section) -> dict[str, str]:
     import tensorflow as tf
 
     tensor = graph.get_tensor_by_name
-    losses = [tensor(_full(text)) for text in section.losses]
-    given = [tensor(_full(text)) for text in section.upstream] or None
-    held = [tensor(_full(one.variable)) for one in section.gradients]
+    losses = [tensor(names.parse(text).full) for text in section.losses]
+    given = [tensor(names.parse(text).full) for text in section.upstream] or None
+    held = [tensor(names.parse(one.variable).full) for one in section.gradients]
     ops = (op.name for op in graph.get_operations())
     scope = names.fresh(section.scope.name, {match[1] for match in map(SCOPE.match, ops) if match})
     found = gradients(
@@ -142,7 +142,7 @@ def _rebuild(graph: Any, section: Section) -> dict[str, str]:
             values, indices = tf.convert_to_tensor(gradient), None
         pairs = [(built.values, values), (built.indices, indices)]
         for text, new in ((text, new) for text, new in pairs if new is not None):
-            _reroute(tensor(_full(text)), new, section)
+            _reroute(tensor(names.parse(text).full), new, section)
             instead[names.op_of(text)] = new.op.name
     return instead
 
@@ -175,11 +175,6 @@ def _reroute(old: Any, new: Any, section: Section) -> None:
             for slot, text in enumerate(reader.inputs):
                 if text is old:
                     reader._update_input(slot, new)
-
-
-def _full(text: str) -> str:
-    tensor = names.parse(text)
-    return f"{tensor.op}:{tensor.index}"
 
 
 def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ from graphpatch.graph.wire import Source, piece_bytes
 from graphpatch.runtime.taken import graph_def_of
 
 if TYPE_CHECKING:
-    from graphpatch.runtime.keys import GradientFunction
+    from graphpatch.runtime.formula import GradientFunction
 
 # TensorFlow refuses to register a key twice in a process, and has no public way to ask.
 _DONE: set[str] = set()

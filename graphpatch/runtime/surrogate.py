@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient import Gradients
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import Program
-from graphpatch.runtime.formula import computed, op_attrs, signature_of
+from graphpatch.runtime.formula import GradientFunction, computed, op_attrs, signature_of
 from graphpatch.runtime.gradients import gradients
-
-GradientFunction = Callable[..., "list[Any]"]
 
 
 def surrogate_gradient(formula: Formula) -> GradientFunction:

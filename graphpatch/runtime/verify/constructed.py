@@ -10,9 +10,10 @@ from typing import Any
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import names
-from graphpatch.analysis.soundness.carried import Carried, is_added
+from graphpatch.analysis.soundness.carried import Carried
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError
+from graphpatch.graph import provenance
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
@@ -141,7 +142,7 @@ def _input(
     if tensor in given:
         return given[tensor]
     node = body.producer(text)
-    if node is None or not is_added(node):
+    if node is None or not provenance.is_added(node):
         raise ModelError(f"its construction reads {text}, which its op does not read")
     op = named.get(node.name) or _add(node, given, named, found)
     return str(TensorName(op, flat_index(body, tensor)))
