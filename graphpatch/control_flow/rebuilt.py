@@ -17,7 +17,7 @@ from graphpatch.control_flow.frames import is_constant, position
 from graphpatch.control_flow.messages import message_class
 from graphpatch.control_flow.op_types import MERGES
 from graphpatch.control_flow.pruned import body_pivot, branch_pivots, with_pruned_ops
-from graphpatch.control_flow.values_def import Known, known_values, origin
+from graphpatch.control_flow.values_def import KnownValues, known_values, origin
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
@@ -72,7 +72,7 @@ class _Messages:
     def of(self, context: Context) -> Any:
         """The message of one context, those in it included."""
         message = self._branch(context) if isinstance(context, Branch) else self._loop(context)
-        known = self.known.get(context, Known())
+        known = self.known.get(context, KnownValues())
         message.values_def.values.extend(sorted(known.values))
         for key in sorted(known.external):
             message.values_def.external_values.add(key=key, value=known.external[key])

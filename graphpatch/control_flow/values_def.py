@@ -21,16 +21,16 @@ from graphpatch.names import parse
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownValues:
     """The tensors of a context, and by what each tensor from outside is read in it."""
 
     values: set[str] = field(default_factory=set)
     external: dict[str, str] = field(default_factory=dict)
 
 
-def known_values(found: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Context, Known]:
+def known_values(found: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Context, KnownValues]:
     """What each context knows; `pivots` has an op of each branch that is there when it is taken."""
-    known: dict[Context, Known] = defaultdict(Known)
+    known: dict[Context, KnownValues] = defaultdict(KnownValues)
     made_outside = {index for index in pivots.values() if _reads_pivot(found, index)}
     for index in sorted(found.of):
         context = found.of[index].current
@@ -63,7 +63,9 @@ def origin(found: ControlFlow, text: str) -> str:
     return parse(text).full
 
 
-def _knows(known: dict[Context, Known], context: Context | None, tensors: Iterable[str]) -> None:
+def _knows(
+    known: dict[Context, KnownValues], context: Context | None, tensors: Iterable[str]
+) -> None:
     """Add what an op gives; a loop keeps it to itself, a branch tells all contexts around it."""
     tensors = list(tensors)
     if isinstance(context, Loop):
@@ -74,7 +76,9 @@ def _knows(known: dict[Context, Known], context: Context | None, tensors: Iterab
         context = context.outer
 
 
-def _guarded(found: ControlFlow, known: dict[Context, Known], index: int, context: Context) -> None:
+def _guarded(
+    found: ControlFlow, known: dict[Context, KnownValues], index: int, context: Context
+) -> None:
     """A Switch by which a tensor from outside comes into a branch."""
     switch, number = Node(found.body, index), found.guards[index].number
     brought = parse(switch.data_inputs[0]).full
@@ -89,7 +93,7 @@ def _guarded(found: ControlFlow, known: dict[Context, Known], index: int, contex
     _knows(known, context, [f"{switch.name}:{output}" for output in numbers])
 
 
-def _entered(found: ControlFlow, known: Known, index: int) -> None:
+def _entered(found: ControlFlow, known: KnownValues, index: int) -> None:
     enter = Node(found.body, index)
     known.values.add(f"{enter.name}:0")
     if is_constant(enter):

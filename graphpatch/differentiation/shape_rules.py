@@ -13,7 +13,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import constant
 
 SHAPE_SIZES = 64  # more numbers than a shape or a list of axes has
-Rule = Callable[[Node, Sequence[Shape]], Shape]
+ShapeRule = Callable[[Node, Sequence[Shape]], Shape]
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
@@ -113,7 +113,7 @@ def _ints(node: Node, slot: int) -> list[int] | None:
 
 REDUCED = "Sum Mean Max Min Prod All Any".split()
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, ShapeRule] = {
     "Const": _const,
     "Shape": _shape,
     "Rank": _scalar,

@@ -15,8 +15,8 @@ from graphpatch.graph.nodedef import (
     ATTR,
     INPUT,
     NAME,
-    Part,
     Payload,
+    PayloadPart,
     attr_entry,
     joined,
     mentions,
@@ -82,16 +82,16 @@ def restore_input(payload: Payload, slot: int, was: str, raw: Raw | None) -> Pay
     return _put_back(kept, raw)
 
 
-def _bare(payload: Payload) -> list[Part]:
+def _bare(payload: Payload) -> list[PayloadPart]:
     return [part for part in parts(payload) if part.key != OURS]
 
 
-def _is_plain(found: Sequence[tuple[int, Part]], plain: bytes) -> bool:
+def _is_plain(found: Sequence[tuple[int, PayloadPart]], plain: bytes) -> bool:
     """Whether a field is there once, and encoded as we would."""
     return len(found) == 1 and piece_bytes(found[0][1].piece) == plain
 
 
-def _raw(found: Sequence[tuple[int, Part]]) -> dict[str, Any]:
+def _raw(found: Sequence[tuple[int, PayloadPart]]) -> dict[str, Any]:
     return {"raw": tuple((at, piece_bytes(part.piece).hex()) for at, part in found)}
 
 

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from graphpatch.errors import RulesError
 from graphpatch.graph.body import Node
-from graphpatch.graph.tensor import Tensor, constant
+from graphpatch.graph.tensor import ConstTensor, constant
 from graphpatch.match.compare import SIGNS
 from graphpatch.match.spec import Near
 
@@ -49,7 +49,7 @@ def _bounded(value: Near) -> Callable[[Node], bool]:
     return holds
 
 
-def _within(tensor: Tensor, value: Near) -> bool:
+def _within(tensor: ConstTensor, value: Near) -> bool:
     count = 0
     for found, stands_for in tensor.pieces():
         for sign, bound in value.bounds.items():
@@ -63,7 +63,7 @@ def _has_order(dtype: str) -> bool:
     return dtype not in ("string", "bool") and not dtype.startswith("complex")
 
 
-def _every(tensor: Tensor | None, wanted: Any, tolerance: float | None) -> bool:
+def _every(tensor: ConstTensor | None, wanted: Any, tolerance: float | None) -> bool:
     if tensor is None or not tensor.size or not _comparable(tensor.dtype, wanted):
         return False
     expected, count = _rounded(tensor.dtype, wanted), 0
@@ -86,7 +86,7 @@ def _list(
     return holds
 
 
-def _elements(tensor: Tensor, flat: list[Any], tolerance: float | None) -> bool:
+def _elements(tensor: ConstTensor, flat: list[Any], tolerance: float | None) -> bool:
     if not all(_comparable(tensor.dtype, one) for one in flat):
         return False
     at = 0

@@ -10,7 +10,7 @@ from graphpatch.runtime.running import first_line
 
 
 @dataclass(frozen=True, slots=True)
-class Gradient:
+class GradientAnswer:
     """One gradient: `tensor` with its value, `none`, or `error` with what TensorFlow says."""
 
     kind: str

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graphpatch import opdefs
 from graphpatch.analysis.doctor.between import BEHIND, IN_BETWEEN
 from graphpatch.analysis.doctor.known_fixes import fixes
-from graphpatch.analysis.doctor.look import Finding, Look, Rule, rule_for
+from graphpatch.analysis.doctor.look import Finding, Look, RuleDict, rule_for
 from graphpatch.analysis.doctor.ours import CARRIED, is_added, rule_of
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
@@ -27,14 +27,14 @@ STRAIGHT = "let it count as the identity on the way back (straight_through)"
 OUTSIDE = f"no gradient can be given to it; {BEHIND}"
 
 
-def _default(look: Look) -> list[Rule]:
+def _default(look: Look) -> list[RuleDict]:
     known = look.node.opdef
     if known is None or known.gradient != "registered":
         return []
     return [rule_for(look.node, "its own gradient", {"override_gradient": "default"})]
 
 
-def _none(look: Look) -> list[Rule]:
+def _none(look: Look) -> list[RuleDict]:
     return []
 
 
@@ -47,7 +47,7 @@ class Cause:
     what: str
     consequence: str
     remedy: str
-    rules: Callable[[Look], list[Rule]] = _none
+    rules: Callable[[Look], list[RuleDict]] = _none
 
     def finding(self, look: Look) -> Finding:
         """What is found at this op."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
-from graphpatch.analysis.doctor.look import Finding, Rule, rule_for
+from graphpatch.analysis.doctor.look import Finding, RuleDict, rule_for
 from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.analysis.doctor.survey import doctors, survey
 from graphpatch.application import apply
@@ -21,7 +21,7 @@ RAISING = frozenset({"missing", "prevent", "key", "custom_gradient"})
 class Fixed:
     """The rules, the model with them, and the pairs whose verdict they change."""
 
-    rules: list[Rule]
+    rules: list[RuleDict]
     model: Model
     mended: list[Diagnosis] = field(default_factory=list)
     left: list[Diagnosis] = field(default_factory=list)
@@ -60,7 +60,7 @@ class _Fixing:
 
     model: Model
     control_flow_v2: bool
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[RuleDict] = field(default_factory=list)
     hopeless: set[tuple[str, str]] = field(default_factory=set)
     doctors: list[Doctor] = field(default_factory=list)
 
@@ -87,7 +87,9 @@ class _Fixing:
             self.rules.append(rule)
             self.doctors = []
 
-    def _tried(self, pair: Diagnosis, tried: set[tuple[str, str]]) -> Iterator[tuple[Rule, Model]]:
+    def _tried(
+        self, pair: Diagnosis, tried: set[tuple[str, str]]
+    ) -> Iterator[tuple[RuleDict, Model]]:
         """The rules that can be applied to what blocks a pair, each with its model."""
         for finding in _fixable(pair):
             place = (finding.node.body.label, finding.node.name)
@@ -119,7 +121,7 @@ def _blocking(pair: Diagnosis) -> Iterator[Finding]:
     return (finding for finding in pair.findings if finding.kind != CARRIED)
 
 
-def _rules(finding: Finding, pair: Diagnosis) -> Iterator[Rule]:
+def _rules(finding: Finding, pair: Diagnosis) -> Iterator[RuleDict]:
     yield from finding.rules
     if finding.kind in RAISING and finding.node.name not in _ops(pair):
         patch = {"stop_gradient": True}
@@ -130,7 +132,7 @@ def _ops(pair: Diagnosis) -> set[str]:
     return {tensor.rpartition(":")[0] for tensor in pair.way}
 
 
-def _applied(rule: Rule, model: Model) -> Model | None:
+def _applied(rule: RuleDict, model: Model) -> Model | None:
     try:
         return apply([rule], model).model
     except (PatchError, MatchError, RulesError):

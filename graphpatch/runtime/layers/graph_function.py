@@ -15,7 +15,7 @@ from typing import Any
 
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.formats import Model
-from graphpatch.formats.export import Exported, Tensor, exported
+from graphpatch.formats.export import Exported, ExportedTensor, exported
 from graphpatch.formats.target import Export
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
@@ -123,13 +123,13 @@ def _as_exported(found: Exported, text: str) -> str:
     return text if text in spelled else text.removesuffix(":0")
 
 
-def _fed(one: Tensor) -> Fed:
+def _fed(one: ExportedTensor) -> Fed:
     shape = None if one.shape.unknown_rank else [dim.size for dim in one.shape.dim]
     sizes = None if shape is None else [None if size < 0 else size for size in shape]
     return Fed(one.tensor, DTYPE_NAMES[one.argument.type], sizes)
 
 
-def _spec(one: Tensor) -> Any:
+def _spec(one: ExportedTensor) -> Any:
     import tensorflow as tf
 
     return tf.TensorSpec(_fed(one).shape, DTYPE_NAMES[one.argument.type], one.argument.name)
