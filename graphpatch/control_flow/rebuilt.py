@@ -26,7 +26,7 @@ from graphpatch.graph.wire import encoded
 from graphpatch.names import fresh, parse
 
 COUNTER = "iteration_counter"  # what tf.while_loop counts by where it is given maximum_iterations
-DEEPEST = 50  # contexts in one another: each is two messages, and protobuf reads 100 levels
+DEEPEST_CONTEXT = 50  # contexts in one another: each is two messages, and protobuf reads 100 levels
 PARALLEL = 10  # iterations at once, where an Enter does not say
 
 
@@ -150,12 +150,12 @@ class _Messages:
 def _refuse_deep(context: Context) -> None:
     """Raise ModelError for a context in so many others that protobuf cannot read them."""
     outer, depth = context.outer, 1
-    while outer is not None and depth <= DEEPEST:
+    while outer is not None and depth <= DEEPEST_CONTEXT:
         outer, depth = outer.current.outer, depth + 1
-    if depth > DEEPEST:
+    if depth > DEEPEST_CONTEXT:
         raise ModelError(
-            f"v1 loops and branches are nested more than {DEEPEST} deep, and TensorFlow could not "
-            f"read their contexts, as protobuf reads messages of up to 100 levels"
+            f"v1 loops and branches are nested more than {DEEPEST_CONTEXT} deep, and TensorFlow "
+            f"could not read their contexts, as protobuf reads messages of up to 100 levels"
         )
 
 

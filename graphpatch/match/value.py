@@ -107,7 +107,7 @@ def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
             raise RulesError(
                 f"value: expected a number, a text or a list of these, found {wanted!r}"
             )
-        if isinstance(wanted, int) and abs(wanted) > LARGEST:
+        if isinstance(wanted, int) and abs(wanted) > LARGEST_FLOAT:
             raise RulesError("value: an integer is larger than any number that a tensor holds")
         return (), [wanted]
     parts = [_flattened(one) for one in wanted]
@@ -152,7 +152,7 @@ FLOATS = {
 }
 """The dtypes that round, and numpy's type in which their elements are compared."""
 
-LARGEST = 1.7976931348623157e308
+LARGEST_FLOAT = 1.7976931348623157e308
 
 
 def _same(found: Any, expected: Any, wanted: Any, tolerance: float | None) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Named: TypeAlias = str | tf.Tensor | tf.Variable
 
-PREFIX = "gradient"
+PARTS_SCOPE = "gradient"
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ def _gradients(
             f"tf.gradients gives None there"
         )
     return {
-        name: tf.identity(tf.convert_to_tensor(dx), name=f"{PREFIX}/{_label(name)}")
+        name: tf.identity(tf.convert_to_tensor(dx), name=f"{PARTS_SCOPE}/{_label(name)}")
         for name, dx in zip(by, found, strict=True)
     }
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from graphpatch import names
-from graphpatch.analysis.gradient_scope import SCOPE
+from graphpatch.analysis.gradient_scope import GRADIENT_SCOPE
 from graphpatch.analysis.training import NAMED, Built, Section, sections
 from graphpatch.control_flow.without_ops import without_ops
 from graphpatch.errors import PatchError
@@ -128,7 +128,9 @@ def _rebuild(graph: Any, section: Section) -> dict[str, str]:
     given = [tensor(names.parse(text).full) for text in section.upstream] or None
     held = [tensor(names.parse(one.variable).full) for one in section.gradients]
     ops = (op.name for op in graph.get_operations())
-    scope = names.fresh(section.scope.name, {match[1] for match in map(SCOPE.match, ops) if match})
+    scope = names.fresh(
+        section.scope.name, {match[1] for match in map(GRADIENT_SCOPE.match, ops) if match}
+    )
     found = gradients(
         losses, held, given, name=scope, gate_gradients=True, colocate_gradients_with_ops=False
     )

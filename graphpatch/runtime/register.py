@@ -85,7 +85,7 @@ def gradient_of(key: str, graph: Graph, node: Node) -> GradientFunction | None:
     from graphpatch.runtime.function_gradient import function_gradient
 
     found = keys.gradient_of(key)
-    if found is not None or not key.startswith(attach.PREFIX):
+    if found is not None or not key.startswith(attach.FUNCTION_PREFIX):
         return found
     return function_gradient(graph, _function(graph, node))
 

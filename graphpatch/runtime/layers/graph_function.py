@@ -25,7 +25,7 @@ from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.layers.function_names import rename_functions
 from graphpatch.runtime.register import gradient_of, keyed, register_in_functions
 
-SCOPE = "graphpatch_layer"
+LAYER_SCOPE = "graphpatch_layer"
 LONE, ATTACHED, INLINE = "lone", "attached", "inline"
 _NUMBERS = itertools.count()
 
@@ -106,11 +106,11 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
             graph_def,
             input_map=dict(zip(names, tensors, strict=True)),
             return_elements=[text if ":" in text else f"{text}:0" for text in outputs],
-            name=SCOPE,
+            name=LAYER_SCOPE,
         )
         inside = results[0].graph
         for one in carried:
-            one.op = inside.get_operation_by_name(f"{SCOPE}/{one.name}")
+            one.op = inside.get_operation_by_name(f"{LAYER_SCOPE}/{one.name}")
         return results
 
     with tf.init_scope():
@@ -202,7 +202,7 @@ def _moved(written: Any, graph_def: Any, gives: Sequence[str | None]) -> list[st
 
     copy = graph_def.node.add()
     copy.CopyFrom(written)
-    copy.name = f"{written.name}/{SCOPE}"
+    copy.name = f"{written.name}/{LAYER_SCOPE}"
     del copy.attr[OVERRIDE]
     names = []
     for place, dtype in enumerate(gives):
