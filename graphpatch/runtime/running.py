@@ -49,29 +49,11 @@ class Running:
                     found = session.run(wanted, dict(self.feeds))
                     return dict(zip(wanted, found, strict=True)), reasons
                 except (tf.errors.OpError, ValueError, TypeError) as error:
-                    kept = self._without(wanted, error)
+                    kept = without_failed(self.graph, wanted, error, self.feeds)
                     lost = [name for name in wanted if name not in kept]
                     reasons |= dict.fromkeys(lost, first_line(error))
                     wanted = kept
         return {}, reasons
-
-    def _without(self, wanted: list[str], error: Any) -> list[str]:
-        """The tensors that do not need the op that failed; none where that is not known."""
-        dead = re.search(r"Retval\[(\d+)\]", str(error))
-        if dead:
-            return [name for place, name in enumerate(wanted) if place != int(dead[1])]
-        named = re.search(r"(?i)node '?\{?\{?(?:node )?([^'} ]+)", str(error))
-        op = getattr(error, "op", None)
-        failed = op.name if op is not None else named[1] if named else ""
-        try:
-            lost = downstream([self.graph.get_operation_by_name(failed)], self.feeds)
-        except (KeyError, ValueError):
-            return []
-        kept = [name for name in wanted if self._is_kept(name, lost)]
-        return kept if len(kept) < len(wanted) else []
-
-    def _is_kept(self, name: str, lost: Container[Any]) -> bool:
-        return name in self.feeds or self.graph.get_tensor_by_name(name).op not in lost
 
     def evaluate(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """The values of tensors that were added to the graph; TensorFlow's error where it fails."""
@@ -163,6 +145,28 @@ def assignment(graph: Any, name: str) -> tuple[Any, Any]:
         if op.type == "VarHandleOp":
             return given, tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=given)
         return given, tf.compat.v1.assign(op.outputs[0], given, validate_shape=False).op
+
+
+def without_failed(
+    graph: Any, wanted: list[str], error: Any, fed: Container[str] = ()
+) -> list[str]:
+    """The tensors that do not need the op that failed; none where that is not known."""
+    dead = re.search(r"Retval\[(\d+)\]", str(error))
+    if dead:
+        return [name for place, name in enumerate(wanted) if place != int(dead[1])]
+    named = re.search(r"(?i)node '?\{?\{?(?:node )?([^'} ]+)", str(error))
+    op = getattr(error, "op", None)
+    failed = op.name if op is not None else named[1] if named else ""
+    try:
+        lost = downstream([graph.get_operation_by_name(failed)], fed)
+    except (KeyError, ValueError):
+        return []
+    kept = [name for name in wanted if name in fed or not _is_of(graph, name, lost)]
+    return kept if len(kept) < len(wanted) else []
+
+
+def _is_of(graph: Any, name: str, ops: Container[Any]) -> bool:
+    return graph.get_tensor_by_name(name).op in ops
 
 
 def downstream(ops: Sequence[Any], fed: Container[str] = ()) -> set[Any]:

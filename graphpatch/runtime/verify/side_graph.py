@@ -14,10 +14,10 @@ from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
+from graphpatch.runtime.gradients import GradientAnswer
 from graphpatch.runtime.running import downstream, may_be_endless, seeded_feeds
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import outputs, probes
-from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.branches import Branches, in_functions
 from graphpatch.runtime.verify.formulas import Checked, formulas
 from graphpatch.runtime.verify.seeded import checkpoint, initial, known, restored, seeded_graph
@@ -119,7 +119,7 @@ class GraphSide:
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], set[OpKey]]:
+    ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
         return self.running.gradients(sources, target, dy)
 
