@@ -12,6 +12,7 @@ from graphpatch.analysis.soundness.clean import clean
 from graphpatch.errors import GraphpatchError, PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
+from graphpatch.patches.clean import MOST_AGAIN
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import const, function, graphdef, node
@@ -233,3 +234,23 @@ def test_a_function_with_a_state_between() -> None:
 def test_the_same_file_on_every_run() -> None:
     once, again = (patched(*NOISY, TANH).model.graphs[0] for _ in range(2))
     assert graphs.written(once) == graphs.written(again)
+
+
+def test_rules_that_would_double_the_path_each_time_are_refused(tmp_path: Path) -> None:
+    """Twenty rules on one path were a million clones, and no end."""
+    relus = [node(f"r{n}", "Relu", "x") for n in range(20)]
+    path = saved(tmp_path, X, *relus, node("s", "AddN", *(f"r{n}" for n in range(20)), N=20))
+    rules = [rule({"name": f"r{n}"}) for n in range(20)]
+    with pytest.raises(PatchError, match=r"were added by earlier rules.* to one rule"):
+        graphpatch.apply(rules, path)
+    graphpatch.apply(rules[:4], path)
+    graphpatch.apply([rule({"name": "r*"})], path)
+
+
+def test_four_rules_on_a_long_path_are_not_refused(tmp_path: Path) -> None:
+    """How much may be cloned again grows with the file."""
+    relus = [node(f"r{n}", "Relu", f"r{n - 1}" if n else "n") for n in range(300)]
+    path = saved(tmp_path, *NOISY, *relus)
+    rules = [rule({"name": name}) for name in ("n", "r1", "r2", "r3")]
+    main = main_of(graphpatch.apply(rules, path))
+    assert len(main) > MOST_AGAIN
