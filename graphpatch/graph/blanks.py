@@ -39,7 +39,8 @@ class Blank(Generic[AnyStr]):
         """For many, without a call in Python for each."""
         if not self.places:
             return [self.filled(())] * len(rows)
-        return list(map(self.fill, rows))
+        taken = map(itemgetter(*self.places), rows)
+        return list(taken if self.is_hole else map(self.format.__mod__, taken))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
