@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 # What TensorFlow accepts as the name of an op (names that start with "_" are the runtime's own).
 OP_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./\\-]*")
@@ -22,8 +23,7 @@ OpKey = tuple[str, str]
 """An op of a graph: the label of its body (`main`, or a function's name), and its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorName:
+class TensorName(msgspec.Struct, frozen=True):
     """One input of a NodeDef, taken apart.
 
     `index` counts within the output arg `arg`; in the main graph `arg` is empty and `index`

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from typing import Any, NamedTuple
 
+import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch import names
@@ -98,12 +99,11 @@ Own = tuple[Key, tuple[str, ...], tuple[bytes, ...]]
 """By what the form of an op is known, and the names that are the op's own; as bytes too."""
 
 
-@dataclass(eq=False)
-class Forms:
+class Forms(msgspec.Struct, eq=False):
     """Tells the forms of the ops of a body."""
 
     body: Body
-    rests: dict[bytes, tuple[bytes, dict[int, bytes]] | None] = field(default_factory=dict)
+    rests: dict[bytes, tuple[bytes, dict[int, bytes]] | None] = msgspec.field(default_factory=dict)
 
     def of_all(self, indices: Sequence[int]) -> list[Own | None]:
         """By what the form of each op is known.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from graphpatch.graph.alike import MARK, RAW_MARK, Form, UnlikeError
 from graphpatch.graph.blanks import Blank, Filled, Written
@@ -20,8 +21,7 @@ NODE = 1  # field of a GraphDef
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Template:
+class Template(msgspec.Struct, frozen=True, eq=False):
     """What an edit does to an op of a form: blanks, to be filled with what is the op's own.
 
     `names` are of the op, which it may have touched or not, then of the nodes that it added; `ops`

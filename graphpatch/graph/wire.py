@@ -10,36 +10,36 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import msgspec
 from google.protobuf.message import DecodeError, Message
 
 from graphpatch import mapped
 from graphpatch.errors import CHANGED, ModelError
 
 SMALL = 1 << 24  # bytes up to which a file is read: it may be cut short later, and nothing is lost
-
 SHORT = 1 << 12  # bytes up to which an unchanged part is read, and not copied from file to file
 MANY = 1 << 12  # pieces that are put together at once
-
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 M = TypeVar("M", bound=Message)
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
+class Source(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """The bytes of a model: a mapped file, with its descriptor for copies in the kernel.
 
     `stamp` is the size of the file and when it was changed last, as it was opened.
     """
 
-    data: bytes | mmap.mmap = field(repr=False)
+    data: bytes | mmap.mmap
     descriptor: int = -1
     stamp: tuple[int, int] = (0, 0)
+
+    def __repr__(self) -> str:
+        return f"Source({len(self.data):,} bytes)"
 
 
 def map_file(path: Path) -> Source:
