@@ -139,9 +139,11 @@ class Forms(msgspec.Struct, eq=False):
         # Tuples of columns are made without a call in Python for each op.
         keys = zip(repeat(op, len(rests)), rests, zip(*sizes, strict=True), strict=True)
         found: list[Own | None] = list(zip(keys, owns, zip(*raw, strict=True), strict=True))  # type: ignore[arg-type]
-        for place, (own, rest) in enumerate(zip(owns, rests, strict=True)):
-            if rest is None or len(set(own)) < len(own):
-                found[place] = self._other(indices[place])
+        different = list(map(len, map(set, owns)))
+        if None in rests or different.count(len(columns)) < len(owns):
+            for place, (count, rest) in enumerate(zip(different, rests, strict=True)):
+                if rest is None or count < len(columns):
+                    found[place] = self._other(indices[place])
         return found
 
     def _other(self, index: int) -> Own | None:

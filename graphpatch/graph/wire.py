@@ -102,6 +102,7 @@ class Span(NamedTuple):
 
 
 Piece = bytes | Span
+Placed = tuple[int, int, Sequence[Piece]]  # a Replacement that is made in a tenth of the time
 
 
 class Field(NamedTuple):
@@ -262,9 +263,7 @@ def encoded(number: int, value: bytes) -> bytes:
     return varint(number << 3 | BYTES) + varint(len(value)) + value
 
 
-def splice(
-    source: Source, start: int, end: int, replacements: Iterable[Replacement]
-) -> list[Piece]:
+def splice(source: Source, start: int, end: int, replacements: Iterable[Placed]) -> list[Piece]:
     """The message from `start` to `end`, with the replacements, which are in order, put in.
 
     What is short is read, and written together with what lies beside it.
@@ -272,21 +271,21 @@ def splice(
     out: list[Piece] = []
     run: list[bytes] = []
     at, data = start, source.data
-    for one in chain(replacements, [Replacement(end, end, [])]):
+    for first, last, pieces in chain(replacements, [Replacement(end, end, [])]):
         if len(run) > MANY:
             _end(run, out)
-        if at < one.start < at + SHORT and (run or out or one.pieces):
-            run.append(data[at : one.start])
-        elif one.start > at:
+        if at < first < at + SHORT and (run or out or pieces):
+            run.append(data[at:first])
+        elif first > at:
             _end(run, out)
-            out.append(Span(source, at, one.start))
-        for piece in one.pieces:
+            out.append(Span(source, at, first))
+        for piece in pieces:
             if isinstance(piece, bytes):
                 run.append(piece)
             else:
                 _end(run, out)
                 out.append(piece)
-        at = one.end
+        at = last
     _end(run, out)
     if source.descriptor >= 0 and out:
         out.append(Span(source, end, end))  # so that the file is asked whether it was changed
