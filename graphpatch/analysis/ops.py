@@ -8,6 +8,7 @@ from typing import Any
 
 from graphpatch import names, opdefs
 from graphpatch.differentiation import flow
+from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
@@ -108,7 +109,7 @@ def type_gradient(known: opdefs.OpDef | None) -> str:
     """The state of an op type's own gradient, as `gradient` names it."""
     if known is None:
         return "unknown"
-    if known.known_to == "library" or any(attr.type == "func" for attr in known.attrs):
+    if known.known_to == "library" or known.name in OP_BY_OP | CALLS:
         return "function"
     return {"registered": "default"}.get(known.gradient, known.gradient)
 

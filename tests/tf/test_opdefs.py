@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from graphpatch import opdefs
+from graphpatch.analysis.ops import type_gradient
 from graphpatch.opdefs import Arg, FlatArg, flatten
 
 tf = pytest.importorskip("tensorflow")
@@ -136,6 +138,20 @@ def test_gradients(both: list[tuple[opdefs.OpDef, Any]]) -> None:
             assert op.gradient == "missing", op.name
         else:
             assert op.gradient == ("none" if function is None else "registered"), op.name
+
+
+@same_version
+def test_which_ops_have_the_gradient_of_their_function(
+    both: list[tuple[opdefs.OpDef, Any]],
+) -> None:
+    """MapDataset and SymbolicGradient call functions, and TensorFlow has no gradient for them."""
+    from tensorflow.python.ops import gradients_util
+
+    for op, _ in both:
+        if any(attr.type in ("func", "list(func)") for attr in op.attrs):
+            called = gradients_util._IsPartitionedCall(SimpleNamespace(type=op.name))
+            flows = called or op.gradient == "registered"
+            assert type_gradient(op) == ("function" if flows else op.gradient), op.name
 
 
 # The tensors of nodes that TensorFlow built
