@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 # Op types that graphpatch accepts. TensorFlow takes any name of a function as one. A file is known
 # for a GraphDef by its first op type: other messages have control characters in that place.
@@ -19,8 +20,7 @@ OpKey = tuple[str, str]
 """An op of a graph: the label of its body (`main`, or a function's name), and its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorName:
+class TensorName(msgspec.Struct, frozen=True):
     """One input of a NodeDef, taken apart.
 
     `index` counts within the output arg `arg`; in the main graph `arg` is empty and `index`

@@ -8,8 +8,8 @@ full, tf.gradients does not read the tensor: it makes the ones of the right shap
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.control_flow.frames import is_constant
@@ -23,12 +23,11 @@ HOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault", "VariableV2", "Var
 ALIKE = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
 
 
-@dataclass(eq=False)
-class Shapes:
+class Shapes(msgspec.Struct, eq=False):
     """The shapes of the tensors of a body, as far as TensorFlow infers them; each inferred once."""
 
     wiring: Wiring
-    _found: dict[Tensor, Shape] = field(default_factory=dict)
+    _found: dict[Tensor, Shape] = msgspec.field(default_factory=dict)
 
     def is_known(self, tensor: Tensor) -> bool:
         """Whether every size of a tensor is known."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from graphpatch.errors import FleetError
 from graphpatch.fleet import patterns, remote
@@ -17,8 +18,7 @@ from graphpatch.shown import one_line
 Descend = Callable[[tuple[str, ...]], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class FoundModels:
+class FoundModels(msgspec.Struct, frozen=True):
     """A model, and its path below the folder that is mirrored, which is `tree` where there is one.
 
     A tree is searched in depth: an output in it would be an input of the next run.

@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
@@ -33,8 +33,7 @@ NO_INLINE = "_noinline"
 _GUARD_KEY = re.compile(rf"_[0-9a-f]{{8}}_{GUARD}_[a-z]+\d+$", re.ASCII)
 
 
-@dataclass(frozen=True, eq=False)
-class Attached:
+class Attached(msgspec.Struct, frozen=True, eq=False):
     """The functions for one gradient on one kind of op.
 
     `read` are the op's inputs that `attach` takes, in its order; `stopped` those of them that get

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+import msgspec
 
 from graphpatch.errors import did_you_mean
 from graphpatch.gradients.expression import Call, Expression, Numbers
@@ -13,8 +14,7 @@ from graphpatch.gradients.words import variable
 from graphpatch.tokens import Token
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(msgspec.Struct, frozen=True):
     """An argument as it stands in the text; `keyword` is the token before its `=`."""
 
     keyword: Token | None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
 from graphpatch.dtypes import DTYPE_NAMES
@@ -39,8 +39,7 @@ _FIELDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(msgspec.Struct, frozen=True):
     """A number, or a tensor of them, as the bytes it has in its dtype.
 
     So two are equal where their bits are: 0 and -0 are two, NaN is one.

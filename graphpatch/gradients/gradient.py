@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients import recipes
@@ -20,16 +21,14 @@ from graphpatch.gradients.tokens import fault
 from graphpatch.table import plural
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True):
     """The formula for one input: its text and expression."""
 
     text: str
     expression: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class Gradients:
+class Gradients(msgspec.Struct, frozen=True):
     """The ops of a gradient, and dx of each input; None where nothing flows."""
 
     program: Program

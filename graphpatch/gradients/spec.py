@@ -33,13 +33,11 @@ OWN, SURROGATE = "own", "surrogate"
 GradientSpec = str | dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Default:
+class Default(msgspec.Struct, frozen=True):
     """TensorFlow's default gradient of the op again: an override is taken off."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(msgspec.Struct, frozen=True):
     """A gradient that TensorFlow, or whoever loads the file, has registered under this key.
 
     `built_in`: TensorFlow itself registers it, as its gradient of the op type `key`.
@@ -106,8 +104,7 @@ class Written:
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Python:
+class Python(msgspec.Struct, frozen=True):
     """A gradient function `package.module:function` of TensorFlow's convention, (op, *grads).
 
     TensorFlow traces it for each op, and it is stored as a function.

@@ -9,8 +9,8 @@ the graph that they are tensors of, inside While and If as well.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.op_def_pb2 import OpDef
 
@@ -29,8 +29,7 @@ CARRY = "carry"
 PASS = f"{FUNCTION_PREFIX}pass_"
 
 
-@dataclass(frozen=True, eq=False)
-class Taped:
+class Taped(msgspec.Struct, frozen=True, eq=False):
     """The function `tape`, the gradient of the op in it, and that of a call of `attach`."""
 
     tape: FunctionDef

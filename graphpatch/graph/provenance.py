@@ -11,9 +11,9 @@ its function is `returned` from, with what was there before, so that the edit ca
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch.errors import ModelError
@@ -36,8 +36,7 @@ KEY = "_graphpatch"
 E = TypeVar("E", bound="Edit")
 
 
-@dataclass(frozen=True, slots=True)
-class Author:
+class Author(msgspec.Struct, frozen=True):
     """The rule on whose behalf a graph is changed."""
 
     rule: str

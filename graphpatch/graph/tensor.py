@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
@@ -59,8 +59,7 @@ ZERO: dict[str, list[Any]] = {"string": [b""], "complex64": [0, 0], "complex128"
 """What stands for a missing element in a repeated field; 0 where this is silent."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConstTensor:
+class ConstTensor(msgspec.Struct, frozen=True):
     """A TensorProto where it lies: dtype and shape are read, values on demand."""
 
     dtype: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+import msgspec
 
 from graphpatch.errors import PatternError
 from graphpatch.shown import pointed
@@ -25,12 +26,11 @@ class Where(Protocol):
         """The error to raise for what only the JSON form says."""
 
 
-@dataclass(frozen=True, slots=True)
-class InText:
+class InText(msgspec.Struct, frozen=True):
     """Points into the text of a pattern: `nodes` and `edges` have columns, counted from 1."""
 
     text: str
-    nodes: Mapping[str, int] = field(default_factory=dict)
+    nodes: Mapping[str, int] = msgspec.field(default_factory=dict)
     edges: Sequence[Mapping[EdgePart, int]] = ()
 
     def node(self, name: str, message: str) -> PatternError:
@@ -47,8 +47,7 @@ class InText:
         return fault(self.text, 1, message)
 
 
-@dataclass(frozen=True, slots=True)
-class InJson:
+class InJson(msgspec.Struct, frozen=True):
     """Points into the JSON form of a pattern."""
 
     def node(self, name: str, message: str) -> PatternError:
