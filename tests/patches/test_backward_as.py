@@ -15,7 +15,7 @@ from graphpatch.graph.body import Body
 from graphpatch.patches.clean import MOST_AGAIN
 from graphpatch.rules import rules_from
 from tests import graphs
-from tests.graphs import const, function, graphdef, node, saved
+from tests.graphs import const, function, graphdef, node
 from tests.patches.one_op import applied, main_of
 
 X, U = node("x", "Placeholder"), node("u", "Placeholder")
