@@ -8,9 +8,6 @@ from collections.abc import Container, Sequence
 
 import msgspec
 
-# What TensorFlow accepts as the name of an op (names that start with "_" are the runtime's own).
-OP_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./\\-]*")
-
 # Op types that graphpatch accepts. TensorFlow takes any name of a function as one. A file is known
 # for a GraphDef by its first op type: other messages have control characters in that place.
 OP_TYPE = re.compile(r"[^\x00-\x1f\x7f]+")
@@ -41,6 +38,11 @@ class TensorName(msgspec.Struct, frozen=True):
         if self.arg:
             return f"{self.op}:{self.arg}:{self.index}"
         return f"{self.op}:{self.index}" if self.index else self.op
+
+    @property
+    def full(self) -> str:
+        """`op:0`, as a tf.Graph names a tensor of its own: the output is always there."""
+        return f"{self.op}:{self.index}"
 
 
 def parse(text: str) -> TensorName:

@@ -8,8 +8,8 @@ import msgspec
 
 from graphpatch.errors import did_you_mean
 from graphpatch.gradients.expression import Call, Expression, Numbers
-from graphpatch.gradients.faults import fault
 from graphpatch.gradients.functions import FUNCTIONS, Function
+from graphpatch.gradients.tokens import fault
 from graphpatch.gradients.words import variable
 from graphpatch.tokens import Token
 

@@ -10,7 +10,6 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients import recipes
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.expression import Expression, Scalar
-from graphpatch.gradients.faults import fault
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import SINGLE
 from graphpatch.gradients.lowering import Lowering
@@ -18,6 +17,7 @@ from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.shapes import SCALAR, UNKNOWN
 from graphpatch.gradients.signature import NOT_SERVED, Signature
 from graphpatch.gradients.tensors import Tensor
+from graphpatch.gradients.tokens import fault
 from graphpatch.table import plural
 
 

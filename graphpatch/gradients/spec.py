@@ -21,7 +21,7 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY, alike, named
 from graphpatch.gradients.tensors import Tensor, unpacked
 
-PREFIX = "graphpatch:"
+KEY_PREFIX = "graphpatch:"
 REGISTERED, FORMULA, PYTHON, CONSTANTS = "registered", "formula", "python", "constants"
 
 # TensorFlow's default gradient of the op; rules files of 0.1 call it "stock".
@@ -60,8 +60,10 @@ class Named:
     def key(self) -> str:
         """The key that carries it: `graphpatch:guided_relu`."""
         if not self.parameters:
-            return PREFIX + self.name
-        return PREFIX + _json({self.name: {name: told(one) for name, one in self.parameters}})
+            return KEY_PREFIX + self.name
+        return KEY_PREFIX + _json(
+            {self.name: {name: json_value(one) for name, one in self.parameters}}
+        )
 
     @cached_property
     def formula(self) -> Formula:
@@ -94,8 +96,8 @@ class Written:
     def key(self) -> str:
         """The key that carries it: `graphpatch:` and the formula."""
         texts = self.formula.texts[0] if self.formula.alike else self.formula.texts
-        given = {name: told(value) for name, value in self.formula.values}
-        return PREFIX + _json({FORMULA: texts, **({CONSTANTS: given} if given else {})})
+        given = {name: json_value(value) for name, value in self.formula.values}
+        return KEY_PREFIX + _json({FORMULA: texts, **({CONSTANTS: given} if given else {})})
 
     def for_op(self, op_type: str) -> Written:
         """The formula itself, which is for any op type."""
@@ -151,9 +153,9 @@ def refuse_python(spec: Any) -> None:
 
 def from_key(key: str) -> Computed | None:
     """The formula of ours that a key carries, or None for a key of another kind."""
-    if not key.startswith(PREFIX):
+    if not key.startswith(KEY_PREFIX):
         return None
-    text = key.removeprefix(PREFIX)
+    text = key.removeprefix(KEY_PREFIX)
     spec = msgspec.json.decode(text) if text.startswith("{") else text
     if isinstance(spec, dict) and spec.keys() & {OWN, SURROGATE}:
         return None
@@ -161,7 +163,7 @@ def from_key(key: str) -> Computed | None:
     return found if isinstance(found, Named | Written) else None
 
 
-def told(value: Scalar | Tensor) -> Any:
+def json_value(value: Scalar | Tensor) -> Any:
     """A parameter as JSON holds it."""
     return value.packed() if isinstance(value, Tensor) else value
 

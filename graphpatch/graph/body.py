@@ -18,6 +18,7 @@ from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.heads import PROVENANCE, Heads, Progress, entry, read_heads, scan
 from graphpatch.graph.large import MOST_ALIKE, Large
 from graphpatch.graph.library import Library
+from graphpatch.graph.long_order import LongOrder
 from graphpatch.graph.nodedef import (
     DEVICE,
     Payload,
@@ -54,7 +55,7 @@ class Body:
     others: list[Field] = field(default_factory=list, repr=False)
     file_ret: dict[str, str] = field(default_factory=dict, repr=False)
     edited: dict[int, Payload | Held] = field(default_factory=dict, repr=False)
-    placed: dict[int, list[int]] = field(default_factory=dict, repr=False)
+    placed: dict[int, list[int] | LongOrder] = field(default_factory=dict, repr=False)
     root: dict[int, int] = field(default_factory=dict, repr=False)
     renamed: dict[int, str] = field(default_factory=dict, repr=False)
     filled: dict[int, Held] = field(default_factory=dict, repr=False)
@@ -152,7 +153,7 @@ class Body:
         body.edited, body.root = dict(self.edited), dict(self.root)
         body.renamed, body.filled = dict(self.renamed), dict(self.filled)
         body.single = set(self.single)
-        body.placed = {root: list(order) for root, order in self.placed.items()}
+        body.placed = {root: order.copy() for root, order in self.placed.items()}
         return body
 
 

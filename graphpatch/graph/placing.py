@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from graphpatch import names
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.long_order import LongOrder
+
+LONG = 200  # ops beside one another from which on a list is too slow to search
 
 
 class Taken:
@@ -70,9 +73,12 @@ def place(new: Node, beside: int, before: bool) -> None:
     body = new.body
     root = body.root.get(beside, beside)
     order = body.placed.setdefault(root, [root])
+    if len(order) == LONG and isinstance(order, list):
+        order = body.placed[root] = LongOrder(order)
     at = order.index(beside)
     if not before:
         read = {body.by_name.get(names.op_of(text)) for text in new.inputs}
-        at = max(at, *(place for place, index in enumerate(order) if index in read | {beside})) + 1
+        mine = (one for one in read if one is not None and body.root.get(one, one) == root)
+        at = max([at, *map(order.index, mine)]) + 1
     order.insert(at, new.index)
     body.root[new.index] = root

@@ -28,7 +28,7 @@ from graphpatch.graph.nodedef import (
 )
 
 if TYPE_CHECKING:
-    from graphpatch.graph.edits import Edit, Origin
+    from graphpatch.graph.edits import Edit, Origin, Returned
     from graphpatch.graph.graph import Graph
 
 KEY = "_graphpatch"
@@ -145,6 +145,25 @@ def touched(body: Body) -> Iterator[Node]:
     for index in sorted(found):
         if _value(body.payload(index)) is not None:
             yield Node(body, index)
+
+
+def returned(body: Body) -> list[tuple[Node, Returned]]:
+    """The outputs of a function that an edit returns from another tensor, the oldest edit first.
+
+    Each is written down on the node that it is returned from.
+    """
+    return sorted(_returned(body), key=lambda one: one[1].turn)
+
+
+def turns(body: Body) -> int:
+    """The turn of the next such edit."""
+    return 1 + max((edit.turn for _, edit in _returned(body)), default=-1)
+
+
+def _returned(body: Body) -> Iterator[tuple[Node, Returned]]:
+    if not body.is_main:
+        for node in touched(body):
+            yield from ((node, edit) for edit in of_kind(node, "returned"))
 
 
 def _value(payload: Payload) -> AttrValue | None:

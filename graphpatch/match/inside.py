@@ -141,7 +141,7 @@ def _of_call(call: Node, label: str) -> Iterator[Around]:
                 yield Around("branch", (call.name,), place if "Case" in call.op else 1 - place)
 
 
-def told(node: Node, wanted: object) -> str:
+def in_words(node: Node, wanted: object) -> str:
     """The loops and branches that an op is in, in words."""
     around = Surroundings()
     found = [*around.of_op(node), *around.of_function(node.body)]

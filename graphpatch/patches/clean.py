@@ -23,6 +23,10 @@ from graphpatch.patches.state import why_not_twice
 
 SUFFIX = "clean"
 
+# What one rule may clone of what earlier ones added: so many ops and inputs, and so often the file.
+MOST_AGAIN = 2_000
+TIMES_THE_FILE = 8
+
 
 @dataclass(eq=False)
 class CleanPath:
@@ -62,7 +66,8 @@ class CleanPath:
     def plan(self, ends: Iterable[Node]) -> None:
         """Find what is to be cloned for these ops to be clean; nothing is changed.
 
-        Raises PatchError where something on the way cannot run a second time.
+        Raises PatchError where something on the way cannot run a second time, or where earlier
+        rules have cloned so much of it that each further rule doubles it.
         """
         for end in ends:
             stack: list[tuple[Node, Iterator[Node]]] = []
@@ -76,6 +81,21 @@ class CleanPath:
                 stack.pop()
                 if node.index not in self.noisy:
                     self.clones.append(node)
+        self._refuse_doubled()
+
+    def _refuse_doubled(self) -> None:
+        root, inputs = self.body.root, self.body.heads.inputs
+        again = sum(1 + len(node.inputs) for node in self.clones if node.index in root)
+        if again <= MOST_AGAIN:
+            return
+        own = sum(1 + len(read) for index, read in enumerate(inputs) if index not in root)
+        if again > MOST_AGAIN + TIMES_THE_FILE * own:
+            added = sum(node.index in root for node in self.clones)
+            raise PatchError(
+                f"{added:,} of the {len(self.clones):,} ops on the noise-free path were added by "
+                f"earlier rules, as each rule clones what those before it cloned; give the noisy "
+                f"ops to one rule, which clones each op once"
+            )
 
     def _enter(self, node: Node, stack: list[tuple[Node, Iterator[Node]]]) -> None:
         if node.index in self._seen:

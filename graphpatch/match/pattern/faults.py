@@ -10,7 +10,7 @@ import msgspec
 from graphpatch.errors import PatternError
 from graphpatch.shown import pointed
 
-Part = Literal["", "input", "output"]
+EdgePart = Literal["", "input", "output"]
 
 
 class Where(Protocol):
@@ -19,7 +19,7 @@ class Where(Protocol):
     def node(self, name: str, message: str) -> PatternError:
         """The error to raise for a node."""
 
-    def edge(self, number: int, message: str, part: Part = "") -> PatternError:
+    def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
         """The error to raise for an edge, or for its input or output slot."""
 
     def key(self, key: str, message: str) -> PatternError:
@@ -31,13 +31,13 @@ class InText(msgspec.Struct, frozen=True):
 
     text: str
     nodes: Mapping[str, int] = msgspec.field(default_factory=dict)
-    edges: Sequence[Mapping[Part, int]] = ()
+    edges: Sequence[Mapping[EdgePart, int]] = ()
 
     def node(self, name: str, message: str) -> PatternError:
         """The error at the first mention of a node."""
         return fault(self.text, self.nodes[name], message)
 
-    def edge(self, number: int, message: str, part: Part = "") -> PatternError:
+    def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
         """The error at an arrow, or at a slot beside it."""
         columns = self.edges[number]
         return fault(self.text, columns.get(part, columns[""]), message)
@@ -54,7 +54,7 @@ class InJson(msgspec.Struct, frozen=True):
         """The error at a node, or a tensor."""
         return PatternError(f"pattern, node {name!r}: {message}")
 
-    def edge(self, number: int, message: str, part: Part = "") -> PatternError:
+    def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
         """The error at an edge, or at one of its slots."""
         place = f"edges[{number}]" + (f"[2].{part}" if part else "")
         return PatternError(f"pattern.{place}: {message}")

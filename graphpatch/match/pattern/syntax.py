@@ -29,7 +29,7 @@ from msgspec import UNSET
 from graphpatch import names, opdefs
 from graphpatch.errors import PatternError, did_you_mean
 from graphpatch.match.pattern.check import check
-from graphpatch.match.pattern.faults import InText, Part, fault
+from graphpatch.match.pattern.faults import EdgePart, InText, fault
 from graphpatch.match.pattern.tokens import tokenize
 from graphpatch.match.spec import Edge, Link, Match, Near, Pattern
 from graphpatch.tokens import Token
@@ -81,7 +81,7 @@ class _Parser(msgspec.Struct):
     absent: dict[str, None] = msgspec.field(default_factory=dict)
     edges: list[Edge] = msgspec.field(default_factory=list)
     columns: dict[str, int] = msgspec.field(default_factory=dict)
-    edge_columns: list[dict[Part, int]] = msgspec.field(default_factory=list)
+    edge_columns: list[dict[EdgePart, int]] = msgspec.field(default_factory=list)
     chains: int = 0
     unnamed: dict[str, set[int]] = msgspec.field(default_factory=dict)  # the chains of an op type
 
@@ -118,7 +118,11 @@ class _Parser(msgspec.Struct):
             raise self.fault(before.output, "no link leaves here; an output stands before ->")
 
     def link(self, before: _Mention, arrow: Token, after: _Mention) -> None:
-        slots: dict[Part, Token | None] = {"": arrow, "input": after.input, "output": before.output}
+        slots: dict[EdgePart, Token | None] = {
+            "": arrow,
+            "input": after.input,
+            "output": before.output,
+        }
         link = Link(
             input=None if after.input is None else int(after.input.text),
             output=None if before.output is None else int(before.output.text),
