@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 
-# What TensorFlow accepts as the name of an op (names that start with "_" are the runtime's own).
-OP_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./\\-]*")
+import msgspec
 
 # Op types that graphpatch accepts. TensorFlow takes any name of a function as one. A file is known
 # for a GraphDef by its first op type: other messages have control characters in that place.
@@ -22,8 +20,7 @@ OpKey = tuple[str, str]
 """An op of a graph: the label of its body (`main`, or a function's name), and its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorName:
+class TensorName(msgspec.Struct, frozen=True):
     """One input of a NodeDef, taken apart.
 
     `index` counts within the output arg `arg`; in the main graph `arg` is empty and `index`
@@ -41,6 +38,11 @@ class TensorName:
         if self.arg:
             return f"{self.op}:{self.arg}:{self.index}"
         return f"{self.op}:{self.index}" if self.index else self.op
+
+    @property
+    def full(self) -> str:
+        """`op:0`, as a tf.Graph names a tensor of its own: the output is always there."""
+        return f"{self.op}:{self.index}"
 
 
 def parse(text: str) -> TensorName:

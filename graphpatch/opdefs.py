@@ -85,7 +85,7 @@ class OpDef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     broadcasts: bool = False
 
 
-class Table(msgspec.Struct, frozen=True):
+class OpTable(msgspec.Struct, frozen=True):
     """The shipped file: the TensorFlow versions it was made from, and their ops by name."""
 
     tensorflow: tuple[str, str]
@@ -116,9 +116,9 @@ def _data() -> bytes:
 
 
 @cache
-def table() -> Table:
+def table() -> OpTable:
     """The shipped table, read on first use."""
-    return msgspec.json.decode(_data(), type=Table)
+    return msgspec.json.decode(_data(), type=OpTable)
 
 
 @cache

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
-from graphpatch.match.pattern.overlaps import Kept
-from graphpatch.match.ready.activations import NEEDED
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
 from graphpatch.recipes import ACTIVATIONS, RECIPES, SIGN
+
+if TYPE_CHECKING:
+    from graphpatch.match.pattern.overlaps import Kept
 
 
 def unmatched_activations(
@@ -49,6 +51,9 @@ def activations(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
 
 
 def _of_several_ops(graph: Graph) -> Iterator[tuple[str, Kept]]:
+    # Here, as it reads ready patterns, for which few rules ask.
+    from graphpatch.match.ready.activations import NEEDED
+
     types = {op_type for body in graph.bodies for op_type in body.by_type}
     for name in (one for one, needed in NEEDED.items() if needed & types):
         yield from ((f"@{name}", one) for one in find(graph, Match(pattern=f"@{name}")).kept)

@@ -25,7 +25,7 @@ from graphpatch.match.expected import OBJECTS, WRITTEN
 from graphpatch.match.spec import WHOLE, Match, Texts, texts
 from graphpatch.patches import KINDS, Patch, WholePatch
 from graphpatch.recipes import RECIPES, SIGN, is_recipe, recipe_rules
-from graphpatch.rules_json import DEEPEST, NO_RULE, decoded, depth, in_words, value_at
+from graphpatch.rules_json import DEEPEST_JSON, NO_RULE, decoded, depth, in_words, value_at
 
 Emit = Literal["auto", "construction", "function", "attr"]
 EMITS = get_args(Emit)
@@ -168,7 +168,7 @@ def self_contained(raw: bytes, path: str, files: Files) -> bytes:
     """The rules file with the tensors in it that it names in `files`, for readers elsewhere."""
     try:
         document = decoded(raw)
-        whole = document if depth(document) > DEEPEST else with_tensors(document, files)
+        whole = document if depth(document) > DEEPEST_JSON else with_tensors(document, files)
     except RulesError as error:
         raise RulesError(f"{path}: {error}") from error
     return raw if whole == document else msgspec.json.encode(whole)
@@ -185,8 +185,8 @@ def rules_from(
     if isinstance(document, Sequence) and not isinstance(document, str):
         document = {"version": 1, "rules": document}
     try:
-        if depth(document) > DEEPEST:
-            raise RulesError(f"it is nested more than {DEEPEST} levels deep")
+        if depth(document) > DEEPEST_JSON:
+            raise RulesError(f"it is nested more than {DEEPEST_JSON} levels deep")
         whole = with_tensors(document, in_folder(folder or Path()))
         file = msgspec.convert(whole, RulesFile)
     except msgspec.ValidationError as error:

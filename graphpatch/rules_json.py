@@ -15,7 +15,7 @@ from graphpatch.formats.container import is_text, recognise
 from graphpatch.formats.foreign import foreign_file
 from graphpatch.graph.wire import Source
 
-DEEPEST = 120  # levels of JSON; each match in another one is at least one
+DEEPEST_JSON = 120  # levels of JSON; each match in another one is at least one
 SHORTEST = (
     '{"version": 1, "rules": [{"match": {"op": "Relu"}, "patch": {"override_gradient": '
     '"guided_relu"}}]}'
@@ -77,7 +77,7 @@ LIKE = {
 def depth(document: Any) -> int:
     """How many lists and objects lie in each other, counted up to one too many."""
     level, depth = [document], 0
-    while level and depth <= DEEPEST:
+    while level and depth <= DEEPEST_JSON:
         level = [one for some in level for one in _inside(some)]
         depth += 1
     return depth

@@ -19,9 +19,8 @@ from graphpatch.match.just import just
 from graphpatch.match.misses import missing_tensors
 from graphpatch.match.select import select as matching
 from graphpatch.rules import rules_from
-from graphpatch.table import and_more, beside, html_table, plural
+from graphpatch.table import IN_LIST, and_more, beside, html_table, plural
 
-SHOWN = 20  # ops
 TYPES = 8
 
 Key = tuple[int, str, int]  # the graph's place in the model, the body, the op's index
@@ -131,8 +130,8 @@ class Selection:
 
     def __str__(self) -> str:
         lines = [self._title]
-        lines += [f"  {node}" for node in self.nodes[:SHOWN]]
-        more = and_more(self, SHOWN)
+        lines += [f"  {node}" for node in self.nodes[:IN_LIST]]
+        more = and_more(self, IN_LIST)
         return "\n".join(lines + ([f"  {more}"] if more else []))
 
 

@@ -13,7 +13,7 @@ OBEYED = re.compile(
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
 )
 
-MARK = 60  # characters in which what is left out is told
+ROOM_TO_COUNT = 60  # characters in which what is left out is told
 AROUND = 100  # characters of a long text that are shown around a column
 LONG = 4_000  # characters of a message, or of one line of a report
 
@@ -26,7 +26,7 @@ def shown(text: str, most: int | None = None) -> str:
     if most is None:
         return OBEYED.sub(_escape, text)
     # An escape has up to ten characters: what was cut may be too long again.
-    return _cut(OBEYED.sub(_escape, _cut(text, most)), most + MARK)
+    return _cut(OBEYED.sub(_escape, _cut(text, most)), most + ROOM_TO_COUNT)
 
 
 def one_line(text: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence, Sized
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from graphpatch import opdefs
 from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean
@@ -29,16 +30,15 @@ from graphpatch.rules import Rule
 from graphpatch.table import and_more
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True):
     """What one rule did. The fields are those of the report; `dropped` are matches left out."""
 
     rule: str
-    matches: list[dict[str, Any]] = field(default_factory=list)
-    emit: dict[str, None] = field(default_factory=dict)
-    notes: dict[str, None] = field(default_factory=dict)
-    session: dict[str, None] = field(default_factory=dict)
-    tape: dict[str, None] = field(default_factory=dict)
+    matches: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    emit: dict[str, None] = msgspec.field(default_factory=dict)
+    notes: dict[str, None] = msgspec.field(default_factory=dict)
+    session: dict[str, None] = msgspec.field(default_factory=dict)
+    tape: dict[str, None] = msgspec.field(default_factory=dict)
 
 
 def take(rule: Rule, graphs: Sequence[Graph]) -> Applied:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 
-SHOWN = 20  # rows
+IN_MESSAGE = 3  # things that a message names before "and 2 more"
+IN_LIST = 20  # rows of a table, lines of a list
 
 
 def html_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A title and a table under it, every text escaped; of many rows the first, and how many."""
-    lines = [_row(header, "th"), *(_row(row, "td") for row in rows[:SHOWN])]
-    if more := and_more(rows, SHOWN):
+    lines = [_row(header, "th"), *(_row(row, "td") for row in rows[:IN_LIST])]
+    if more := and_more(rows, IN_LIST):
         lines.append(f'<tr><td colspan="{len(header)}">{more}</td></tr>')
     body = f"<table>{''.join(lines)}</table>" if rows else ""
     return f"<div><p>{_escaped(title)}</p>{body}</div>"
@@ -38,7 +39,7 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{ending}"
 
 
-def short(texts: Sequence[str], most: int = 3, by: str = ", ") -> str:
+def short(texts: Sequence[str], most: int = IN_MESSAGE, by: str = ", ") -> str:
     """The first of some texts, and how many more there are."""
     return by.join(texts[:most]) + (f" {left}" if (left := and_more(texts, most)) else "")
 

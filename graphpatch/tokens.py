@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 LONGEST_TEXT = 10_000
 """Characters of a text. What people write has a few hundred."""
@@ -12,8 +13,7 @@ LONGEST_NUMBER = 400
 """Characters of a number: the largest that a float64 holds has 309 digits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(msgspec.Struct, frozen=True):
     """A piece of a text, and its column, counted from 1. The last one's kind is `end`."""
 
     kind: str

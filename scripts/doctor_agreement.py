@@ -9,7 +9,7 @@ tf.gradients gives a tensor; that it is None, and it gives None; that it raises,
 error, of that op. Each model is asked for --seconds at most: pairs left out are counted. Prints
 every disagreement; exits 1 where there is one.
 
-With --fix: what `doctor --fix` mends is written, and TensorFlow asked about those pairs; of models
+With --fix: what `doctor --fix` fixes is written, and TensorFlow asked about those pairs; of models
 without many weights some are run, too. Exits 1 where one of them gives no tensor.
 """
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.models import catalogue  # noqa: E402
-from tests.models.doctor_oracle import Agreement, Mended, compare, mend  # noqa: E402
+from tests.models.doctor_oracle import AfterFix, Agreement, after_fix, compare  # noqa: E402
 from tests.models.forward import Worker  # noqa: E402
 
 GRACE = 120.0  # seconds for import and for the pair in hand, beyond which a process is ended
@@ -56,7 +56,7 @@ def answers(arguments: argparse.Namespace) -> Iterator[tuple[str, Any]]:
     names = [name for name in models if all(word in name for word in arguments.only)]
     names.sort(key=lambda name: -catalogue.size(models[name]))
     limits = (not arguments.no_control_flow_v2, arguments.seconds)
-    ask, more = (mend, ()) if arguments.fix else (compare, limits)
+    ask, more = (after_fix, ()) if arguments.fix else (compare, limits)
     timeout = arguments.seconds + GRACE
     with ThreadPoolExecutor(arguments.jobs) as pool:
         todo = [(name, pool.submit(asked, ask, name, *more, timeout=timeout)) for name in names]
@@ -65,14 +65,14 @@ def answers(arguments: argparse.Namespace) -> Iterator[tuple[str, Any]]:
             print(f"{one.result()!s:.100}  {name}", file=sys.stderr, flush=True)
 
 
-def mended(found: Mapping[str, Mended]) -> Iterator[str]:
+def fixed_pairs(found: Mapping[str, AfterFix]) -> Iterator[str]:
     """The figures of --fix, and what does not flow after it, or only as zeros."""
     for name, one in found.items():
         yield from (f"{name}: {text}" for text in (*one.failing, *one.idle, *one.zero))
     models, some = sum(bool(one.rules) for one in found.values()), list(found.values())
     pairs, failing = sum(one.pairs for one in some), sum(len(one.failing) for one in some)
     ran, zero = sum(one.ran for one in some), sum(len(one.zero) for one in some)
-    yield f"{pairs - failing} of {pairs} mended pairs flow, in {models} models"
+    yield f"{pairs - failing} of {pairs} pairs that rules fix flow, in {models} models"
     yield f"{ran - zero} of {ran} of them that were run are not zero"
 
 
@@ -122,14 +122,14 @@ def main() -> int:
     for name, one in answers(arguments):
         reasons = [one] if isinstance(one, str) else []
         found[name] = one if not reasons else blank(arguments.fix, reasons)
-    print(*(mended if arguments.fix else report)(found), sep="\n")
+    print(*(fixed_pairs if arguments.fix else report)(found), sep="\n")
     print(f"{time.monotonic() - begun:.0f} s")
     return int(any(one.failing if arguments.fix else one.differing for one in found.values()))
 
 
 def blank(fix: bool, reasons: list[str]) -> Any:
     """What stands for a model that could not be asked."""
-    return Mended(idle=reasons) if fix else Agreement(refused=reasons)
+    return AfterFix(idle=reasons) if fix else Agreement(refused=reasons)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from graphpatch.runtime.verify import process
@@ -21,6 +22,11 @@ from tests.pinned import PINNED
 CHECKOUT = Path(__file__).parent.parent
 # Tests must not depend on the processor. Those about oneDNN turn it on in a process of their own.
 os.environ.update(PINNED)
+# A busy machine draws slowly, and runs what it drew slowly.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 COMMAND = (sys.executable, "-m", "graphpatch")
 READ_AT_THE_START = ("PYTHON", "LC_", "LANG")
 

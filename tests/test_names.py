@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphpatch import names
-from graphpatch.names import OP_NAME, TensorName, fresh, op_of, parse
+from graphpatch.graph.check import IN_FUNCTION
+from graphpatch.names import TensorName, fresh, op_of, parse
 
 SPELLED = {
     "op": TensorName("op"),
@@ -31,6 +32,10 @@ def test_output_0_has_two_spellings_and_is_one_tensor() -> None:
     assert str(parse("op:0")) == "op"
 
 
+def test_in_full_the_output_is_always_there() -> None:
+    assert [parse(text).full for text in ("op", "op:0", "a/op:1")] == ["op:0", "op:0", "a/op:1"]
+
+
 def test_an_output_arg_is_not_an_index() -> None:
     assert parse("op:1:0") == TensorName("op", 0, "1")
     assert parse("op:1:0") != parse("op:1")
@@ -47,7 +52,7 @@ def test_the_number_of_an_output(text: str, is_one: bool) -> None:
 
 
 @given(
-    st.from_regex(OP_NAME, fullmatch=True),
+    st.from_regex(IN_FUNCTION, fullmatch=True),
     st.integers(0, 1000),
     st.from_regex(r"[a-z_][a-z0-9_]*", fullmatch=True) | st.just(""),
     st.booleans(),
@@ -56,18 +61,6 @@ def test_what_is_put_together_is_taken_apart(op: str, index: int, arg: str, cont
     name = TensorName(op, control=True) if control else TensorName(op, index, arg)
     assert parse(str(name)) == name
     assert op_of(str(name)) == op
-
-
-@pytest.mark.parametrize(
-    "name", ["a", "A/b", "a.b", "_Arg", "0start", ".hidden", "a>b", "a/b-c", "a\\b", "a_1"]
-)
-def test_names_that_tensorflow_takes(name: str) -> None:
-    assert OP_NAME.fullmatch(name)
-
-
-@pytest.mark.parametrize("name", ["", "/a", "-a", "a b", "a:0", "^a", "ä", "a\n"])
-def test_names_that_tensorflow_refuses(name: str) -> None:
-    assert not OP_NAME.fullmatch(name)
 
 
 @pytest.mark.parametrize(

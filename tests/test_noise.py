@@ -60,7 +60,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 @settings(
     max_examples=draws(600),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(damaged())
 def test_a_damaged_model_is_read_or_refused(tmp_path: Path, raw: bytes) -> None:

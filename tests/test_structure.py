@@ -6,7 +6,7 @@ import ast
 import functools
 import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
 import pytest
@@ -190,6 +190,121 @@ def tensorflow_is_imported_in_runtime_and_there_in_functions(path: Path) -> None
             if name.partition(".")[0] in {"tensorflow", "keras", "tf_keras"}:
                 assert room_of(path) == "runtime", ast.unparse(node)
                 assert inside, ast.unparse(node)
+
+
+# The editor: what changes a body. A body itself copies its columns, and is made with them.
+EDITOR = {f"graph/{name}.py" for name in ("edit", "inputs", "placing", "template")}
+COLUMNS = {"heads", "ret", "edited", "placed", "root", "renamed", "filled", "single", "readers"}
+COLUMNS |= {"by_name", "by_type", "file_ret"}
+CHANGES = {"append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "add"}
+CHANGES |= {"discard", "popitem", "sort", "reverse", "write"}
+
+
+def is_column(node: ast.expr, aliases: Set[str]) -> bool:
+    """Whether an expression is a column of a body, or a part of one."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        if isinstance(node, ast.Attribute) and node.attr in COLUMNS:
+            of = ast.unparse(node.value)
+            if of.endswith(("body", "main")) or node.attr in {"edited", "placed", "filled"}:
+                return True
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return isinstance(node, ast.Name) and node.id in aliases
+
+
+def changed(node: ast.AST) -> list[ast.expr]:
+    """What a statement or call writes to, other than names of its own."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr == "write" and ast.unparse(node.func.value).endswith("body"):
+            return [node.func]
+        return [node.func.value] if node.func.attr in CHANGES else []
+    found = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
+    found = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else found
+    parts = [part for one in found for part in getattr(one, "elts", [one])]
+    return [
+        one for one in parts if not isinstance(one, ast.Name) or isinstance(node, ast.AugAssign)
+    ]
+
+
+def changes_of_bodies(tree: ast.AST) -> Iterator[str]:
+    """The statements that change a column of a body, under a name of its own too."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            inside = list(ast.walk(function))
+            aliases = {
+                one.targets[0].id
+                for one in inside
+                if isinstance(one, ast.Assign)
+                and isinstance(one.targets[0], ast.Name)
+                and isinstance(one.value, ast.Attribute)
+                and is_column(one.value, set())
+            }
+            for node in inside:
+                for one in changed(node):
+                    wrote = isinstance(one, ast.Attribute) and one.attr == "write"
+                    if wrote or is_column(one, aliases):
+                        yield f"{function.name}: {ast.unparse(node)}"
+
+
+@of_each_file
+def only_the_editor_changes_bodies(path: Path) -> None:
+    name = str(path.relative_to(ROOT))
+    if name not in EDITOR | {"graph/body.py"}:
+        assert list(changes_of_bodies(tree_of(path))) == [], name
+
+
+@of_each_file
+def what_changes_bodies_is_called_by_the_editor(path: Path) -> None:
+    name = str(path.relative_to(ROOT))
+    for node in ast.walk(tree_of(path)) if name not in EDITOR else ():
+        for one in imported(node):
+            is_part = one.startswith("graphpatch.graph.placing.") or one.endswith(".set_many")
+            assert not is_part, f"{name}: {one}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "body.heads.inputs[0] = ()",
+        "node.body.ret['y'] = 'x:0'",
+        "graph.main.heads.names += ['x']",
+        "one.edited[3] = payload",
+        "node.body.write(3, payload)",
+        "del body.renamed[3]",
+        "body.readers.setdefault('x', []).append((0, 0))",
+        "heads = body.heads\n    heads.ops[0] = 'Neg'",
+    ],
+)
+def test_a_change_of_a_body_is_seen(text: str) -> None:
+    assert list(changes_of_bodies(ast.parse(f"def change(body):\n    {text}")))
+
+
+@pytest.mark.parametrize(
+    "text", ["found = body.heads.names[0]", "renamed.pop('x')", "function.ret['y'] = 'x:y:0'"]
+)
+def test_what_reads_a_body_is_no_change(text: str) -> None:
+    assert not list(changes_of_bodies(ast.parse(f"def read(body):\n    {text}")))
+
+
+def test_the_editor_changes_bodies() -> None:
+    assert [name for name in EDITOR if not list(changes_of_bodies(tree_of(ROOT / name)))] == []
+
+
+# Calls of TensorFlow that one module makes for all others.
+HOMES = {
+    "train.import_meta_graph": "runtime/imported.py",
+    "tf.gradients": "runtime/gradients.py",
+    "tf.compat.v1.gradients": "runtime/gradients.py",
+}
+
+
+@of_each_file
+def models_are_imported_and_differentiated_in_one_module_each(path: Path) -> None:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            called = ast.unparse(node.func)
+            for name, home in HOMES.items():
+                if called == name or called.endswith(f".{name}"):
+                    assert path == ROOT / home, f"{path}:{node.lineno}: {called}"
 
 
 BANNED = ("util", "helper", "manager", "handler", "transform")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphpatch.table import SHOWN, and_more, beside, html_table, plural, short
+from graphpatch.table import IN_LIST, and_more, beside, html_table, plural, short
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_a_word_is_counted(count: int, word: str, told: str) -> None:
 
 
 def test_a_table_shows_the_first_rows_and_escapes_them() -> None:
-    table = html_table("<t>", ("a", "b"), [(f"<{row}>", row) for row in range(SHOWN + 2)])
+    table = html_table("<t>", ("a", "b"), [(f"<{row}>", row) for row in range(IN_LIST + 2)])
     assert table.startswith("<div><p>&lt;t&gt;</p><table><tr><th>a</th><th>b</th></tr>")
-    assert table.count("<tr>") == 1 + SHOWN + 1
-    assert f"<td>&lt;{SHOWN - 1}&gt;</td>" in table
+    assert table.count("<tr>") == 1 + IN_LIST + 1
+    assert f"<td>&lt;{IN_LIST - 1}&gt;</td>" in table
     assert '<td colspan="2">and 2 more</td>' in table
-    assert "more" not in html_table("t", ("a",), [(1,)] * SHOWN)
+    assert "more" not in html_table("t", ("a",), [(1,)] * IN_LIST)
     assert "<table>" not in html_table("t", ("a",), [])
 
 

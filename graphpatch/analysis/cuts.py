@@ -8,7 +8,7 @@ from itertools import pairwise
 import networkx as nx
 
 from graphpatch import names
-from graphpatch.analysis.ways import START, Ways, find_tensor, ways
+from graphpatch.analysis.gradient_paths import START, GradientPaths, find_tensor, gradient_paths
 from graphpatch.control_flow import op_types
 from graphpatch.control_flow.contexts import inside_control_flow
 from graphpatch.differentiation import flow
@@ -25,14 +25,16 @@ Cut = tuple[str, ...]
 
 def ordered_cuts(
     graph: Graph, loss: str, cuts: Iterable[Sequence[str]], wrt: Sequence[str]
-) -> tuple[Ways, list[Cut]]:
+) -> tuple[GradientPaths, list[Cut]]:
     """The cuts between `wrt` and `loss` with their tensors as `op:0`, in forward order.
 
     Raises CutError where a name is not that of a tensor, a tensor is not on the way of the
     gradient, a path leads around a cut, or two cuts cross.
     """
     end = find_tensor(graph, loss)
-    found = ways(graph, end, list(dict.fromkeys(find_tensor(graph, text) for text in wrt)))
+    found = gradient_paths(
+        graph, end, list(dict.fromkeys(find_tensor(graph, text) for text in wrt))
+    )
     resolved = [tuple(dict.fromkeys(find_tensor(graph, text) for text in cut)) for cut in cuts]
     if not resolved or not all(resolved):
         raise CutError("no tensor is named to cut at")
@@ -41,7 +43,7 @@ def ordered_cuts(
     return found, _in_order(found, resolved)
 
 
-def path_round(found: Ways, cut: Collection[str]) -> list[str]:
+def path_round(found: GradientPaths, cut: Collection[str]) -> list[str]:
     """The tensors of a shortest way from `wrt` to the loss that passes no tensor of the cut."""
     rest = found.graph.copy()
     rest.remove_nodes_from(cut)
@@ -50,7 +52,9 @@ def path_round(found: Ways, cut: Collection[str]) -> list[str]:
     return list(nx.bidirectional_shortest_path(rest, START, found.loss))[1:]
 
 
-def smallest_cut(found: Ways, near: Collection[str] = (), kept: Collection[str] = ()) -> list[str]:
+def smallest_cut(
+    found: GradientPaths, near: Collection[str] = (), kept: Collection[str] = ()
+) -> list[str]:
     """The smallest set of tensors that is a cut, the nearest to `near` where there are several.
 
     Those in `kept` are cut already and not named, nor is what lies before or behind one of them.
@@ -83,7 +87,7 @@ def _as_edges(
     return split
 
 
-def _fixed(found: Ways) -> set[str]:
+def _fixed(found: GradientPaths) -> set[str]:
     """The tensors at which no cut is proposed."""
     inside = in_frames(found.body)
     return {START, found.loss, *found.wrt} | {
@@ -112,7 +116,7 @@ def in_frames(body: Body) -> frozenset[int]:
     return inside_control_flow(body).union(*switches)
 
 
-def _distances(found: Ways, near: Collection[str]) -> dict[str, int]:
+def _distances(found: GradientPaths, near: Collection[str]) -> dict[str, int]:
     sources = [name for name in near if name in found.graph]
     if not sources:
         return {}
@@ -121,7 +125,7 @@ def _distances(found: Ways, near: Collection[str]) -> dict[str, int]:
     return {name: int(hops) for name, hops in found_far.items()}
 
 
-def _check(found: Ways, cut: Cut) -> None:
+def _check(found: GradientPaths, cut: Cut) -> None:
     for tensor in cut:
         if tensor == found.loss or tensor in found.wrt:
             which = "the loss itself" if tensor == found.loss else "what the gradient is asked at"
@@ -140,7 +144,7 @@ def _check(found: Ways, cut: Cut) -> None:
         )
 
 
-def _proposal(found: Ways, cut: Cut, missing: Sequence[str]) -> str:
+def _proposal(found: GradientPaths, cut: Cut, missing: Sequence[str]) -> str:
     smallest = smallest_cut(found, cut)
     whole = [*cut, *missing]
     said = f"\n  a cut with it: {', '.join(whole)}" if missing else ""
@@ -151,7 +155,7 @@ def _proposal(found: Ways, cut: Cut, missing: Sequence[str]) -> str:
     return f"{said}\n  the smallest cut, near it: {', '.join(smallest)}"
 
 
-def _off_the_way(found: Ways, tensor: str) -> str:
+def _off_the_way(found: GradientPaths, tensor: str) -> str:
     body, name = found.body, names.parse(tensor)
     node = body.node(name.op)
     if not upstream(body, [names.parse(found.loss)])[node.index]:
@@ -165,11 +169,11 @@ def _off_the_way(found: Ways, tensor: str) -> str:
     return f"no gradient flows through {tensor}: {_not_between(found)}"
 
 
-def _not_between(found: Ways) -> str:
+def _not_between(found: GradientPaths) -> str:
     return f"it is not on the way of the gradient between {_ends(found)}"
 
 
-def _ends(found: Ways) -> str:
+def _ends(found: GradientPaths) -> str:
     return f"{', '.join(found.wrt)} and {found.loss}"
 
 
@@ -180,7 +184,7 @@ def _shown(way: Sequence[str]) -> str:
     return " -> ".join([*way[:EITHER_END], left, *way[-EITHER_END:]])
 
 
-def _in_order(found: Ways, cuts: list[Cut]) -> list[Cut]:
+def _in_order(found: GradientPaths, cuts: list[Cut]) -> list[Cut]:
     """The cuts in forward order; CutError where two are the same, or neither is before the other.
 
     One is before another where it is a cut between `wrt` and that.
@@ -198,7 +202,7 @@ def _in_order(found: Ways, cuts: list[Cut]) -> list[Cut]:
     return ranked
 
 
-def _comes_before(found: Ways, one: Cut, other: Cut) -> bool:
+def _comes_before(found: GradientPaths, one: Cut, other: Cut) -> bool:
     if set(one) == set(other):
         return False
     rest = found.graph.copy()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import VARIABLES
 
-SCOPE = re.compile(r"((?:.*/)?gradients(?:_\d+)?)/")
+GRADIENT_SCOPE = re.compile(r"((?:.*/)?gradients(?:_\d+)?)/")
 SEED = re.compile(r"Fill(_\d+)?|grad_ys_\d+")
 OF_AN_OP = re.compile(r"_grad(?:_\d+)?/")
 
@@ -60,7 +60,7 @@ def gradient_scopes(body: Body) -> list[GradientScope]:
     Gradients of gradients have the name of the first ones inside of their own scope, once.
     """
     names = dict.fromkeys(
-        match[1] for name in body.heads.names if (match := SCOPE.match(name)) is not None
+        match[1] for name in body.heads.names if (match := GRADIENT_SCOPE.match(name)) is not None
     )
     held = [body.heads.names[index] for op in VARIABLES for index in body.by_type.get(op, ())]
     scopes = [

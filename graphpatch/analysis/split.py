@@ -22,7 +22,7 @@ from graphpatch.arguments import check_path
 from graphpatch.errors import OutputError
 from graphpatch.formats.output import write_new_folder
 from graphpatch.graph.body import Node
-from graphpatch.graph.extract import Extract, Fed, Shape
+from graphpatch.graph.extract import Extract, Fed, StaticShape
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import PLACEHOLDERS, VARIABLES, readers_of
 from graphpatch.graph.wire import Piece, piece_bytes
@@ -44,7 +44,7 @@ class Backward:
     cuts: Sequence[Cut]
     at_cuts: Sequence[Mapping[str, str]]
     at_wrt: Mapping[str, str]
-    tensors: Mapping[str, tuple[str, Shape]]
+    tensors: Mapping[str, tuple[str, StaticShape]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.many import told, worker_options
+from graphpatch.cli.many import report_each, worker_options
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.execute import check
 from graphpatch.fleet.order import Order, Workers
@@ -40,7 +40,7 @@ def command(
         rules, models, allow_python=allow_python, workers=workers, allow_chained=allow_chained
     )
     total, results = check(order)
-    return told(total, results, as_json, _applied, "with the rules applied")
+    return report_each(total, results, as_json, _applied, "with the rules applied")
 
 
 def _applied(report: dict[str, Any]) -> list[str]:

@@ -11,15 +11,13 @@ from graphpatch.analysis.diff import diff, place
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
-from graphpatch.table import and_more
-
-SHOWN = 20
+from graphpatch.table import IN_LIST, and_more
 
 
 @click.command("diff")
 @click.argument("one", metavar="A", type=PATH)
 @click.argument("other", metavar="B", type=PATH)
-@click.option("--all", "every", is_flag=True, help=f"List all ops, not {SHOWN} of each kind.")
+@click.option("--all", "every", is_flag=True, help=f"List all ops, not {IN_LIST} of each kind.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(one: str, other: str, every: bool, as_json: bool) -> int:
     """Compare the models A and B: gradients first. Exit 1 if they differ."""
@@ -45,7 +43,7 @@ def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
         "other": str,
     }
     for kind, show in shows.items():
-        listed = found[kind] if every else found[kind][:SHOWN]
+        listed = found[kind] if every else found[kind][:IN_LIST]
         if listed:
             yield f"{kind}: {len(found[kind])}"
             for one in listed:

@@ -52,7 +52,7 @@ def apply_to(order: Order, as_json: bool, tell: Tell, finish: Finish | None = No
     if piped and as_json:
         raise click.UsageError("--json and the model would both go to standard output")
     if order.is_of_many():
-        return told(*patch(order), as_json, patched, "patched")
+        return report_each(*patch(order), as_json, patched, "patched")
     ended = _by_workers(order) if order.is_for_workers() else _here(order, finish)
     for done in ended:
         if done.error:
@@ -86,7 +86,7 @@ def document(ended: list[Done]) -> dict[str, Any]:
     return {"outputs": reports, **({"errors": errors} if errors else {})}
 
 
-def told(total: int, results: Iterator[Done], as_json: bool, tell: Tell, verb: str) -> int:
+def report_each(total: int, results: Iterator[Done], as_json: bool, tell: Tell, verb: str) -> int:
     """Print what became of each model, and a summary on stderr; the exit code of the command."""
     ended: list[Done] = []
     with bar(of_many=True) as progress:

@@ -14,7 +14,7 @@ from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
 from graphpatch.table import and_more, short
 
-SHOWN = 10
+OF_EACH_KIND = 10  # lines
 
 
 @click.command("verify")
@@ -34,7 +34,7 @@ SHOWN = 10
     help="A module or .py file that registers gradients or loads ops.",
 )
 @click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")
-@click.option("--all", "every", is_flag=True, help=f"List all, not {SHOWN} of each kind.")
+@click.option("--all", "every", is_flag=True, help=f"List all, not {OF_EACH_KIND} of each kind.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     original: str,
@@ -83,7 +83,7 @@ def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
         if len(found["graphs"]) > 1:
             yield f"[{graph['label']}]"
         for title, lines in _sections(graph):
-            shown = lines if every else lines[:SHOWN]
+            shown = lines if every else lines[:OF_EACH_KIND]
             if len(shown) < len(lines):
                 shown = [*shown, f"{and_more(lines, len(shown))}; --all lists them"]
             for place, line in enumerate(shown):

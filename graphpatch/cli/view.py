@@ -18,7 +18,7 @@ from graphpatch.formats.output import refuse_inputs
 from graphpatch.page.view import View, refuse_model, view
 from graphpatch.table import plural
 
-SHOWN = 5  # pairs
+PAIRS = 5  # of a model
 RULES = 3  # of a pair
 NOWHERE = "; graphpatch match MODEL --pattern PATTERN says why"
 VERDICTS = {"flows": "flows", "zero": "zeros", "none": "None", "error": "an error"}
@@ -131,9 +131,9 @@ def _text(document: dict[str, Any], path: str) -> Iterator[str]:
         if one["rule"] is None:  # what --pattern marks
             yield f"  marked: {plural(one['ops'], 'op')}{'' if one['ops'] else NOWHERE}"
     for graph in graphs:
-        for pair in graph["pairs"][:SHOWN]:
-            yield f"  {pair['from']} -> {pair['to']}: {_told(pair)}"
-        more = len(graph["pairs"]) + graph["pairs_left_out"] - SHOWN
+        for pair in graph["pairs"][:PAIRS]:
+            yield f"  {pair['from']} -> {pair['to']}: {_flow_in_words(pair)}"
+        more = len(graph["pairs"]) + graph["pairs_left_out"] - PAIRS
         if more > 0:
             yield f"  ... {more:,} more pair{'' if more == 1 else 's'}"
         yield from (f"  note: {note}" for note in graph["notes"])
@@ -141,7 +141,7 @@ def _text(document: dict[str, Any], path: str) -> Iterator[str]:
         yield f"  {graph['note']}"
 
 
-def _told(pair: dict[str, Any]) -> str:
+def _flow_in_words(pair: dict[str, Any]) -> str:
     """What flows between two ends; of two models before and after, and which rules change it."""
     words = [_verdict(side) for side in pair["sides"]]
     if len(set(words)) > 1:

@@ -8,7 +8,8 @@ predicate, a cond ends at Merges.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from graphpatch.control_flow.frames import Frame
 from graphpatch.errors import ModelError
@@ -16,8 +17,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import first_producers
 
 
-@dataclass(eq=False)
-class Loop:
+class Loop(msgspec.Struct, eq=False):
     """The context of a loop, inside of `outer`."""
 
     frame: Frame
@@ -29,14 +29,13 @@ class Loop:
         return self
 
 
-@dataclass(eq=False)
-class Cond:
+class Cond(msgspec.Struct, eq=False):
     """A cond: its predicate, a tensor; another cond takes its place where they turn out as one."""
 
     pred: str
     outer: Context | None
     is_guarded: bool = False  # the predicate is that of a Switch that guards what branches read
-    branches: dict[int, Branch] = field(default_factory=dict)
+    branches: dict[int, Branch] = msgspec.field(default_factory=dict)
     one_with: Cond | None = None
 
     @property
@@ -52,8 +51,7 @@ class Cond:
         return self.branches.setdefault(number, Branch(self, number))
 
 
-@dataclass(eq=False)
-class Branch:
+class Branch(msgspec.Struct, eq=False):
     """The context of one branch of a cond."""
 
     cond: Cond

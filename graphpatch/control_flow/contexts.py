@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from graphpatch.control_flow.branches import Branch, Cond, Context, Loop, decider, innermost, merged
 from graphpatch.control_flow.frames import Frame, Frames, frames, ops_of, position, reads
@@ -15,8 +16,7 @@ from graphpatch.names import parse
 PRED = "pred_id"  # what tf.cond calls the predicate that its Switches read
 
 
-@dataclass(eq=False)
-class ControlFlow:
+class ControlFlow(msgspec.Struct, eq=False):
     """Loops and branches of a body: the context of each op that is in one.
 
     A Switch that guards what a branch reads is in the branch; one that gives to both is in none
@@ -26,12 +26,12 @@ class ControlFlow:
 
     body: Body
     frames: Frames
-    loops: dict[Frame, Loop] = field(default_factory=dict)
-    conds: dict[tuple[str, Context | None], Cond] = field(default_factory=dict)
-    of: dict[int, Context] = field(default_factory=dict)
-    guards: dict[int, Branch] = field(default_factory=dict)
-    pivots: dict[int, Cond] = field(default_factory=dict)
-    shared: dict[int, Cond] = field(default_factory=dict)
+    loops: dict[Frame, Loop] = msgspec.field(default_factory=dict)
+    conds: dict[tuple[str, Context | None], Cond] = msgspec.field(default_factory=dict)
+    of: dict[int, Context] = msgspec.field(default_factory=dict)
+    guards: dict[int, Branch] = msgspec.field(default_factory=dict)
+    pivots: dict[int, Cond] = msgspec.field(default_factory=dict)
+    shared: dict[int, Cond] = msgspec.field(default_factory=dict)
 
     def context(self, index: int) -> Context | None:
         """The context that an op is in."""

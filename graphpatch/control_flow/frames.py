@@ -7,7 +7,8 @@ that its attr names, an Exit back out of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from graphpatch.control_flow.op_types import ENTERS, EXITS, LOOP_COND, SWITCHES
 from graphpatch.errors import ModelError
@@ -15,16 +16,15 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.names import op_of
 
 
-@dataclass(eq=False)
-class Frame:
+class Frame(msgspec.Struct, eq=False):
     """One loop; its Enters, Exits, Switches and LoopCond by index, in the order of the file."""
 
     name: str
     outer: Frame | None = None
-    enters: list[int] = field(default_factory=list)
-    exits: list[int] = field(default_factory=list)
-    switches: list[int] = field(default_factory=list)
-    conditions: list[int] = field(default_factory=list)
+    enters: list[int] = msgspec.field(default_factory=list)
+    exits: list[int] = msgspec.field(default_factory=list)
+    switches: list[int] = msgspec.field(default_factory=list)
+    conditions: list[int] = msgspec.field(default_factory=list)
 
     @property
     def condition(self) -> int:
@@ -32,17 +32,16 @@ class Frame:
         return self.conditions[0]
 
 
-@dataclass(frozen=True, eq=False)
-class Frames:
+class Frames(msgspec.Struct, frozen=True, eq=False):
     """The loops of a body by name, and the loop of each op that is in one.
 
     An Enter belongs to the loop that it enters, an Exit to the one that it leaves. `switches` are
     those of loop variables.
     """
 
-    loops: dict[str, Frame] = field(default_factory=dict)
-    of: dict[int, Frame] = field(default_factory=dict)
-    switches: set[int] = field(default_factory=set)
+    loops: dict[str, Frame] = msgspec.field(default_factory=dict)
+    of: dict[int, Frame] = msgspec.field(default_factory=dict)
+    switches: set[int] = msgspec.field(default_factory=set)
 
 
 def frames(body: Body) -> Frames:

@@ -17,7 +17,7 @@ from graphpatch.control_flow.frames import is_constant, position
 from graphpatch.control_flow.messages import message_class
 from graphpatch.control_flow.op_types import MERGES
 from graphpatch.control_flow.pruned import body_pivot, branch_pivots, with_pruned_ops
-from graphpatch.control_flow.values_def import Known, known_values, origin, spelled
+from graphpatch.control_flow.values_def import KnownValues, known_values, origin
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
@@ -26,7 +26,7 @@ from graphpatch.graph.wire import encoded
 from graphpatch.names import fresh, parse
 
 COUNTER = "iteration_counter"  # what tf.while_loop counts by where it is given maximum_iterations
-DEEPEST = 50  # contexts in one another: each is two messages, and protobuf reads 100 levels
+DEEPEST_CONTEXT = 50  # contexts in one another: each is two messages, and protobuf reads 100 levels
 PARALLEL = 10  # iterations at once, where an Enter does not say
 
 
@@ -72,7 +72,7 @@ class _Messages:
     def of(self, context: Context) -> Any:
         """The message of one context, those in it included."""
         message = self._branch(context) if isinstance(context, Branch) else self._loop(context)
-        known = self.known.get(context, Known())
+        known = self.known.get(context, KnownValues())
         message.values_def.values.extend(sorted(known.values))
         for key in sorted(known.external):
             message.values_def.external_values.add(key=key, value=known.external[key])
@@ -88,7 +88,7 @@ class _Messages:
         scope, slash, _ = pred.op.rpartition("/")
         message.context_name = fresh(f"{scope}{slash}cond_text", self.taken)
         self.taken.add(message.context_name)
-        message.pred_name = spelled(branch.cond.current.pred)
+        message.pred_name = parse(branch.cond.current.pred).full
         message.pivot_name = self._output(self.pivots[branch])
         message.branch = branch.number
         return message
@@ -150,12 +150,12 @@ class _Messages:
 def _refuse_deep(context: Context) -> None:
     """Raise ModelError for a context in so many others that protobuf cannot read them."""
     outer, depth = context.outer, 1
-    while outer is not None and depth <= DEEPEST:
+    while outer is not None and depth <= DEEPEST_CONTEXT:
         outer, depth = outer.current.outer, depth + 1
-    if depth > DEEPEST:
+    if depth > DEEPEST_CONTEXT:
         raise ModelError(
-            f"v1 loops and branches are nested more than {DEEPEST} deep, and TensorFlow could not "
-            f"read their contexts, as protobuf reads messages of up to 100 levels"
+            f"v1 loops and branches are nested more than {DEEPEST_CONTEXT} deep, and TensorFlow "
+            f"could not read their contexts, as protobuf reads messages of up to 100 levels"
         )
 
 

@@ -21,16 +21,16 @@ from graphpatch.names import parse
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownValues:
     """The tensors of a context, and by what each tensor from outside is read in it."""
 
     values: set[str] = field(default_factory=set)
     external: dict[str, str] = field(default_factory=dict)
 
 
-def known_values(found: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Context, Known]:
+def known_values(found: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Context, KnownValues]:
     """What each context knows; `pivots` has an op of each branch that is there when it is taken."""
-    known: dict[Context, Known] = defaultdict(Known)
+    known: dict[Context, KnownValues] = defaultdict(KnownValues)
     made_outside = {index for index in pivots.values() if _reads_pivot(found, index)}
     for index in sorted(found.of):
         context = found.of[index].current
@@ -45,16 +45,10 @@ def known_values(found: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Conte
         if found.body.heads.ops[index] in EXITS and context.outer is not None:
             known[context.outer.current].values.update(_outputs(found, index))
     for context, index in pivots.items():
-        pred = spelled(context.cond.current.pred)
+        pred = parse(context.cond.current.pred).full
         known[context].values.update({pred, *_outputs(found, index)})
         known[context].external[pred] = pred
     return dict(known)
-
-
-def spelled(text: str) -> str:
-    """A tensor as Python's graphs name it: `op:0` where an input has `op`."""
-    tensor = parse(text)
-    return f"{tensor.op}:{tensor.index}"
 
 
 def origin(found: ControlFlow, text: str) -> str:
@@ -66,10 +60,12 @@ def origin(found: ControlFlow, text: str) -> str:
         if not passed or not node.data_inputs:
             break
         text = node.data_inputs[0]
-    return spelled(text)
+    return parse(text).full
 
 
-def _knows(known: dict[Context, Known], context: Context | None, tensors: Iterable[str]) -> None:
+def _knows(
+    known: dict[Context, KnownValues], context: Context | None, tensors: Iterable[str]
+) -> None:
     """Add what an op gives; a loop keeps it to itself, a branch tells all contexts around it."""
     tensors = list(tensors)
     if isinstance(context, Loop):
@@ -80,10 +76,12 @@ def _knows(known: dict[Context, Known], context: Context | None, tensors: Iterab
         context = context.outer
 
 
-def _guarded(found: ControlFlow, known: dict[Context, Known], index: int, context: Context) -> None:
+def _guarded(
+    found: ControlFlow, known: dict[Context, KnownValues], index: int, context: Context
+) -> None:
     """A Switch by which a tensor from outside comes into a branch."""
     switch, number = Node(found.body, index), found.guards[index].number
-    brought = spelled(switch.data_inputs[0])
+    brought = parse(switch.data_inputs[0]).full
     first, mine = origin(found, brought), known[context]
     mine.values.update({first, brought} if context.outer is not None else {first})
     if context.outer is not None:
@@ -95,7 +93,7 @@ def _guarded(found: ControlFlow, known: dict[Context, Known], index: int, contex
     _knows(known, context, [f"{switch.name}:{output}" for output in numbers])
 
 
-def _entered(found: ControlFlow, known: Known, index: int) -> None:
+def _entered(found: ControlFlow, known: KnownValues, index: int) -> None:
     enter = Node(found.body, index)
     known.values.add(f"{enter.name}:0")
     if is_constant(enter):
@@ -109,7 +107,7 @@ def _outputs(found: ControlFlow, index: int) -> list[str]:
     node = Node(found.body, index)
     flat = node.outputs
     if flat is None:
-        read = {spelled(text) for text in _spellings(found, index) if not text.startswith("^")}
+        read = {parse(text).full for text in _spellings(found, index) if not text.startswith("^")}
         return sorted(read)
     return [f"{node.name}:{output}" for output in range(len(flat))]
 

@@ -8,8 +8,9 @@ ignores the attr without a word.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cache, cached_property
+
+import msgspec
 
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import calls
@@ -21,8 +22,7 @@ LOOPS = frozenset({"While", "StatelessWhile"})
 OP_BY_OP = LOOPS | {"If", "StatelessIf", "Case", "StatelessCase"}
 
 
-@dataclass(frozen=True, slots=True)
-class BodyPlace:
+class BodyPlace(msgspec.Struct, frozen=True):
     """What calls a body.
 
     `ignoring` is the op through which it is called where that makes a Session ignore the attr.
@@ -33,12 +33,11 @@ class BodyPlace:
     op_by_op: bool = False
 
 
-@dataclass(eq=False)
-class Bodies:
+class Bodies(msgspec.Struct, eq=False, dict=True):
     """The bodies of a graph, and what calls them; of the graph as it is when first asked."""
 
     graph: Graph
-    _places: dict[str, BodyPlace] = field(default_factory=dict)
+    _places: dict[str, BodyPlace] = msgspec.field(default_factory=dict)
 
     @cached_property
     def callers(self) -> dict[str, list[Node]]:

@@ -13,7 +13,7 @@ from graphpatch.dtypes import DIFFERENTIABLE, HANDLES
 from graphpatch.graph.body import Node
 from graphpatch.opdefs import FlatArg
 
-Given = Literal["flows", "zero", "none"]
+Flow = Literal["flows", "zero", "none"]
 
 TRAINABLE = DIFFERENTIABLE | HANDLES
 """The dtypes of tensors behind which TensorFlow looks for ops to differentiate."""
@@ -41,9 +41,7 @@ def why_not(arg: FlatArg) -> str:
     return f"is {arg.dtype}, which carries no gradient"
 
 
-def into(
-    op_type: str, slot: int, count: int, dtype: str | None, output: str | None = None
-) -> Given:
+def into(op_type: str, slot: int, count: int, dtype: str | None, output: str | None = None) -> Flow:
     """What comes to an input of this dtype of an op with `count` inputs, from its outputs.
 
     `output` is the declared output at which alone a gradient comes to the op; default: any. Of an

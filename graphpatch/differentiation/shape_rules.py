@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-from graphpatch.differentiation.shape_windows import WINDOWS
+from graphpatch.differentiation.shape_windows import WINDOWS, Shape
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import constant
 
 SHAPE_SIZES = 64  # more numbers than a shape or a list of axes has
-Shape = tuple[int | None, ...] | None
-Rule = Callable[[Node, Sequence[Shape]], Shape]
+ShapeRule = Callable[[Node, Sequence[Shape]], Shape]
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
@@ -114,7 +113,7 @@ def _ints(node: Node, slot: int) -> list[int] | None:
 
 REDUCED = "Sum Mean Max Min Prod All Any".split()
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, ShapeRule] = {
     "Const": _const,
     "Shape": _shape,
     "Rank": _scalar,

@@ -8,13 +8,14 @@ full, tf.gradients does not read the tensor: it makes the ones of the right shap
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.control_flow.frames import is_constant
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, FIXED, MERGES
-from graphpatch.differentiation.shape_rules import RULES, SCALARS, Shape, broadcast
+from graphpatch.differentiation.shape_rules import RULES, SCALARS, broadcast
+from graphpatch.differentiation.shape_windows import Shape
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 
@@ -22,12 +23,11 @@ HOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault", "VariableV2", "Var
 ALIKE = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
 
 
-@dataclass(eq=False)
-class Shapes:
+class Shapes(msgspec.Struct, eq=False):
     """The shapes of the tensors of a body, as far as TensorFlow infers them; each inferred once."""
 
     wiring: Wiring
-    _found: dict[Tensor, Shape] = field(default_factory=dict)
+    _found: dict[Tensor, Shape] = msgspec.field(default_factory=dict)
 
     def is_known(self, tensor: Tensor) -> bool:
         """Whether every size of a tensor is known."""
@@ -55,8 +55,8 @@ class Shapes:
     def _read(self, tensor: Tensor) -> Iterator[Tensor]:
         """The tensors whose shapes tell that of this one."""
         node = self.wiring.node(tensor[0])
-        told = None if node is None else _told(node, tensor[1])
-        if tensor not in self._found and (told is None or None in told):
+        noted = None if node is None else _noted(node, tensor[1])
+        if tensor not in self._found and (noted is None or None in noted):
             for read in self.wiring.inputs(tensor[0]):
                 before = self.wiring.node(read[0])
                 if before is None or before.op not in FIXED:  # that is not there yet on import
@@ -66,13 +66,13 @@ class Shapes:
         node = self.wiring.node(tensor[0])
         if node is None:
             return None
-        told = _told(node, tensor[1])
-        if told is not None and None not in told:
-            return told
+        noted = _noted(node, tensor[1])
+        if noted is not None and None not in noted:
+            return noted
         inputs, read = self.wiring.inputs(tensor[0]), set(self._read(tensor))
         shapes = [self._found.get(one) if one in read else None for one in inputs]
         found = self._by_op(node, tensor[1], shapes)
-        return told if found is None else found
+        return noted if found is None else found
 
     def _by_op(self, node: Node, output: int, shapes: Sequence[Shape]) -> Shape:
         first = shapes[0] if shapes else None  # in a broken graph there may be no input
@@ -132,7 +132,7 @@ def _merged(shapes: Sequence[Shape]) -> Shape:
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in columns)
 
 
-def _told(node: Node, output: int) -> Shape:
+def _noted(node: Node, output: int) -> Shape:
     value = node.attr("_output_shapes")
     if value is None or output >= len(value.list.shape):
         return None

@@ -20,7 +20,7 @@ None where the gradient is None; nothing where it is a tensor that is always zer
 """
 
 
-class Gradient(msgspec.Struct, frozen=True, gc=False):
+class GradientRow(msgspec.Struct, frozen=True, gc=False):
     """What the gradient function of an op type gives.
 
     `raises` is what it raises, whatever it is asked. `before` are the rows of TensorFlow 1.15,
@@ -33,27 +33,27 @@ class Gradient(msgspec.Struct, frozen=True, gc=False):
     before: Rows = ()
 
 
-class Table(msgspec.Struct, frozen=True):
+class GradientTable(msgspec.Struct, frozen=True):
     """The shipped file: the TensorFlow versions that were asked, and what they give."""
 
     tensorflow: tuple[str, str]
-    ops: tuple[Gradient, ...]
+    ops: tuple[GradientRow, ...]
 
 
 @cache
-def table() -> Table:
+def table() -> GradientTable:
     """The shipped table, read on first use."""
     data = pkgutil.get_data("graphpatch.data", "gradients.json")
     assert data is not None, "graphpatch is installed without its table of gradients"
-    return msgspec.json.decode(data, type=Table)
+    return msgspec.json.decode(data, type=GradientTable)
 
 
 @cache
-def _by_name() -> dict[str, Gradient]:
+def _by_name() -> dict[str, GradientRow]:
     return {op.name: op for op in table().ops}
 
 
-def lookup(op_type: str) -> Gradient | None:
+def lookup(op_type: str) -> GradientRow | None:
     """What the gradient of this op type gives, or None where none was asked."""
     return _by_name().get(op_type)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
+
+import msgspec
 
 from graphpatch.control_flow.contexts import inside_control_flow
 from graphpatch.differentiation.bodies import OP_BY_OP, Bodies
@@ -21,12 +22,11 @@ from graphpatch.graph.body import Body, Node
 T = TypeVar("T")
 
 
-@dataclass(eq=False)
-class Unreached:
+class Unreached(msgspec.Struct, eq=False, dict=True):
     """Which bodies no gradient reaches, and why; of the graph as it is when first asked."""
 
     bodies: Bodies
-    _inside: dict[str, frozenset[int]] = field(default_factory=dict)
+    _inside: dict[str, frozenset[int]] = msgspec.field(default_factory=dict)
 
     def in_control_flow(self, body: Body) -> frozenset[int]:
         """The ops of a body that lie in v1 loops and branches."""

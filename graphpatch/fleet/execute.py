@@ -5,16 +5,17 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from graphpatch.errors import FleetError
 from graphpatch.fleet import remote, work
 from graphpatch.fleet.order import Order
 from graphpatch.fleet.plan import local_outputs, plan
-from graphpatch.fleet.search import Found, search
+from graphpatch.fleet.search import FoundModels, search
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.fleet.work import Work
 from graphpatch.formats.output import reported
@@ -56,12 +57,12 @@ def patch(order: Order, here: Work | None = None) -> tuple[int, Iterator[Done]]:
     return len(tasks), _results(order, here or work.patch, job, tasks)
 
 
-def _needs_folder(one: Found) -> bool:
+def _needs_folder(one: FoundModels) -> bool:
     """Whether a model goes nowhere unless -o says where."""
     return one.searched or remote.is_remote(one.model)
 
 
-def _unwritten(found: Sequence[Found]) -> list[Task]:
+def _unwritten(found: Sequence[FoundModels]) -> list[Task]:
     return [Task(place, one.model, "", one.searched) for place, one in enumerate(found)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from graphpatch.fleet.task import Job
 
 
-@dataclass(frozen=True, slots=True)
-class Workers:
+class Workers(msgspec.Struct, frozen=True):
     """Who does it: so many processes, or a cluster; silent, the cores of this machine."""
 
     jobs: int | None = None
@@ -39,7 +38,7 @@ class Order:
     allow_python: bool = False
     dry_run: bool = False
     resume: bool = False
-    workers: Workers = Workers()
+    workers: Workers = field(default_factory=Workers)
     allow_chained: bool = False  # URLs of what lies inside of another file
     export: Export | None = None
     in_process: bool = False  # what is asked for cannot be told to workers

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from graphpatch.errors import FleetError, RulesError
 from graphpatch.match import regex
-from graphpatch.match.glob import SHOWN
+from graphpatch.match.glob import QUOTED
 
 TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.S)
 
@@ -57,7 +57,7 @@ def _part(pattern: str) -> Callable[[str], bool]:
     try:
         return regex.whole("(?s)" + "".join(map(_token, TOKEN.findall(pattern))))
     except RulesError as error:
-        raise FleetError(f"the glob {pattern[:SHOWN]!r}: {error}") from None
+        raise FleetError(f"the glob {pattern[:QUOTED]!r}: {error}") from None
 
 
 def _token(text: str) -> str:

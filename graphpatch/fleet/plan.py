@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
-from graphpatch.fleet.search import Found, joined
+from graphpatch.fleet.search import FoundModels, joined
 from graphpatch.fleet.task import Task
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
@@ -17,7 +17,9 @@ from graphpatch.formats.output import refuse_inputs
 from graphpatch.formats.target import beside
 
 
-def plan(found: Sequence[Found], out: str | None, rules: str, folder: bool = True) -> list[Task]:
+def plan(
+    found: Sequence[FoundModels], out: str | None, rules: str, folder: bool = True
+) -> list[Task]:
     """A task for each model; in the folder `out`, the tree is that of the models.
 
     Where it is no `folder`, it is the output of the one model.
@@ -76,7 +78,7 @@ def _beside(model: str) -> str:
     return beside(path, is_folder=path.is_dir())
 
 
-def _mirrored(found: Sequence[Found], out: str) -> list[str]:
+def _mirrored(found: Sequence[FoundModels], out: str) -> list[str]:
     if not remote.is_remote(out):
         refuse_file(out)
     for tree in dict.fromkeys(one.tree for one in found if one.tree):

@@ -48,7 +48,7 @@ def opened(path: str) -> tuple[AbstractFileSystem, str]:
         raise FleetError(
             f"{path}: remote paths need fsspec: pip install 'graphpatch[remote]'"
         ) from None
-    with told(f"cannot reach {path}", FleetError):
+    with errors_as(f"cannot reach {path}", FleetError):
         store, inside = url_to_fs(path)
     return store, inside
 
@@ -81,7 +81,7 @@ def inner_path(name: str, of: str) -> str:
 
 
 @contextlib.contextmanager
-def told(what: str, kind: type[GraphpatchError]) -> Iterator[None]:
+def errors_as(what: str, kind: type[GraphpatchError]) -> Iterator[None]:
     """Raise this kind of error for what a store refuses, whatever its library raises."""
     try:
         yield
@@ -95,7 +95,7 @@ def told(what: str, kind: type[GraphpatchError]) -> Iterator[None]:
 def is_plain_folder(path: str) -> bool:
     """A folder that holds models; one with a SavedModel in it is a model itself."""
     store, inside = opened(path)
-    with told(f"cannot read {path}", ModelError):
+    with errors_as(f"cannot read {path}", ModelError):
         return bool(store.isdir(inside)) and not _is_saved(store, inside)
 
 
@@ -107,7 +107,7 @@ def files(base: str, descend: Callable[[tuple[str, ...]], bool]) -> Iterator[str
     """The files below a folder, without hidden ones, by their paths in it."""
     store, inside = opened(base)
     root = inside.rstrip("/")
-    with told(f"cannot read {base}", ModelError):
+    with errors_as(f"cannot read {base}", ModelError):
         found = store.find(inside)
     for path in found:
         if path.endswith("/") or path == root:  # how some stores mark a folder
@@ -122,7 +122,7 @@ def files(base: str, descend: Callable[[tuple[str, ...]], bool]) -> Iterator[str
 def read(path: str) -> bytes:
     """A small file, whole. Raises FleetError where it cannot be read."""
     store, inside = opened(path)
-    with told(f"cannot read {path}", FleetError):
+    with errors_as(f"cannot read {path}", FleetError):
         data: bytes = store.cat_file(inside)
         return data
 
@@ -130,7 +130,7 @@ def read(path: str) -> bytes:
 def exists(path: str) -> bool:
     """Whether there is a file or folder."""
     store, inside = opened(path)
-    with told(f"cannot read {path}", FleetError):
+    with errors_as(f"cannot read {path}", FleetError):
         return bool(store.exists(inside))
 
 
@@ -141,7 +141,7 @@ def fetch(path: str, folder: Path) -> Path:
     if inside.rpartition("/")[2] in SAVED_MODEL_FILES:
         inside = inside.rpartition("/")[0]
     target = folder / inner_path(inside.rpartition("/")[2] or "model", path)
-    with told(f"cannot read {path}", ModelError):
+    with errors_as(f"cannot read {path}", ModelError):
         if not store.isdir(inside):
             _copy(store, inside, target)
             return target
@@ -171,7 +171,7 @@ def deliver(local: Path, path: str) -> None:
     """Put a file, or a SavedModel's folder, to its place in the store, over what was there."""
     store, inside = opened(path)
     inside = inside.rstrip("/")
-    with told(f"cannot write {path}", OutputError):
+    with errors_as(f"cannot write {path}", OutputError):
         if local.is_dir():
             _deliver_folder(store, local, inside)
         else:
@@ -181,7 +181,7 @@ def deliver(local: Path, path: str) -> None:
 def write(path: str, data: bytes) -> None:
     """Write a small file, whole."""
     store, inside = opened(path)
-    with told(f"cannot write {path}", OutputError):
+    with errors_as(f"cannot write {path}", OutputError):
         if _is_whole(store):
             store.pipe_file(inside, data)
         else:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from graphpatch.errors import FleetError
 from graphpatch.fleet import patterns, remote
@@ -17,8 +18,7 @@ from graphpatch.shown import one_line
 Descend = Callable[[tuple[str, ...]], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class FoundModels(msgspec.Struct, frozen=True):
     """A model, and its path below the folder that is mirrored, which is `tree` where there is one.
 
     A tree is searched in depth: an output in it would be an input of the next run.
@@ -47,7 +47,7 @@ def is_plain_folder(path: Path) -> bool:
     return path.is_dir() and not any(path.glob("saved_model.*pb*"))
 
 
-def search(arguments: Sequence[str], allow_chained: bool = False) -> list[Found]:
+def search(arguments: Sequence[str], allow_chained: bool = False) -> list[FoundModels]:
     """The models that the arguments mean, in their order, and by name within each.
 
     `allow_chained` goes for the lines of lists.
@@ -57,11 +57,11 @@ def search(arguments: Sequence[str], allow_chained: bool = False) -> list[Found]
     return [found for argument in arguments for found in _one(argument, allow_chained)]
 
 
-def _one(argument: str, allow_chained: bool = False) -> list[Found]:
+def _one(argument: str, allow_chained: bool = False) -> list[FoundModels]:
     if argument.startswith("@"):
         return _listed(argument[1:], allow_chained)
     if not is_search(argument):
-        return [Found(argument, name_of(argument))]
+        return [FoundModels(argument, name_of(argument))]
     base: str = argument
     pattern: tuple[str, ...] = ("**",)
     if patterns.is_glob(argument) and not _exists(argument):
@@ -80,14 +80,14 @@ def _exists(argument: str) -> bool:
     return not remote.is_remote(argument) and Path(argument).exists()
 
 
-def _below(base: str, pattern: tuple[str, ...]) -> Iterator[Found]:
+def _below(base: str, pattern: tuple[str, ...]) -> Iterator[FoundModels]:
     tree = base if "**" in pattern else ""
     files = remote.files if remote.is_remote(base) else local_files
     found = models_among(files(base, lambda folder: patterns.reaches(pattern, folder)))
     for relative, message in found:
         named = [relative] if message is None else [relative, f"{relative}/{message}"]
         if any(patterns.meant(pattern, name.split("/")) for name in named):
-            yield Found(joined(base, relative), relative, True, tree)
+            yield FoundModels(joined(base, relative), relative, True, tree)
 
 
 def joined(base: str, relative: str) -> str:
@@ -122,7 +122,7 @@ def local_files(base: str, descend: Descend) -> Iterator[str]:
                 yield "/".join((*parts, name))
 
 
-def _listed(path: str, allow_chained: bool) -> list[Found]:
+def _listed(path: str, allow_chained: bool) -> list[FoundModels]:
     """The models of a list, a line each. Names in it are mirrored from the folder they share."""
     try:
         if path == "-":
@@ -160,10 +160,10 @@ def _refuse_line(path: str, line: str) -> None:
         raise FleetError(f"the list {path} holds {line!r}, a path of this machine")
 
 
-def _from_list(line: str, shared: int) -> list[Found]:
+def _from_list(line: str, shared: int) -> list[FoundModels]:
     if is_search(line):
         return _one(line)
-    return [Found(line, "/".join([*_folder(line)[shared:], name_of(line)]))]
+    return [FoundModels(line, "/".join([*_folder(line)[shared:], name_of(line)]))]
 
 
 def _folder(name: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -14,8 +13,7 @@ from graphpatch.formats.target import Export
 from graphpatch.rules import Rule, rules_in
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """What is done to every model.
 
     `root` is the folder that relative paths are seen from, where the worker's is another one.
@@ -30,7 +28,7 @@ class Job:
     root: str = ""
     export: Export | None = None
     allow_none: bool = False  # without a rule, a model is only converted
-    version: str = field(default_factory=lambda: graphpatch.__version__)
+    version: str = msgspec.field(default_factory=lambda: graphpatch.__version__)
 
     def rules(self) -> list[Rule]:
         """The rules, read once in a process. Raises RulesError where they are not valid."""
@@ -49,16 +47,14 @@ def _rules(
     return rules_in(raw, label, emit, allow_python, allow_none=allow_none)
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """What a manifest says of an output: the content of its source, and its own."""
 
     source: str
     output: str
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(msgspec.Struct, frozen=True):
     """One model, and where it goes; nowhere said is beside itself.
 
     A model that was `searched` for, and not named, may turn out to be none.
@@ -71,8 +67,7 @@ class Task:
     known: Known | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """What became of a task: a report, or why there is none.
 
     `passed_over` says why nothing had to be done; `error` why nothing could be; `bug` that the
@@ -80,7 +75,7 @@ class Done:
     """
 
     task: Task
-    report: dict[str, Any] = field(default_factory=dict)
+    report: dict[str, Any] = msgspec.field(default_factory=dict)
     error: str = ""
     passed_over: str = ""
     bug: bool = False

@@ -11,6 +11,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 import graphpatch
 from graphpatch.analysis.applied import check as check_applied
 from graphpatch.application import Result, apply_rules
@@ -58,7 +60,7 @@ def _alone(work: Work, job: Job, task: Task) -> Done:
     start = time.perf_counter()
     with _collected():
         done = _tried(work, job, task)
-    return replace(done, seconds=round(time.perf_counter() - start, 4))
+    return structs.replace(done, seconds=round(time.perf_counter() - start, 4))
 
 
 @contextmanager

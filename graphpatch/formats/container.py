@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
+
+import msgspec
 
 from graphpatch.errors import ModelError
 from graphpatch.graph.emit import graph_pieces
@@ -28,8 +29,7 @@ from graphpatch.graph.wire import (
 from graphpatch.names import OP_TYPE
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(msgspec.Struct, frozen=True):
     """A kind of message that holds GraphDefs."""
 
     name: str

@@ -32,7 +32,7 @@ LOOPS = ENTERS | NEXTS
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class ExportedTensor:
     """A tensor that goes in or out: its name in the graph and in the signature, and what it is."""
 
     tensor: str
@@ -45,8 +45,8 @@ class Exported:
     """The function that a graph becomes."""
 
     graph: Graph
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[ExportedTensor, ...]
+    outputs: tuple[ExportedTensor, ...]
     part: Part
 
 
@@ -69,7 +69,7 @@ def exported(graph: Graph, export: Export) -> Exported:
     return Exported(graph, inputs, outputs, part)
 
 
-def _sorted(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+def _sorted(tensors: Iterable[ExportedTensor]) -> tuple[ExportedTensor, ...]:
     """As TensorFlow goes through a dict: arguments by name, not in the order of the user."""
     return tuple(sorted(tensors, key=lambda one: one.argument.name))
 
@@ -143,7 +143,7 @@ def _is_held(node: Node) -> bool:
     return any(arg.is_ref or arg.dtype == "resource" for arg in node.outputs or ())
 
 
-def _tensors(graph: Graph, tensors: Sequence[str], taken: set[str]) -> Iterator[Tensor]:
+def _tensors(graph: Graph, tensors: Sequence[str], taken: set[str]) -> Iterator[ExportedTensor]:
     """Each tensor under a name that Python takes as that of an argument."""
     for text in tensors:
         tensor = names.parse(text)
@@ -156,7 +156,7 @@ def _tensors(graph: Graph, tensors: Sequence[str], taken: set[str]) -> Iterator[
         if dtype is None:
             raise OutputError(f"{text}: the graph does not tell its dtype")
         argument = OpDef.ArgDef(name=name, type=DTYPE_NUMBERS[dtype])
-        yield Tensor(text, argument, _shape(graph, node, tensor.index))
+        yield ExportedTensor(text, argument, _shape(graph, node, tensor.index))
 
 
 def _shape(graph: Graph, node: Node, output: int) -> TensorShapeProto:

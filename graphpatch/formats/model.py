@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from graphpatch.above import ask
 from graphpatch.arguments import check_path, check_progress
 from graphpatch.control_flow.contexts import has_control_flow
@@ -135,7 +137,7 @@ class Model:
         exported(self.graphs[0], export)
         model = replace(self.copy(), container=SAVED, file=MESSAGE, is_text=False, export=export)
         graph = model.graphs[0]
-        graph.around = replace(graph.around, is_object_based=True, is_exported=True)
+        graph.around = structs.replace(graph.around, is_object_based=True, is_exported=True)
         return model
 
     def notes(self) -> list[str]:

@@ -13,7 +13,7 @@ from tensorboard.compat.proto.saved_object_graph_pb2 import SavedObjectGraph
 from tensorboard.compat.proto.struct_pb2 import StructuredValue
 
 from graphpatch import opdefs
-from graphpatch.formats.export import Exported, Tensor
+from graphpatch.formats.export import Exported, ExportedTensor
 from graphpatch.formats.object_graph import additions, arguments, named, spec
 from graphpatch.graph import attrs
 from graphpatch.graph.emit import library_pieces
@@ -83,11 +83,11 @@ def object_graph(found: Exported, name: str) -> SavedObjectGraph:
     return objects
 
 
-def _specs(tensors: Iterable[Tensor]) -> dict[str, StructuredValue]:
+def _specs(tensors: Iterable[ExportedTensor]) -> dict[str, StructuredValue]:
     return {one.argument.name: spec(one.argument, one.shape) for one in tensors}
 
 
-def _info(name: str, tensor: Tensor) -> TensorInfo:
+def _info(name: str, tensor: ExportedTensor) -> TensorInfo:
     return TensorInfo(name=name, dtype=tensor.argument.type, tensor_shape=tensor.shape)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,6 +109,8 @@ def _followed(path: Path) -> Path:
 
 def _copy_folder(original: Path, new: Path, left_out: Container[str] = ()) -> None:
     """Copy what the files hold, not the modes: a copy of a read-only folder can be written to."""
+    import shutil  # here, as single files need none of it
+
     for file in regular_files(original):
         relative = file.relative_to(original)
         if str(relative) not in left_out:

@@ -13,7 +13,7 @@ from graphpatch.graph.wire import Piece, message, piece_bytes, size
 
 LIMIT = 2**31 - 1  # bytes
 
-LARGE = (
+TOO_LARGE = (
     "protobuf messages are limited to 2 GB (2,147,483,647 bytes); keep the weights in variables, "
     "with a checkpoint, and not as constants of the graph"
 )
@@ -29,7 +29,7 @@ def as_message(kind: type[M], pieces: Sequence[Piece]) -> M:
     total = size(pieces)
     if total > LIMIT:
         name = kind.DESCRIPTOR.name
-        raise ModelError(f"as a {name} it would have {total:,} bytes, and {LARGE}")
+        raise ModelError(f"as a {name} it would have {total:,} bytes, and {TOO_LARGE}")
     return message(kind, b"".join(map(piece_bytes, pieces)))
 
 
@@ -40,7 +40,7 @@ def as_bytes(given: Message) -> bytes:
     except Exception as error:  # ValueError or EncodeError, by the version of protobuf
         if is_too_large(error):
             raise ModelError(
-                f"<{given.DESCRIPTOR.name}>: it cannot be serialized: {LARGE}"
+                f"<{given.DESCRIPTOR.name}>: it cannot be serialized: {TOO_LARGE}"
             ) from error
         raise
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -113,6 +112,8 @@ def remove_mine() -> None:
 def remove(path: Path) -> None:
     """Take a file or folder away, where there is one."""
     if path.is_dir() and not path.is_symlink():
+        import shutil  # here, as single files need none of it
+
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
@@ -25,16 +25,15 @@ from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, Named
 from graphpatch.names import op_of
 
-PREFIX = "graphpatch/"
-SCOPE = "formula"
+FUNCTION_PREFIX = "graphpatch/"
+FORMULA_SCOPE = "formula"
 GUARD = "guard"
 NO_INLINE = "_noinline"
 
 _GUARD_KEY = re.compile(rf"_[0-9a-f]{{8}}_{GUARD}_[a-z]+\d+$", re.ASCII)
 
 
-@dataclass(frozen=True, eq=False)
-class Attached:
+class Attached(msgspec.Struct, frozen=True, eq=False):
     """The functions for one gradient on one kind of op.
 
     `read` are the op's inputs that `attach` takes, in its order; `stopped` those of them that get
@@ -107,7 +106,7 @@ def guard_key(found: Attached, dtype: str) -> str:
 
 def is_guard(key: str) -> bool:
     """Whether a key is that of a `guard`."""
-    return key.startswith(PREFIX) and _GUARD_KEY.search(key) is not None
+    return key.startswith(FUNCTION_PREFIX) and _GUARD_KEY.search(key) is not None
 
 
 def _label(gradient: Computed) -> str:
@@ -146,7 +145,7 @@ def _scoped(function: FunctionDef) -> None:
     """
     names = {node.name for node in function.node_def}
     for node in function.node_def:
-        node.name = f"{SCOPE}/{node.name}"
+        node.name = f"{FORMULA_SCOPE}/{node.name}"
         node.input[:] = [_in_scope(text, names) for text in node.input]
     for key, text in sorted(function.ret.items()):
         function.ret[key] = _in_scope(text, names)
@@ -155,7 +154,7 @@ def _scoped(function: FunctionDef) -> None:
 def _in_scope(text: str, names: set[str]) -> str:
     if op_of(text) not in names:
         return text
-    return f"^{SCOPE}/{text[1:]}" if text.startswith("^") else f"{SCOPE}/{text}"
+    return f"^{FORMULA_SCOPE}/{text[1:]}" if text.startswith("^") else f"{FORMULA_SCOPE}/{text}"
 
 
 def pair(
@@ -187,7 +186,7 @@ def pair(
         attach.signature.output_arg.add(name=f"out{place}", type=types[argument])
         attach.node_def.append(given_on(argument, types[argument], label))
         attach.ret[f"out{place}"] = f"{attach.node_def[-1].name}:output:0"
-    return Attached(attach, function, f"{PREFIX}{label}_{content}", read, stopped, library)
+    return Attached(attach, function, f"{FUNCTION_PREFIX}{label}_{content}", read, stopped, library)
 
 
 def given_on(argument: str, dtype: int, label: str) -> NodeDef:

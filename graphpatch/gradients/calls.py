@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+import msgspec
 
 from graphpatch.errors import did_you_mean
 from graphpatch.gradients.expression import Call, Expression, Numbers
-from graphpatch.gradients.faults import fault
 from graphpatch.gradients.functions import FUNCTIONS, Function
+from graphpatch.gradients.tokens import fault
 from graphpatch.gradients.words import variable
 from graphpatch.tokens import Token
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(msgspec.Struct, frozen=True):
     """An argument as it stands in the text; `keyword` is the token before its `=`."""
 
     keyword: Token | None

@@ -15,8 +15,8 @@ import msgspec
 
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import (
+    KEY_PREFIX,
     OWN,
-    PREFIX,
     PYTHON,
     REGISTERED,
     SURROGATE,
@@ -97,11 +97,11 @@ def python_of(key: str) -> str | None:
 
 
 def _key(value: object) -> str:
-    return PREFIX + msgspec.json.encode(value, order="deterministic").decode()
+    return KEY_PREFIX + msgspec.json.encode(value, order="deterministic").decode()
 
 
 def _decoded(key: str) -> dict[str, Any]:
-    text = key.removeprefix(PREFIX)
+    text = key.removeprefix(KEY_PREFIX)
     if text == key or not text.startswith("{"):
         return {}
     found: dict[str, Any] = msgspec.json.decode(text)
@@ -121,7 +121,7 @@ def _spelled(gradient: Gradient | None) -> Any:
     if isinstance(gradient, Python):
         return {PYTHON: gradient.path}
     assert not isinstance(gradient, Default), "it is not a filter"
-    text = gradient.key.removeprefix(PREFIX)
+    text = gradient.key.removeprefix(KEY_PREFIX)
     return msgspec.json.decode(text) if text.startswith("{") else text
 
 

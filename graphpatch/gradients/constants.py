@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
 from graphpatch.dtypes import DTYPE_NAMES
@@ -24,7 +24,7 @@ CASTABLE = (
 DTYPE_NUMBERS = {name: number for number, name in reversed(DTYPE_NAMES.items())}
 """The number in the enum DataType of each dtype (the base one, no reference)."""
 
-LARGE = 256
+LARGE_CONSTANT = 256
 """From how many bytes on a vector is written as bytes, not as a list of numbers."""
 
 _CODES = {"float16": "e", "float32": "f", "float64": "d", "int32": "i", "bool": "?"}
@@ -39,8 +39,7 @@ _FIELDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(msgspec.Struct, frozen=True):
     """A number, or a tensor of them, as the bytes it has in its dtype.
 
     So two are equal where their bits are: 0 and -0 are two, NaN is one.
@@ -67,7 +66,7 @@ class Constant:
         field = _FIELDS[self.dtype]
         for size in self.shape:
             proto.tensor_shape.dim.add(size=size)
-        if len(self.shape) > 1 or len(self.data) > LARGE:
+        if len(self.shape) > 1 or len(self.data) > LARGE_CONSTANT:
             proto.tensor_content = self.data
             return proto
         values = self._unpacked("H") if field == "half_val" else self.numbers

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients import recipes
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.expression import Expression, Scalar
-from graphpatch.gradients.faults import fault
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import SINGLE
 from graphpatch.gradients.lowering import Lowering
@@ -17,19 +17,18 @@ from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.shapes import SCALAR, UNKNOWN
 from graphpatch.gradients.signature import NOT_SERVED, Signature
 from graphpatch.gradients.tensors import Tensor
+from graphpatch.gradients.tokens import fault
 from graphpatch.table import plural
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True):
     """The formula for one input: its text and expression."""
 
     text: str
     expression: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class Gradients:
+class Gradients(msgspec.Struct, frozen=True):
     """The ops of a gradient, and dx of each input; None where nothing flows."""
 
     program: Program

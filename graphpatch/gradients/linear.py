@@ -18,7 +18,7 @@ SHAPE_ONLY = frozenset({"Shape", "Rank", "ZerosLike", "OnesLike"})
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LinearIn:
     """Which inputs of an op it is linear in: each for itself, or, with `jointly`, all together.
 
     What is linear in each of two factors alone is not linear where both depend on dy. What is
@@ -33,20 +33,20 @@ CONV_BY_INPUT = ("Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput")
 CONV_BY_FILTER = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")
 
 LINEAR = {
-    **dict.fromkeys(("Identity", "StopGradient", "Neg", "Cast", "RealDiv"), Rule()),
-    **dict.fromkeys(("Sum", "Reshape", "BroadcastTo", "Transpose"), Rule()),
-    **dict.fromkeys(("Mul", "BatchMatMulV2"), Rule((0, 1))),
-    **dict.fromkeys(("AddV2", "Sub"), Rule((0, 1), jointly=True)),
-    "SelectV2": Rule((1, 2), jointly=True),
-    "BiasAdd": Rule((0, 1), jointly=True),
-    **dict.fromkeys(("StridedSlice", "GatherV2", "BiasAddGrad", "AvgPool"), Rule()),
-    **dict.fromkeys(("Conv2D", "DepthwiseConv2dNative"), Rule((0, 1))),
-    **dict.fromkeys(CONV_BY_INPUT, Rule((1, 2))),
-    **dict.fromkeys(CONV_BY_FILTER, Rule((0, 2))),
-    **dict.fromkeys(("ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad"), Rule()),
-    **dict.fromkeys(("SoftplusGrad", "SoftsignGrad"), Rule()),
-    **dict.fromkeys(("SigmoidGrad", "TanhGrad", "AvgPoolGrad"), Rule((1,))),
-    "MaxPoolGrad": Rule((2,)),
+    **dict.fromkeys(("Identity", "StopGradient", "Neg", "Cast", "RealDiv"), LinearIn()),
+    **dict.fromkeys(("Sum", "Reshape", "BroadcastTo", "Transpose"), LinearIn()),
+    **dict.fromkeys(("Mul", "BatchMatMulV2"), LinearIn((0, 1))),
+    **dict.fromkeys(("AddV2", "Sub"), LinearIn((0, 1), jointly=True)),
+    "SelectV2": LinearIn((1, 2), jointly=True),
+    "BiasAdd": LinearIn((0, 1), jointly=True),
+    **dict.fromkeys(("StridedSlice", "GatherV2", "BiasAddGrad", "AvgPool"), LinearIn()),
+    **dict.fromkeys(("Conv2D", "DepthwiseConv2dNative"), LinearIn((0, 1))),
+    **dict.fromkeys(CONV_BY_INPUT, LinearIn((1, 2))),
+    **dict.fromkeys(CONV_BY_FILTER, LinearIn((0, 2))),
+    **dict.fromkeys(("ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad"), LinearIn()),
+    **dict.fromkeys(("SoftplusGrad", "SoftsignGrad"), LinearIn()),
+    **dict.fromkeys(("SigmoidGrad", "TanhGrad", "AvgPoolGrad"), LinearIn((1,))),
+    "MaxPoolGrad": LinearIn((2,)),
 }
 
 
@@ -66,10 +66,10 @@ def linear_steps(program: Program, values: Iterable[Value]) -> frozenset[int] | 
     return frozenset(linear) if all(_is_of(one, linear) for one in values) else None
 
 
-def rule_of(step: Step) -> Rule | None:
+def rule_of(step: Step) -> LinearIn | None:
     """In which inputs an op is linear; None where it is in none."""
     if step.op_type == "ConcatV2":  # of any number of tensors, with the axis last
-        return Rule(tuple(range(len(list(step.tensors)) - 1)), jointly=True)
+        return LinearIn(tuple(range(len(list(step.tensors)) - 1)), jointly=True)
     return LINEAR.get(step.op_type)
 
 

@@ -19,7 +19,6 @@ from graphpatch.gradients.expression import (
     Scalar,
     Variable,
 )
-from graphpatch.gradients.faults import fault
 from graphpatch.gradients.folding import fold
 from graphpatch.gradients.functions import OF_THE_OP, Function, Kind, Recipe, look_up
 from graphpatch.gradients.own import own
@@ -28,6 +27,7 @@ from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.shapes import UNKNOWN
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.tensors import Tensor
+from graphpatch.gradients.tokens import fault
 from graphpatch.gradients.windows import WINDOWS, windowed
 
 Operand: TypeAlias = Scalar | Value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue as AttrValueProto
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
@@ -18,8 +18,7 @@ from graphpatch.gradients.shapes import Shape
 from graphpatch.gradients.signature import Signature
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
+class Nodes(msgspec.Struct, frozen=True):
     """Nodes in the order they are computed, and how the results asked for are spelled.
 
     `shapes` is what is known of the shapes of the results.

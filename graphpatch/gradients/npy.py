@@ -18,7 +18,7 @@ from typing import Any
 from graphpatch.errors import RulesError
 
 SUFFIX = ".npy"
-LARGEST = 256 << 20  # bytes of one file: what it holds is written into each model
+LARGEST_FILE = 256 << 20  # bytes of one file: what it holds is written into each model
 _HEADERS = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}
 # What numpy raises for a header that is none.
 BROKEN = (
@@ -102,10 +102,10 @@ def _read(folder: Path, name: str) -> bytes:
         if path.exists() and not path.is_file():
             raise RulesError(f"cannot read {path}: it is not a file")
         size = path.stat().st_size
-        if size > LARGEST:
-            raise RulesError(f"{path} has {size:,} bytes; {LARGEST:,} at most go into a rule")
+        if size > LARGEST_FILE:
+            raise RulesError(f"{path} has {size:,} bytes; {LARGEST_FILE:,} at most go into a rule")
         with path.open("rb") as file:
-            return file.read(LARGEST)
+            return file.read(LARGEST_FILE)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         said = getattr(error, "strerror", None) or error
         raise RulesError(f"cannot read {path}: {said}") from None

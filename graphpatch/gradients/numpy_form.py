@@ -25,12 +25,12 @@ from graphpatch.gradients.expression import (
     Scalar,
     Variable,
 )
-from graphpatch.gradients.faults import fault
 from graphpatch.gradients.folding import fold
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import OF_THE_OP, SINGLE, look_up
 from graphpatch.gradients.numpy_functions import Array, named, sum_like
 from graphpatch.gradients.tensors import Tensor
+from graphpatch.gradients.tokens import fault
 
 Operand: TypeAlias = Scalar | Array
 

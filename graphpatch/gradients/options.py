@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from graphpatch.gradients.expression import Call, Expression, Numbers, Scalar
-from graphpatch.gradients.faults import fault
 from graphpatch.gradients.functions import look_up
+from graphpatch.gradients.tokens import fault
 
 Evaluate = Callable[[Expression], object]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients import recipes
@@ -13,8 +14,7 @@ from graphpatch.gradients.signature import Signature
 from graphpatch.opdefs import Attr
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+class At(msgspec.Struct, frozen=True):
     """An op of this signature, at these inputs."""
 
     program: Program

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
+
+import msgspec
 
 from graphpatch import opdefs
 from graphpatch.gradients import constants, shapes
@@ -16,8 +17,7 @@ AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | Cons
 """The value of an attr; a dtype is its name, a string is bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(msgspec.Struct, frozen=True):
     """A tensor: an argument by its name, or output 0 of a step by its number."""
 
     source: str | int
@@ -29,8 +29,7 @@ class Value:
 Input: TypeAlias = Value | tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One op: its type, its inputs (a list of tensors is a tuple), all attrs that it needs."""
 
     op_type: str

@@ -6,11 +6,10 @@ leave most of the reshaping out: `dy * x` has the joint shape of dy and x, whate
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """The shape that tensors have when broadcast together, by their names.
 
     The shape broadcasts to the joint one of `most` (None where that is unknown), and the joint

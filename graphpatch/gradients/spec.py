@@ -21,7 +21,7 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY, alike, named
 from graphpatch.gradients.tensors import Tensor, unpacked
 
-PREFIX = "graphpatch:"
+KEY_PREFIX = "graphpatch:"
 REGISTERED, FORMULA, PYTHON, CONSTANTS = "registered", "formula", "python", "constants"
 
 # TensorFlow's default gradient of the op; rules files of 0.1 call it "stock".
@@ -33,13 +33,11 @@ OWN, SURROGATE = "own", "surrogate"
 GradientSpec = str | dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Default:
+class Default(msgspec.Struct, frozen=True):
     """TensorFlow's default gradient of the op again: an override is taken off."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(msgspec.Struct, frozen=True):
     """A gradient that TensorFlow, or whoever loads the file, has registered under this key.
 
     `built_in`: TensorFlow itself registers it, as its gradient of the op type `key`.
@@ -62,8 +60,10 @@ class Named:
     def key(self) -> str:
         """The key that carries it: `graphpatch:guided_relu`."""
         if not self.parameters:
-            return PREFIX + self.name
-        return PREFIX + _json({self.name: {name: told(one) for name, one in self.parameters}})
+            return KEY_PREFIX + self.name
+        return KEY_PREFIX + _json(
+            {self.name: {name: json_value(one) for name, one in self.parameters}}
+        )
 
     @cached_property
     def formula(self) -> Formula:
@@ -96,16 +96,15 @@ class Written:
     def key(self) -> str:
         """The key that carries it: `graphpatch:` and the formula."""
         texts = self.formula.texts[0] if self.formula.alike else self.formula.texts
-        given = {name: told(value) for name, value in self.formula.values}
-        return PREFIX + _json({FORMULA: texts, **({CONSTANTS: given} if given else {})})
+        given = {name: json_value(value) for name, value in self.formula.values}
+        return KEY_PREFIX + _json({FORMULA: texts, **({CONSTANTS: given} if given else {})})
 
     def for_op(self, op_type: str) -> Written:
         """The formula itself, which is for any op type."""
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Python:
+class Python(msgspec.Struct, frozen=True):
     """A gradient function `package.module:function` of TensorFlow's convention, (op, *grads).
 
     TensorFlow traces it for each op, and it is stored as a function.
@@ -154,9 +153,9 @@ def refuse_python(spec: Any) -> None:
 
 def from_key(key: str) -> Computed | None:
     """The formula of ours that a key carries, or None for a key of another kind."""
-    if not key.startswith(PREFIX):
+    if not key.startswith(KEY_PREFIX):
         return None
-    text = key.removeprefix(PREFIX)
+    text = key.removeprefix(KEY_PREFIX)
     spec = msgspec.json.decode(text) if text.startswith("{") else text
     if isinstance(spec, dict) and spec.keys() & {OWN, SURROGATE}:
         return None
@@ -164,7 +163,7 @@ def from_key(key: str) -> Computed | None:
     return found if isinstance(found, Named | Written) else None
 
 
-def told(value: Scalar | Tensor) -> Any:
+def json_value(value: Scalar | Tensor) -> Any:
     """A parameter as JSON holds it."""
     return value.packed() if isinstance(value, Tensor) else value
 

@@ -12,9 +12,8 @@ from collections.abc import Collection
 from graphpatch.gradients import words
 from graphpatch.gradients.calls import Given, bind
 from graphpatch.gradients.expression import Call, Expression, Literal, Numbers, depth
-from graphpatch.gradients.faults import fault
 from graphpatch.gradients.functions import FUNCTIONS
-from graphpatch.gradients.tokens import tokenize
+from graphpatch.gradients.tokens import fault, tokenize
 from graphpatch.tokens import Token
 
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")

@@ -9,22 +9,27 @@ the graph that they are tensors of, inside While and If as well.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.op_def_pb2 import OpDef
 
 from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
-from graphpatch.gradients.attach import PREFIX, SCOPE, Attached, drop_unread, given_on
+from graphpatch.gradients.attach import (
+    FORMULA_SCOPE,
+    FUNCTION_PREFIX,
+    Attached,
+    drop_unread,
+    given_on,
+)
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.restored import Restored
 
 CARRY = "carry"
-PASS = f"{PREFIX}pass_"
+PASS = f"{FUNCTION_PREFIX}pass_"
 
 
-@dataclass(frozen=True, eq=False)
-class Taped:
+class Taped(msgspec.Struct, frozen=True, eq=False):
     """The function `tape`, the gradient of the op in it, and that of a call of `attach`."""
 
     tape: FunctionDef
@@ -116,7 +121,7 @@ def _passing(name: str, key: str, inputs: int, outputs: list[OpDef.ArgDef]) -> R
         flows = DTYPE_NAMES[arg.type] in DIFFERENTIABLE
         results.append(f"g{arg.name}" if flows else "")
         if flows:
-            node = function.node_def.add(name=f"{SCOPE}/{arg.name}", op="Identity")
+            node = function.node_def.add(name=f"{FORMULA_SCOPE}/{arg.name}", op="Identity")
             node.input.append(f"d{arg.name}")
             node.attr["T"].type = arg.type
             function.signature.output_arg.add(name=f"g{arg.name}", type=arg.type)

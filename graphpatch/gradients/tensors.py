@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from graphpatch.errors import RulesError
 from graphpatch.gradients.npy import Files, in_folder, numbers
@@ -20,8 +21,7 @@ DTYPES = {"float32": 4, "float64": 8}
 MOST_AXES = 32  # that all versions of numpy have
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(msgspec.Struct, frozen=True):
     """Numbers of a dtype, as little-endian bytes, in a shape."""
 
     shape: tuple[int, ...]

@@ -1,10 +1,11 @@
-"""A formula cut into tokens."""
+"""A formula cut into tokens, and the error that points at one."""
 
 from __future__ import annotations
 
 import re
 
-from graphpatch.gradients.faults import fault
+from graphpatch.errors import FormulaError
+from graphpatch.shown import pointed
 from graphpatch.tokens import LONGEST_NUMBER, LONGEST_TEXT, Token, tokens_of
 
 _TOKEN = re.compile(
@@ -25,6 +26,11 @@ _FOREIGN = {
     "{": "brackets are round",
     "}": "brackets are round",
 }
+
+
+def fault(text: str, column: int, message: str) -> FormulaError:
+    """The error to raise for what stands at `column` (from 1) of the formula `text`."""
+    return FormulaError(f"formula, column {column}: {message}\n{pointed(text, column)}")
 
 
 def tokenize(text: str) -> list[Token]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 
@@ -14,8 +14,7 @@ from graphpatch.gradients.attach import Attached, merge, pair
 from graphpatch.names import fresh, op_of
 
 
-@dataclass(frozen=True, eq=False)
-class Op:
+class Op(msgspec.Struct, frozen=True, eq=False):
     """The op that a gradient function is traced for: the dtypes of its inputs and outputs by name.
 
     `attrs` are those that the NodeDef carries, large tensors left out.
@@ -32,8 +31,7 @@ class Op:
         return f"{self.type} {self.name!r}"
 
 
-@dataclass(frozen=True, eq=False)
-class Traced:
+class Traced(msgspec.Struct, frozen=True, eq=False):
     """What became of the Python function `name` for one op.
 
     `function` is (x..., y..., dy...) -> dx... with dx0, ... of the inputs that have a gradient;

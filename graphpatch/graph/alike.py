@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from typing import Any, NamedTuple
 
+import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch import names
@@ -98,12 +99,11 @@ Own = tuple[Key, tuple[str, ...], tuple[bytes, ...]]
 """By what the form of an op is known, and the names that are the op's own; as bytes too."""
 
 
-@dataclass(eq=False)
-class Forms:
+class Forms(msgspec.Struct, eq=False):
     """Tells the forms of the ops of a body."""
 
     body: Body
-    rests: dict[bytes, tuple[bytes, dict[int, bytes]] | None] = field(default_factory=dict)
+    rests: dict[bytes, tuple[bytes, dict[int, bytes]] | None] = msgspec.field(default_factory=dict)
 
     def of_all(self, indices: Sequence[int]) -> list[Own | None]:
         """By what the form of each op is known.
@@ -139,9 +139,11 @@ class Forms:
         # Tuples of columns are made without a call in Python for each op.
         keys = zip(repeat(op, len(rests)), rests, zip(*sizes, strict=True), strict=True)
         found: list[Own | None] = list(zip(keys, owns, zip(*raw, strict=True), strict=True))  # type: ignore[arg-type]
-        for place, (own, rest) in enumerate(zip(owns, rests, strict=True)):
-            if rest is None or len(set(own)) < len(own):
-                found[place] = self._other(indices[place])
+        different = list(map(len, map(set, owns)))
+        if None in rests or different.count(len(columns)) < len(owns):
+            for place, (count, rest) in enumerate(zip(different, rests, strict=True)):
+                if rest is None or count < len(columns):
+                    found[place] = self._other(indices[place])
         return found
 
     def _other(self, index: int) -> Own | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import AnyStr, Generic
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Blank(Generic[AnyStr]):
+
+class Blank(msgspec.Struct, Generic[AnyStr], frozen=True):
     """A format, and what comes into each hole: its place among what an op has of its own."""
 
     format: AnyStr
@@ -39,11 +39,11 @@ class Blank(Generic[AnyStr]):
         """For many, without a call in Python for each."""
         if not self.places:
             return [self.filled(())] * len(rows)
-        return list(map(self.fill, rows))
+        taken = map(itemgetter(*self.places), rows)
+        return list(taken if self.is_hole else map(self.format.__mod__, taken))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Written:
+class Written(msgspec.Struct, frozen=True, eq=False):
     """What an edit writes of an op: its payload, that of each node it added, and all together.
 
     `order` is that in which they are written, by their places in `payloads`, and `whole` all of
@@ -56,8 +56,7 @@ class Written:
     is_touched: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Filled:
+class Filled(msgspec.Struct, frozen=True, eq=False):
     """One edit of many ops; `rows` are what these have of their own."""
 
     written: Written

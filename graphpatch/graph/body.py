@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import structs
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
@@ -142,7 +143,7 @@ class Body:
 
     def copy(self, library: Library) -> Body:
         """The same nodes, to be changed without this body seeing it."""
-        heads = replace(
+        heads = structs.replace(
             self.heads,
             names=list(self.heads.names),
             ops=list(self.heads.ops),

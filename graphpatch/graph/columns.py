@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from graphpatch import names
 from graphpatch.graph.body import Body
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(msgspec.Struct, frozen=True):
     """The links of a body: who reads (by index) which op in which slot of NodeDef.input.
 
     What a function reads of its arguments is not among them.

@@ -15,8 +15,8 @@ from graphpatch.graph.nodedef import (
     ATTR,
     INPUT,
     NAME,
-    Part,
     Payload,
+    PayloadPart,
     attr_entry,
     joined,
     mentions,
@@ -37,20 +37,22 @@ def displaced_attr(payload: Payload, key: str, was: bytes | None, drop: bool) ->
     if was is None or not mentions(payload, key):
         return {}
     found = [(at, part) for at, part in enumerate(_bare(payload)) if part[:2] == (ATTR, key)]
-    return {} if not drop and _told(found, attr_entry(key, was)) else _raw(found)
+    return {} if not drop and _is_plain(found, attr_entry(key, was)) else _raw(found)
 
 
 def displaced_name(payload: Payload, was: str) -> dict[str, Any]:
     """What to write down of a name besides the name, before it is another."""
     found = [(at, part) for at, part in enumerate(_bare(payload)) if part.number == NAME]
-    return {} if _told(found, encoded(NAME, was.encode())) else _raw(found)
+    return {} if _is_plain(found, encoded(NAME, was.encode())) else _raw(found)
 
 
 def displaced_input(payload: Payload, slot: int, was: str) -> dict[str, Any]:
     """What to write down of an input besides its text, before it is another."""
     found = [(at, part) for at, part in enumerate(_bare(payload)) if part.number == INPUT]
     return (
-        {} if _told(found[slot : slot + 1], encoded(INPUT, was.encode())) else _raw([found[slot]])
+        {}
+        if _is_plain(found[slot : slot + 1], encoded(INPUT, was.encode()))
+        else _raw([found[slot]])
     )
 
 
@@ -80,16 +82,16 @@ def restore_input(payload: Payload, slot: int, was: str, raw: Raw | None) -> Pay
     return _put_back(kept, raw)
 
 
-def _bare(payload: Payload) -> list[Part]:
+def _bare(payload: Payload) -> list[PayloadPart]:
     return [part for part in parts(payload) if part.key != OURS]
 
 
-def _told(found: Sequence[tuple[int, Part]], plain: bytes) -> bool:
+def _is_plain(found: Sequence[tuple[int, PayloadPart]], plain: bytes) -> bool:
     """Whether a field is there once, and encoded as we would."""
     return len(found) == 1 and piece_bytes(found[0][1].piece) == plain
 
 
-def _raw(found: Sequence[tuple[int, Part]]) -> dict[str, Any]:
+def _raw(found: Sequence[tuple[int, PayloadPart]]) -> dict[str, Any]:
     return {"raw": tuple((at, piece_bytes(part.piece).hex()) for at, part in found)}
 
 

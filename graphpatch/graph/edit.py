@@ -20,9 +20,8 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.inputs import set_many
 from graphpatch.graph.placing import Taken, append, place, rename
 from graphpatch.graph.provenance import KEY as PROVENANCE
-from graphpatch.graph.provenance import Author, entries, rewritten, signed
+from graphpatch.graph.provenance import Author, entries, rewritten, signed, turns
 from graphpatch.graph.restored import Restored
-from graphpatch.graph.returned import turns
 from graphpatch.graph.topology import uses
 from graphpatch.graph.wire import piece_bytes
 
@@ -119,7 +118,7 @@ class Editor:
         place(node, beside.index, before)
         payload = nodedef.encode(name, op, list(inputs), beside.device, raw)
         more = {"reads": tuple(reads)} if reads else {}
-        self._write(node, payload, self.author.edit(edits.Added, **self._told(), **more))
+        self._write(node, payload, self.author.edit(edits.Added, **self._patched_op(), **more))
         return node
 
     def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
@@ -134,7 +133,7 @@ class Editor:
         rules = dict.fromkeys(edit.rule for edit in entries(node))
         copies = tuple(rule for rule in rules if rule != self.author.rule)
         more = {"copies": copies} if copies else {}
-        told = self.author.edit(edits.Added, clone_of=node.name, **self._told(), **more)
+        told = self.author.edit(edits.Added, clone_of=node.name, **self._patched_op(), **more)
         self._write(new, payload, told)
         return new
 
@@ -226,7 +225,7 @@ class Editor:
                 count += 1
         return count
 
-    def _told(self) -> dict[str, str]:
+    def _patched_op(self) -> dict[str, str]:
         return {"patched": self.patched} if self.patched else {}
 
     def _return(self, node: Node, key: str, tensor: str) -> None:

@@ -13,6 +13,7 @@ from graphpatch.graph.nodedef import joined
 from graphpatch.graph.wire import (
     Field,
     Piece,
+    Placed,
     Replacement,
     Span,
     enclosed,
@@ -49,20 +50,23 @@ def _added(graph: Graph) -> list[Piece]:
     return [encoded(LIBRARY, added)] if added else []
 
 
-def _nodes(body: Body, number: int) -> Iterator[Replacement]:
+def _nodes(body: Body, number: int) -> Iterator[Placed]:
     """What comes in place of each node that was changed, or beside which nodes were added."""
-    starts = body.heads.starts
+    starts, data, single, held = body.heads.starts, body.source.data, body.single, body.filled
     known: dict[Filled, Callable[[Sequence[bytes]], bytes]] = {}
     for index in sorted((body.edited.keys() - body.root.keys()) | body.placed.keys()):
-        found = None if index in body.single else body.filled.get(index)
+        start = starts[index]
+        end = start + 2 + data[start + 1]
+        if data[start + 1] > 0x7F:  # then the length takes more than that byte
+            end = entry(body.source, start)[1]
+        found = None if index in single else held.get(index)
         if found is None:
-            pieces = _beside(body, index, number)
-        else:
-            filled, row, _ = found
-            if filled not in known:
-                known[filled] = filled.written.whole.fill
-            pieces = [known[filled](filled.rows[row])]
-        yield Replacement(starts[index], entry(body.source, starts[index])[1], pieces)
+            yield start, end, _beside(body, index, number)
+            continue
+        filled, row, _ = found
+        if filled not in known:
+            known[filled] = filled.written.whole.fill
+        yield start, end, [known[filled](filled.rows[row])]
 
 
 def _dropped(body: Body) -> list[Replacement]:

@@ -22,7 +22,7 @@ from graphpatch.graph.wire import Piece, Span, enclosed
 # Hints that tf.gradients of TensorFlow 2 gives to products of matrices, and 1.15 does not know.
 HINTS = ("grad_a", "grad_b", "grad_x", "grad_y")
 
-Shape = Sequence[int | None] | None  # None: not known
+StaticShape = Sequence[int | None] | None  # None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Fed:
 
     tensor: str
     dtype: str
-    shape: Shape
+    shape: StaticShape
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,8 +44,20 @@ def columns(nodes: Sequence[bytes]) -> Columns | None:
         return None
     if "" in (names := names[::2]) or "" in (ops := ops[::2]):
         return None
-    following = iter(inputs).__next__
-    return Columns(names, ops, [tuple(iter(following, "")) for _ in nodes])
+    return Columns(names, ops, _lists(inputs))
+
+
+def _lists(texts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Texts that lie one behind the other, each list of them ended by an empty one."""
+    found: list[tuple[str, ...]] = []
+    some: list[str] = []
+    for text in texts:
+        if text:
+            some.append(text)
+        else:
+            found.append(tuple(some))
+            some = []
+    return found
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+import msgspec
 from tensorboard.compat.proto.function_pb2 import (
     FunctionDefLibrary,
     GradientDef,
@@ -29,8 +30,7 @@ LIBRARY, VERSIONS, DEBUG_INFO = 2, 4, 5
 MOST_FUNCTIONS = 100_000  # ten times those of the largest libraries that we know
 
 
-@dataclass(frozen=True, eq=False)
-class TakenBack:
+class TakenBack(msgspec.Struct, frozen=True, eq=False):
     """What was taken back of a graph, as far as its container tells of it.
 
     Ops of the main graph that were dropped, and that have an older name again (by the new one);
@@ -45,8 +45,7 @@ class TakenBack:
     is_whole: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(msgspec.Struct, frozen=True):
     """What the container of a graph says of it; of a GraphDef alone, nothing.
 
     `meta` is the MetaGraphDef around, with its `tags`; `has_contexts`: it tells the contexts of v1
@@ -78,7 +77,7 @@ class Graph:
     cut: list[tuple[Field, Field]] = field(default_factory=list)  # dropped: (its library, it)
     keeps_library: bool = False  # though nothing be left in it
     undone: TakenBack | None = None  # for the container around
-    around: Around = Around()
+    around: Around = field(default_factory=Around)
 
     @property
     def bodies(self) -> Iterator[Body]:

@@ -10,9 +10,9 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.graph_pb2 import GraphDef
@@ -32,15 +32,15 @@ PROVENANCE = b"_graphpatch"
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(slots=True)
-class Heads:
+class Heads(msgspec.Struct):
     """What is known of each NodeDef of a body, by its place in the file."""
 
-    starts: array[int] = field(default_factory=lambda: array("Q"))
-    names: list[str] = field(default_factory=list)
-    ops: list[str] = field(default_factory=list)
-    inputs: list[tuple[str, ...]] = field(default_factory=list)
-    marked: list[range] = field(default_factory=list)  # among these, some may carry provenance
+    starts: array[int] = msgspec.field(default_factory=lambda: array("Q"))
+    names: list[str] = msgspec.field(default_factory=list)
+    ops: list[str] = msgspec.field(default_factory=list)
+    inputs: list[tuple[str, ...]] = msgspec.field(default_factory=list)
+    # Among these, some may carry provenance.
+    marked: list[range] = msgspec.field(default_factory=list)
 
 
 def read_heads(
@@ -188,11 +188,10 @@ def _runs(source: Source, starts: array[int]) -> Iterator[tuple[int, int, bool]]
         yield run_start, run_end, False
 
 
-@dataclass(slots=True)
-class _Head:
+class _Head(msgspec.Struct):
     name: str = ""
     op: str = ""
-    input: list[str] = field(default_factory=list)
+    input: list[str] = msgspec.field(default_factory=list)
 
 
 def _large_head(source: Source, start: int) -> list[_Head]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from graphpatch.graph.heads import LARGE, entry
 from graphpatch.graph.nodedef import Payload, attr_spans, is_wide, mentions, payload_at
@@ -15,18 +16,20 @@ MOST_FORMS = 1 << 12  # of small nodes, whose lists of tensors are kept
 MANY = 256  # tensors from which on a list of a node's tensors is kept
 
 
-@dataclass(eq=False, slots=True)
-class Large:
+class Large(msgspec.Struct, eq=False):
     """Payloads, where attrs lie, and lists of tensors, of large nodes; lists of all that are alike.
 
     What is kept holds for one payload: a node that is edited gets another one.
     """
 
-    payloads: dict[int, Payload] = field(default_factory=dict)  # by start in the file
-    spans: dict[int, tuple[Payload, Mapping[str, Span]]] = field(default_factory=dict)  # by index
-    lists: dict[tuple[int, str], tuple[Payload, list[FlatArg]]] = field(default_factory=dict)
+    # Payloads by start in the file, spans by index.
+    payloads: dict[int, Payload] = msgspec.field(default_factory=dict)
+    spans: dict[int, tuple[Payload, Mapping[str, Span]]] = msgspec.field(default_factory=dict)
+    lists: dict[tuple[int, str], tuple[Payload, list[FlatArg]]] = msgspec.field(
+        default_factory=dict
+    )
 
-    forms: dict[tuple[str, str, bytes], list[FlatArg]] = field(default_factory=dict)
+    forms: dict[tuple[str, str, bytes], list[FlatArg]] = msgspec.field(default_factory=dict)
 
     def payload(self, source: Source, start: int) -> Payload:
         """The payload of the NodeDef of the file whose field starts at `start`."""

@@ -36,7 +36,7 @@ _TEXTS = {NAME: "name", OP: "op", DEVICE: "device"}
 Payload = list[Piece]
 
 
-class Part(NamedTuple):
+class PayloadPart(NamedTuple):
     """One field of a NodeDef: its number (0: none that NodeDef has), of an attr its name."""
 
     number: int
@@ -44,14 +44,14 @@ class Part(NamedTuple):
     piece: Piece
 
 
-def parts(payload: Payload) -> Iterator[Part]:
+def parts(payload: Payload) -> Iterator[PayloadPart]:
     """The fields of a NodeDef one by one, in their order."""
     for _, source, field in _fields(payload):
         number = field.number if field.wire == BYTES and field.number <= ATTR else 0
         key = _entry(source, field)[0] if number == ATTR else ""
         large = field.end - field.start >= LARGE
         span = Span(source, field.start, field.end)
-        yield Part(number, key, span if large else piece_bytes(span))
+        yield PayloadPart(number, key, span if large else piece_bytes(span))
 
 
 def field_text(piece: Piece) -> str:

@@ -18,7 +18,7 @@ from graphpatch.graph.nodedef import attr_span
 from graphpatch.graph.provenance import KEY
 from graphpatch.graph.wire import piece_bytes
 
-MARK = b'"origin"'
+ORIGIN_BYTES = b'"origin"'
 
 
 def origin(graph: Graph) -> dict[str, Any]:
@@ -37,7 +37,11 @@ def origin_node(graph: Graph) -> Node | None:
     for body in graph.bodies:
         for node in provenance.touched(body):
             span = attr_span(body.payload(node.index), KEY)
-            if span is not None and MARK in piece_bytes(span) and provenance.origin_on(node):
+            if (
+                span is not None
+                and ORIGIN_BYTES in piece_bytes(span)
+                and provenance.origin_on(node)
+            ):
                 return node
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from graphpatch import names
@@ -37,9 +38,10 @@ def append_all(
     body.by_name.update(zip(new, range(first, len(body)), strict=True))
     # The cached indices are kept up to date where they were made: making them anew is linear.
     if "by_type" in body.__dict__:
-        by_type = body.by_type
+        lists = defaultdict(list, body.by_type)
         for index, op in enumerate(ops, first):
-            by_type.setdefault(op, []).append(index)
+            lists[op].append(index)
+        body.by_type.update(lists)
     if "readers" in body.__dict__:
         for index, read in enumerate(inputs, first):
             for slot, text in enumerate(read):
@@ -54,6 +56,16 @@ def rename(body: Body, index: int, name: str) -> None:
     body.by_name[name] = body.by_name.pop(was)
     if index not in body.root:
         body.renamed.setdefault(index, was)
+
+
+def rename_all(body: Body, indices: Sequence[int], new: Sequence[str]) -> None:
+    """The same for several ops; none of the new names may be that of an op yet."""
+    old = [body.heads.names[index] for index in indices]
+    body.by_name.update(zip(new, map(body.by_name.pop, old), strict=True))
+    for index, name, was in zip(indices, new, old, strict=True):
+        body.heads.names[index] = name
+        if index not in body.root:
+            body.renamed.setdefault(index, was)
 
 
 def place(new: Node, beside: int, before: bool) -> None:

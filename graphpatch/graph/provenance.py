@@ -11,9 +11,9 @@ its function is `returned` from, with what was there before, so that the edit ca
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch.errors import ModelError
@@ -28,7 +28,7 @@ from graphpatch.graph.nodedef import (
 )
 
 if TYPE_CHECKING:
-    from graphpatch.graph.edits import Edit, Origin
+    from graphpatch.graph.edits import Edit, Origin, Returned
     from graphpatch.graph.graph import Graph
 
 KEY = "_graphpatch"
@@ -36,8 +36,7 @@ KEY = "_graphpatch"
 E = TypeVar("E", bound="Edit")
 
 
-@dataclass(frozen=True, slots=True)
-class Author:
+class Author(msgspec.Struct, frozen=True):
     """The rule on whose behalf a graph is changed."""
 
     rule: str
@@ -151,6 +150,25 @@ def may_be_signed(body: Body) -> list[Node]:
     """The nodes of a body that may carry provenance; quick, as none of them is read."""
     found = {index for some in body.heads.marked for index in some} | body.edited.keys()
     return [Node(body, index) for index in sorted(found)]
+
+
+def returned(body: Body) -> list[tuple[Node, Returned]]:
+    """The outputs of a function that an edit returns from another tensor, the oldest edit first.
+
+    Each is written down on the node that it is returned from.
+    """
+    return sorted(_returned(body), key=lambda one: one[1].turn)
+
+
+def turns(body: Body) -> int:
+    """The turn of the next such edit."""
+    return 1 + max((edit.turn for _, edit in _returned(body)), default=-1)
+
+
+def _returned(body: Body) -> Iterator[tuple[Node, Returned]]:
+    if not body.is_main:
+        for node in touched(body):
+            yield from ((node, edit) for edit in of_kind(node, "returned"))
 
 
 def _value(payload: Payload) -> AttrValue | None:

@@ -7,13 +7,11 @@ the object graph binds to its last arguments, as it does for tf.custom_gradient.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 
 
-@dataclass(frozen=True, eq=False)
-class Restored:
+class Restored(msgspec.Struct, frozen=True, eq=False):
     """The gradient of the ops whose `_gradient_op_type` is `key`.
 
     `results` says for each input of the op which output of the function is its gradient, and is

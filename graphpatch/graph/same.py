@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from graphpatch.graph.tensor import Tensor
+from graphpatch.graph.tensor import ConstTensor
 from graphpatch.graph.wire import Piece, Span, piece_bytes, read_span
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _block(span: Span, at: int) -> bytes:
     return read_span(Span(span.source, start, min(start + BLOCK, span.end)))
 
 
-def describe_difference(one: Tensor, other: Tensor) -> str:
+def describe_difference(one: ConstTensor, other: ConstTensor) -> str:
     """How two constants differ, in words; nothing where all elements are the same."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return f"{one.dtype}{list(one.shape)} -> {other.dtype}{list(other.shape)}"
@@ -59,7 +59,7 @@ def _differ(left: Array, right: Array) -> Array:
     return np.atleast_1d(found)
 
 
-def _aligned(one: Tensor, other: Tensor) -> Iterator[tuple[Array, Array, int]]:
+def _aligned(one: ConstTensor, other: ConstTensor) -> Iterator[tuple[Array, Array, int]]:
     """Elements of both, and how many; arrays of one element stand for all of them."""
     lefts, rights = one.pieces(), other.pieces()
     (left, m), (right, n) = next(lefts, (None, 0)), next(rights, (None, 0))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from graphpatch.graph.alike import MARK, RAW_MARK, Form, UnlikeError
 from graphpatch.graph.blanks import Blank, Filled, Written
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.placing import append_all, rename
+from graphpatch.graph.placing import append_all, rename_all
 from graphpatch.graph.wire import encoded, piece_bytes
 
 NODE = 1  # field of a GraphDef
@@ -20,8 +21,7 @@ NODE = 1  # field of a GraphDef
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Template:
+class Template(msgspec.Struct, frozen=True, eq=False):
     """What an edit does to an op of a form: blanks, to be filled with what is the op's own.
 
     `names` are of the op, which it may have touched or not, then of the nodes that it added; `ops`
@@ -72,15 +72,21 @@ def fill(editor: Editor, body: Body, edits: Sequence[Edit]) -> bool:
     if len(known) < len(fresh) or not body.by_name.keys().isdisjoint(known):
         return False
     _rename(body, edits, found)
+    if any(one.template.notes or one.template.idle for one in found):
+        _tell(editor, edits)
+    at = list(accumulate([len(template.ops) for _, template, _, _ in edits], initial=len(body)))
+    _append(body, found, at)
+    _put(body, [edit[0] for edit in edits], found, at)
+    return True
+
+
+def _tell(editor: Editor, edits: Sequence[Edit]) -> None:
+    """Let the editor report what templates say of each op."""
     for _, template, own, _ in edits:
         for text in template.notes:
             editor.note(text.filled(own))
         for text in template.idle:
             editor.skipped(text.filled(own))
-    at = list(accumulate([len(template.ops) for _, template, _, _ in edits], initial=len(body)))
-    _append(body, found, at)
-    _put(body, [edit[0] for edit in edits], found, at)
-    return True
 
 
 def _put(body: Body, ops: Sequence[int], found: Sequence[Alike], at: Sequence[int]) -> None:
@@ -100,7 +106,8 @@ def _put(body: Body, ops: Sequence[int], found: Sequence[Alike], at: Sequence[in
         if template.ops:
             order = zip(*[nodes[number] for number in template.written.order], strict=True)
             placed.update(zip(mine, map(list, order), strict=True))
-    body.placed.update((op, placed[op]) for op in ops if op in placed)
+    in_order = placed if len(found) == 1 else {op: placed[op] for op in ops if op in placed}
+    body.placed.update(in_order)
 
 
 def _filled(edits: Sequence[Edit]) -> list[Alike]:
@@ -128,9 +135,8 @@ def _rename(body: Body, edits: Sequence[Edit], found: Sequence[Alike]) -> None:
     for one in found:
         if one.template.renames:
             names.update(zip(one.places, one.names[0], strict=True))
-    for place, edit in enumerate(edits if names else ()):
-        if place in names:
-            rename(body, edit[0], names[place])
+    places = sorted(names)
+    rename_all(body, [edits[place][0] for place in places], [names[place] for place in places])
 
 
 def _append(body: Body, found: Sequence[Alike], at: Sequence[int]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
@@ -59,8 +59,7 @@ ZERO: dict[str, list[Any]] = {"string": [b""], "complex64": [0, 0], "complex128"
 """What stands for a missing element in a repeated field; 0 where this is silent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class ConstTensor(msgspec.Struct, frozen=True):
     """A TensorProto where it lies: dtype and shape are read, values on demand."""
 
     dtype: str
@@ -88,7 +87,7 @@ class Tensor:
             yield found, len(found)
 
 
-def constant(node: Node) -> Tensor | None:
+def constant(node: Node) -> ConstTensor | None:
     """The tensor of a Const; None for another op, and for a dtype that has no numbers or text."""
     span = attr_span(node.body.payload(node.index), "value") if node.op == "Const" else None
     if span is None:
@@ -99,7 +98,7 @@ def constant(node: Node) -> Tensor | None:
     return None
 
 
-def _tensor(span: Span) -> Tensor | None:
+def _tensor(span: Span) -> ConstTensor | None:
     dtype, shape = "", TensorShapeProto()
     for field in fields(span.source.data, span.start, span.end):
         if field.number == DTYPE and field.wire == VARINT:
@@ -107,10 +106,12 @@ def _tensor(span: Span) -> Tensor | None:
         elif field.number == SHAPE and field.wire == BYTES:
             shape = message(TensorShapeProto, span.source.data[field.value : field.end])
     sizes = tuple(dim.size for dim in shape.dim)
-    return Tensor(dtype, sizes, span) if dtype in FIELDS and min(sizes, default=0) >= 0 else None
+    return (
+        ConstTensor(dtype, sizes, span) if dtype in FIELDS and min(sizes, default=0) >= 0 else None
+    )
 
 
-def _content(tensor: Tensor) -> Span | None:
+def _content(tensor: ConstTensor) -> Span | None:
     """Where the elements lie one after the other, as tensor_content or as one packed field."""
     import numpy as np
 
@@ -122,7 +123,7 @@ def _content(tensor: Tensor) -> Span | None:
     return None
 
 
-def _listed(tensor: Tensor) -> Iterator[tuple[Array, int]]:
+def _listed(tensor: ConstTensor) -> Iterator[tuple[Array, int]]:
     """The elements as repeated fields have them: those at the end that equal the last are left out.
 
     Where there are none, and no tensor_content that is too short or too long, all are zero.

@@ -17,6 +17,12 @@ PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
 # them, goes by their name, so the name stays with them.
 FED = PLACEHOLDERS | {"PlaceholderWithDefault"}
 
+PIPELINES = frozenset({
+    "IteratorGetNext", "IteratorGetNextSync", "QueueDequeue", "QueueDequeueV2",
+    "QueueDequeueMany", "QueueDequeueManyV2", "QueueDequeueUpTo", "QueueDequeueUpToV2",
+})  # fmt: skip
+"""Ops that give the next values of an input pipeline: of the iterator of a dataset, of a queue."""
+
 VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 """Ops that hold a variable."""
 

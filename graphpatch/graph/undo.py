@@ -21,7 +21,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Heads
 from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.origin import origin
-from graphpatch.graph.returned import returned
+from graphpatch.graph.provenance import returned
 from graphpatch.graph.undo_node import IsWanted, Undone, refuse, undo_node
 from graphpatch.opdefs import place_of
 

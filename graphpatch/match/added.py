@@ -69,7 +69,7 @@ def left_out(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
     ]
 
 
-def told(node: Node, wanted: object) -> str:
+def in_words(node: Node, wanted: object) -> str:
     """Which rule added an op, in words."""
     return f"rule {adder(node)!r} added it"
 

@@ -7,8 +7,8 @@ from heapq import nsmallest
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.match.condition import Condition, Test
+from graphpatch.match.in_words import in_words
 from graphpatch.match.spec import Match
-from graphpatch.match.told import told
 
 NEAREST = 3
 WEIGHTS = {"op": 8, "added": 8, "pattern": 8, "name": 4, "name_regex": 4, "body": 4}
@@ -31,7 +31,7 @@ def almost(bodies: Sequence[Body], match: Match, wanted: Mapping[str, Condition]
     found = (one for body in bodies for one in _missing(body, list(wanted), wanted))
     lines = []
     for _, _, _, node, missed in nsmallest(NEAREST, found, key=lambda one: one[:3]):
-        has = "; ".join(told(node, key, match) for key in missed)
+        has = "; ".join(in_words(node, key, match) for key in missed)
         lines.append(f"  near: {node}: {has}")
     return lines
 

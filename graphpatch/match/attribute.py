@@ -41,7 +41,7 @@ def given(node: Node, key: str) -> Any:
     return known.get(key)
 
 
-def told(node: Node, wanted: dict[str, Any]) -> str:
+def in_words(node: Node, wanted: dict[str, Any]) -> str:
     """What the attrs are that are not what is asked for, in words."""
     failed = [key for key, one in wanted.items() if not holds(node, key, one)]
     return ", ".join(_shown(node, key) for key in failed)

@@ -39,7 +39,7 @@ def name_regex(wanted: str) -> Condition:
     try:
         meant = regex.whole(wanted)
     except RulesError as error:
-        shown = wanted[: glob.SHOWN]
+        shown = wanted[: glob.QUOTED]
         raise RulesError(f"name_regex {shown!r} is not a regular expression: {error}") from None
     return on_ops(lambda node: meant(node.name))
 

@@ -11,7 +11,7 @@ from graphpatch.match import regex
 
 TOKENS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|[^*?]+")
-SHOWN = 100
+QUOTED = 100  # characters of a pattern in a message
 
 Means = Callable[[str], bool]
 """Whether a name is meant."""
@@ -36,7 +36,7 @@ def compiled(glob: str) -> Means:
     try:
         return regex.whole(text)
     except RulesError as error:
-        raise RulesError(f"the glob {glob[:SHOWN]!r}: {error}") from None
+        raise RulesError(f"the glob {glob[:QUOTED]!r}: {error}") from None
 
 
 def matches(glob: str, name: str) -> bool:

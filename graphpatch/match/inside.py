@@ -7,8 +7,9 @@ predicate, or by the scope of that (`cond`). One of v2 is called by its While, I
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+
+import msgspec
 
 from graphpatch.control_flow.branches import Branch, Context
 from graphpatch.control_flow.contexts import ControlFlow, control_flow, has_control_flow
@@ -23,8 +24,7 @@ from graphpatch.match.spec import Inside, texts
 from graphpatch.names import op_of
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(msgspec.Struct, frozen=True):
     """A loop or branch that an op is in: its names; of a branch `number`, which one it is."""
 
     kind: str
@@ -69,12 +69,11 @@ def _of_these_names(wanted: Inside) -> Callable[[Around], bool]:
     return meant
 
 
-@dataclass(eq=False)
-class Surroundings:
+class Surroundings(msgspec.Struct, eq=False):
     """Finds the loops and branches around ops and functions, as long as no graph is edited."""
 
-    flows: dict[Body, ControlFlow | None] = field(default_factory=dict)
-    callers: dict[Library, Mapping[str, Sequence[Node]]] = field(default_factory=dict)
+    flows: dict[Body, ControlFlow | None] = msgspec.field(default_factory=dict)
+    callers: dict[Library, Mapping[str, Sequence[Node]]] = msgspec.field(default_factory=dict)
 
     def of_op(self, node: Node) -> Iterator[Around]:
         """The v1 loops and branches around an op, from the inner one on."""
@@ -142,7 +141,7 @@ def _of_call(call: Node, label: str) -> Iterator[Around]:
                 yield Around("branch", (call.name,), place if "Case" in call.op else 1 - place)
 
 
-def told(node: Node, wanted: object) -> str:
+def in_words(node: Node, wanted: object) -> str:
     """The loops and branches that an op is in, in words."""
     around = Surroundings()
     found = [*around.of_op(node), *around.of_function(node.body)]

@@ -37,7 +37,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     there = ""
     for key, count in counts.items():
         value = given[key]
-        shown = f" {_shown(value)}" if key in NEAR or key in SHOWN else ""
+        shown = f" {_shown(value)}" if key in NEAR or key in VALUE_SHOWN else ""
         there = "" if count or len(counts) > 1 else values_there(bodies, key, value)
         near = _near(graphs, key, value, count) if names else ""
         lines.append(f"  {key}{shown}: {count} of them{near}{there}")
@@ -151,7 +151,7 @@ def _labels(graphs: Iterable[Graph]) -> list[str]:
 
 NEAR = {"op": _types, "name": _names, "name_regex": _names, "body": _labels}
 BRANCHES = ("any", "all", "not")
-SHOWN = ("upstream_of", "downstream_of", "class")
+VALUE_SHOWN = ("upstream_of", "downstream_of", "class")
 
 
 def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:

@@ -10,14 +10,13 @@ from graphpatch.match import glob
 from graphpatch.match.almost import almost
 from graphpatch.match.conditions import conditions
 from graphpatch.match.forms import Wanted, forms
+from graphpatch.match.in_words import in_words
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.pattern.trace import NearMiss, Rejected, near_misses
 from graphpatch.match.spec import Match, Pattern, texts
-from graphpatch.match.told import told
-from graphpatch.table import and_more, plural
+from graphpatch.table import IN_MESSAGE, and_more, plural
 
 NEAR_MISSES = 3
-SHOWN = 3  # of the ops that stand where one should
 
 
 def near_lines(bodies: Sequence[Body], wanted: Wanted) -> list[str]:
@@ -58,8 +57,8 @@ def words(miss: NearMiss, pattern: Pattern) -> str:
     if not miss.missing:
         return f"{found}; {miss.reason}"
     match = pattern.nodes.get(miss.missing, Match())
-    parts = [failed(one, match) for one in miss.rejected[:SHOWN]]
-    parts += filter(None, [and_more(miss.rejected, SHOWN)])
+    parts = [failed(one, match) for one in miss.rejected[:IN_MESSAGE]]
+    parts += filter(None, [and_more(miss.rejected, IN_MESSAGE)])
     if miss.reason:
         parts.append(miss.reason)
     return f"{found}; {miss.missing} is missing: {'; '.join(parts)}"
@@ -70,7 +69,7 @@ def failed(rejected: Rejected, match: Match) -> str:
     node, key = rejected.node, rejected.key
     if key == "op":
         return f"{node} is not {' or '.join(texts(match.op or ()))}"
-    return f"of {node} {told(node, key, match)}"
+    return f"of {node} {in_words(node, key, match)}"
 
 
 def _count(bodies: Iterable[Body], match: Match) -> int:

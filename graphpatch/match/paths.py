@@ -24,10 +24,10 @@ Holds = Callable[[Match], Condition]
 """All conditions of a match as one."""
 
 
-Given = str | Sequence[str] | Walk
+WalkEnds = str | Sequence[str] | Walk
 
 
-def upstream_of(value: Given, control: bool, holds: Holds) -> Condition:
+def upstream_of(value: WalkEnds, control: bool, holds: Holds) -> Condition:
     """One of these tensors is computed from the op; the op that gives the tensor is among them."""
     walk = value if isinstance(value, Walk) else Walk(of=tuple(texts(value)))
 
@@ -38,7 +38,7 @@ def upstream_of(value: Given, control: bool, holds: Holds) -> Condition:
     return prepared
 
 
-def downstream_of(value: Given, control: bool, holds: Holds) -> Condition:
+def downstream_of(value: WalkEnds, control: bool, holds: Holds) -> Condition:
     """The op is computed from one of these tensors; the op that gives the tensor is not."""
     walk = value if isinstance(value, Walk) else Walk(of=tuple(texts(value)))
 

@@ -14,7 +14,7 @@ MOST_STEPS = 10_000
 LONGEST = 10_000
 """Characters of an expression."""
 
-SHOWN = 200
+LONGEST_QUOTE = 200  # characters
 
 _LACKS = (
     (r"\(\?<?[=!]", "there is no lookaround: combine matches with `all` and `not`"),
@@ -68,4 +68,4 @@ def _reason(error: Exception) -> str:
     found = error.args[0]
     text = found.decode(errors="replace") if isinstance(found, bytes) else str(found)
     lacks = [said for sign, said in _LACKS if re.search(sign, text)]
-    return f"{text[:SHOWN]} (in RE2's syntax{''.join(f', {one}' for one in lacks[:1])})"
+    return f"{text[:LONGEST_QUOTE]} (in RE2's syntax{''.join(f', {one}' for one in lacks[:1])})"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
 from graphpatch.graph.body import Body, Node
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
     from graphpatch.match.pattern.overlaps import Dropped, Kept
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """What a match means in a graph: the ops that a patch goes to, each once.
 
     Where the match has a pattern, `kept` has its matches that count, with the ops that each
     brings, and `dropped` those that don't.
     """
 
-    nodes: list[Node] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
+    nodes: list[Node] = msgspec.field(default_factory=list)
+    kept: list[Kept] = msgspec.field(default_factory=list)
+    dropped: list[Dropped] = msgspec.field(default_factory=list)
 
     @property
     def count(self) -> int:

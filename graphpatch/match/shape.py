@@ -50,7 +50,7 @@ def holds(found: Sizes, wanted: Shape) -> bool:
     return len(known) == len(found) and _is(math.prod(known), wanted.elements)
 
 
-def told(node: Node, wanted: object) -> str:
+def in_words(node: Node, wanted: object) -> str:
     """The shape of an op's output 0, in words."""
     return f"shape is {words(shape_of(Shapes(Wiring(node.body)), node))}"
 

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from graphpatch.errors import RulesError
 from graphpatch.graph.body import Node
-from graphpatch.graph.tensor import Tensor, constant
+from graphpatch.graph.tensor import ConstTensor, constant
 from graphpatch.match.compare import SIGNS
 from graphpatch.match.spec import Near
 
@@ -49,7 +49,7 @@ def _bounded(value: Near) -> Callable[[Node], bool]:
     return holds
 
 
-def _within(tensor: Tensor, value: Near) -> bool:
+def _within(tensor: ConstTensor, value: Near) -> bool:
     count = 0
     for found, stands_for in tensor.pieces():
         for sign, bound in value.bounds.items():
@@ -63,7 +63,7 @@ def _has_order(dtype: str) -> bool:
     return dtype not in ("string", "bool") and not dtype.startswith("complex")
 
 
-def _every(tensor: Tensor | None, wanted: Any, tolerance: float | None) -> bool:
+def _every(tensor: ConstTensor | None, wanted: Any, tolerance: float | None) -> bool:
     if tensor is None or not tensor.size or not _comparable(tensor.dtype, wanted):
         return False
     expected, count = _rounded(tensor.dtype, wanted), 0
@@ -86,7 +86,7 @@ def _list(
     return holds
 
 
-def _elements(tensor: Tensor, flat: list[Any], tolerance: float | None) -> bool:
+def _elements(tensor: ConstTensor, flat: list[Any], tolerance: float | None) -> bool:
     if not all(_comparable(tensor.dtype, one) for one in flat):
         return False
     at = 0
@@ -107,7 +107,7 @@ def _flattened(wanted: Any) -> tuple[tuple[int, ...], list[Any]]:
             raise RulesError(
                 f"value: expected a number, a text or a list of these, found {wanted!r}"
             )
-        if isinstance(wanted, int) and abs(wanted) > LARGEST:
+        if isinstance(wanted, int) and abs(wanted) > LARGEST_FLOAT:
             raise RulesError("value: an integer is larger than any number that a tensor holds")
         return (), [wanted]
     parts = [_flattened(one) for one in wanted]
@@ -152,7 +152,7 @@ FLOATS = {
 }
 """The dtypes that round, and numpy's type in which their elements are compared."""
 
-LARGEST = 1.7976931348623157e308
+LARGEST_FLOAT = 1.7976931348623157e308
 
 
 def _same(found: Any, expected: Any, wanted: Any, tolerance: float | None) -> bool:

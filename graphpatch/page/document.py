@@ -63,7 +63,7 @@ def made(
     found.document = {
         "graphpatch": graphpatch.__version__,
         "document": VERSION,
-        "models": list(_told(models)),
+        "models": list(_model_documents(models)),
         "rules": marks.document(),
         "graphs": graphs,
         "bodies": bodies,
@@ -75,8 +75,8 @@ def made(
     return found
 
 
-def _told(models: Sequence[Model]) -> Iterator[dict[str, Any]]:
-    """What is told of each model."""
+def _model_documents(models: Sequence[Model]) -> Iterator[dict[str, Any]]:
+    """What the page says of each model."""
     roles = ["model"] if len(models) == 1 else ["before", "after"]
     for model, role in zip(models, roles, strict=True):
         path, ops = one_line(str(model.path)), model.node_count

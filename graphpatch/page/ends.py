@@ -6,8 +6,9 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.backward import Backward
+from graphpatch.analysis.doctor.causes import SHAPES
 from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
-from graphpatch.analysis.doctor.survey import outputs, placeholders
+from graphpatch.analysis.doctor.survey import fed, outputs
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
@@ -35,10 +36,10 @@ class Ends:
 def ends(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> Ends:
     """The ends of a graph; names that it does not have are left out.
 
-    Default: from what is computed of the sources, read by no op, and may be a loss, to the
-    placeholders. A graph without placeholders is differentiated by its variables. Of targets that
-    nobody named, those are left out that are not real numbers, and the first is the one to which
-    most ops lead.
+    Default: from what is computed of the sources, read by no op, and may be a loss, to what is
+    fed. A graph that is fed nothing is differentiated by its variables. Of ends that nobody named,
+    those are left out that are not real numbers: where that leaves no target (ArgMax), the real
+    numbers that they were computed of are the targets. The first is the one to which most ops lead.
     """
     to = wiring.named(sources) if sources else _fed(wiring) or _variables(wiring)
     back = wiring.named(targets) or _dependent(wiring, outputs(wiring, every=False), to)
@@ -47,9 +48,10 @@ def ends(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> Ends
 
 
 def _fed(wiring: Wiring) -> list[Tensor]:
-    """The placeholders, without those of texts: the name of a checkpoint has no gradient."""
-    found = placeholders(wiring)
-    return [tensor for tensor in found if wiring.dtype(tensor) != "string"] or found
+    """What is fed: real numbers, else what is not text (names of checkpoints), else all of it."""
+    found = fed(wiring)
+    real = [tensor for tensor in found if wiring.dtype(tensor) in REAL]
+    return real or [tensor for tensor in found if wiring.dtype(tensor) != "string"] or found
 
 
 def tensors(wiring: Wiring, names: Sequence[str]) -> list[Tensor]:
@@ -63,10 +65,31 @@ def _dependent(
     """Of the targets those that are computed of a source; all where none is."""
     found = between(wiring, sources, targets)
     led_to = [tensor for tensor in targets if tensor[0] in found]
-    kept = [tensor for tensor in led_to if wiring.dtype(tensor) in REAL] or led_to
+    real = [tensor for tensor in led_to if wiring.dtype(tensor) in REAL]
+    kept = real or _real_before(wiring, led_to, found, sources) or led_to
     counted = kept[: max(1, WORK // (len(found) + 1))]
     sizes = {tensor: len(_before(wiring, tensor, found)) for tensor in counted if len(kept) > 1}
     return sorted(kept, key=lambda tensor: -sizes.get(tensor, 0)) or list(targets)
+
+
+def _real_before(
+    wiring: Wiring, targets: Sequence[Tensor], inside: Container[int], sources: Sequence[Tensor]
+) -> list[Tensor]:
+    """The nearest real numbers that targets are computed of: the scores before an ArgMax."""
+    found: dict[Tensor, None] = {}
+    seen, todo = set(targets), list(targets)
+    for index, _ in todo:
+        if wiring.body.heads.ops[index] in SHAPES:
+            continue
+        for tensor in wiring.inputs(index):
+            if tensor in seen or tensor[0] not in inside or tensor in sources:
+                continue
+            seen.add(tensor)
+            if wiring.dtype(tensor) in REAL:
+                found[tensor] = None
+            else:
+                todo.append(tensor)
+    return list(found)
 
 
 def _before(wiring: Wiring, target: Tensor, inside: Container[int]) -> set[int]:

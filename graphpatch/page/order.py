@@ -10,7 +10,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-DEEPEST = 12  # scopes in each other that count
+DEEPEST_SCOPE = 12  # scopes in each other that count
 
 
 def scopes(name: str) -> tuple[str, ...]:
@@ -21,7 +21,7 @@ def scopes(name: str) -> tuple[str, ...]:
 
 @lru_cache(256)  # ops that follow each other are often of one scope
 def _scopes(scope: str) -> tuple[str, ...]:
-    return tuple(scope.split("/")[:DEEPEST])
+    return tuple(scope.split("/")[:DEEPEST_SCOPE])
 
 
 @dataclass(eq=False)

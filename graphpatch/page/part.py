@@ -18,7 +18,7 @@ from graphpatch.page.view import view
 
 TENSORS = 12  # rows
 WIDEST = 8  # columns of lanes
-LARGEST = 5_000  # nodes of a model that is looked at only to be shown
+LARGEST_MODEL = 5_000  # nodes of a model that is looked at only to be shown
 HEIGHT, PITCH = 22, 12
 WORDS = ("not there", "none", "zero", "full", "changed", "ends here", "error")
 DASHES = ' stroke-dasharray="2 3"'
@@ -45,7 +45,7 @@ def part_of_selection(model: Model, names: Mapping[tuple[int, str, str], None]) 
 
 def _shown(model: Model, document: Callable[[], dict[str, Any]]) -> str:
     """A table of the main graph's lines; nothing for a large model, and for one without a page."""
-    if model.node_count > LARGEST:
+    if model.node_count > LARGEST_MODEL:
         return ""
     try:
         return _table(document())

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphpatch.shown import one_line
 
-LARGEST = 96  # pixels of a side
+LARGEST_SIDE = 96  # pixels of a side
 LEAST = 4  # pixels from which on a tensor counts as an image
 CHANNELS = (1, 2, 3, 4)
 BINS = 32
@@ -89,7 +89,7 @@ def _heat(image: Array | None, title: str, is_signed: bool) -> dict[str, Any]:
 
 def _smaller(image: Array, pool: Any) -> Array:
     """An image of at most LARGEST pixels a side: each of its pixels stands for a block."""
-    step = max(1, -(-max(image.shape) // LARGEST))
+    step = max(1, -(-max(image.shape) // LARGEST_SIDE))
     tall, wide = (range(0, size, step) for size in image.shape)
     blocks = [[pool(image[a : a + step, b : b + step]) for b in wide] for a in tall]
     return np.array(blocks, np.float64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.numpy_form import evaluate, numpy_gradient
+from graphpatch.gradients.numpy_functions import Array
 from graphpatch.gradients.spec import Default, Named, Python, Registered, parse
 from graphpatch.gradients.tensors import Tensor
-
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 LOWEST, HIGHEST, POINTS = -3.0, 3.0, 61
 UPSTREAM = (1.0, -1.0)

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from graphpatch.analysis.doctor.causes import explain
 from graphpatch.analysis.doctor.look import Finding, Look
-from graphpatch.analysis.doctor.way import PathStep
+from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node

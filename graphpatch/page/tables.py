@@ -17,7 +17,7 @@ from graphpatch.graph.nodedef import attr_value
 from graphpatch.page.plots import plot
 from graphpatch.shown import one_line
 
-LARGE = 1 << 10  # bytes of an attr from which on it is not shown
+LARGE_ATTR = 1 << 10  # bytes of an attr from which on it is not shown
 
 
 @dataclass(eq=False)
@@ -82,7 +82,7 @@ class Tables:
 def _plain(node: Node) -> dict[str, Any]:
     """The attrs of an op as plain values, large ones left out."""
     spans = node.attr_spans()
-    small = {k: s for k, s in spans.items() if s.end - s.start < LARGE and k != provenance.KEY}
+    small = {k: s for k, s in spans.items() if s.end - s.start < LARGE_ATTR and k != provenance.KEY}
     plain = {one_line(k): _shown(attrs.plain(attr_value(s))) for k, s in small.items()}
     plain |= {one_line(k): "(large)" for k in spans.keys() - small.keys() - {provenance.KEY}}
     return dict(sorted(plain.items()))

@@ -109,7 +109,7 @@ def view(
     Args:
         model: What `load` takes. A patched model is shown beside its original, which it tells.
         patched: A model to be shown beside it: the same model after rules.
-        sources: Gradients flow back to these tensors. Default: to all placeholders, or variables.
+        sources: Gradients flow back to these tensors. Default: to what is fed, or variables.
         targets: Gradients of these tensors. Default: outputs that no op reads and that may
             be a loss.
         rules: A dry run: the model is shown before and after these rules. A match or a `pattern`

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -74,8 +73,7 @@ class Until(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     until: str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """A kind of patch: the JSON type of its value, the options beside it, and how it is made.
 
     `make` takes the value and those of the options that were given. `verified` is how `verify`

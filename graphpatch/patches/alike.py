@@ -6,7 +6,7 @@ patch does depends on more than the op.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,6 +38,9 @@ class Alike:
     def edit_all(self, nodes: Sequence[Node], alone: Callable[[Node], None]) -> None:
         """Edit ops in their order; `alone` edits one whose form does not say how."""
         body, owns = nodes[0].body, self._owns(nodes)
+        if len(owns) == len(nodes) and (edits := self._edits(owns, body)):
+            self._fill(body, edits, alone)
+            return
         waiting: list[Edit] = []
         is_as_read = True  # until an op is edited alone, which may change others
         for node in nodes:
@@ -64,6 +67,22 @@ class Alike:
         of = [node.index for node in nodes if node.body is body and node.index not in inside]
         of = [index for index in of if index not in body.edited and index not in body.placed]
         return dict(zip(of, self.forms.of_all(of), strict=True))
+
+    def _edits(self, owns: Mapping[int, Own | None], body: Body) -> list[Edit]:
+        """What is to be done to each op; nothing where a form does not say it for its ops."""
+        told = [own for own in owns.values() if own is not None]
+        known: dict[Key, Known] = {}
+        for key in dict.fromkeys([own[0] for own in told] if len(told) == len(owns) else ()):
+            if key not in self.known:
+                self.known[key] = self._template(self.forms.form(key), body)
+            found = self.known[key]
+            if found is None:  # an op is edited alone then, before forms that come after it
+                return []
+            known[key] = found
+        return [
+            (index, (of := known[key]).template, names, raw + of.values)
+            for index, (key, names, raw) in zip(owns, told if known else (), strict=False)
+        ]
 
     def _edit(self, index: int, own: Own, body: Body) -> Edit | None:
         """What is to be done to an op, if its form says it."""

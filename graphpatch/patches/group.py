@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from graphpatch import names
 from graphpatch.errors import PatchError
@@ -13,8 +14,7 @@ from graphpatch.patches import flow
 from graphpatch.table import short
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """Ops of one body that count as one op.
 
     `last` is the op whose outputs are the group's. `slots` are the places where the group reads
@@ -29,7 +29,7 @@ class Group:
     slots: tuple[tuple[Node, int], ...]
     args: tuple[FlatArg, ...]
     named: tuple[str, ...] = ()
-    captures: Mapping[str, str] = field(default_factory=dict)
+    captures: Mapping[str, str] = msgspec.field(default_factory=dict)
     open: tuple[str, ...] = ()
 
     def refuse_open(self) -> None:

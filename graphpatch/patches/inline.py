@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch.control_flow.op_types import ALL_SWITCHES, BRANCHES, ENTERS, EXITS, FIXED, MERGES
@@ -17,8 +17,7 @@ from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 
 
-@dataclass(frozen=True, slots=True)
-class Inline:
+class Inline(msgspec.Struct, frozen=True):
     """An op of one input and one output that gives on, bit for bit, what it reads.
 
     `of` gives its op type and attrs for a tensor of a dtype.

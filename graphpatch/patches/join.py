@@ -10,7 +10,8 @@ construction apart, a call of a function carries the gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from graphpatch.errors import PatchError
 from graphpatch.gradients.formula import Formula
@@ -28,8 +29,7 @@ from graphpatch.patches.place import place_of
 ALIKE = "AddN"
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(msgspec.Struct, frozen=True):
     """The tensor that an output counts as on the way back.
 
     `repeated`: its shape is not known to be that of the output, to which it is repeated then; a

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from graphpatch.errors import PatchError
 from graphpatch.gradients.spec import Gradient, Python, Registered
@@ -14,8 +15,7 @@ from graphpatch.patches.group import Group
 from graphpatch.patches.whole import carry_whole
 
 
-@dataclass(frozen=True, slots=True)
-class OverrideGradient:
+class OverrideGradient(msgspec.Struct, frozen=True):
     """Forward unchanged; backward, the op's gradient is `gradient`.
 
     The op keeps its name and type. When not to use it: to change what flows through a tensor

@@ -57,7 +57,7 @@ class Diagnosis:
 
         False too where there is no pair. Of several pairs those count that tensors connect.
         """
-        pairs = [one for one in self._told() if one[0].connected] or list(self._told())
+        pairs = [one for one in self._results() if one[0].connected] or list(self._results())
         return bool(pairs) and all(_flows(*one) for one in pairs)
 
     def document(self, rules: str | None = None) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Diagnosis:
         return document
 
     def __repr__(self) -> str:
-        flow = sum(_flows(*one) for one in self._told())
+        flow = sum(_flows(*one) for one in self._results())
         fixed = f", {plural(len(self.rules), 'rule')}" if self.fixed is not None else ""
         return f"<Diagnosis: {self.model}, {flow} of {len(self.pairs)} pairs flow{fixed}>"
 
@@ -90,7 +90,7 @@ class Diagnosis:
                 result["says"] if result else "",
                 "; ".join(f"{one.node.op} {one.node.name}: {one.what}" for one in pair.findings),
             )
-            for pair, result in self._told()
+            for pair, result in self._results()
         ]
         table = html_table(repr(self)[1:-1], ("by", "of", "verdict", "run", "blocked by"), rows)
         if self.loaded is None or not self.pairs:
@@ -101,7 +101,7 @@ class Diagnosis:
         }
         return beside(table, ask("part_of_model", self.loaded, **ends))
 
-    def _told(self) -> Iterator[tuple[Pair, dict[str, Any] | None]]:
+    def _results(self) -> Iterator[tuple[Pair, dict[str, Any] | None]]:
         """Each pair with what running it gave."""
         for place, graph in enumerate(self.seen):
             results = self.ran[place] if self.ran else [None] * len(graph.diagnoses)
@@ -128,7 +128,8 @@ def diagnose(
 
     Args:
         model: What `load` takes.
-        sources: Gradients by these tensors. Default: by all placeholders.
+        sources: Gradients by these tensors. Default: by all placeholders, and by
+            the floats that iterators and queues give.
         targets: Gradients of these tensors. Default: of what is computed and read by no op.
         run: Run the gradients too, on seeded inputs; this needs TensorFlow.
         fix: Find the rules that make more pairs flow.

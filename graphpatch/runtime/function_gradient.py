@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from typing import Any
+from collections.abc import Container
+from typing import TYPE_CHECKING, Any
 
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.graph_pb2 import GraphDef
@@ -17,7 +17,8 @@ from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import place_of
 
-GradientFunction = Callable[..., "list[Any]"]
+if TYPE_CHECKING:
+    from graphpatch.runtime.formula import GradientFunction
 
 
 def function_gradient(graph: Graph, body: Body) -> GradientFunction:

@@ -17,7 +17,7 @@ from graphpatch.runtime.imported import bare_meta, imported
 from graphpatch.runtime.running import (
     Running,
     first_line,
-    placeholders,
+    seeded_feeds,
     seeded_variable,
     variables_of,
 )
@@ -152,7 +152,7 @@ def _values(
 ) -> dict[str, Any]:
     """By seeded variables too: what a checkpoint holds is not needed to see a gradient flow."""
     variables = {op.name: seeded_variable(op, size, whole) for op in variables_of(graph)}
-    running = Running(graph, placeholders(graph, size, whole, {}), variables)
+    running = Running(graph, seeded_feeds(graph, size, whole, {}), variables)
     return running.evaluate(fetches)
 
 

@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.runtime.running import first_line
 
 
+@dataclass(frozen=True, slots=True)
+class GradientAnswer:
+    """One gradient: `tensor` with its value, `none`, or `error` with what TensorFlow says."""
+
+    kind: str
+    value: Any = None
+    says: str = ""
+
+    def __str__(self) -> str:
+        return {"none": "None", "tensor": "a tensor"}.get(self.kind, self.says)
+
+
 class RaisedError(Exception):
     """tf.gradients raises; the text says what."""
+
+
+def gradients(
+    ys: Sequence[Any],
+    xs: Sequence[Any],
+    upstream: Sequence[Any] | None = None,
+    apart: bool = False,
+    **options: Any,
+) -> list[Any]:
+    """What flows back from `ys` to each of `xs`, built in their graph; None where nothing does.
+
+    `upstream` is what arrives at `ys`: ones by default. With `apart`, nothing flows through one of
+    `xs` to another. `options` are others of `tf.compat.v1.gradients`.
+    """
+    import tensorflow as tf
+
+    more = {"colocate_gradients_with_ops": True, **options}  # as tf.gradients does
+    held = list(xs) if apart else None
+    return list(tf.compat.v1.gradients(ys, xs, upstream, stop_gradients=held, **more))
 
 
 def built(
@@ -25,7 +57,7 @@ def built(
     with graph.as_default():
         try:
             y, *xs = (graph.get_tensor_by_name(name) for name in (target, *sources))
-            found = tf.gradients(y, xs, grad_ys=None if upstream is None else [upstream])
+            found = gradients([y], xs, None if upstream is None else [upstream])
             return [tf.convert_to_tensor(dx) if dense and dx is not None else dx for dx in found]
         except Exception as error:
             raise RaisedError(f"tf.gradients raises {first_line(error)}") from error

@@ -11,7 +11,7 @@ from graphpatch.formats.load import model_from
 from graphpatch.formats.messages import chosen
 from graphpatch.formats.model import Model
 from graphpatch.graph.graph import Graph
-from graphpatch.runtime.imported import importing
+from graphpatch.runtime.imported import import_here
 from graphpatch.runtime.register import register_lone_keys
 
 
@@ -45,8 +45,7 @@ def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:
         )
     loaded = model_from("model", model)
     meta = meta_graph(loaded, tags)
-    with importing(loaded.path):
-        return tf.compat.v1.train.import_meta_graph(meta, import_scope=name or None)
+    return import_here(meta, loaded.path, import_scope=name or None)
 
 
 def meta_graph(model: Model, tags: str = "") -> Any:

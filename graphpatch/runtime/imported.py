@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from graphpatch.control_flow.context_collections import CONTEXTS
-from graphpatch.errors import ModelError
+from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats.sizes import as_message
 from graphpatch.graph.wire import Piece
 from graphpatch.runtime.running import first_line
@@ -40,21 +40,38 @@ def imported(
 
     if prepare is not None:
         prepare(meta.graph_def)
-    with tf.Graph().as_default() as found, importing():
+    with tf.Graph().as_default() as found:
         if meta.collection_def:
-            tf.compat.v1.train.import_meta_graph(meta, clear_devices=clear_devices)
+            import_here(meta, clear_devices=clear_devices)
         else:
-            tf.graph_util.import_graph_def(meta.graph_def, name="")
+            with _importing():
+                tf.graph_util.import_graph_def(meta.graph_def, name="")
     return found
 
 
+def import_here(meta: Any, path: str = "", **options: Any) -> Any:
+    """Import a MetaGraphDef into the current graph; the Saver of its variables, or None.
+
+    `options` are those of `import_meta_graph`. Raises ModelError, in TensorFlow's words, where it
+    does not import the model of this path.
+    """
+    import tensorflow as tf
+
+    with _importing(path):
+        return tf.compat.v1.train.import_meta_graph(meta, **options)
+
+
+def _importing(path: str = "") -> AbstractContextManager[None]:
+    where = f"{path}: " if path else ""
+    return refused_as(ModelError, f"{where}TensorFlow does not import it")
+
+
 @contextmanager
-def importing(path: str = "") -> Iterator[None]:
-    """Raise ModelError, in TensorFlow's words, where it does not import the model of this path."""
+def refused_as(kind: type[GraphpatchError], what: str) -> Iterator[None]:
+    """Raise this kind of error, in TensorFlow's words, where TensorFlow does not take a graph."""
     import tensorflow as tf
 
     try:
         yield
     except (ValueError, TypeError, LookupError, AssertionError, tf.errors.OpError) as error:
-        where = f"{path}: " if path else ""
-        raise ModelError(f"{where}TensorFlow does not import it: {first_line(error)}") from error
+        raise kind(f"{what}: {first_line(error)}") from error

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.errors import CutError
+from graphpatch.runtime.gradients import gradients
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -56,7 +57,7 @@ def _rows(y: Any, xs: list[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
     flat = tf.reshape(y, [-1])
 
     def row(place: Any) -> list[Any]:
-        found = tf.gradients(tf.gather(flat, place), xs, stop_gradients=xs)
+        found = gradients([tf.gather(flat, place)], xs, apart=True)
         return [
             tf.zeros(shape, y.dtype) if dx is None else tf.convert_to_tensor(dx)
             for dx, shape in zip(found, shapes, strict=True)

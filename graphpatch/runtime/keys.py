@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.gradients.composed import Composed, Layer, composed, python_of, surrogate_of
-from graphpatch.gradients.spec import PREFIX, Default, Gradient, Python, Registered, from_key
-from graphpatch.runtime.formula import formula_gradients, tensorflow_gradient
-
-GradientFunction = Callable[..., "list[Any]"]
+from graphpatch.gradients.spec import KEY_PREFIX, Default, Gradient, Python, Registered, from_key
+from graphpatch.runtime.formula import GradientFunction, formula_gradients, tensorflow_gradient
 
 
 def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None:
@@ -18,7 +16,7 @@ def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None
 
     A function in Python is one only with `allow_python`, as its module is imported.
     """
-    if not key.startswith(PREFIX):
+    if not key.startswith(KEY_PREFIX):
         return None
     whole = composed(key)
     if whole.own != key:
@@ -50,7 +48,7 @@ def registered(key: str) -> GradientFunction | None:
 
 def _composed_gradient(whole: Composed, allow_python: bool) -> GradientFunction | None:
     own = gradient_of(whole.own, allow_python)
-    if own is None and whole.own.startswith(PREFIX):
+    if own is None and whole.own.startswith(KEY_PREFIX):
         return None  # in Python, and not allowed
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:

@@ -14,17 +14,18 @@ from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import CutError
 from graphpatch.graph.graph import open_graph
 from graphpatch.graph.wire import Source
+from graphpatch.runtime.gradients import gradients
 from graphpatch.runtime.jacobian import Jacobian, jacobians
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from graphpatch.analysis.cuts import Cut
-    from graphpatch.analysis.ways import Ways
+    from graphpatch.analysis.gradient_paths import GradientPaths
 
     Named: TypeAlias = str | tf.Tensor | tf.Variable
 
-PREFIX = "gradient"
+PARTS_SCOPE = "gradient"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,12 @@ def gradient_in_parts(
 
 
 def add_parts(
-    graph: Any, found: Ways, cuts: Sequence[Cut], *, jacobian: bool = False, check: bool = False
+    graph: Any,
+    found: GradientPaths,
+    cuts: Sequence[Cut],
+    *,
+    jacobian: bool = False,
+    check: bool = False,
 ) -> Parts:
     """The same at cuts that are known to be some, in forward order."""
     stages = [found.wrt, *cuts]
@@ -109,7 +115,7 @@ def add_parts(
 
 
 def _backward(
-    graph: Any, found: Ways, cuts: Sequence[Cut]
+    graph: Any, found: GradientPaths, cuts: Sequence[Cut]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The gradients at each cut, in forward order, and those at `wrt`."""
     at_cuts: list[dict[str, Any]] = []
@@ -129,7 +135,7 @@ def _gradients(
     import tensorflow as tf
 
     ys, xs = ([graph.get_tensor_by_name(name) for name in some] for some in (of, by))
-    found = tf.gradients(ys, xs, grad_ys=flowing, stop_gradients=xs)
+    found = gradients(ys, xs, flowing, apart=True)
     missing = [name for name, dx in zip(by, found, strict=True) if dx is None]
     if missing:
         raise CutError(
@@ -137,12 +143,12 @@ def _gradients(
             f"tf.gradients gives None there"
         )
     return {
-        name: tf.identity(tf.convert_to_tensor(dx), name=f"{PREFIX}/{_label(name)}")
+        name: tf.identity(tf.convert_to_tensor(dx), name=f"{PARTS_SCOPE}/{_label(name)}")
         for name, dx in zip(by, found, strict=True)
     }
 
 
-def _checked(graph: Any, found: Ways, at_wrt: dict[str, Any]) -> dict[str, Any]:
+def _checked(graph: Any, found: GradientPaths, at_wrt: dict[str, Any]) -> dict[str, Any]:
     """The gradients at `wrt`, which fail where they are not those of the whole."""
     import tensorflow as tf
 
@@ -172,7 +178,7 @@ def _nearly_equal(one: Any, other: Any) -> Any:
 
 
 @contextmanager
-def _explained(found: Ways) -> Iterator[None]:
+def _explained(found: GradientPaths) -> Iterator[None]:
     """Raise CutError for what tf.gradients says where an op on the way has no gradient."""
     try:
         yield

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from graphpatch import names
-from graphpatch.analysis.gradient_scope import SCOPE
+from graphpatch.analysis.gradient_scope import GRADIENT_SCOPE
 from graphpatch.analysis.training import NAMED, Built, Section, sections
 from graphpatch.control_flow.without_ops import without_ops
 from graphpatch.errors import PatchError
@@ -21,7 +21,9 @@ from graphpatch.graph.colocation import COLOCATION, LOC, located
 from graphpatch.graph.edit import SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
+from graphpatch.runtime.gradients import gradients
 from graphpatch.runtime.import_model import meta_graph
+from graphpatch.runtime.imported import import_here, refused_as
 from graphpatch.table import short
 
 
@@ -63,18 +65,14 @@ def _rebuilt(model: Model, asked: Sequence[Section]) -> tuple[Any, Any, dict[str
     """The MetaGraphDef of the model, that with new gradients beside the old, and which is which."""
     import tensorflow as tf
 
-    try:
-        with _control_flow_v1(), tf.Graph().as_default() as graph:
-            file = meta_graph(model)
-            tf.compat.v1.train.import_meta_graph(_without_stale_shapes(file, asked))
-            instead: dict[str, str] = {}
-            for section in asked:
-                instead |= _rebuild(graph, section)
-            live: Any = tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
-    except (ValueError, TypeError, LookupError, AssertionError, tf.errors.OpError) as error:
-        raise PatchError(
-            f"TensorFlow cannot build these gradients anew: {type(error).__name__}: {error}"
-        ) from error
+    refused = refused_as(PatchError, "TensorFlow cannot build these gradients anew")
+    with refused, _control_flow_v1(), tf.Graph().as_default() as graph:
+        file = meta_graph(model)
+        import_here(_without_stale_shapes(file, asked), model.path)
+        instead: dict[str, str] = {}
+        for section in asked:
+            instead |= _rebuild(graph, section)
+        live: Any = tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
     return file, live, instead
 
 
@@ -126,12 +124,16 @@ def _rebuild(graph: Any, section: Section) -> dict[str, str]:
     import tensorflow as tf
 
     tensor = graph.get_tensor_by_name
-    losses = [tensor(_full(text)) for text in section.losses]
-    given = [tensor(_full(text)) for text in section.upstream] or None
-    held = [tensor(_full(one.variable)) for one in section.gradients]
+    losses = [tensor(names.parse(text).full) for text in section.losses]
+    given = [tensor(names.parse(text).full) for text in section.upstream] or None
+    held = [tensor(names.parse(one.variable).full) for one in section.gradients]
     ops = (op.name for op in graph.get_operations())
-    scope = names.fresh(section.scope.name, {match[1] for match in map(SCOPE.match, ops) if match})
-    found = tf.compat.v1.gradients(losses, held, given, name=scope, gate_gradients=True)
+    scope = names.fresh(
+        section.scope.name, {match[1] for match in map(GRADIENT_SCOPE.match, ops) if match}
+    )
+    found = gradients(
+        losses, held, given, name=scope, gate_gradients=True, colocate_gradients_with_ops=False
+    )
     instead = {}
     for built, gradient in zip(section.gradients, found, strict=True):
         _check(built, gradient, section)
@@ -142,7 +144,7 @@ def _rebuild(graph: Any, section: Section) -> dict[str, str]:
             values, indices = tf.convert_to_tensor(gradient), None
         pairs = [(built.values, values), (built.indices, indices)]
         for text, new in ((text, new) for text, new in pairs if new is not None):
-            _reroute(tensor(_full(text)), new, section)
+            _reroute(tensor(names.parse(text).full), new, section)
             instead[names.op_of(text)] = new.op.name
     return instead
 
@@ -175,11 +177,6 @@ def _reroute(old: Any, new: Any, section: Section) -> None:
             for slot, text in enumerate(reader.inputs):
                 if text is old:
                     reader._update_input(slot, new)
-
-
-def _full(text: str) -> str:
-    tensor = names.parse(text)
-    return f"{tensor.op}:{tensor.index}"
 
 
 def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str, str]) -> None:

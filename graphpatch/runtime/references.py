@@ -33,7 +33,7 @@ BY_BATCH = {
     for op_type in LIBRARY[name].ops
 }
 IN_BATCH = "; @deeplift has a rule for it, with references in the batch"
-LARGE = 1 << 14  # elements of a tensor that is written as a file, not into the rules
+LARGE_TENSOR = 1 << 14  # elements of a tensor that is written as a file, not into the rules
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _pooling(graph: Graph) -> Iterator[tuple[str, Node]]:
 
 
 def _check(graph: Any, feed: Mapping[str, Any]) -> None:
-    missing = sorted(placeholders(graph, 1, (), {}).keys() - feed.keys())
+    missing = sorted({tensor.name for tensor in placeholders(graph)} - feed.keys())
     if missing:
         raise GraphpatchError(f"the feed has no {missing[0]}; it has: {', '.join(feed) or '-'}")
 

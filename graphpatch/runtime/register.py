@@ -20,7 +20,7 @@ from graphpatch.graph.wire import Source, piece_bytes
 from graphpatch.runtime.taken import graph_def_of
 
 if TYPE_CHECKING:
-    from graphpatch.runtime.keys import GradientFunction
+    from graphpatch.runtime.formula import GradientFunction
 
 # TensorFlow refuses to register a key twice in a process, and has no public way to ask.
 _DONE: set[str] = set()
@@ -85,7 +85,7 @@ def gradient_of(key: str, graph: Graph, node: Node) -> GradientFunction | None:
     from graphpatch.runtime.function_gradient import function_gradient
 
     found = keys.gradient_of(key)
-    if found is not None or not key.startswith(attach.PREFIX):
+    if found is not None or not key.startswith(attach.FUNCTION_PREFIX):
         return found
     return function_gradient(graph, _function(graph, node))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.graph.topology import PLACEHOLDERS, VARIABLES
+from graphpatch.graph.topology import PIPELINES, PLACEHOLDERS, VARIABLES
 from graphpatch.runtime.op_by_op import without_grappler
 from graphpatch.runtime.values import Values, seeded
 
@@ -49,7 +49,7 @@ class Running:
                     found = session.run(wanted, dict(self.feeds))
                     return dict(zip(wanted, found, strict=True)), reasons
                 except (tf.errors.OpError, ValueError, TypeError) as error:
-                    kept = _without(self.graph, wanted, error)
+                    kept = without_failed(self.graph, wanted, error, self.feeds)
                     lost = [name for name in wanted if name not in kept]
                     reasons |= dict.fromkeys(lost, first_line(error))
                     wanted = kept
@@ -96,15 +96,30 @@ def may_be_endless(op_types: Iterable[str]) -> bool:
     return any(map(ENDLESS.search, op_types))
 
 
-def placeholders(graph: Any, size: int, whole: tuple[int, ...], given: Values) -> dict[str, Any]:
-    """What is fed: what is given, and seeded values for the other placeholders."""
+def seeded_feeds(graph: Any, size: int, whole: tuple[int, ...], given: Values) -> dict[str, Any]:
+    """What is fed: what is given, and seeded values for placeholders and input pipelines."""
     found = dict(given)
+    for tensor in (*placeholders(graph), *_next_of_pipelines(graph)):
+        if tensor.name not in found:
+            found[tensor.name] = seeded(tensor.name, tensor.dtype, tensor.shape, size, whole)
+    return found
+
+
+def placeholders(graph: Any) -> Iterator[Any]:
+    """The tensors of the placeholders, without those that graphpatch added."""
     for op in graph.get_operations():
         if op.type in PLACEHOLDERS and not op.name.startswith(ASSIGNED):
-            tensor = op.outputs[0]
-            if tensor.name not in found:
-                found[tensor.name] = seeded(tensor.name, tensor.dtype, tensor.shape, size, whole)
-    return found
+            yield op.outputs[0]
+
+
+def _next_of_pipelines(graph: Any) -> Iterator[Any]:
+    """What iterators and queues give once a program has filled them, and no program does here.
+
+    A OneShotIterator needs no program.
+    """
+    for op in graph.get_operations():
+        if op.type in PIPELINES and op.inputs[0].op.type != "OneShotIterator":
+            yield from (one for one in op.outputs if one.dtype.name not in ("resource", "variant"))
 
 
 def variables_of(graph: Any) -> Iterator[Any]:
@@ -132,7 +147,9 @@ def assignment(graph: Any, name: str) -> tuple[Any, Any]:
         return given, tf.compat.v1.assign(op.outputs[0], given, validate_shape=False).op
 
 
-def _without(graph: Any, wanted: list[str], error: Any) -> list[str]:
+def without_failed(
+    graph: Any, wanted: list[str], error: Any, fed: Container[str] = ()
+) -> list[str]:
     """The tensors that do not need the op that failed; none where that is not known."""
     dead = re.search(r"Retval\[(\d+)\]", str(error))
     if dead:
@@ -141,21 +158,30 @@ def _without(graph: Any, wanted: list[str], error: Any) -> list[str]:
     op = getattr(error, "op", None)
     failed = op.name if op is not None else named[1] if named else ""
     try:
-        lost = downstream([graph.get_operation_by_name(failed)])
+        lost = downstream([graph.get_operation_by_name(failed)], fed)
     except (KeyError, ValueError):
         return []
-    kept = [name for name in wanted if graph.get_tensor_by_name(name).op not in lost]
+    kept = [name for name in wanted if name in fed or not _is_of(graph, name, lost)]
     return kept if len(kept) < len(wanted) else []
 
 
-def downstream(ops: Sequence[Any]) -> set[Any]:
-    """These ops, and all that wait for them."""
+def _is_of(graph: Any, name: str, ops: Container[Any]) -> bool:
+    return graph.get_tensor_by_name(name).op in ops
+
+
+def downstream(ops: Sequence[Any], fed: Container[str] = ()) -> set[Any]:
+    """These ops, and all that wait for them; who reads a fed tensor does not wait for its op."""
     found, todo = set(), list(ops)
     while todo:
         op = todo.pop()
         if op not in found:
             found.add(op)
-            todo += [reader for output in op.outputs for reader in output.consumers()]
+            todo += [
+                reader
+                for output in op.outputs
+                if output.name not in fed
+                for reader in output.consumers()
+            ]
             todo += op._control_outputs
     return found
 

@@ -14,7 +14,7 @@ from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
 from graphpatch.formats.sizes import as_bytes
-from graphpatch.graph.extract import Shape
+from graphpatch.graph.extract import StaticShape
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source
@@ -100,13 +100,13 @@ def _backward(graph: Any, parts: Parts) -> Backward:
     )
 
 
-class _Tensors(Mapping[str, "tuple[str, Shape]"]):
+class _Tensors(Mapping[str, "tuple[str, StaticShape]"]):
     """Dtype and shape of each tensor of a graph, by its name."""
 
     def __init__(self, graph: Any) -> None:
         self.graph = graph
 
-    def __getitem__(self, name: str) -> tuple[str, Shape]:
+    def __getitem__(self, name: str) -> tuple[str, StaticShape]:
         tensor = self.graph.get_tensor_by_name(name)
         shape = tensor.shape
         return tensor.dtype.base_dtype.name, None if shape.rank is None else shape.as_list()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient import Gradients
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import Program
-from graphpatch.runtime.formula import computed, op_attrs, signature_of
-
-GradientFunction = Callable[..., "list[Any]"]
+from graphpatch.runtime.formula import GradientFunction, computed, op_attrs, signature_of
+from graphpatch.runtime.gradients import gradients
 
 
 def surrogate_gradient(formula: Formula) -> GradientFunction:
@@ -29,8 +28,7 @@ def surrogate_gradient(formula: Formula) -> GradientFunction:
         value = _value(formula, op, inputs)
         if not _same_shape(value, op.outputs[0]):
             value = tf.broadcast_to(value, tf.shape(op.outputs[0]))
-        found = tf.gradients([value], inputs, grad_ys=[tf.convert_to_tensor(dy)])
-        return list(found)
+        return gradients([value], inputs, [tf.convert_to_tensor(dy)])
 
     return gradient
 

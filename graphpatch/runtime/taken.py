@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from graphpatch.errors import ModelError
 from graphpatch.formats.model import Model
 from graphpatch.formats.opened import opened
-from graphpatch.formats.sizes import LARGE, as_bytes, is_too_large
+from graphpatch.formats.sizes import TOO_LARGE, as_bytes, is_too_large
 
 
 def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
@@ -49,7 +49,7 @@ def _limited(label: str) -> Iterator[None]:
     except (ValueError, tf.errors.InvalidArgumentError, EncodeError, DecodeError) as error:
         # TensorFlow 2.21 cannot parse the message that it made itself.
         if is_too_large(error) or isinstance(error, DecodeError):
-            raise ModelError(f"{label}: TensorFlow cannot export it: {LARGE}") from error
+            raise ModelError(f"{label}: TensorFlow cannot export it: {TOO_LARGE}") from error
         raise
 
 

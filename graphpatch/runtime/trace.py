@@ -6,17 +6,16 @@ So a file that carries it needs neither the module nor graphpatch.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import PatchError, RulesError, did_you_mean
 from graphpatch.gradients.traced import Op, Traced
+from graphpatch.runtime.formula import GradientFunction
 from graphpatch.runtime.stand_in import StandIn
 from graphpatch.runtime.traced_graph import traced_function
-
-GradientFunction = Callable[..., Any]
 
 
 def trace(path: str, op: Op) -> Traced:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # What AutoGraph looks for on a function: it calls one that has it, and converts any other.
-MARK = "autograph_info__"
+AUTOGRAPH_INFO = "autograph_info__"
 
 
 def unconverted(function: Function) -> Function:
@@ -27,7 +27,7 @@ def unconverted(function: Function) -> Function:
         args = tuple(map(_as_asked, args))
         return tf.autograph.experimental.do_not_convert(function)(*args, **keywords)
 
-    setattr(called, MARK, {})
+    setattr(called, AUTOGRAPH_INFO, {})
     return called  # type: ignore[return-value]
 
 

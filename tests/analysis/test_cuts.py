@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.analysis.cuts import in_frames, ordered_cuts, path_round, smallest_cut
-from graphpatch.analysis.ways import START, ways
+from graphpatch.analysis.gradient_paths import START, gradient_paths
 from graphpatch.errors import CutError
 from tests.graphs import const, graphdef, node, opened, v1_loop
 
@@ -188,7 +188,7 @@ def dags(draw: st.DrawFn) -> list[NodeDef]:
 def test_the_smallest_cut_is_that_of_all_subsets(nodes: list[NodeDef]) -> None:
     graph = opened(graphdef(*nodes))
     try:
-        found = ways(graph, "loss:0", ["x:0"])
+        found = gradient_paths(graph, "loss:0", ["x:0"])
     except CutError:
         return
     inner = sorted(set(found.graph) - {START, "x:0", "loss:0"})
@@ -206,7 +206,7 @@ def test_the_smallest_cut_is_that_of_all_subsets(nodes: list[NodeDef]) -> None:
 @settings(max_examples=100, deadline=None)
 def test_a_way_is_a_path_that_passes_no_tensor_of_the_cut(nodes: list[NodeDef]) -> None:
     try:
-        found = ways(opened(graphdef(*nodes)), "loss:0", ["x:0"])
+        found = gradient_paths(opened(graphdef(*nodes)), "loss:0", ["x:0"])
     except CutError:
         return
     for name in set(found.graph) - {START, "x:0", "loss:0"}:
@@ -222,6 +222,6 @@ def test_a_way_is_a_path_that_passes_no_tensor_of_the_cut(nodes: list[NodeDef]) 
 def test_the_nearest_of_several_is_proposed() -> None:
     chain = [node("x", "Placeholder"), node("t0", "Relu", "x")]
     chain += [node(f"t{k}", "Relu", f"t{k - 1}") for k in range(1, 9)]
-    found = ways(opened(graphdef(*chain, node("loss", "Relu", "t8"))), "loss:0", ["x:0"])
+    found = gradient_paths(opened(graphdef(*chain, node("loss", "Relu", "t8"))), "loss:0", ["x:0"])
     for k in (0, 4, 8):
         assert smallest_cut(found, [f"t{k}:0"]) == [f"t{k}:0"]

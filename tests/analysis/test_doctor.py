@@ -1,4 +1,4 @@
-"""Why a gradient is None, zero or an error: one graph a cause, and what mends it."""
+"""Why a gradient is None, zero or an error: one graph a cause, and what fixes it."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_the_rules_mend_it(model: Any, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case, (*_, mended) in CAUSES.items() if not mended])
-def test_what_no_rule_mends_gets_none(model: Any, case: str) -> None:
+def test_what_no_rule_fixes_gets_none(model: Any, case: str) -> None:
     nodes, verdict, *_ = CAUSES[case]
     fixed = fix(model(X, *nodes), ["x"], ["y"])
     assert fixed.rules == []

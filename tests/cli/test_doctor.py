@@ -79,7 +79,7 @@ def test_fix_writes_nothing_where_nothing_is_to_mend(
     assert not rules.exists()
 
 
-def test_fix_counts_what_it_mends(run_cli: Run, blocked: Path, tmp_path: Path) -> None:
+def test_fix_counts_what_it_fixes(run_cli: Run, blocked: Path, tmp_path: Path) -> None:
     rules = tmp_path / "rules.json"
     done = run_cli("doctor", blocked, "--from", "x", "--to", "y", "--fix", rules)
     assert done.stdout.splitlines()[-1] == f"{rules}: 1 rule; with it 1 more pair flows"

@@ -11,7 +11,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from graphpatch.control_flow.branches import Loop
 from graphpatch.control_flow.contexts import control_flow
 from graphpatch.control_flow.messages import message_class
-from graphpatch.control_flow.rebuilt import DEEPEST, with_contexts
+from graphpatch.control_flow.rebuilt import DEEPEST_CONTEXT, with_contexts
 from graphpatch.errors import ModelError
 from graphpatch.graph.graph import Graph
 from tests.graphs import graphdef, node, opened
@@ -183,13 +183,13 @@ def nested_loops(depth: int) -> Graph:
 
 
 def test_contexts_are_nested_as_deep_as_protobuf_reads_them() -> None:
-    _, written = with_contexts(nested_loops(DEEPEST))
+    _, written = with_contexts(nested_loops(DEEPEST_CONTEXT))
     collections = MetaGraphDef.FromString(written).collection_def
     [raw] = collections["while_context"].bytes_list.value
     message_class("WhileContextDef").FromString(raw)
 
 
-@pytest.mark.parametrize("depth", [DEEPEST + 1, 1_500])
+@pytest.mark.parametrize("depth", [DEEPEST_CONTEXT + 1, 1_500])
 def test_contexts_that_protobuf_could_not_read_are_refused(depth: int) -> None:
     with pytest.raises(ModelError, match="nested more than 50 deep, and TensorFlow could not read"):
         with_contexts(nested_loops(depth))

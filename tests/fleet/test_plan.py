@@ -7,7 +7,7 @@ import pytest
 
 from graphpatch.errors import OutputError
 from graphpatch.fleet.plan import plan
-from graphpatch.fleet.search import Found, search
+from graphpatch.fleet.search import FoundModels, search
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_what_is_refused(models: list[str], out: str | None, said: str) -> None:
 
 
 def test_an_output_over_another_input() -> None:
-    found = [Found("reg/a.pb", "a.pb"), Found("other/a.pb", "b.pb")]
+    found = [FoundModels("reg/a.pb", "a.pb"), FoundModels("other/a.pb", "b.pb")]
     with pytest.raises(
         OutputError, match=r"other/a\.pb is another of the models; a model is never"
     ):

@@ -187,5 +187,5 @@ def test_every_real_model(
 
 def test_errors_of_a_store_are_ours() -> None:
     for kind in (ModelError, OutputError, FleetError):
-        with pytest.raises(kind, match="what: why"), remote.told("what", kind):
+        with pytest.raises(kind, match="what: why"), remote.errors_as("what", kind):
             raise RuntimeError("why")

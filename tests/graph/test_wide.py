@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import graphpatch
-from graphpatch.differentiation.shape_rules import Shape
+from graphpatch.differentiation.shape_windows import Shape
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError

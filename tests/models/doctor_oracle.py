@@ -203,7 +203,7 @@ def imported(meta: Any) -> Any:
 
 
 @dataclass
-class Mended:
+class AfterFix:
     """What --fix does: how many rules and pairs, how many flow then, and which do not.
 
     Of `ran`, some pairs of each model without many weights, the gradient was run on small seeded
@@ -220,9 +220,9 @@ class Mended:
     left: int = 0
 
 
-def mend(name: str) -> Mended:
-    """Apply what `doctor --fix` writes, save, and ask TensorFlow about the pairs that it mends."""
-    path, found = catalogue.models()[name], Mended()
+def after_fix(name: str) -> AfterFix:
+    """Apply what `doctor --fix` writes, save, and ask TensorFlow about the pairs that it fixes."""
+    path, found = catalogue.models()[name], AfterFix()
     if catalogue.refusal(path):
         return found
     model = graphpatch.load(path)
@@ -262,7 +262,7 @@ def _weights(model: graphpatch.Model) -> int:
     return sum(math.prod(shape) for shape in shapes)
 
 
-def _count(found: Mended, pair: Pair, results: Sequence[dict[str, Any]]) -> None:
+def _count(found: AfterFix, pair: Pair, results: Sequence[dict[str, Any]]) -> None:
     """The best of what a pair gives in each graph of a model."""
     best = min(results, key=lambda one: (not one["ran"], one["zero"]))
     text = f"{pair.source} -> {pair.target}: {best['says']}"

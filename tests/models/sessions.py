@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.runtime.running import downstream, without_failed
+
 TIMEOUT = 10_000  # milliseconds; some graphs wait for a queue that nobody fills
 PATIENCE = 10  # times that, for a graph of which it is known that it runs
 ASSIGNED = "value_that_a_test_assigns"  # the placeholders that we add, for values of variables
@@ -95,7 +97,7 @@ def run(
                     return dict(zip(wanted, session.run(wanted, feeds), strict=True)), reason
                 except tf.errors.OpError as error:
                     reason = _first_line(error)
-                    wanted = _without(graph, wanted, error)
+                    wanted = without_failed(graph, wanted, error)
         except (tf.errors.OpError, ValueError, TypeError) as error:
             reason = _first_line(error)
     return {}, reason
@@ -112,42 +114,16 @@ def _config(optimise: bool, timeout: int) -> Any:
     return config
 
 
-def _without(graph: Any, wanted: list[str], error: Any) -> list[str]:
-    """The tensors that do not need the op that failed."""
-    dead = re.search(r"Retval\[(\d+)\]", str(error))
-    if dead:
-        return [name for place, name in enumerate(wanted) if place != int(dead[1])]
-    named = re.search(r"(?i)node '?\{?\{?(?:node )?([^'} ]+)", str(error))
-    failed = error.op.name if error.op is not None else named[1] if named else ""
-    if failed not in {op.name for op in graph.get_operations()}:
-        return []
-    lost = _downstream([graph.get_operation_by_name(failed)])
-    kept = [name for name in wanted if graph.get_tensor_by_name(name).op not in lost]
-    return kept if len(kept) < len(wanted) else []
-
-
 def float_tensors(graph: Any) -> Iterator[str]:
     """The float tensors that no other float tensor is made of: what the graph is there for."""
     hidden = _in_loops(graph)
-    hidden |= _downstream([op for op in graph.get_operations() if _is_chance(op, hidden)])
+    hidden |= downstream([op for op in graph.get_operations() if _is_chance(op, hidden)])
     for op in graph.get_operations():
         for output in op.outputs if op.inputs and op not in hidden else ():
             readers = [to for reader in output.consumers() for to in reader.outputs]
             small = (output.shape.num_elements() or 0) <= LARGEST
             if small and _is_float(output) and not any(_is_float(to) for to in readers):
                 yield output.name
-
-
-def _downstream(ops: list[Any]) -> set[Any]:
-    """These ops, and all that wait for them."""
-    found, todo = set(), list(ops)
-    while todo:
-        op = todo.pop()
-        if op not in found:
-            found.add(op)
-            todo += [reader for output in op.outputs for reader in output.consumers()]
-            todo += op._control_outputs
-    return found
 
 
 def _is_chance(op: Any, branches: set[Any]) -> bool:

@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 import pytest
 
 from tests.models import catalogue
-from tests.models.doctor_oracle import compare, mend
+from tests.models.doctor_oracle import after_fix, compare
 from tests.models.forward import Worker
 
 pytest.importorskip("tensorflow")
@@ -38,11 +38,11 @@ def test_it_foretells_what_tensorflow_does(name: str, worker: Worker) -> None:
 @pytest.mark.parametrize("name", catalogue.every_model(slow=True))
 def test_what_its_rules_mend_flows(name: str, worker: Worker) -> None:
     try:
-        found = worker(mend, name)
+        found = worker(after_fix, name)
     except BrokenProcessPool:
         pytest.skip("TensorFlow aborts")
     if not found.rules:
-        pytest.skip("nothing that a rule mends")
+        pytest.skip("nothing that a rule fixes")
     assert found.failing == []
     assert found.pairs
     assert found.idle == []

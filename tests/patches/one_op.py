@@ -1,4 +1,4 @@
-"""A rule that goes to all ops of a type, on a small graph."""
+"""One rule on a small graph."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from graphpatch.graph.body import Body
 from tests.graphs import graphdef
 
 
+def applied(rule: Any, *nodes: Any, functions: Any = ()) -> graphpatch.Result:
+    """The graph of these nodes with a rule."""
+    return graphpatch.apply([rule], graphdef(*nodes, functions=functions))
+
+
 def patched(patch: Any, op: str, *nodes: Any, functions: Any = ()) -> graphpatch.Result:
     """The graph of these nodes, patched at ops of this type."""
-    rule = {"match": {"op": op}, "patch": patch}
-    return graphpatch.apply([rule], graphdef(*nodes, functions=functions))
+    return applied({"match": {"op": op}, "patch": patch}, *nodes, functions=functions)
 
 
 def main_of(result: graphpatch.Result) -> Body:

@@ -16,8 +16,8 @@ from graphpatch.graph.body import Body
 from graphpatch.patches.clean import MOST_AGAIN
 from graphpatch.rules import rules_from
 from tests import graphs
-from tests.graphs import const, function, graphdef, node, saved
-from tests.patches.one_op import main_of
+from tests.graphs import const, function, graphdef, node
+from tests.patches.one_op import applied, main_of
 
 X, U = node("x", "Placeholder"), node("u", "Placeholder")
 NOISY = (X, U, node("n", "Mul", "x", "u"))
@@ -28,9 +28,8 @@ def rule(match: Any = None, **keys: Any) -> dict[str, Any]:
     return {"match": match or {"name": "n"}, "patch": {"backward_as": found}, **keys}
 
 
-def patched(folder: Path, *nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
-    path = saved(folder, *nodes, functions=functions)
-    result = graphpatch.apply([rule(**keys)], path)
+def patched(*nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
+    result = applied(rule(**keys), *nodes, functions=functions)
     assert [list(clean(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
     return result
 
@@ -40,8 +39,8 @@ def cloned(body: Body) -> set[str]:
     return {name for one in body if (name := provenance.clone_of(one))}
 
 
-def test_what_lies_between_is_cloned_on_the_clean_input(tmp_path: Path) -> None:
-    body = main_of(patched(tmp_path, *NOISY, node("t", "Tanh", "n"), node("z", "Sqrt", "t")))
+def test_what_lies_between_is_cloned_on_the_clean_input() -> None:
+    body = main_of(patched(*NOISY, node("t", "Tanh", "n"), node("z", "Sqrt", "t")))
     assert cloned(body) == {"t", "z"}
     assert body.node("t/clean").inputs == ("n/clean/BroadcastTo",)
     assert body.node("n/clean/BroadcastTo").inputs == ("x", "n/clean/Shape")
@@ -52,57 +51,57 @@ def test_what_lies_between_is_cloned_on_the_clean_input(tmp_path: Path) -> None:
     assert {one.name for one in body if provenance.shadow(one)} == {"n", "t", "z/forward"}
 
 
-def test_an_op_that_keeps_its_shape_is_just_left_out(tmp_path: Path) -> None:
+def test_an_op_that_keeps_its_shape_is_just_left_out() -> None:
     nodes = (X, node("n", "Round", "x"), node("z", "Tanh", "n"))
-    assert main_of(patched(tmp_path, *nodes)).node("z/clean").inputs == ("x",)
+    assert main_of(patched(*nodes)).node("z/clean").inputs == ("x",)
 
 
-def test_the_noisy_op_itself_as_the_end(tmp_path: Path) -> None:
-    body = main_of(patched(tmp_path, *NOISY, node("y", "Tanh", "n"), until="n"))
+def test_the_noisy_op_itself_as_the_end() -> None:
+    body = main_of(patched(*NOISY, node("y", "Tanh", "n"), until="n"))
     assert cloned(body) == set()
     assert body.node("n").inputs == ("n/true", "n/stop", "n/repeat/BroadcastTo")
     assert body.node("n/repeat/BroadcastTo").inputs[0] == "x"
     assert body.node("n/repeat/Shape").inputs == ("n/stop",)
 
 
-def test_what_is_not_behind_the_noise_is_shared(tmp_path: Path) -> None:
+def test_what_is_not_behind_the_noise_is_shared() -> None:
     nodes = (*NOISY, const("w"), node("m", "Mul", "n", "w"), node("z", "AddV2", "m", "x"))
-    body = main_of(patched(tmp_path, *nodes))
+    body = main_of(patched(*nodes))
     assert cloned(body) == {"m", "z"}
     assert body.node("m/clean").inputs == ("n/clean/BroadcastTo", "w")
     assert body.node("z/clean").inputs == ("m/clean", "x")
 
 
-def test_random_numbers_of_a_noisy_shape_are_drawn_once(tmp_path: Path) -> None:
+def test_random_numbers_of_a_noisy_shape_are_drawn_once() -> None:
     draw = node("r", "RandomUniform", "s", T="int32", dtype="float32")
     nodes = (*NOISY, node("s", "Shape", "n"), draw, node("z", "Mul", "n", "r"))
-    body = main_of(patched(tmp_path, *nodes))
+    body = main_of(patched(*nodes))
     assert cloned(body) == {"z"}
     assert body.node("z/clean").inputs == ("n/clean/BroadcastTo", "r")
 
 
-def test_control_inputs_and_attrs_are_those_of_the_original(tmp_path: Path) -> None:
+def test_control_inputs_and_attrs_are_those_of_the_original() -> None:
     held = node("t", "LeakyRelu", "n", "^u", alpha=0.5, _class=[b"loc:@x"])
-    body = main_of(patched(tmp_path, *NOISY, held))
+    body = main_of(patched(*NOISY, held))
     clone = body.node("t/clean")
     assert clone.inputs == ("n/clean/BroadcastTo", "^u")
     for key in ("alpha", "_class"):
         assert clone.attr(key) == body.node("t/forward").attr(key)
 
 
-def test_several_outputs(tmp_path: Path) -> None:
+def test_several_outputs() -> None:
     split = (const("axis"), node("p", "Unpack", "n", num=2), node("y", "Tanh", "p:1"))
-    body = main_of(patched(tmp_path, *NOISY, *split, until=["p:1", "p"]))
+    body = main_of(patched(*NOISY, *split, until=["p:1", "p"]))
     assert body.node("p").op == "IdentityN"
     assert body.node("p").inputs == ("p/join_0", "p/join_1")
     assert body.node("p/join_1").inputs == ("p/true_1", "p/stop_1", "p/clean:1")
     assert body.node("y").inputs == ("p:1",)
 
 
-def test_in_a_function_up_to_its_outputs(tmp_path: Path) -> None:
+def test_in_a_function_up_to_its_outputs() -> None:
     nodes = [node("n", "Round", "a"), node("t", "Tanh", "n:y:0")]
     inner = function("f", ["a"], nodes, {"out": "t:y:0"})
-    result = patched(tmp_path, X, node("call", "f", "x"), functions=[inner])
+    result = patched(X, node("call", "f", "x"), functions=[inner])
     body = result.model.graphs[0].functions["f"]
     assert body.node("t/clean").inputs == ("a",)
     assert body.node("t").inputs[0] == "t/clean:y:0"
@@ -202,9 +201,9 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("nodes", "keys", "said"), [one[1:] for one in REFUSED], ids=[one[0] for one in REFUSED]
 )
-def test_refused(tmp_path: Path, nodes: Any, keys: Any, said: str) -> None:
+def test_refused(nodes: Any, keys: Any, said: str) -> None:
     with pytest.raises(GraphpatchError) as error:
-        patched(tmp_path, *nodes, **keys)
+        patched(*nodes, **keys)
     assert said in str(error.value)
 
 
@@ -214,54 +213,54 @@ def test_an_unknown_key_names_those_that_are_legal() -> None:
         rules_from([{"match": {"name": "n"}, "patch": patch}])
 
 
-def test_no_rule_reaches_what_is_behind_it(tmp_path: Path) -> None:
-    model = patched(tmp_path, *NOISY, node("t", "Tanh", "n"), node("z", "Sqrt", "t")).model
+def test_no_rule_reaches_what_is_behind_it() -> None:
+    model = patched(*NOISY, node("t", "Tanh", "n"), node("z", "Sqrt", "t")).model
     stop = {"match": {"name": "t"}, "patch": {"stop_gradient": True}}
     with pytest.raises(PatchError, match="no gradient reaches Tanh 't' any more"):
         graphpatch.apply([stop], model)
     graphpatch.apply([{**stop, "match": {"name": "t/clean"}}], model)
 
 
-def test_a_function_with_a_state_between(tmp_path: Path) -> None:
+def test_a_function_with_a_state_between() -> None:
     draw = node("r", "RandomUniform", "s:output:0", T="int32", dtype="float32")
     nodes = [node("s", "Shape", "a"), draw, node("m", "Mul", "a", "r:output:0")]
     inner = function("f", ["a"], nodes, {"out": "m:z:0"})
     with pytest.raises(PatchError, match=f"f 'call' {STATE}"):
-        patched(tmp_path, *NOISY, node("call", "f", "n"), functions=[inner])
+        patched(*NOISY, node("call", "f", "n"), functions=[inner])
     inner = function("f", ["a"], [node("m", "Tanh", "a")], {"out": "m:y:0"})
-    body = main_of(patched(tmp_path, *NOISY, node("call", "f", "n"), functions=[inner]))
+    body = main_of(patched(*NOISY, node("call", "f", "n"), functions=[inner]))
     assert cloned(body) == {"call"}
 
 
-def test_the_same_file_on_every_run(tmp_path: Path) -> None:
-    once, again = (patched(tmp_path, *NOISY, TANH).model.graphs[0] for _ in range(2))
+def test_the_same_file_on_every_run() -> None:
+    once, again = (patched(*NOISY, TANH).model.graphs[0] for _ in range(2))
     assert graphs.written(once) == graphs.written(again)
 
 
-def test_rules_that_would_double_the_path_each_time_are_refused(tmp_path: Path) -> None:
+def test_rules_that_would_double_the_path_each_time_are_refused() -> None:
     """Twenty rules on one path were a million clones, and no end."""
     relus = [node(f"r{n}", "Relu", "x") for n in range(20)]
-    path = saved(tmp_path, X, *relus, node("s", "AddN", *(f"r{n}" for n in range(20)), N=20))
+    model = graphdef(X, *relus, node("s", "AddN", *(f"r{n}" for n in range(20)), N=20))
     rules = [rule({"name": f"r{n}"}) for n in range(20)]
     with pytest.raises(PatchError, match=r"were added by earlier rules.* to one rule"):
-        graphpatch.apply(rules, path)
-    graphpatch.apply(rules[:4], path)
-    graphpatch.apply([rule({"name": "r*"})], path)
+        graphpatch.apply(rules, model)
+    graphpatch.apply(rules[:4], model)
+    graphpatch.apply([rule({"name": "r*"})], model)
 
 
-def test_four_rules_on_a_long_path_are_not_refused(tmp_path: Path) -> None:
+def test_four_rules_on_a_long_path_are_not_refused() -> None:
     """How much may be cloned again grows with the file."""
     relus = [node(f"r{n}", "Relu", f"r{n - 1}" if n else "n") for n in range(300)]
-    path = saved(tmp_path, *NOISY, *relus)
+    model = graphdef(*NOISY, *relus)
     rules = [rule({"name": name}) for name in ("n", "r1", "r2", "r3")]
-    main = main_of(graphpatch.apply(rules, path))
+    main = main_of(graphpatch.apply(rules, model))
     assert len(main) > MOST_AGAIN
 
 
 @pytest.mark.parametrize("inputs", [[], ["x"], ["x", "u", "u"]], ids=len)
-def test_a_clone_of_other_inputs_than_its_original(tmp_path: Path, inputs: list[str]) -> None:
+def test_a_clone_of_other_inputs_than_its_original(inputs: list[str]) -> None:
     """In a file that another program changed, verify says what is wrong."""
-    result = patched(tmp_path, *NOISY, node("y", "Add", "n", "u"))
+    result = patched(*NOISY, node("y", "Add", "n", "u"))
     message = GraphDef.FromString(graphs.written(result.model.graphs[0]))
     (clone,) = (one for one in message.node if one.name == "y/clean")
     clone.input[:] = inputs

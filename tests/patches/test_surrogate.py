@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,8 @@ from graphpatch.errors import GraphpatchError, PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.rules import rules_from
 from tests import graphs
-from tests.graphs import function, node, saved, v1_loop
+from tests.graphs import function, node, v1_loop
+from tests.patches.one_op import applied
 
 X = node("x", "Placeholder")
 ONE = (X, node("s", "Sign", "x"), node("y", "Identity", "s"))
@@ -24,13 +24,8 @@ def rule(formula: Any = "tanh(4 * x)", match: Any = None, **keys: Any) -> dict[s
     return {"match": match or {"op": "Sign"}, "patch": patch, **keys}
 
 
-def patched(folder: Path, *nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
-    path = saved(folder, *nodes, functions=functions)
-    return graphpatch.apply([rule(**keys)], path)
-
-
-def test_the_formula_stands_beside_the_op_which_makes_room(tmp_path: Path) -> None:
-    result = patched(tmp_path, *ONE)
+def test_the_formula_stands_beside_the_op_which_makes_room() -> None:
+    result = applied(rule(), *ONE)
     main = result.model.graphs[0].main
     assert {one.name: (one.op, one.inputs) for one in main} == {
         "x": ("Placeholder", ()),
@@ -52,44 +47,44 @@ def test_the_formula_stands_beside_the_op_which_makes_room(tmp_path: Path) -> No
     assert provenance.shadow(main.node("s/forward")) == "rule 1"
 
 
-def test_a_formula_of_unknown_shape_is_repeated_to_that_of_the_op(tmp_path: Path) -> None:
-    main = patched(tmp_path, *ONE, formula="sum(x)").model.graphs[0].main
+def test_a_formula_of_unknown_shape_is_repeated_to_that_of_the_op() -> None:
+    main = applied(rule(formula="sum(x)"), *ONE).model.graphs[0].main
     assert main.node("s").inputs[2] == "s/repeat/BroadcastTo"
     assert main.node("s/repeat/Shape").inputs == ("s/stop",)
     add = (X, node("v", "Placeholder"), node("a", "AddV2", "x", "v"))
     for formula, repeated in (("x0 * x1", False), ("x0", True)):
-        found = patched(tmp_path, *add, formula=formula, match={"op": "AddV2"}).model.graphs[0]
+        found = applied(rule(formula=formula, match={"op": "AddV2"}), *add).model.graphs[0]
         assert ("a/repeat/BroadcastTo" in found.main.by_name) == repeated
 
 
-def test_constants_wait_in_the_loop_that_the_op_decides_for(tmp_path: Path) -> None:
+def test_constants_wait_in_the_loop_that_the_op_decides_for() -> None:
     loop = v1_loop("x", node("s", "Sign", "merge"), decides="s", gives="switch:1")
-    main = patched(tmp_path, X, *loop).model.graphs[0].main
+    main = applied(rule(), X, *loop).model.graphs[0].main
     assert main.node("s/surrogate/in").inputs == ("merge",)
     assert main.node("s/surrogate/Const").inputs == ("^s/surrogate/in",)
 
 
-def test_a_match_as_one_op(tmp_path: Path) -> None:
+def test_a_match_as_one_op() -> None:
     nodes = (X, node("g", "Sigmoid", "x"), node("m", "Mul", "g", "x"))
     keys = {"formula": "relu(x)", "match": {"pattern": "x:_ -> g:Sigmoid -> m:Mul; x -> m"}}
-    main = patched(tmp_path, *nodes, on="match", **keys).model.graphs[0].main
+    main = applied(rule(on="match", **keys), *nodes).model.graphs[0].main
     assert main.node("m/surrogate/Relu").inputs == ("x",)
     assert main.node("m/forward").inputs == ("g", "x")
     assert provenance.shadow(main.node("g"))
 
 
-def test_in_a_function_that_is_differentiated_as_a_whole(tmp_path: Path) -> None:
+def test_in_a_function_that_is_differentiated_as_a_whole() -> None:
     inner = function("f", ["a"], [node("s", "Sign", "a")], {"out": "s:y:0"})
-    result = patched(tmp_path, X, node("call", "f", "x"), functions=[inner])
+    result = applied(rule(), X, node("call", "f", "x"), functions=[inner])
     body = result.model.graphs[0].functions["f"]
     assert body.node("s").op.startswith("graphpatch_formula_")
     assert body.node("s").inputs == ("s/surrogate/Tanh:y:0", "s/stop:output:0")
     assert result.report["rules"][0]["emit"] == "function"
 
 
-def test_what_carries_the_gradient_is_chosen_by_emit(tmp_path: Path) -> None:
+def test_what_carries_the_gradient_is_chosen_by_emit() -> None:
     for emit, travels in (("auto", "construction"), ("attr", "construction"), ("function",) * 2):
-        result = patched(tmp_path, *ONE, emit=emit)
+        result = applied(rule(emit=emit), *ONE)
         assert result.report["rules"][0]["emit"] == travels
 
 
@@ -110,9 +105,9 @@ def test_what_carries_the_gradient_is_chosen_by_emit(tmp_path: Path) -> None:
         (["x"], "surrogate_gradient"),
     ],
 )
-def test_formulas_that_are_refused(tmp_path: Path, formula: Any, said: str) -> None:
+def test_formulas_that_are_refused(formula: Any, said: str) -> None:
     with pytest.raises(GraphpatchError) as error:
-        patched(tmp_path, *ONE, formula=formula)
+        applied(rule(formula=formula), *ONE)
     assert said in str(error.value)
 
 
@@ -146,29 +141,29 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("nodes", "keys", "said"), [one[1:] for one in REFUSED], ids=[one[0] for one in REFUSED]
 )
-def test_ops_that_are_refused(tmp_path: Path, nodes: Any, keys: Any, said: str) -> None:
+def test_ops_that_are_refused(nodes: Any, keys: Any, said: str) -> None:
     with pytest.raises(GraphpatchError) as error:
-        patched(tmp_path, *nodes, **keys)
+        applied(rule(**keys), *nodes)
     assert said in str(error.value)
 
 
-def test_functions_know_fewer_gradients(tmp_path: Path) -> None:
+def test_functions_know_fewer_gradients() -> None:
     inner = function("f", ["a"], [node("s", "Sign", "a")], {"out": "s:y:0"})
     call = (X, node("call", "f", "x"))
     with pytest.raises(PatchError, match=r"no gradient of SelectV2, of which the formula is made"):
-        patched(tmp_path, *call, functions=[inner], formula="clip(x, -1, 1)")
+        applied(rule(formula="clip(x, -1, 1)"), *call, functions=[inner])
     with pytest.raises(PatchError, match=r"there the gradient is stored as a function"):
-        patched(tmp_path, *call, functions=[inner], emit="attr")
+        applied(rule(emit="attr"), *call, functions=[inner])
 
 
-def test_not_twice_on_one_op(tmp_path: Path) -> None:
-    model = patched(tmp_path, *ONE).model
+def test_not_twice_on_one_op() -> None:
+    model = applied(rule(), *ONE).model
     with pytest.raises(PatchError, match="no gradient reaches Sign 's/forward' any more"):
         graphpatch.apply([rule("x", {"op": "Sign"}, name="again")], model)
 
 
-def test_the_same_file_on_every_run(tmp_path: Path) -> None:
-    once, again = (patched(tmp_path, *ONE).model.graphs[0] for _ in range(2))
+def test_the_same_file_on_every_run() -> None:
+    once, again = (applied(rule(), *ONE).model.graphs[0] for _ in range(2))
     assert graphs.written(once) == graphs.written(again)
 
 

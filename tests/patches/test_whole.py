@@ -14,7 +14,8 @@ from graphpatch.errors import PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
 from tests import graphs
-from tests.graphs import const, function, node, saved
+from tests.graphs import const, function, node
+from tests.patches.one_op import applied
 
 SWISH = "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"
 FORMULA = {"formula": "dy * sigmoid(x)"}
@@ -28,21 +29,12 @@ def rule(gradient: Any = FORMULA, pattern: Any = SWISH, **keys: Any) -> dict[str
     return {"match": {"pattern": pattern}, "patch": patch, **keys}
 
 
-def opened(folder: Path, *nodes: Any, functions: Any = ()) -> graphpatch.Model:
-    path = saved(folder, *nodes, functions=functions)
-    return graphpatch.load(path)
-
-
-def patched(folder: Path, *nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
-    return graphpatch.apply([rule(**keys)], opened(folder, *nodes, functions=functions))
-
-
 def reads(body: Body, name: str) -> tuple[str, ...]:
     return body.node(name).inputs
 
 
-def test_the_ops_stay_and_the_last_gets_out_of_the_way(tmp_path: Path) -> None:
-    result = patched(tmp_path, *ONE, node("y", "Identity", "m"), emit="function")
+def test_the_ops_stay_and_the_last_gets_out_of_the_way() -> None:
+    result = applied(rule(emit="function"), *ONE, node("y", "Identity", "m"))
     graph = result.model.graphs[0]
     main = graph.main
     assert {one.name for one in main} == {"x", "s", "m/forward", "y", "m/guard", "m/stop", "m"}
@@ -57,18 +49,18 @@ def test_the_ops_stay_and_the_last_gets_out_of_the_way(tmp_path: Path) -> None:
     assert entry["matches"][1]["captures"] == {"sigmoid": "s", "mul": "m"}
 
 
-def test_a_match_without_a_dtype_is_told(tmp_path: Path) -> None:
+def test_a_match_without_a_dtype_is_told() -> None:
     mul = node("m", "Mul", "s", "x")
     mul.attr["T"].placeholder = "T"
     with pytest.raises(PatchError, match=r"ends in .*: the dtype of x0 is not known"):
-        patched(tmp_path, X, ONE[1], mul, node("y", "Relu", "m"), pattern="Mul -> Relu")
+        applied(rule(pattern="Mul -> Relu"), X, ONE[1], mul, node("y", "Relu", "m"))
 
 
-def test_what_gets_no_gradient_is_read_behind_a_stop(tmp_path: Path) -> None:
+def test_what_gets_no_gradient_is_read_behind_a_stop() -> None:
     pattern = "a:_ -> m:0; b:_ -> m:1; m:Sub -> t:Tanh"
     nodes = (X, node("w", "Placeholder"), node("m", "Sub", "w", "x"), node("t", "Tanh", "m"))
     gradient = {"formula": ["dy * x1", None]}
-    result = patched(tmp_path, *nodes, pattern=pattern, gradient=gradient, emit="function")
+    result = applied(rule(pattern=pattern, gradient=gradient, emit="function"), *nodes)
     main = result.model.graphs[0].main
     first, second, output = reads(main, "t")
     assert (first, output) == ("t/guard", "t/stop")
@@ -76,7 +68,7 @@ def test_what_gets_no_gradient_is_read_behind_a_stop(tmp_path: Path) -> None:
     assert reads(main, second) == ("x",)
 
 
-def test_one_after_the_other_in_a_function(tmp_path: Path) -> None:
+def test_one_after_the_other_in_a_function() -> None:
     """The second match reads what the first gives, under the name that it has by then."""
     inner = [
         node("s", "Sigmoid", "a"),
@@ -86,7 +78,7 @@ def test_one_after_the_other_in_a_function(tmp_path: Path) -> None:
     ]
     f = function("f", ["a"], inner, {"out": "n:z:0"})
     call = node("call", "f", "x")
-    (_, body, *_) = patched(tmp_path, X, call, functions=[f]).model.graphs[0].bodies
+    (_, body, *_) = applied(rule(), X, call, functions=[f]).model.graphs[0].bodies
     filtered = reads(body, "t")[0]  # the match itself reads what lets no zeros through
     assert reads(body, "n/forward") == ("t:y:0", filtered)
     assert reads(body, "n")[0] == reads(body, names.op_of(filtered))[0] == body.node("m").tensor(0)
@@ -94,12 +86,12 @@ def test_one_after_the_other_in_a_function(tmp_path: Path) -> None:
     assert body.ret == {"out": body.node("n").tensor(0)}
 
 
-def test_a_constant_inside_may_be_shared(tmp_path: Path) -> None:
+def test_a_constant_inside_may_be_shared() -> None:
     pattern = "x:_ -> m:Mul; half:Const -> m -> t:Tanh"
     nodes = [X, const("c")]
     for name in "ab":
         nodes += [node(f"m{name}", "Mul", "x", "c"), node(f"t{name}", "Tanh", f"m{name}")]
-    (entry,) = patched(tmp_path, *nodes, pattern=pattern).report["rules"]
+    (entry,) = applied(rule(pattern=pattern), *nodes).report["rules"]
     assert [one["op"] for one in entry["matches"]] == ["c", "ma", "ta", "mb", "tb"]
 
 
@@ -110,14 +102,14 @@ INSIDE = (
 )
 
 
-def test_an_op_inside_that_is_read_outside_keeps_its_gradient_there(tmp_path: Path) -> None:
-    result = patched(tmp_path, *OPEN)
+def test_an_op_inside_that_is_read_outside_keeps_its_gradient_there() -> None:
+    result = applied(rule(), *OPEN)
     kept = f"rule 'rule 1': {INSIDE}; what flows back from there keeps its own gradient"
     assert kept in result.report["notes"]
     main = result.model.graphs[0].main
     assert {reads(main, f"y{n}") for n in range(5)} == {("s",)}
     assert reads(main, "s") == ("x",)
-    assert not any("read outside" in one for one in patched(tmp_path, *ONE).report["notes"])
+    assert not any("read outside" in one for one in applied(rule(), *ONE).report["notes"])
 
 
 @pytest.mark.parametrize(
@@ -130,10 +122,10 @@ def test_an_op_inside_that_is_read_outside_keeps_its_gradient_there(tmp_path: Pa
     ],
     ids=lambda patch: next(iter(patch)),
 )
-def test_other_patches_refuse_what_is_read_outside(patch: Any, tmp_path: Path) -> None:
+def test_other_patches_refuse_what_is_read_outside(patch: Any) -> None:
     asked = {"match": {"pattern": SWISH}, "patch": {**patch, "on": "match"}}
     with pytest.raises(PatchError) as error:
-        graphpatch.apply([asked], opened(tmp_path, *OPEN))
+        applied(asked, *OPEN)
     assert INSIDE in str(error.value)
 
 
@@ -194,42 +186,42 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("nodes", "keys", "said"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED]
 )
-def test_refused(tmp_path: Path, nodes: Any, keys: Any, said: str) -> None:
+def test_refused(nodes: Any, keys: Any, said: str) -> None:
     with pytest.raises(PatchError) as error:
-        patched(tmp_path, *nodes, **keys)
+        applied(rule(**keys), *nodes)
     assert said in str(error.value)
 
 
-def test_a_returned_tensor_inside(tmp_path: Path) -> None:
+def test_a_returned_tensor_inside() -> None:
     inner = [node("s", "Sigmoid", "a"), node("m", "Mul", "s:y:0", "a")]
     f = function("f", ["a"], inner, {"out": "m:z:0", "too": "s:y:0"})
-    notes = patched(tmp_path, X, node("call", "f", "x"), functions=[f]).report["notes"]
+    notes = applied(rule(), X, node("call", "f", "x"), functions=[f]).report["notes"]
     assert any("read outside by the output 'too' of the function" in one for one in notes)
 
 
-def test_other_kinds_go_to_ops(tmp_path: Path) -> None:
+def test_other_kinds_go_to_ops() -> None:
     spec = {"match": {"pattern": SWISH}, "patch": {"backward_as": {}, "on": "match"}}
     with pytest.raises(RulesError, match="a match as one op, does not go with backward_as"):
-        graphpatch.apply([spec], opened(tmp_path, *ONE))
+        applied(spec, *ONE)
 
 
 @pytest.mark.parametrize("op", ["s", "m/forward"])
-def test_no_rule_reaches_what_is_behind_it(tmp_path: Path, op: str) -> None:
-    model = patched(tmp_path, *ONE, name="swish").model
+def test_no_rule_reaches_what_is_behind_it(op: str) -> None:
+    model = applied(rule(name="swish"), *ONE).model
     assert provenance.shadow(model.graphs[0].main.node(op)) == "swish"
     with pytest.raises(PatchError, match=r"no gradient reaches .* since rule 'swish'"):
         graphpatch.apply([{"match": {"name": op}, "patch": {"stop_gradient": True}}], model)
 
 
-def test_not_twice(tmp_path: Path) -> None:
-    model = patched(tmp_path, *ONE).model
+def test_not_twice() -> None:
+    model = applied(rule(), *ONE).model
     with pytest.raises(PatchError, match="has been applied to this model already"):
         graphpatch.apply([rule()], model)
 
 
 def test_saved_matches_do_the_same(tmp_path: Path, run_cli: Any) -> None:
     nodes = [*ONE, node("t", "Sigmoid", "m"), node("n", "Mul", "m", "t")]
-    model = opened(tmp_path, *nodes)
+    model = graphpatch.load(graphs.saved(tmp_path, *nodes))
     rules, saved = tmp_path / "rules.json", tmp_path / "saved.json"
     rules.write_text(json.dumps({"version": 1, "rules": [rule()]}))
     assert run_cli("match", str(rules), model.path, "--save", str(saved)).code == 0

@@ -9,7 +9,7 @@ import pytest
 import graphpatch
 from graphpatch.errors import PatchError
 from tests.graphs import const, graphdef, node
-from tests.patches.one_op import main_of
+from tests.patches.one_op import applied, main_of
 
 SWISH = "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"
 X = node("x", "Placeholder")
@@ -21,7 +21,7 @@ DENSE = "x:_ -> m:MatMul:0 -> r:Relu; w:_ -> m:1"
 
 def patched(patch: Any, *nodes: Any, pattern: str = SWISH) -> graphpatch.Result:
     rule = {"match": {"pattern": pattern}, "patch": {**patch, "on": "match"}}
-    return graphpatch.apply([rule], graphdef(*(nodes or ONE)))
+    return applied(rule, *(nodes or ONE))
 
 
 def test_a_filter_behind_takes_the_name_of_the_last() -> None:

@@ -1,7 +1,7 @@
 """`doctor` foretells what TensorFlow does with every tensor of v1 loops and branches that it built.
 
 Of real models only placeholders and outputs are asked about; here it is what lies inside, too. And
-what its rules mend has the gradient that was meant.
+what its rules fix has the gradient that was meant.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.analysis.doctor import mends
+from graphpatch.analysis.doctor import known_fixes
 from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import survey
 from tests.models.doctor_oracle import Agreement, compare_pairs
@@ -140,8 +140,8 @@ def line(x: Any) -> Any:
     return tf.linspace(x[0, 0], x[0, 1], 3)
 
 
-# What no gradient comes back through, and the gradient of its sum by x once it is mended.
-MENDED: dict[str, tuple[Callable[[Any], Any], Any]] = {
+# What no gradient comes back through, and the gradient of its sum by x once it is fixed.
+FIXED: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "Round": (tf.round, np.ones_like(X)),
     "Sign": (tf.sign, 1 / (1 + abs(X)) ** 2),
     "FloorDiv": (lambda x: tf1.floordiv(x, W), np.full_like(X, 1 / W)),
@@ -182,12 +182,12 @@ MENDED: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 
 def test_every_fix_of_an_op_type_has_its_numbers() -> None:
-    assert {case.partition(",")[0] for case in MENDED} >= set(mends.OPS)
+    assert {case.partition(",")[0] for case in FIXED} >= set(known_fixes.OPS)
 
 
-@pytest.mark.parametrize("case", MENDED)
+@pytest.mark.parametrize("case", FIXED)
 def test_what_its_rules_mend_has_the_gradient_that_was_meant(case: str, tmp_path: Path) -> None:
-    build, expected = MENDED[case]
+    build, expected = FIXED[case]
     with tf1.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, X.shape, "x")
         tf1.identity(tf.reduce_sum(build(x)), name="y")

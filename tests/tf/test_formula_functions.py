@@ -135,6 +135,7 @@ def test_functions_in_a_session() -> None:
         compare(text, dtype, found[name], reference(text, x, dy), x, dy)
 
 
+@pytest.mark.slow
 def test_functions_under_tensorflow_1(tmp_path: Path) -> None:
     calls, fetched = gather()
     graph = calls.graph.SerializeToString()

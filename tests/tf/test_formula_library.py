@@ -83,6 +83,7 @@ def test_functions_of_whole_tensors_in_a_session() -> None:
     compare(run_graph.run(calls.graph.SerializeToString(), calls.feeds, calls.fetches), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gather", [lambda: library_calls(False), vector_calls])
 def test_functions_under_tensorflow_1(gather: Any, tmp_path: Path) -> None:
     calls, expected = gather()

@@ -49,7 +49,7 @@ def asked() -> Any:
         if not row.name.startswith("Cudnn") and row.name != "EagerPyFunc"
     ],
 )
-def test_the_table_has_what_tensorflow_gives(row: table.Gradient, asked: Any) -> None:
+def test_the_table_has_what_tensorflow_gives(row: table.GradientRow, asked: Any) -> None:
     found = asked(row.name)
     if found is None:
         pytest.skip("an op of TensorFlow 1")

@@ -265,6 +265,7 @@ TIMES = {**{place: PLACES[place].times for place in (*CHOSEN, *V1)}, "body calle
 WHOLE = {"body called by both", *(place for place in (*CHOSEN, *V1) if PLACES[place].whole)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("name", UNITS)
 @pytest.mark.parametrize("place", TIMES)

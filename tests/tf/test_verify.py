@@ -285,3 +285,17 @@ def test_without_running_the_graph_alone_is_looked_at(folder: Path) -> None:
     assert verify(folder, run=False).verdict == "same structure"
     nets.edited(folder / "patched.pb", dangling)
     assert verify(folder, run=False).verdict == "differs"
+
+
+@pytest.mark.parametrize("pipeline", ["iterator", "queue"])
+def test_what_an_input_pipeline_gives_is_fed(tmp_path: Path, pipeline: str) -> None:
+    """No program fills the iterator or the queue here: what they give is fed as an input is."""
+    model = save(lambda: nets.piped(pipeline), tmp_path / "model.pb")
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+    found = graphpatch.verify(model, nets.patched_beside(model, rule))
+    assert found.failures == []
+    [graph] = found.document()["graphs"]
+    assert "y:0" in graph["forward"]["compared"]
+    assert [one["op"] for one in graph["overrides"]["fired"]] == ["relu"]
+    changed = [(one["from"], one["to"]) for one in graph["gradients"] if one["state"] == "changed"]
+    assert changed == [("next:0", "y:0")]

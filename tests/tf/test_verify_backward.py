@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphpatch.names import OpKey
-from graphpatch.runtime.verify.answers import Gradient
+from graphpatch.runtime.gradients import GradientAnswer
 from graphpatch.runtime.verify.backward import backward
 
 
@@ -23,14 +23,14 @@ class Side:
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], set[OpKey]]:
+    ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
         self.asked.append(sources)
         apart = self.noise * len(self.asked)
         given = {name: self.values[name] for name in sources}
         return {
-            name: Gradient("none")
+            name: GradientAnswer("none")
             if value is None
-            else Gradient("tensor", np.array([value + apart]))
+            else GradientAnswer("tensor", np.array([value + apart]))
             for name, value in given.items()
         }, set()
 

@@ -22,19 +22,21 @@ GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}
 
 
 def test_an_output_that_no_patch_reaches_is_not_a_verification(tmp_path: Path) -> None:
-    """An estimator's graph: what can be run is global_step alone, which no rule touches."""
+    """No program fills its table: what can be run is global_step alone, which no rule touches."""
 
     def build() -> None:
         import tensorflow as tf
 
         tf1 = tf.compat.v1
-        queue = tf1.FIFOQueue(1, [tf.float32], [[4]], name="queue")
-        tf.sigmoid(tf.nn.relu(queue.dequeue(), "relu"), "y")
+        table = tf.raw_ops.HashTableV2(key_dtype=tf.int64, value_dtype=tf.float32)
+        value = tf.raw_ops.LookupTableFindV2(
+            table_handle=table, keys=tf.zeros([4], tf.int64), default_value=0.0
+        )
+        tf.sigmoid(tf.nn.relu(tf.ensure_shape(value, [4]), "relu"), "y")
         step = tf1.get_variable(
             "global_step", [], tf.int64, tf1.zeros_initializer, use_resource=False
         )
         tf.identity(step, "global_step/read_value")
-        queue.close()
 
     path = save(build, tmp_path / "model.pb")
     found = graphpatch.verify(path, patched_beside(path, GUIDED))

@@ -36,6 +36,21 @@ def net() -> None:
     tf.argmax(hidden, 1, name="count")
 
 
+def piped(pipeline: str) -> None:
+    """A relu of what an iterator, or a queue, gives next; another output needs a program."""
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    if pipeline == "iterator":
+        handle = tf1.placeholder(tf.string, [], "handle")
+        iterator = tf1.data.Iterator.from_string_handle(handle, tf.float32, [None, 4])
+        value = iterator.get_next(name="next")
+        tf.identity(iterator.string_handle(), "needs_a_program")
+    else:
+        value = tf.queue.FIFOQueue(2, tf.float32, [[3, 4]]).dequeue("next")
+    tf.multiply(tf.nn.relu(value - 0.5, "relu"), 2.0 - value, name="y")
+
+
 def original(folder: Path) -> Path:
     """The net, in a file."""
     return save(net, folder / "model.pb")

@@ -24,7 +24,7 @@ TENSOR_ARRAYS = frozenset(
 )
 
 # What ops have in common that answer alike: their body, their form, the dtypes of what they read.
-Alike = tuple[str, int, tuple[str | None, ...]]
+AlikeKey = tuple[str, int, tuple[str | None, ...]]
 
 
 @dataclass(eq=False)
@@ -44,7 +44,7 @@ class Answers:
     _wirings: dict[str, Wiring] = field(default_factory=dict)
     _inside: dict[str, Backward | None] = field(default_factory=dict)
     _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
-    _alike: dict[Alike, Answer] = field(default_factory=dict)
+    _alike: dict[AlikeKey, Answer] = field(default_factory=dict)
 
     def wiring(self, body: Body) -> Wiring:
         """The wiring of a body, made once."""

@@ -96,7 +96,7 @@ def differentiate(
 
     `ask` says what an op answers; `stored` are the v1 loops that have their contexts, None in a
     function, whose loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the
-    first, and what lies beyond is what would come after it is mended.
+    first, and what lies beyond is what would come after it is fixed.
     """
     found = between(wiring, sources, targets)
     done = Backward(wiring, set(found), set(targets), set(targets))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from graphpatch.analysis.doctor.look import Finding
-from graphpatch.analysis.doctor.way import PathStep
+from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from graphpatch import opdefs
 from graphpatch.analysis.doctor.between import BEHIND, IN_BETWEEN
-from graphpatch.analysis.doctor.look import Finding, Look, Rule, rule_for
-from graphpatch.analysis.doctor.mends import mends
+from graphpatch.analysis.doctor.known_fixes import fixes
+from graphpatch.analysis.doctor.look import Finding, Look, RuleDict, rule_for
 from graphpatch.analysis.doctor.ours import CARRIED, is_added, rule_of
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
@@ -27,27 +27,27 @@ STRAIGHT = "let it count as the identity on the way back (straight_through)"
 OUTSIDE = f"no gradient can be given to it; {BEHIND}"
 
 
-def _default(look: Look) -> list[Rule]:
+def _default(look: Look) -> list[RuleDict]:
     known = look.node.opdef
     if known is None or known.gradient != "registered":
         return []
     return [rule_for(look.node, "its own gradient", {"override_gradient": "default"})]
 
 
-def _none(look: Look) -> list[Rule]:
+def _none(look: Look) -> list[RuleDict]:
     return []
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A class of findings: when it applies, what it says of an op, what mends it."""
+    """A class of findings: when it applies, what it says of an op, what fixes it."""
 
     kind: str
     applies: Callable[[Look], bool]
     what: str
     consequence: str
     remedy: str
-    rules: Callable[[Look], list[Rule]] = _none
+    rules: Callable[[Look], list[RuleDict]] = _none
 
     def finding(self, look: Look) -> Finding:
         """What is found at this op."""
@@ -112,13 +112,13 @@ CAUSES = (
           'register the key where the file is loaded, or take it off ("default")', _default),
     Cause("prevent", _raises("prevent"),
           "PreventGradient: it was put there to refuse a gradient",
-          "{says}", STRAIGHT, mends),
+          "{says}", STRAIGHT, fixes),
     Cause("missing", lambda look: _raises("missing")(look) and look.read not in flow.TRAINABLE,
           "{op} has no gradient registered, and none can flow to input {slot}, which is {read}",
           "{says}", "{in_between}"),
     Cause("missing", _raises("missing"),
           "{op} has no gradient registered", "{says}",
-          "give it one (override_gradient), or stop gradients behind it", mends),
+          "give it one (override_gradient), or stop gradients behind it", fixes),
     Cause("tensor_array", _raises("tensor_array"),
           "{op}, of a TensorArray of TensorFlow 1, while control flow v2 is on",
           "{says}, without a text",
@@ -127,15 +127,15 @@ CAUSES = (
           "{op} of a v1 loop from which no Exit leads to the target: no loop of gradients is made",
           "{says}", "take a target behind the loop: what an Exit of it gives"),
     Cause("stop_gradient", _is(frozenset({"StopGradient"})),
-          "StopGradient: somebody stopped the gradient here", NONE, STRAIGHT, mends),
+          "StopGradient: somebody stopped the gradient here", NONE, STRAIGHT, fixes),
     Cause("step", lambda look: flow.is_step(gradient_type(look.node)),
-          "{op}, a step function: TensorFlow's gradient of it is None", NONE, STRAIGHT, mends),
+          "{op}, a step function: TensorFlow's gradient of it is None", NONE, STRAIGHT, fixes),
     Cause("zero", lambda look: flow.gives(gradient_type(look.node)) == "zero",
           "{op}, a step function: TensorFlow's gradient of it is zero", ZEROS,
-          "let it count as something smooth (fast_sigmoid_surrogate), or as the identity", mends),
+          "let it count as something smooth (fast_sigmoid_surrogate), or as the identity", fixes),
     Cause("zero_slot", lambda look: look.given_to_slot == "zero",
           "{op}: TensorFlow's gradient of {output} by input {slot} is zero", ZEROS,
-          "give it one by a formula (override_gradient)", mends),
+          "give it one by a formula (override_gradient)", fixes),
     Cause("argmax", _is(frozenset({"ArgMax", "ArgMin"})),
           "{op}: where the largest element is, as an {given}", NONE,
           "take the value itself (Max, or a softmax) as the loss"),
@@ -161,10 +161,10 @@ CAUSES = (
           "{op} gives {given}, which carries no gradient", NONE, "{in_between}"),
     Cause("not_differentiable", _state("none"),
           "{op} is registered as not differentiable", NONE,
-          "give it a gradient (override_gradient), or let it count as the identity", mends),
+          "give it a gradient (override_gradient), or let it count as the identity", fixes),
     Cause("slot", lambda look: True,
           "{op} has a gradient, but none for input {slot}", NONE,
-          "give it one by a formula (override_gradient)", mends),
+          "give it one by a formula (override_gradient)", fixes),
 )
 # fmt: on
 

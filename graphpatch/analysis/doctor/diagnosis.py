@@ -11,10 +11,10 @@ from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal
 from graphpatch.analysis.doctor.between import with_pattern
 from graphpatch.analysis.doctor.causes import explain
+from graphpatch.analysis.doctor.known_fixes import with_way_back
 from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
-from graphpatch.analysis.doctor.mends import with_way_back
 from graphpatch.analysis.doctor.ours import CARRIED, is_hidden, rule_of
-from graphpatch.analysis.doctor.way import (
+from graphpatch.analysis.doctor.path import (
     A_RULE,
     FREE,
     HOPELESS,

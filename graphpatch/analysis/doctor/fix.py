@@ -1,4 +1,4 @@
-"""The rules that mend what blocks, each tried on the result of those before."""
+"""The rules that fix what blocks, each tried on the result of those before."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
-from graphpatch.analysis.doctor.look import Finding, Rule, rule_for
+from graphpatch.analysis.doctor.look import Finding, RuleDict, rule_for
 from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.analysis.doctor.survey import doctors, survey
 from graphpatch.application import apply
@@ -21,7 +21,7 @@ RAISING = frozenset({"missing", "prevent", "key", "custom_gradient"})
 class Fixed:
     """The rules, the model with them, and the pairs whose verdict they change."""
 
-    rules: list[Rule]
+    rules: list[RuleDict]
     model: Model
     mended: list[Diagnosis] = field(default_factory=list)
     left: list[Diagnosis] = field(default_factory=list)
@@ -34,33 +34,33 @@ def fix(
     control_flow_v2: bool = True,
     every: bool = True,
 ) -> Fixed:
-    """Find rules until every pair flows, or nothing more can be mended.
+    """Find rules until every pair flows, or nothing more can be fixed.
 
     A rule is kept where it can be applied. What lies behind a blocker shows only when that one is
-    mended, so the model is asked again after each.
+    fixed, so the model is asked again after each.
     """
-    healing = _Healing(model, control_flow_v2)
+    fixing = _Fixing(model, control_flow_v2)
     before = survey(model, sources, targets, control_flow_v2, every)
-    sick = [
+    blocked = [
         (place, one.source, one.target)
         for place, seen in enumerate(before)
         for one in seen.diagnoses
-        if _is_sick(one)
+        if _is_blocked(one)
     ]
-    for pair in sick:
-        healing.heal(*pair)
-    after = [healing.diagnose(*pair) for pair in sick]
-    mended = [one for one in after if not _is_sick(one)]
-    return Fixed(healing.rules, healing.model, mended, [one for one in after if _is_sick(one)])
+    for pair in blocked:
+        fixing.let_flow(*pair)
+    after = [fixing.diagnose(*pair) for pair in blocked]
+    mended = [one for one in after if not _is_blocked(one)]
+    return Fixed(fixing.rules, fixing.model, mended, [one for one in after if _is_blocked(one)])
 
 
 @dataclass(eq=False)
-class _Healing:
+class _Fixing:
     """The model as it is with the rules so far, asked anew after each of them."""
 
     model: Model
     control_flow_v2: bool
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[RuleDict] = field(default_factory=list)
     hopeless: set[tuple[str, str]] = field(default_factory=set)
     doctors: list[Doctor] = field(default_factory=list)
 
@@ -72,11 +72,11 @@ class _Healing:
         wiring = asked.session.wiring(asked.session.graph.main)
         return asked.diagnose(wiring.tensor(source), wiring.tensor(target))
 
-    def heal(self, place: int, source: str, target: str) -> None:
+    def let_flow(self, place: int, source: str, target: str) -> None:
         """Apply rules until the pair flows; where they don't get there, none is kept."""
         before, kept = self.model, len(self.rules)
         tried: set[tuple[str, str]] = set()
-        while _is_sick(found := self.diagnose(place, source, target)):
+        while _is_blocked(found := self.diagnose(place, source, target)):
             done = next(self._tried(found, tried), None)
             if done is None:
                 if self.model is not before:
@@ -87,9 +87,11 @@ class _Healing:
             self.rules.append(rule)
             self.doctors = []
 
-    def _tried(self, pair: Diagnosis, tried: set[tuple[str, str]]) -> Iterator[tuple[Rule, Model]]:
+    def _tried(
+        self, pair: Diagnosis, tried: set[tuple[str, str]]
+    ) -> Iterator[tuple[RuleDict, Model]]:
         """The rules that can be applied to what blocks a pair, each with its model."""
-        for finding in _mendable(pair):
+        for finding in _fixable(pair):
             place = (finding.node.body.label, finding.node.name)
             if place in tried or place in self.hopeless:
                 continue
@@ -103,12 +105,12 @@ class _Healing:
                 self.hopeless.add(place)
 
 
-def _is_sick(one: Diagnosis) -> bool:
+def _is_blocked(one: Diagnosis) -> bool:
     return one.connected and (one.verdict != "flows" or any(_blocking(one)))
 
 
-def _mendable(pair: Diagnosis) -> Iterator[Finding]:
-    """The findings, where no other one makes it vain to mend them."""
+def _fixable(pair: Diagnosis) -> Iterator[Finding]:
+    """The findings, where no other one makes it vain to fix them."""
     blocking = list(_blocking(pair))
     if all(finding.rules or finding.kind in RAISING for finding in blocking):
         yield from blocking
@@ -119,7 +121,7 @@ def _blocking(pair: Diagnosis) -> Iterator[Finding]:
     return (finding for finding in pair.findings if finding.kind != CARRIED)
 
 
-def _rules(finding: Finding, pair: Diagnosis) -> Iterator[Rule]:
+def _rules(finding: Finding, pair: Diagnosis) -> Iterator[RuleDict]:
     yield from finding.rules
     if finding.kind in RAISING and finding.node.name not in _ops(pair):
         patch = {"stop_gradient": True}
@@ -130,7 +132,7 @@ def _ops(pair: Diagnosis) -> set[str]:
     return {tensor.rpartition(":")[0] for tensor in pair.way}
 
 
-def _applied(rule: Rule, model: Model) -> Model | None:
+def _applied(rule: RuleDict, model: Model) -> Model | None:
     try:
         return apply([rule], model).model
     except (PatchError, MatchError, RulesError):

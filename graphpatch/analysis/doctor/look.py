@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.analysis.doctor.backward import Answer, Refusal
-from graphpatch.analysis.doctor.way import PathStep
+from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.keys import gradient_type
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
 
-Rule = dict[str, Any]
+RuleDict = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Look:
         return self.wiring.dtype((self.step.index, self.step.output)) or "unknown"
 
     @property
-    def given_to_slot(self) -> flow.Given:
+    def given_to_slot(self) -> flow.Flow:
         """What comes to the slot from the output, by the op's own gradient or its override's."""
         return given_to_slot(self.wiring, self.step.index, self.step.output, self.step.slot)
 
@@ -68,7 +68,7 @@ class Look:
         )
 
 
-def given_to_slot(wiring: Wiring, index: int, output: int, slot: int) -> flow.Given:
+def given_to_slot(wiring: Wiring, index: int, output: int, slot: int) -> flow.Flow:
     """What comes to a slot of an op when a gradient comes to this output alone."""
     node, inputs, outputs = Node(wiring.body, index), wiring.inputs(index), wiring.outputs(index)
     op = gradient_type(node)
@@ -78,9 +78,9 @@ def given_to_slot(wiring: Wiring, index: int, output: int, slot: int) -> flow.Gi
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong at one op: in words, what TensorFlow does then, and what mends it.
+    """What is wrong at one op: in words, what TensorFlow does then, and what fixes it.
 
-    `rules` are those that may mend it, the best first; `remedy` says what does where none can.
+    `rules` are those that may fix it, the best first; `remedy` says what does where none can.
     """
 
     kind: str
@@ -89,7 +89,7 @@ class Finding:
     what: str
     consequence: str
     remedy: str
-    rules: Sequence[Rule] = ()
+    rules: Sequence[RuleDict] = ()
 
     def document(self) -> dict[str, Any]:
         """The finding as `doctor --json` prints it."""
@@ -106,7 +106,7 @@ class Finding:
         }
 
 
-def rule_for(node: Node, title: str, patch: Mapping[str, Any]) -> Rule:
+def rule_for(node: Node, title: str, patch: Mapping[str, Any]) -> RuleDict:
     """A rule for one op, by its name and body."""
     match = {"name": node.name, "body": node.body.label}
     return {"name": f"{title}: {node.name}", "match": match, "patch": dict(patch), "expect": 1}

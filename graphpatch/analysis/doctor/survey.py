@@ -12,12 +12,13 @@ from graphpatch.analysis.doctor.losses import may_be_loss
 from graphpatch.analysis.doctor.notes import Note, notes
 from graphpatch.control_flow.stored import StoredContexts, stored_contexts
 from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.held_gradients import held_gradients
 from graphpatch.graph.check import check
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import FED, tensor_named
+from graphpatch.graph.topology import FED, PIPELINES, tensor_named
 from graphpatch.match.nearest import nearest_names
 
 
@@ -44,7 +45,7 @@ def survey(
     control_flow_v2: bool = True,
     every: bool = True,
 ) -> list[Seen]:
-    """Ask about each pair; without names, about placeholders and outputs that are read by none.
+    """Ask about each pair; without names, about what is fed and outputs that are read by none.
 
     Without `every`, outputs that cannot be a loss are left out, as long as others can.
     Raises ModelError for a name that is not a tensor of a main graph, and for a broken graph.
@@ -78,20 +79,40 @@ def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: 
     pairs = [
         (source, target)
         for target in wiring.named(targets) or outputs(wiring, every)
-        for source in wiring.named(sources) or placeholders(wiring)
+        for source in wiring.named(sources) or fed(wiring)
     ]
     diagnoses = [asked.diagnose(*pair) for pair in pairs]
     return Seen(graph, diagnoses, notes(asked, stored, pairs))
 
 
-def placeholders(wiring: Wiring) -> list[Tensor]:
-    """The tensors that are fed."""
-    return [(index, 0) for op in sorted(FED) for index in wiring.body.by_type.get(op, ())]
+def fed(wiring: Wiring) -> list[Tensor]:
+    """The placeholders, and the floats that come from an input pipeline.
+
+    Where there is such a pipeline, placeholders of texts are left out: they name its iterator.
+    """
+    found = [(index, 0) for op in sorted(FED) for index in _of_type(wiring, op)]
+    read = [
+        (index, output)
+        for op in sorted(PIPELINES)
+        for index in _of_type(wiring, op)
+        for output in range(len(wiring.outputs(index)))
+        if wiring.dtype((index, output)) in DIFFERENTIABLE
+    ]
+    return [one for one in found if not read or wiring.dtype(one) != "string"] + read
+
+
+def _of_type(wiring: Wiring, op: str) -> Sequence[int]:
+    return wiring.body.by_type.get(op, ())
 
 
 def outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
-    """What is computed from tensors by ops that no op reads; or what of it may be a loss."""
-    ends = (i for i in range(len(wiring.body)) if wiring.inputs(i) and not wiring.readers(i))
+    """What is computed from tensors by ops that no op reads; or what of it may be a loss.
+
+    Placeholders with a default are fed, and no outputs.
+    """
+    ops = wiring.body.heads.ops
+    unread = (i for i in range(len(wiring.body)) if wiring.inputs(i) and not wiring.readers(i))
+    ends = (index for index in unread if ops[index] not in FED)
     found = [(index, output) for index in ends for output in range(len(wiring.outputs(index)))]
     losses = [] if every else [tensor for tensor in found if may_be_loss(wiring, tensor)]
     return losses or found

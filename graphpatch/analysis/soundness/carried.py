@@ -72,22 +72,13 @@ def carried(graph: Graph) -> Iterator[Carried]:
 
 def is_join(node: Node) -> bool:
     """Whether an op gives one tensor on, and its gradient to another."""
-    return node.op == "Select" and key_of(node) == "AddN" and is_added(node)
+    return node.op == "Select" and key_of(node) == "AddN" and provenance.is_added(node)
 
 
 def is_call(node: Node) -> bool:
     """Whether an op gives the outputs of another on, with the gradient of a function."""
-    is_ours = node.op in node.body.library.gradients and not _is(node, "enclosed")
+    is_ours = node.op in node.body.library.gradients and not provenance.of_kind(node, "enclosed")
     return is_ours and not is_guard(key_of(node))
-
-
-def is_added(node: Node) -> bool:
-    """Whether a rule put an op there."""
-    return _is(node, "added")
-
-
-def _is(node: Node, did: str) -> bool:
-    return bool(provenance.of_kind(node, did))
 
 
 def _by_key(node: Node) -> Computed | None:

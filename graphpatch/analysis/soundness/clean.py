@@ -14,7 +14,6 @@ from functools import cached_property
 from graphpatch import names
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.analysis.soundness.carried import (
-    is_added,
     is_call,
     is_join,
     kind_of,
@@ -161,7 +160,7 @@ def _attrs(node: Node) -> Mapping[str, bytes]:
 
 def _given_on(node: Node | None, text: str) -> str | None:
     """What an added op gives on as this tensor; None for other ops, and for clones."""
-    if node is None or not is_added(node) or clone_of(node):
+    if node is None or not provenance.is_added(node) or clone_of(node):
         return None
     inputs, output = node.data_inputs, output_of(node, text)
     if node.op in GIVE_ON or node.op == "IdentityN":

@@ -12,7 +12,7 @@ from graphpatch.analysis.soundness.fault import Fault
 from graphpatch.analysis.soundness.numbering import (
     GIVE_ON,
     SELECTS,
-    Known,
+    KnownOps,
     Numbering,
     Numbers,
     Value,
@@ -24,7 +24,7 @@ from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 
-Values = Mapping[str, Sequence[Value]]
+OpValues = Mapping[str, Sequence[Value]]
 
 
 def computed(one: Graph, other: Graph) -> Iterator[Fault]:
@@ -69,9 +69,9 @@ class _Pair:
             name: (numbers.of(("argument", place)), 0)
             for place, name in enumerate(self.one.arguments)
         }
-        self.values: Values = self.before.body(self.one, given, Known())
+        self.values: OpValues = self.before.body(self.one, given, KnownOps())
         self.original = _stands_for(self.other, self.one)
-        known = Known(lambda node: self.original.get(node.name, node.name), self._settle)
+        known = KnownOps(lambda node: self.original.get(node.name, node.name), self._settle)
         given = {
             name: (numbers.of(("argument", place)), 0)
             for place, name in enumerate(self.other.arguments)
@@ -98,7 +98,7 @@ class _Pair:
         why = (kinds or changes or [f"it passes on what {now} gives"])[0]
         self.found.append(Fault("computed", self.one.label, node.name, f"{says}: {why}"))
 
-    def _turns(self, after: Values) -> None:
+    def _turns(self, after: OpValues) -> None:
         """What the next turn of a loop reads, which was left out for the loop's sake."""
         for index, op in enumerate(self.one.heads.ops):
             name = self.one.heads.names[index]
@@ -112,7 +112,7 @@ class _Pair:
                     says = f"{op} {name!r} gives the next turn of its loop something else"
                     self.found.append(Fault("computed", self.one.label, name, says))
 
-    def _returned(self, after: Values) -> None:
+    def _returned(self, after: OpValues) -> None:
         for output, text in self.one.ret.items():
             now = self.other.ret.get(output)
             if now is None or read(self.other, after, now) != read(self.one, self.values, text):
@@ -120,7 +120,7 @@ class _Pair:
                 self.found.append(Fault("computed", self.one.label, output, says))
 
 
-def _of(values: Values, text: str) -> Value:
+def _of(values: OpValues, text: str) -> Value:
     tensor = names.parse(text)
     found = values.get(tensor.op, ())
     return found[tensor.index] if tensor.index < len(found) else (-1, tensor.index)

@@ -53,7 +53,7 @@ class Numbering:
     originals: Collection[str]
 
     def body(
-        self, body: Body, arguments: Mapping[str, Value], known: Known, depth: int = 0
+        self, body: Body, arguments: Mapping[str, Value], known: KnownOps, depth: int = 0
     ) -> dict[str, list[Value]]:
         """What each op of a body gives; `known` settles what ops are called and count as."""
         found: dict[str, list[Value]] = {name: [value] for name, value in arguments.items()}
@@ -64,7 +64,7 @@ class Numbering:
         return found
 
     def _values(
-        self, node: Node, found: Mapping[str, list[Value]], known: Known, depth: int
+        self, node: Node, found: Mapping[str, list[Value]], known: KnownOps, depth: int
     ) -> list[Value]:
         taken = [read(node.body, found, text) for text in node.data_inputs]
         given = self._given_on(node, taken, depth)
@@ -103,7 +103,9 @@ class Numbering:
         if body is None or body.signature is None or len(body.arguments) != len(taken):
             return None
         arguments = dict(zip(body.arguments, taken, strict=True))
-        known = Known(lambda inner: node.name if _is_alone(inner) else f"{node.name}/{inner.name}")
+        known = KnownOps(
+            lambda inner: node.name if _is_alone(inner) else f"{node.name}/{inner.name}"
+        )
         found = self.body(body, arguments, known, depth + 1)
         results = [body.ret.get(arg.name, "") for arg in body.signature.output_arg]
         return [read(body, found, text) for text in results]
@@ -121,7 +123,7 @@ class Numbering:
 
 
 @dataclass(eq=False)
-class Known:
+class KnownOps:
     """What ops are known by that are more than what they compute, and what they count as."""
 
     name_of: Callable[[Node], str] = lambda node: node.name

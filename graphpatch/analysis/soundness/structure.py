@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from graphpatch import names
 from graphpatch.analysis.soundness.fault import Fault, at
 from graphpatch.analysis.soundness.functions import functions
+from graphpatch.analysis.soundness.numbering import in_order
 from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError, did_you_mean
@@ -109,8 +110,11 @@ def _returned(body: Body) -> Iterator[Fault]:
 
 
 def _cycles(body: Body) -> Iterator[Fault]:
-    """Ops that wait for themselves; the way back of a v1 loop, by NextIteration, is none."""
-    left = _waiting(body)
+    """Ops that wait for themselves; the way back of a v1 loop, by NextIteration, is none.
+
+    What cannot be put in an order is in a cycle, or behind one.
+    """
+    left = set(range(len(body))).difference(in_order(body))
     if not left:
         return
     import networkx
@@ -130,20 +134,3 @@ def _reads(body: Body, index: int) -> list[int]:
         return []
     found = (body.by_name.get(names.op_of(text)) for text in body.heads.inputs[index])
     return [other for other in found if other is not None]
-
-
-def _waiting(body: Body) -> set[int]:
-    """The ops that cannot be put in an order: those of cycles, and what lies behind them."""
-    reads = [_reads(body, index) for index in range(len(body))]
-    readers: list[list[int]] = [[] for _ in reads]
-    for index, others in enumerate(reads):
-        for other in others:
-            readers[other].append(index)
-    open_inputs = [len(others) for others in reads]
-    ready = [index for index, count in enumerate(open_inputs) if not count]
-    while ready:
-        for reader in readers[ready.pop()]:
-            open_inputs[reader] -= 1
-            if not open_inputs[reader]:
-                ready.append(reader)
-    return {index for index, count in enumerate(open_inputs) if count}

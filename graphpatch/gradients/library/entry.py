@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import msgspec
+
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.folding import holds
@@ -13,8 +15,7 @@ from graphpatch.gradients.formula import Formula, Source
 from graphpatch.gradients.tensors import Tensor, unpacked
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(msgspec.Struct, frozen=True):
     """A number that a rule gives by name.
 
     `default` is None where the rule must give it. `legal` is a condition in the formula language,

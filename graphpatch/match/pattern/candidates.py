@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
@@ -12,15 +13,14 @@ from graphpatch.match.condition import Condition, Test, everything
 from graphpatch.match.spec import Match, texts
 
 
-@dataclass(eq=False)
-class Candidates:
+class Candidates(msgspec.Struct, eq=False, dict=True):
     """The ops of one body that have these types (None: any) and meet these conditions, by key."""
 
     body: Body
     types: frozenset[str] | None
     names: frozenset[str] | None
     conditions: Mapping[str, Condition]
-    known: dict[int, bool] = field(default_factory=dict)
+    known: dict[int, bool] = msgspec.field(default_factory=dict)
 
     @cached_property
     def tests(self) -> Mapping[str, Test]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from graphpatch import opdefs
 from graphpatch.errors import did_you_mean
 from graphpatch.match import glob
-from graphpatch.match.pattern.faults import InJson, Part, Where
+from graphpatch.match.pattern.faults import EdgePart, InJson, Where
 from graphpatch.match.pattern.variants import parts, variants, without
 from graphpatch.match.spec import Match, Pattern, texts
 
@@ -156,7 +156,7 @@ def _slots(pattern: Pattern, where: Where) -> None:
         entered.add(enters)
 
 
-def _missing(match: Match, slot: int | None, part: Part) -> str:
+def _missing(match: Match, slot: int | None, part: EdgePart) -> str:
     """That an op type has no such slot, and which it has; nothing where it has."""
     for op in texts(match.op or ()):
         known = None if glob.is_glob(op) else opdefs.lookup(op)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+import msgspec
 
 from graphpatch.errors import PatternError
 from graphpatch.shown import pointed
 
-Part = Literal["", "input", "output"]
+EdgePart = Literal["", "input", "output"]
 
 
 class Where(Protocol):
@@ -18,26 +19,25 @@ class Where(Protocol):
     def node(self, name: str, message: str) -> PatternError:
         """The error to raise for a node."""
 
-    def edge(self, number: int, message: str, part: Part = "") -> PatternError:
+    def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
         """The error to raise for an edge, or for its input or output slot."""
 
     def key(self, key: str, message: str) -> PatternError:
         """The error to raise for what only the JSON form says."""
 
 
-@dataclass(frozen=True, slots=True)
-class InText:
+class InText(msgspec.Struct, frozen=True):
     """Points into the text of a pattern: `nodes` and `edges` have columns, counted from 1."""
 
     text: str
-    nodes: Mapping[str, int] = field(default_factory=dict)
-    edges: Sequence[Mapping[Part, int]] = ()
+    nodes: Mapping[str, int] = msgspec.field(default_factory=dict)
+    edges: Sequence[Mapping[EdgePart, int]] = ()
 
     def node(self, name: str, message: str) -> PatternError:
         """The error at the first mention of a node."""
         return fault(self.text, self.nodes[name], message)
 
-    def edge(self, number: int, message: str, part: Part = "") -> PatternError:
+    def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
         """The error at an arrow, or at a slot beside it."""
         columns = self.edges[number]
         return fault(self.text, columns.get(part, columns[""]), message)
@@ -47,15 +47,14 @@ class InText:
         return fault(self.text, 1, message)
 
 
-@dataclass(frozen=True, slots=True)
-class InJson:
+class InJson(msgspec.Struct, frozen=True):
     """Points into the JSON form of a pattern."""
 
     def node(self, name: str, message: str) -> PatternError:
         """The error at a node, or a tensor."""
         return PatternError(f"pattern, node {name!r}: {message}")
 
-    def edge(self, number: int, message: str, part: Part = "") -> PatternError:
+    def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
         """The error at an edge, or at one of its slots."""
         place = f"edges[{number}]" + (f"[2].{part}" if part else "")
         return PatternError(f"pattern.{place}: {message}")

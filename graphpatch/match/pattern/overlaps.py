@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -13,8 +12,7 @@ from graphpatch.match.pattern.orders import Order, Orders
 from graphpatch.match.spec import WHOLE
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(msgspec.Struct, frozen=True):
     """A match that does not count, and why."""
 
     binding: Binding

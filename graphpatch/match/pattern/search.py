@@ -7,6 +7,8 @@ from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from operator import attrgetter
 
+import msgspec
+
 from graphpatch.differentiation.flow import lets_through
 from graphpatch.graph.body import Body, Node
 from graphpatch.match.condition import Condition
@@ -26,8 +28,7 @@ Conditions = Callable[[Match], Mapping[str, Condition]]
 """The conditions of a match, by key."""
 
 
-@dataclass(eq=False)
-class Search:
+class Search(msgspec.Struct, eq=False, dict=True):
     """The matches of one variant of a pattern, in which nothing is optional, in one body."""
 
     wiring: Wiring

@@ -8,7 +8,6 @@ to an earlier op of the file", every match is found exactly once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,8 +24,7 @@ Swap = Mapping[str, str]
 """A way in which a pattern can be laid on itself: which node comes to lie on which."""
 
 
-@dataclass(frozen=True, slots=True)
-class Symmetry:
+class Symmetry(msgspec.Struct, frozen=True):
     """Pairs of names of which the first is bound to what comes earlier in the file.
 
     Every way in which the pattern can be laid on itself is made of some of the `swaps`.

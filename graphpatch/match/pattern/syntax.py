@@ -21,7 +21,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -30,7 +29,7 @@ from msgspec import UNSET
 from graphpatch import names, opdefs
 from graphpatch.errors import PatternError, did_you_mean
 from graphpatch.match.pattern.check import check
-from graphpatch.match.pattern.faults import InText, Part, fault
+from graphpatch.match.pattern.faults import EdgePart, InText, fault
 from graphpatch.match.pattern.tokens import tokenize
 from graphpatch.match.spec import Edge, Link, Match, Near, Pattern
 from graphpatch.tokens import Token
@@ -62,8 +61,7 @@ def repeated(text: str) -> list[str]:
     return [op for op, chains in parser.unnamed.items() if len(chains) > 1 and op != "*"]
 
 
-@dataclass(slots=True)
-class _Mention:
+class _Mention(msgspec.Struct):
     """A node where it stands in a chain, with the slots of the links at it."""
 
     name: str
@@ -72,21 +70,20 @@ class _Mention:
     output: Token | None = None
 
 
-@dataclass(slots=True)
-class _Parser:
+class _Parser(msgspec.Struct):
     text: str
     tokens: list[Token]
     captures: set[str]
     at: int = 0
-    nodes: dict[str, Match] = field(default_factory=dict)
-    tensors: list[str] = field(default_factory=list)
-    optional: dict[str, None] = field(default_factory=dict)
-    absent: dict[str, None] = field(default_factory=dict)
-    edges: list[Edge] = field(default_factory=list)
-    columns: dict[str, int] = field(default_factory=dict)
-    edge_columns: list[dict[Part, int]] = field(default_factory=list)
+    nodes: dict[str, Match] = msgspec.field(default_factory=dict)
+    tensors: list[str] = msgspec.field(default_factory=list)
+    optional: dict[str, None] = msgspec.field(default_factory=dict)
+    absent: dict[str, None] = msgspec.field(default_factory=dict)
+    edges: list[Edge] = msgspec.field(default_factory=list)
+    columns: dict[str, int] = msgspec.field(default_factory=dict)
+    edge_columns: list[dict[EdgePart, int]] = msgspec.field(default_factory=list)
     chains: int = 0
-    unnamed: dict[str, set[int]] = field(default_factory=dict)  # the chains of an op type
+    unnamed: dict[str, set[int]] = msgspec.field(default_factory=dict)  # the chains of an op type
 
     def read(self) -> None:
         """All chains."""
@@ -121,7 +118,11 @@ class _Parser:
             raise self.fault(before.output, "no link leaves here; an output stands before ->")
 
     def link(self, before: _Mention, arrow: Token, after: _Mention) -> None:
-        slots: dict[Part, Token | None] = {"": arrow, "input": after.input, "output": before.output}
+        slots: dict[EdgePart, Token | None] = {
+            "": arrow,
+            "input": after.input,
+            "output": before.output,
+        }
         link = Link(
             input=None if after.input is None else int(after.input.text),
             output=None if before.output is None else int(before.output.text),

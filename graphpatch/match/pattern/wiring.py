@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
+
+import msgspec
 
 from graphpatch import names
 from graphpatch.errors import MatchError, ModelError
@@ -32,12 +33,11 @@ RUN = -1
 """Stands for the slot of a link that is a whole run."""
 
 
-@dataclass(eq=False)
-class Wiring:
+class Wiring(msgspec.Struct, eq=False, dict=True):
     """Follows links in one body."""
 
     body: Body
-    outputs: dict[tuple[int, int], TensorName | None] = field(default_factory=dict)
+    outputs: dict[tuple[int, int], TensorName | None] = msgspec.field(default_factory=dict)
     walked: int = 0
 
     def forward(self, vertex: Vertex, link: Link) -> Iterator[tuple[int, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,12 +14,11 @@ from graphpatch.match.spec import Match, Pattern
 Where = Mapping[str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(msgspec.Struct, frozen=True):
     """One form: a pattern's text, and what its ops must be besides, as a match says it."""
 
     text: str
-    where: Where = field(default_factory=dict)
+    where: Where = msgspec.field(default_factory=dict)
 
     def pattern(self) -> Pattern:
         """The form as a pattern. Raises PatternError, RulesError or ValidationError for a slip."""
@@ -32,8 +30,7 @@ class Form:
         return replace(found, nodes=nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """A ready pattern: what it stands for, and the forms in which graphs have it.
 
     Matches of several forms that end in the same op count as one.

@@ -15,7 +15,7 @@ from typing import Any
 
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.formats import Model
-from graphpatch.formats.export import Exported, Tensor, exported
+from graphpatch.formats.export import Exported, ExportedTensor, exported
 from graphpatch.formats.target import Export
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
@@ -25,7 +25,7 @@ from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.layers.function_names import rename_functions
 from graphpatch.runtime.register import gradient_of, keyed, register_in_functions
 
-SCOPE = "graphpatch_layer"
+LAYER_SCOPE = "graphpatch_layer"
 LONE, ATTACHED, INLINE = "lone", "attached", "inline"
 _NUMBERS = itertools.count()
 
@@ -106,11 +106,11 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
             graph_def,
             input_map=dict(zip(names, tensors, strict=True)),
             return_elements=[text if ":" in text else f"{text}:0" for text in outputs],
-            name=SCOPE,
+            name=LAYER_SCOPE,
         )
         inside = results[0].graph
         for one in carried:
-            one.op = inside.get_operation_by_name(f"{SCOPE}/{one.name}")
+            one.op = inside.get_operation_by_name(f"{LAYER_SCOPE}/{one.name}")
         return results
 
     with tf.init_scope():
@@ -123,13 +123,13 @@ def _as_exported(found: Exported, text: str) -> str:
     return text if text in spelled else text.removesuffix(":0")
 
 
-def _fed(one: Tensor) -> Fed:
+def _fed(one: ExportedTensor) -> Fed:
     shape = None if one.shape.unknown_rank else [dim.size for dim in one.shape.dim]
     sizes = None if shape is None else [None if size < 0 else size for size in shape]
     return Fed(one.tensor, DTYPE_NAMES[one.argument.type], sizes)
 
 
-def _spec(one: Tensor) -> Any:
+def _spec(one: ExportedTensor) -> Any:
     import tensorflow as tf
 
     return tf.TensorSpec(_fed(one).shape, DTYPE_NAMES[one.argument.type], one.argument.name)
@@ -202,7 +202,7 @@ def _moved(written: Any, graph_def: Any, gives: Sequence[str | None]) -> list[st
 
     copy = graph_def.node.add()
     copy.CopyFrom(written)
-    copy.name = f"{written.name}/{SCOPE}"
+    copy.name = f"{written.name}/{LAYER_SCOPE}"
     del copy.attr[OVERRIDE]
     names = []
     for place, dtype in enumerate(gives):

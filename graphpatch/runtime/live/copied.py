@@ -7,14 +7,14 @@ from collections.abc import Callable
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-DEEPEST = 4  # an object in a collection, what it holds, and what that holds
+DEEPEST_OBJECT = 4  # an object in a collection, what it holds, and what that holds
 
 OPAQUE = (str, bytes, int, float, bool, type, FunctionType, MethodType, ModuleType)
 
 Counterpart = Callable[[Any], Any]
 
 
-def copied(old: Any, counterpart: Counterpart, deepest: int = DEEPEST) -> Any:
+def copied(old: Any, counterpart: Counterpart, deepest: int = DEEPEST_OBJECT) -> Any:
     """The value with `counterpart` of all that it holds, or itself where it holds nothing of that.
 
     `counterpart` gives what stands for a value, and the value itself where nothing does. Objects

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphpatch.control_flow.context_collections import CONTEXTS
+from graphpatch.differentiation.keys import CUSTOM
 from graphpatch.formats import Model
 from graphpatch.graph.calls import calls
 from graphpatch.graph.graph import Graph
@@ -13,9 +14,6 @@ from graphpatch.runtime.live.collections import carry_collections
 from graphpatch.runtime.live.counterparts import Counterparts
 from graphpatch.runtime.register import register_gradients
 from graphpatch.table import short
-
-# What a gradient function in Python is given the key of, by tf.custom_gradient.
-CUSTOM = "CustomGradient-"
 
 
 def rebuilt(patched: Model, old: Any) -> tuple[Counterparts, list[str]]:

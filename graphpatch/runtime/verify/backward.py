@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from graphpatch.names import OpKey
+from graphpatch.runtime.gradients import GradientAnswer
 from graphpatch.runtime.values import weights
-from graphpatch.runtime.verify.answers import Differentiable, Gradient
 from graphpatch.runtime.verify.forward import distance, same
 
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
+
+
+class Differentiable(Protocol):
+    """A model that gives gradients."""
+
+    def gradients(
+        self, sources: Sequence[str], target: str, dy: Any
+    ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
+        """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,7 @@ def finite(number: float) -> float | str:
 
 
 @dataclass
-class Backward:
+class ComparedBackward:
     """All pairs, and the ops of the patched graph whose gradient was asked for."""
 
     pairs: list[Compared] = field(default_factory=list)
@@ -59,9 +68,9 @@ class Backward:
 
 def backward(
     one: Differentiable, other: Differentiable, sources: Sequence[str], targets: Mapping[str, Any]
-) -> Backward:
+) -> ComparedBackward:
     """Compare the gradients of each target, which has this value, by each source."""
-    found = Backward()
+    found = ComparedBackward()
     for target, value in targets.items():
         dy = weights(target, value)
         before, _ = one.gradients(sources, target, dy)
@@ -77,7 +86,7 @@ def backward(
 
 
 def _noise(
-    one: Differentiable, pairs: Sequence[Compared], before: Mapping[str, Gradient], dy: Any
+    one: Differentiable, pairs: Sequence[Compared], before: Mapping[str, GradientAnswer], dy: Any
 ) -> Mapping[str, float]:
     """By how much each gradient that changed differs from run to run; all are run once more."""
     found = dict.fromkeys(before, 0.0)
@@ -89,7 +98,7 @@ def _noise(
     return found
 
 
-def _compared(source: str, target: str, before: Gradient, after: Gradient) -> Compared:
+def _compared(source: str, target: str, before: GradientAnswer, after: GradientAnswer) -> Compared:
     words = str(before), str(after)
     if before.kind == after.kind == "error":
         return Compared(source, target, "uncompared", *words)

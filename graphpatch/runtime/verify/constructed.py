@@ -10,13 +10,15 @@ from typing import Any
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import names
-from graphpatch.analysis.soundness.carried import Carried, is_added
+from graphpatch.analysis.soundness.carried import Carried
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError
+from graphpatch.graph import provenance
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.runtime.function_gradient import as_main, flat_index
+from graphpatch.runtime.gradients import gradients
 from graphpatch.runtime.surrogate import surrogate_gradient
 
 OUT = "out"
@@ -108,11 +110,11 @@ def construction_gradient(one: Carried, values: Sequence[Any], dy: Any) -> list[
             out = tf.broadcast_to(out, tf.shape(given["y0"]))  # as the function sums it
         floats = {name: tensor for name, tensor in at.items() if tensor.dtype.is_floating}
         xs = list(floats.values())
-        found = tf.gradients(out, xs, tf.constant(dy), stop_gradients=xs)
+        found = gradients([out], xs, [tf.constant(dy)], apart=True)
     flowing = {name: dx for name, dx in zip(floats, found, strict=True) if dx is not None}
     with tf.compat.v1.Session(graph=scratch) as session:
-        gradients = session.run(flowing)
-    return [gradients.get(f"x{n}") if n == firsts[n] else None for n in range(len(firsts))]
+        ran = session.run(flowing)
+    return [ran.get(f"x{n}") if n == firsts[n] else None for n in range(len(firsts))]
 
 
 def _add(
@@ -140,7 +142,7 @@ def _input(
     if tensor in given:
         return given[tensor]
     node = body.producer(text)
-    if node is None or not is_added(node):
+    if node is None or not provenance.is_added(node):
         raise ModelError(f"its construction reads {text}, which its op does not read")
     op = named.get(node.name) or _add(node, given, named, found)
     return str(TensorName(op, flat_index(body, tensor)))

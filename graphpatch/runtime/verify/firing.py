@@ -6,12 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from graphpatch.analysis.soundness.overrides import Override, Reasons, overrides
 from graphpatch.analysis.soundness.shadows import shadowed
+from graphpatch.differentiation.keys import CUSTOM
 from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey
 from graphpatch.runtime.verify.result import Ran, Unfired
-
-CUSTOM = "CustomGradient-"
-
 
 Probe = Callable[[Sequence[OpKey]], Collection[OpKey]]
 

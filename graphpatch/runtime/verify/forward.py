@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from graphpatch.runtime.values import Values
-from graphpatch.runtime.verify.answers import Runs
 from graphpatch.runtime.verify.value_sets import SEEDED
+
+
+class Runs(Protocol):
+    """A model that gives values for its feeds."""
+
+    def run(self, fetches: Sequence[str], optimise: bool) -> tuple[dict[str, Any], dict[str, str]]:
+        """The values of those tensors that can be computed, and why the others cannot."""
 
 
 @dataclass
@@ -119,7 +125,7 @@ def _compare(
         elif name not in after:
             differing[name] = f"it fails in the patched model: {failed.get(name, 'no value')}"
         else:
-            differing[name] = told(before[name], after[name])
+            differing[name] = difference_in_words(before[name], after[name])
     return before
 
 
@@ -133,7 +139,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one.tobytes() == other.tobytes())
 
 
-def told(one: Any, other: Any) -> str:
+def difference_in_words(one: Any, other: Any) -> str:
     """How far two arrays are apart, in words."""
     one, other = np.asarray(one), np.asarray(other)
     if (one.dtype, one.shape) != (other.dtype, other.shape):

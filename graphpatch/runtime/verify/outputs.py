@@ -14,7 +14,7 @@ from graphpatch.runtime.running import ASSIGNED, downstream
 CONSTANTS = 8  # by which gradients are taken at most
 RESERVED = "reserve_space"
 WRITES = re.compile("(Resource)?(Sparse)?(Assign|Apply|Scatter)|CountUpTo|ResourceCountUpTo")
-LARGEST = 1 << 24  # elements of a tensor that is compared
+LARGEST_OUTPUT = 1 << 24  # elements of a tensor that is compared
 
 
 def outputs(graph: Any) -> list[str]:
@@ -70,7 +70,7 @@ def _writes(op: Any) -> bool:
 def is_value(tensor: Any) -> bool:
     """Whether it can be fetched as an array, of a size that can be held."""
     dtype = tensor.dtype
-    small = (tensor.shape.num_elements() or 0) <= LARGEST
+    small = (tensor.shape.num_elements() or 0) <= LARGEST_OUTPUT
     return small and dtype.base_dtype.name not in HANDLES and not dtype._is_ref_dtype
 
 

@@ -11,7 +11,7 @@ from graphpatch.analysis.soundness.fault import Fault
 from graphpatch.analysis.soundness.overrides import Override
 from graphpatch.analysis.soundness.static import Sound
 from graphpatch.formats.model import Model
-from graphpatch.runtime.verify.backward import Backward, of
+from graphpatch.runtime.verify.backward import ComparedBackward, of
 from graphpatch.runtime.verify.formulas import Checked
 from graphpatch.runtime.verify.forward import Forward
 from graphpatch.runtime.verify.reached import Reached
@@ -55,7 +55,7 @@ class Ran:
     settings: Mapping[str, Any] = field(default_factory=dict)
     forward: Forward = field(default_factory=Forward)
     reached: Reached = field(default_factory=Reached)
-    backward: Backward = field(default_factory=Backward)
+    backward: ComparedBackward = field(default_factory=ComparedBackward)
     fired: list[Override] = field(default_factory=list)
     unfired: list[Unfired] = field(default_factory=list)
     formulas: list[Checked] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Part:
+class VerifiedGraph:
     """One graph of a model; `ran` is None where it was not to be run."""
 
     label: str
@@ -161,7 +161,7 @@ class Verification:
 
     original: str
     patched: str
-    parts: Sequence[Part]
+    parts: Sequence[VerifiedGraph]
     around: Sequence[Fault]
     models: tuple[Model, ...] = field(default=(), compare=False)
 
@@ -169,12 +169,14 @@ class Verification:
     def failures(self) -> list[str]:
         """What differs that should not, in words."""
         found = [fault.says for fault in self.around]
-        return found + [text for part in self.parts for text in self._told(part, part.failures())]
+        return found + [
+            text for part in self.parts for text in self._labelled(part, part.failures())
+        ]
 
     @property
     def not_compared(self) -> list[str]:
         """What should have been compared, and was not, in words."""
-        return [text for part in self.parts for text in self._told(part, part.gaps())]
+        return [text for part in self.parts for text in self._labelled(part, part.gaps())]
 
     @property
     def verdict(self) -> str:
@@ -194,7 +196,7 @@ class Verification:
         """Whether the verdict is `verified`, or `same structure`."""
         return self.verdict in (VERIFIED, SAME_STRUCTURE)
 
-    def _told(self, part: Part, texts: Sequence[str]) -> list[str]:
+    def _labelled(self, part: VerifiedGraph, texts: Sequence[str]) -> list[str]:
         return [f"[{part.label}] {one}" if len(self.parts) > 1 else one for one in texts]
 
     def __repr__(self) -> str:
@@ -232,7 +234,7 @@ class Verification:
         }
 
 
-def _rows(part: Part) -> Iterator[tuple[str, str]]:
+def _rows(part: VerifiedGraph) -> Iterator[tuple[str, str]]:
     """What was compared of a graph, in short."""
     ran = part.ran
     if ran is None or ran.why:

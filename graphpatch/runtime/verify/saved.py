@@ -15,9 +15,9 @@ from graphpatch.formats.folder import refuse_odd_files
 from graphpatch.formats.model import MESSAGE
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import OpKey
+from graphpatch.runtime.gradients import GradientAnswer
 from graphpatch.runtime.running import first_line
 from graphpatch.runtime.values import Values, seeded
-from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.lookups import recorded
 from graphpatch.runtime.verify.seeds import own_names, set_seeds
 
@@ -61,7 +61,7 @@ class Saved:
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], set[OpKey]]:
+    ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
         """The gradient of a target, weighted by dy, by each source, as a tape gives it."""
         import tensorflow as tf
 
@@ -77,10 +77,10 @@ class Saved:
                     y = function(**given)[target.removeprefix(f"{key}:")]
                 found = tape.gradient(y, xs, output_gradients=tf.constant(dy, y.dtype))
             except Exception as error:  # whatever a gradient function raises is the answer
-                failed = Gradient("error", says=f"a tape raises {first_line(error)}")
+                failed = GradientAnswer("error", says=f"a tape raises {first_line(error)}")
                 return dict.fromkeys(sources, failed), asked
         there = {name: _gradient(dx) for name, dx in zip(near, found, strict=True)}
-        return {name: there.get(name, Gradient("none")) for name in sources}, asked
+        return {name: there.get(name, GradientAnswer("none")) for name in sources}, asked
 
     def _arguments(self, key: str, function: Any) -> dict[str, Any]:
         import tensorflow as tf
@@ -89,12 +89,12 @@ class Saved:
         return {name: tf.constant(self.feeds[f"{key}:{name}"], specs[name].dtype) for name in specs}
 
 
-def _gradient(dx: Any) -> Gradient:
+def _gradient(dx: Any) -> GradientAnswer:
     import tensorflow as tf
 
     if dx is None:
-        return Gradient("none")
-    return Gradient("tensor", np.asarray(tf.convert_to_tensor(dx)))
+        return GradientAnswer("none")
+    return GradientAnswer("tensor", np.asarray(tf.convert_to_tensor(dx)))
 
 
 def _key(name: str) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from graphpatch.names import OpKey
+from graphpatch.runtime.gradients import GradientAnswer
 from graphpatch.runtime.values import Values
-from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.formulas import Checked
 from graphpatch.runtime.verify.process import Died, Process
 
-Found = tuple[dict[str, Gradient], set[OpKey]]
+Answered = tuple[dict[str, GradientAnswer], set[OpKey]]
 
 
 class Side:
@@ -58,7 +58,7 @@ class Side:
         found = self.process.ask("run", fetches, optimise)
         return cast("tuple[dict[str, Any], dict[str, str]]", found)
 
-    def gradients(self, sources: Sequence[str], target: str, dy: Any) -> Found:
+    def gradients(self, sources: Sequence[str], target: str, dy: Any) -> Answered:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked.
 
         TensorFlow rewrites TF2 loops and branches as it differentiates them. What it cannot give a
@@ -67,7 +67,7 @@ class Side:
         try:
             found = self._gradients(sources, target, dy)
         except Died as error:
-            return dict.fromkeys(sources, Gradient("error", says=error.why)), set()
+            return dict.fromkeys(sources, GradientAnswer("error", says=error.why)), set()
         is_second, self._differentiated = self._differentiated, True
         if is_second and any(one.kind == "error" for one in found[0].values()):
             self.process.restart()
@@ -75,8 +75,8 @@ class Side:
             return self.gradients(sources, target, dy)
         return found
 
-    def _gradients(self, sources: Sequence[str], target: str, dy: Any) -> Found:
-        return cast("Found", self.process.ask("gradients", sources, target, dy))
+    def _gradients(self, sources: Sequence[str], target: str, dy: Any) -> Answered:
+        return cast("Answered", self.process.ask("gradients", sources, target, dy))
 
     def probed(
         self, places: Sequence[OpKey], sources: Sequence[str], targets: Mapping[str, Any]

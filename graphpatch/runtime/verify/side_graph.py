@@ -14,10 +14,10 @@ from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
-from graphpatch.runtime.running import downstream, may_be_endless, placeholders
+from graphpatch.runtime.gradients import GradientAnswer
+from graphpatch.runtime.running import downstream, may_be_endless, seeded_feeds
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import outputs, probes
-from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.branches import Branches, in_functions
 from graphpatch.runtime.verify.formulas import Checked, formulas
 from graphpatch.runtime.verify.seeded import checkpoint, initial, known, restored, seeded_graph
@@ -78,11 +78,11 @@ class GraphSide:
 
     def choose(self, tensors: Sequence[str], given: Values) -> tuple[Values, Values]:
         """What it is fed, and what its variables hold: the guess with which most of it runs."""
-        fed = dict(zip(self.names(list(given)), given.values(), strict=True))
+        named = dict(zip(self.names(list(given)), given.values(), strict=True))
         values = restored(self.tf_graph, self.prefix)
         best, most, tried = self._graphed(self.tf_graph), -1, list[list[str]]()
         for size, whole in GUESSES:
-            feeds = placeholders(self.tf_graph, size, whole, fed)
+            feeds = seeded_feeds(self.tf_graph, size, whole, named)
             variables = initial(self.tf_graph, values, size, whole)
             shapes = [str(np.shape(value)) for value in (*feeds.values(), *variables.values())]
             if shapes in tried:
@@ -119,7 +119,7 @@ class GraphSide:
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], set[OpKey]]:
+    ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
         return self.running.gradients(sources, target, dy)
 

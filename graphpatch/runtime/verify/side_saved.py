@@ -11,10 +11,10 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey
+from graphpatch.runtime.gradients import GradientAnswer
 from graphpatch.runtime.running import first_line
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import saved
-from graphpatch.runtime.verify.answers import Gradient
 from graphpatch.runtime.verify.branches import in_functions
 from graphpatch.runtime.verify.formulas import Checked, formulas
 from graphpatch.runtime.verify.side_graph import registered
@@ -86,7 +86,7 @@ class SavedSide:
 
     def gradients(
         self, sources: Sequence[str], target: str, dy: Any
-    ) -> tuple[dict[str, Gradient], set[OpKey]]:
+    ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
         return self.saved.gradients(sources, target, dy)
 

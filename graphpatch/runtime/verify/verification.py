@@ -16,7 +16,7 @@ from graphpatch.formats.load import model_from
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.compare import Subject, compare
 from graphpatch.runtime.verify.options import Options
-from graphpatch.runtime.verify.result import Part, Ran, Verification
+from graphpatch.runtime.verify.result import Ran, Verification, VerifiedGraph
 
 
 def verify(
@@ -78,7 +78,7 @@ def _verified(one: Model, other: Model, options: Options | None) -> Verification
         for left, right in zip(one.graphs, other.graphs, strict=True):
             pair = Subject(one, left, files[0]), Subject(other, right, files[1])
             sound = static(left, right)
-            parts.append(Part(right.around.tags, sound, _ran(sound, *pair, options)))
+            parts.append(VerifiedGraph(right.around.tags, sound, _ran(sound, *pair, options)))
     return Verification(str(one.path), str(other.path), parts, faults, (one, other))
 
 

@@ -13,10 +13,9 @@ from graphpatch.match import added, attribute, inside, nth, path_miss, shape, ta
 from graphpatch.match.classes import CLASSES
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.spec import Match
-from graphpatch.table import short
+from graphpatch.table import IN_MESSAGE, short
 
-SHOWN = 3  # of a list
-LONG = 100  # letters of what is told of one key
+LONG = 100  # letters for one key
 
 
 def failing(node: Node, match: Match) -> list[str]:
@@ -24,9 +23,9 @@ def failing(node: Node, match: Match) -> list[str]:
     return [key for key, made in conditions(match).items() if not made(node.body)(node)]
 
 
-def told(node: Node, key: str, match: Match) -> str:
+def in_words(node: Node, key: str, match: Match) -> str:
     """What an op has instead of what a key of a match asks for: `dtype is float32`."""
-    wanted, say = match.given().get(key), TOLD.get(key)
+    wanted, say = match.given().get(key), IN_WORDS.get(key)
     if key in ON_MATCH:
         text = ON_MATCH[key](node, match)
     else:
@@ -62,7 +61,7 @@ def value_of(node: Node) -> str:
     tensor = constant(node)
     if tensor is None:
         return "unknown"
-    first: list[object] = next((piece[:SHOWN].tolist() for piece, _ in tensor.pieces()), [])
+    first: list[object] = next((piece[:IN_MESSAGE].tolist() for piece, _ in tensor.pieces()), [])
     words = [f"{one:.7g}" if isinstance(one, float) else str(one) for one in first]
     more = ", ..." if tensor.size > len(first) else ""
     return f"[{', '.join(words)}{more}]" if tensor.shape else words[0]
@@ -88,7 +87,7 @@ def _inputs(node: Node, wanted: Mapping[str, Match]) -> str:
 def _input(node: Node, wanted: Match | None) -> str:
     """An op that gives an input, with what it has instead; its type stands there already."""
     keys = [key for key in failing(node, wanted) if key != "op"] if wanted else []
-    has = ", ".join(told(node, key, wanted) for key in keys) if wanted else ""
+    has = ", ".join(in_words(node, key, wanted) for key in keys) if wanted else ""
     return f"{node} ({has})" if has else str(node)
 
 
@@ -100,11 +99,11 @@ def _consumers(node: Node, wanted: Any) -> str:
 
 def _some(listed: Iterable[str], nothing: str) -> str:
     found = list(listed)
-    return short(found, SHOWN) if found else nothing
+    return short(found) if found else nothing
 
 
 def _nth(node: Node, match: Match) -> str:
-    return nth.told(node, match.nth, holds(replace(match, nth=None)))
+    return nth.in_words(node, match.nth, holds(replace(match, nth=None)))
 
 
 def _all(node: Node, wanted: Any) -> str:
@@ -112,7 +111,9 @@ def _all(node: Node, wanted: Any) -> str:
 
 
 def _any(node: Node, wanted: Any) -> str:
-    return " and ".join(of_match(node, match) for match in wanted[:SHOWN]) or "any: it is empty"
+    return (
+        " and ".join(of_match(node, match) for match in wanted[:IN_MESSAGE]) or "any: it is empty"
+    )
 
 
 def _not(node: Node, wanted: Any) -> str:
@@ -121,22 +122,22 @@ def _not(node: Node, wanted: Any) -> str:
 
 def of_match(node: Node, match: Match) -> str:
     """What an op has instead of what a match asks for: all keys that it does not meet."""
-    return ", ".join(told(node, key, match) for key in failing(node, match))
+    return ", ".join(in_words(node, key, match) for key in failing(node, match))
 
 
-TOLD: dict[str, Callable[[Node, Any], str]] = {
-    added.KEY: added.told,
+IN_WORDS: dict[str, Callable[[Node, Any], str]] = {
+    added.KEY: added.in_words,
     "op": _op,
     "name": _name,
     "name_regex": _name,
     "body": _body,
-    "attr": attribute.told,
+    "attr": attribute.in_words,
     "dtype": _dtype,
     "value": _value,
-    "shape": shape.told,
+    "shape": shape.in_words,
     "class": _class,
-    "inside": inside.told,
-    "taken": taken.told,
+    "inside": inside.in_words,
+    "taken": taken.in_words,
     "inputs": _inputs,
     "consumers": _consumers,
     "any": _any,

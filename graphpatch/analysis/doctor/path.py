@@ -1,4 +1,4 @@
-"""The way from one tensor to another that the fewest ops block."""
+"""The path from one tensor to another that the fewest ops block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from graphpatch.analysis.doctor.backward import Answer
 from graphpatch.differentiation.wiring import Tensor, Wiring
 
-# What it costs to go back through an op: nothing, a rule, or what no rule mends.
+# What it costs to go back through an op: nothing, a rule, or what no rule fixes.
 FREE, A_RULE, HOPELESS = 0, 1, 1000
 
 Cost = Callable[[int, int, int], int]  # op, output, input slot
@@ -17,7 +17,7 @@ Cost = Callable[[int, int, int], int]  # op, output, input slot
 
 @dataclass(frozen=True, slots=True)
 class PathStep:
-    """One op of a way: the output by which it is left, the slot by which it is entered."""
+    """One op of a path: the output by which it is left, the slot by which it is entered."""
 
     index: int
     output: int
@@ -38,9 +38,9 @@ def dependent(wiring: Wiring, source: Tensor) -> set[int]:
 def cheapest(
     wiring: Wiring, source: Tensor, target: Tensor, cost: Cost, within: set[int]
 ) -> list[PathStep] | None:
-    """The ops from the source to the target, without the source's own; None where there is no way.
+    """The ops from the source to the target, without the source's own; None where there is no path.
 
-    Among ways that cost the same it is the shortest one. Only ops `within` are looked at.
+    Among paths that cost the same it is the shortest one. Only ops `within` are looked at.
     """
     if target[0] not in within:
         return None
@@ -81,5 +81,5 @@ def blocked(answer: Answer, wiring: Wiring, step: PathStep, is_target: bool) -> 
 
 
 def spelled(wiring: Wiring, source: Tensor, steps: Sequence[PathStep]) -> list[str]:
-    """The tensors of a way, first to last."""
+    """The tensors of a path, first to last."""
     return [wiring.spelled(tensor) for tensor in (source, *((s.index, s.output) for s in steps))]

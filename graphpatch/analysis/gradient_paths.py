@@ -1,4 +1,4 @@
-"""The ways of a gradient: the tensors through which it flows from a loss back to others."""
+"""The paths of a gradient: the tensors through which it flows from a loss back to others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START = "^"  # before all tensors that the gradient is asked at; no tensor is na
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
+class GradientPaths:
     """The tensors between `wrt` and `loss` over differentiable edges, written `op:0`.
 
     An edge leads from a tensor that an op reads to one that it gives; `START` comes before all of
@@ -37,7 +37,7 @@ def find_tensor(graph: Graph, text: str) -> str:
     """The tensor of the main graph that is meant, as `op:0`; CutError where there is none."""
     found = tensor_named(graph.main, text)
     if found is not None:
-        return spelled(found)
+        return found.full
     op = names.parse(text)
     index = graph.main.by_name.get(op.op)
     if index is not None and not op.control:
@@ -53,13 +53,8 @@ def find_tensor(graph: Graph, text: str) -> str:
     raise CutError(f"there is no tensor {text!r} in the main graph{near}")
 
 
-def spelled(tensor: TensorName) -> str:
-    """The tensor as `op:0`, its output always there."""
-    return f"{tensor.op}:{tensor.index}"
-
-
-def ways(graph: Graph, loss: str, wrt: Sequence[str]) -> Ways:
-    """The ways from `loss` back to `wrt`.
+def gradient_paths(graph: Graph, loss: str, wrt: Sequence[str]) -> GradientPaths:
+    """The paths from `loss` back to `wrt`.
 
     Raises CutError for one of `wrt` from which the loss does not depend, or to which nothing
     flows back, and says where it ends.
@@ -83,7 +78,7 @@ def ways(graph: Graph, loss: str, wrt: Sequence[str]) -> Ways:
     for tensor in wrt:
         if tensor not in ending:
             raise CutError(_blocked(body, tensor, loss, before, edges))
-    return Ways(body, loss, tuple(wrt), edges.subgraph(ending).copy())
+    return GradientPaths(body, loss, tuple(wrt), edges.subgraph(ending).copy())
 
 
 def _refuse_unconnected(body: Body, tensor: str, loss: str, before: bytearray) -> None:

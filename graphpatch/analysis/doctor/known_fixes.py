@@ -1,4 +1,4 @@
-"""The patches that mend what blocks a gradient: of single ops by type, and of pairs of them."""
+"""The patches that fix what blocks a gradient: of single ops by type, and of pairs of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from graphpatch.analysis.doctor.look import Finding, Look, Rule, rule_for
-from graphpatch.analysis.doctor.way import PathStep
+from graphpatch.analysis.doctor.look import Finding, Look, RuleDict, rule_for
+from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
@@ -47,8 +47,8 @@ PAIRS: dict[tuple[str, str], Patch] = {
 }
 
 
-def mends(look: Look) -> list[Rule]:
-    """The rules that may mend an op that blocks, the best first."""
+def fixes(look: Look) -> list[RuleDict]:
+    """The rules that may fix an op that blocks, the best first."""
     if look.read not in DIFFERENTIABLE or look.given not in DIFFERENTIABLE:
         return []
     found = []
@@ -62,7 +62,7 @@ def mends(look: Look) -> list[Rule]:
 
 
 def with_way_back(finding: Finding, wiring: Wiring, behind: Sequence[PathStep]) -> Finding:
-    """The finding of an op whose result is cast to a float at once: the two mended as one."""
+    """The finding of an op whose result is cast to a float at once: the two fixed as one."""
     if finding.rules or not behind:
         return finding
     first, last = finding.node, Node(wiring.body, behind[0].index)

@@ -1,0 +1,41 @@
+"""Between which tensors a page leads where nobody named any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphpatch.differentiation.wiring import Wiring
+from graphpatch.page.ends import ends
+from tests.graphs import attr, main, node
+
+F, INTS, S = attr("float32"), attr("int64"), attr("string")
+TYPES = attr([F, INTS])
+NEXT = node("next", "IteratorGetNext", "it", output_types=TYPES)
+IT = node("it", "IteratorFromStringHandle", "handle")
+HANDLE = node("handle", "Placeholder", dtype=S)
+X, FLAG = node("x", "Placeholder", dtype=F), node("flag", "Placeholder", dtype=attr("bool"))
+SCORES = node("scores", "Softmax", "logits", T=F)
+BEST = node("best", "ArgMax", "scores", "axis", T=F, output_type=INTS, Tidx=attr("int32"))
+AXIS = node("axis", "Const", dtype=attr("int32"))
+
+CASES: dict[str, tuple[list[Any], tuple[str, ...], tuple[str, ...]]] = {
+    "what an iterator gives": (
+        [HANDLE, IT, NEXT, node("y", "Relu", "next", T=F)], ("next:0",), ("y:0",)
+    ),
+    "the scores before an ArgMax": (
+        [X, FLAG, node("logits", "Relu", "x", T=F), SCORES, AXIS, BEST], ("x:0",), ("scores:0",)
+    ),
+    "no placeholder that nobody reads": (
+        [X, node("given", "PlaceholderWithDefault", "x", dtype=F), node("y", "Relu", "x", T=F)],
+        ("given:0", "x:0"), ("y:0",)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ends_that_nobody_named(case: str) -> None:
+    nodes, sources, targets = CASES[case]
+    found = ends(Wiring(main(*nodes)), (), ())
+    assert (tuple(sorted(found.sources)), found.targets) == (sources, targets)
