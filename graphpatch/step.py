@@ -50,18 +50,23 @@ def take(rule: Rule, graphs: Sequence[Graph]) -> Applied:
     return patch(rule, matched(rule, graphs))
 
 
-def matched(rule: Rule, graphs: Sequence[Graph], why: bool = True) -> list[tuple[Graph, Found]]:
+def matched(
+    rule: Rule, graphs: Sequence[Graph], why: bool = True, known: Sequence[Found] | None = None
+) -> list[tuple[Graph, Found]]:
     """What a rule matches in each graph, none of which is changed.
 
     Raises what `take` raises, as far as that can be known before anything is patched; without
-    `why`, a rule that matches nothing is not explained.
+    `why`, a rule that matches nothing is not explained. `known` is what was found in each graph,
+    where that was asked before.
     """
     with named(rule):
-        found = [(graph, find(graph, rule.match, rule.on)) for graph in graphs]
+        if known is None:
+            known = [find(graph, rule.match, rule.on) for graph in graphs]
+        found = list(zip(graphs, known, strict=True))
         expected(rule, graphs, sum(one.count for _, one in found), why)
         nodes = [node for _, one in found for node in one.nodes]
         refuse_all_malformed(nodes)
-        if not isinstance(rule.patch, JointPatch):
+        if nodes and not isinstance(rule.patch, JointPatch):
             refuse_all_shadowed(nodes)
         for _, one in found:
             refuse_hidden(one.nodes)
@@ -94,25 +99,29 @@ def named(rule: Rule) -> Iterator[None]:
 def _patch(rule: Rule, graph: Graph, found: Found, step: Applied) -> None:
     editor = Editor(graph, rule.author)
     dropped = left_out(rule.author.rule, found)  # as the ops are called before they are patched
-    if rule.on != (WHOLE,):
-        for text in rule.patch.notes(found.nodes) if isinstance(rule.patch, NotedPatch) else ():
-            editor.note(text)
     if rule.on == (WHOLE,):
         _patch_whole(rule, found, editor)
-    elif isinstance(rule.patch, JointPatch):
-        rule.patch.rewrite_all(found.nodes, editor)
-    else:
-        alike = _alike(rule, editor)
-        if alike is not None and found.nodes:
-            alike.edit_all(found.nodes, lambda node: patch_node(rule, node, editor, step))
-        else:
-            for node in found.nodes:
-                patch_node(rule, node, editor, step)
-        _note(step, editor)
+    elif found.nodes:  # to ask what kind of patch it is takes long, where there are many rules
+        _patch_nodes(rule, found.nodes, editor, step)
     for text in notes(rule.match.pattern):
         step.notes[f"rule {rule.author.rule!r}: {text}"] = None
     step.notes.update(dict.fromkeys(dropped))
     step.notes.update(dict.fromkeys(idle_notes(rule, editor.idle)))
+    _note(step, editor)
+
+
+def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: Applied) -> None:
+    for text in rule.patch.notes(nodes) if isinstance(rule.patch, NotedPatch) else ():
+        editor.note(text)
+    if isinstance(rule.patch, JointPatch):
+        rule.patch.rewrite_all(nodes, editor)
+        return
+    alike = _alike(rule, editor)
+    if alike is not None:
+        alike.edit_all(nodes, lambda node: patch_node(rule, node, editor, step))
+    else:
+        for node in nodes:
+            patch_node(rule, node, editor, step)
     _note(step, editor)
 
 

@@ -15,7 +15,7 @@ from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.forms import forms, notes
 from graphpatch.match.misses import explain
-from graphpatch.match.select import find
+from graphpatch.match.select import Found, find
 from graphpatch.match.spec import WHOLE, Match
 from graphpatch.rules import Rule
 from graphpatch.step import entries, left_out, matched, patch, take
@@ -73,7 +73,8 @@ def match_only(match: Match, model: Model, why: bool = False, with_places: bool 
 
     Where a pattern leaves open which tensor is x0, x1, ..., the notes say so.
     """
-    found = _described("", match, (), model.graphs, why, with_places)
+    known = [find(graph, match) for graph in model.graphs]
+    found = _described("", match, (), model.graphs, known, why, with_places)
     return replace(found, notes=(*found.notes, *_left_open(match, model.graphs)))
 
 
@@ -104,10 +105,10 @@ class _Applied:
         self.before, self.since = model.graphs, list[Rule]()
         self.graphs = _copies(self.before)
 
-    def take(self, rule: Rule) -> str:
-        """Apply a rule where that can be done; what `apply` says where it cannot."""
+    def take(self, rule: Rule, known: Sequence[Found]) -> str:
+        """Apply a rule to what it matches, where it can be done; what `apply` says otherwise."""
         try:
-            found = matched(rule, self.graphs, why=False)  # `_described` tells why
+            found = matched(rule, self.graphs, why=False, known=known)  # `_described` tells why
         except GraphpatchError as error:  # nothing has been changed
             return str(error)
         try:
@@ -131,8 +132,11 @@ def _copies(graphs: Sequence[Graph]) -> list[Graph]:
 
 def _one(rule: Rule, applied: _Applied, why: bool, with_places: bool, names: bool) -> Matched:
     graphs = applied.graphs
-    found = _described(rule.author.rule, rule.match, rule.on, graphs, why, with_places, names)
-    return replace(found, error=applied.take(rule).partition("\n")[0])
+    known = [find(graph, rule.match, rule.on) for graph in graphs]
+    found = _described(
+        rule.author.rule, rule.match, rule.on, graphs, known, why, with_places, names
+    )
+    return replace(found, error=applied.take(rule, known).partition("\n")[0])
 
 
 def _why(graphs: Sequence[Graph], match: Match, names: bool) -> str:
@@ -144,11 +148,11 @@ def _described(
     match: Match,
     on: Sequence[str],
     graphs: Sequence[Graph],
+    found: Sequence[Found],
     why: bool,
     with_places: bool,
     names: bool = True,
 ) -> Matched:
-    found = [find(graph, match, on) for graph in graphs]
     tags = [graph.around.tags if len(graphs) > 1 else None for graph in graphs]
     tagged = list(zip(found, tags, strict=True))
     listed = [one for some, tag in tagged for one in entries(some, tag, whole=on == (WHOLE,))]

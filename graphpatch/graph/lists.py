@@ -8,7 +8,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.opdefs import Arg, OpDef
 
-MOST_LISTED = 1 << 16  # tensors of one list, where no input of the node shows them
+MOST_LISTED = 1 << 14  # tensors of one list, where no input of the node shows them
 MOST_IN_ALL = 2_000_000  # outputs of such lists, of all nodes of a graph
 
 

@@ -141,10 +141,15 @@ def all_entries(graph: Graph) -> Iterator[Edit]:
 
 def touched(body: Body) -> Iterator[Node]:
     """The nodes of a body that carry provenance."""
+    for node in may_be_signed(body):
+        if _value(body.payload(node.index)) is not None:
+            yield node
+
+
+def may_be_signed(body: Body) -> list[Node]:
+    """The nodes of a body that may carry provenance; quick, as none of them is read."""
     found = {index for some in body.heads.marked for index in some} | body.edited.keys()
-    for index in sorted(found):
-        if _value(body.payload(index)) is not None:
-            yield Node(body, index)
+    return [Node(body, index) for index in sorted(found)]
 
 
 def returned(body: Body) -> list[tuple[Node, Returned]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
@@ -13,6 +14,7 @@ from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
 from graphpatch.match.paths import unknown
+from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.spec import Match, texts
 from graphpatch.match.values_there import values_there
 from graphpatch.table import plural
@@ -30,10 +32,11 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     lines = [f"  looked at {sum(map(len, bodies))} ops"]
     wanted = conditions(match)
     asked = {key: condition for key, condition in wanted.items() if key != added.KEY}
-    counts = {key: _count(bodies, condition) for key, condition in asked.items()}
+    given = match.given()
+    counts = {key: _alone(bodies, key, given[key], one) for key, one in asked.items()}
     there = ""
     for key, count in counts.items():
-        value = match.given()[key]
+        value = given[key]
         shown = f" {_shown(value)}" if key in NEAR or key in VALUE_SHOWN else ""
         there = "" if count or len(counts) > 1 else values_there(bodies, key, value)
         near = _near(graphs, key, value, count) if names else ""
@@ -49,7 +52,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     missing = _no_tensors(graphs, match)
     almost_met = [] if missing or there else almost(bodies, match, wanted)
     almost_met += added.left_out(bodies, wanted)
-    return "\n".join(lines + almost_met + _moved(bodies, match) + missing)
+    return "\n".join(lines + almost_met + _moved(bodies, wanted) + missing)
 
 
 def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
@@ -75,6 +78,13 @@ def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
     ]
 
 
+def _alone(bodies: Iterable[Body], key: str, value: Any, condition: Condition) -> int:
+    """How many ops meet the condition of one key; types and plain names are looked up."""
+    match = Match(**{key: value}) if key in ("op", "name") else Match()
+    found = (candidates(body, match, {key: condition}) for body in bodies)
+    return sum(len(one.indices()) for one in found)
+
+
 def _count(bodies: Iterable[Body], condition: Condition) -> int:
     count = 0
     for body in bodies:
@@ -95,16 +105,18 @@ def _branches(bodies: Sequence[Body], key: str, value: Match | Sequence[Match]) 
     return lines
 
 
-def _moved(bodies: Iterable[Body], match: Match) -> list[str]:
+def _moved(bodies: Iterable[Body], wanted: Mapping[str, Condition]) -> list[str]:
     """The ops that an earlier rule replaced, at whose names there is another op type now."""
-    if match.op is None:
+    if "op" not in wanted:
         return []
-    lines, wanted = [], conditions(match)
-    is_type = wanted.pop("op")
-    wanted.pop(added.KEY, None)  # at the name is what a rule added
+    # At the name is what a rule added.
+    others = [condition for key, condition in wanted.items() if key not in ("op", added.KEY)]
+    lines = []
     for body in bodies:
-        tests = [condition(body) for condition in wanted.values()]
-        for old in filter(is_type(body), body):
+        signed = provenance.may_be_signed(body)
+        tests = [condition(body) for condition in others] if signed else []
+        is_type = wanted["op"](body)
+        for old in (node for node in signed if is_type(node)):
             place = body.by_name.get(old.name.removesuffix("/forward"), old.index)
             by = provenance.shadow(old)
             if by and place != old.index and all(test(Node(body, place)) for test in tests):

@@ -149,5 +149,12 @@ def test_many_inputs_are_given_back_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     walks = list[object]()
     places = nodedef._places
     monkeypatch.setattr(nodedef, "_places", lambda *a: walks.append(a) or places(*a))
-    assert graphpatch.revert(patched).model.graph_def().SerializeToString() == original
+    assert graphs.joined(graphpatch.revert(patched).model.pieces()) == original
     assert len(walks) < 20
+
+
+def test_the_page_tells_how_many_outputs_are_read() -> None:
+    """Few enough that a patch on each of them takes seconds: 65,536 took twenty."""
+    page = Path(__file__).parents[2] / "docs" / "hostile-input.md"
+    assert f"{MOST_LISTED:,}, or as many as the node has inputs" in page.read_text()
+    assert MOST_LISTED <= 1 << 14

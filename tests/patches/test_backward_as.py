@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch.analysis.soundness.clean import clean
@@ -254,3 +255,14 @@ def test_four_rules_on_a_long_path_are_not_refused() -> None:
     rules = [rule({"name": name}) for name in ("n", "r1", "r2", "r3")]
     main = main_of(graphpatch.apply(rules, model))
     assert len(main) > MOST_AGAIN
+
+
+@pytest.mark.parametrize("inputs", [[], ["x"], ["x", "u", "u"]], ids=len)
+def test_a_clone_of_other_inputs_than_its_original(inputs: list[str]) -> None:
+    """In a file that another program changed, verify says what is wrong."""
+    result = patched(*NOISY, node("y", "Add", "n", "u"))
+    message = GraphDef.FromString(graphs.written(result.model.graphs[0]))
+    (clone,) = (one for one in message.node if one.name == "y/clean")
+    clone.input[:] = inputs
+    found = "; ".join(map(str, clean(graphs.opened(message))))
+    assert "'y/clean', which is not like Add" in found

@@ -144,7 +144,8 @@ def _names(node: Node) -> set[str]:
 
 
 def _clone(one: Node, clean: str, other: Node, noisy: str) -> str | list[tuple[str, str]]:
-    if one.op != other.op or _attrs(one) != _attrs(other):
+    is_like = one.op == other.op and len(one.data_inputs) == len(other.data_inputs)
+    if not is_like or _attrs(one) != _attrs(other):
         return f"is computed by {one}, which is not like {other}, whose clone it is"
     if output_of(one, clean) != output_of(other, noisy):
         return f"reads {clean} instead of {noisy}"
