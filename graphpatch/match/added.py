@@ -79,8 +79,8 @@ def _not(is_own: Condition, others: Iterable[Condition], body: Body) -> Iterator
     if body.is_ours or own is everything:
         return
     tests = [condition(body) for condition in others]
-    for node in provenance.touched(body):
-        if not own(node) and all(test(node) for test in tests):
+    for node in provenance.may_be_signed(body):  # own reads the node, and is asked last
+        if all(test(node) for test in tests) and not own(node):
             yield node
 
 

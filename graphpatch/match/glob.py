@@ -52,4 +52,8 @@ def one_of(wanted: Iterable[str]) -> Means:
     wanted = tuple(wanted)
     plain = frozenset(text for text in wanted if not is_glob(text))
     globs = [compiled(text) for text in wanted if is_glob(text)]
+    if not globs:
+        return plain.__contains__
+    if not plain and len(globs) == 1:
+        return globs[0]
     return lambda name: name in plain or any(one(name) for one in globs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -19,6 +19,7 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
     body: Body
     types: frozenset[str] | None
     names: frozenset[str] | None
+    means: glob.Means | None  # a quick test of names, which is one of the conditions too
     conditions: Mapping[str, Condition]
     known: dict[int, bool] = msgspec.field(default_factory=dict)
 
@@ -47,6 +48,9 @@ class Candidates(msgspec.Struct, eq=False, dict=True):
         """All of them, in the file's order."""
         types, ops = self.types, self.body.heads.ops
         found = [index for index in self._indexed() if types is None or ops[index] in types]
+        if self.means is not None:
+            names = self.body.heads.names
+            found = [index for index in found if self.means(names[index])]
         return [index for index in found if self._tested(index)] if self.tests else found
 
     def failing(self, index: int) -> str:
@@ -81,9 +85,17 @@ def candidates(body: Body, match: Match, conditions: Mapping[str, Condition]) ->
     Op types and plain names are looked up, the other conditions are tried on what is left.
     """
     types = None if match.op is None else of_types(body, texts(match.op))
-    plain = match.name is not None and not any(map(glob.is_glob, texts(match.name)))
-    names = frozenset(texts(match.name or ())) if plain else None
-    return Candidates(body, types, names, conditions)
+    names, means = _by_name(match.name)
+    return Candidates(body, types, names, means, conditions)
+
+
+def _by_name(wanted: str | Sequence[str] | None) -> tuple[frozenset[str] | None, glob.Means | None]:
+    """The names that a match writes out; or, where there are globs among them, what they mean."""
+    if wanted is None:
+        return None, None
+    if any(map(glob.is_glob, texts(wanted))):
+        return None, glob.one_of(texts(wanted))
+    return frozenset(texts(wanted)), None
 
 
 def of_types(body: Body, wanted: Iterable[str]) -> frozenset[str]:
