@@ -19,8 +19,8 @@ Values = Mapping[str, Any]
 
 MOST_FED = 8 << 30  # bytes of all arrays that are fed, unpacked
 
-# What zipfile raises besides BadZipFile for an entry that is packed in a way that it does not know,
-# is encrypted, or not whole.
+# What zipfile raises besides BadZipFile for an archive, or an entry of it, of another version,
+# packed in a way that it does not know, encrypted, or not whole.
 UNPACKING = (
     *(NotImplementedError, RuntimeError, EOFError, OSError, KeyError),
     *(zlib.error, lzma.LZMAError, struct.error),
@@ -74,7 +74,7 @@ def read_feed(path: str | Path) -> dict[str, Any]:
             return dict(_fed(archive, path, name) for name in archive.namelist())
     except zipfile.BadZipFile:
         raise ModelError(f"{path} is not an .npz file, or is cut short") from None
-    except (OSError, ValueError) as error:
+    except (*UNPACKING, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
 
 

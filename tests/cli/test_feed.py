@@ -43,6 +43,7 @@ FEEDS: dict[str, tuple[bytes, str]] = {
     "other bytes": (flipped(WHOLE, DIRECTORY - 9, WHOLE[DIRECTORY - 9] ^ 1), "feed.npz"),
     "encrypted": (flipped(WHOLE, DIRECTORY + 8, 1), "encrypted"),
     "another packing": (flipped(WHOLE, DIRECTORY + 10, 99), "cannot unpack x.npy"),
+    "another version": (flipped(WHOLE, DIRECTORY + 6, 128), "zip file version 12.8"),
     "no array": (packed("x.npy", b"text"), "x.npy in feed.npz is not an .npy file"),
     "brackets": (
         packed("x.npy", b"\x93NUMPY\x01\x00\x00\x10" + b"(" * 4096),
@@ -60,6 +61,18 @@ def test_what_is_no_feed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     code, said = ran("references", "gone.pb", "--feed", "feed.npz")
     assert (code, FEEDS[name][1] in said) == (1, True), said
     assert not RAW.search(said)
+
+
+def test_each_byte_may_be_another(tmp_path: Path) -> None:
+    path, refused = tmp_path / "feed.npz", 0
+    for at in range(len(WHOLE)):
+        for to in (0, 1, 0x7F, 0x80, 0xFF):
+            path.write_bytes(flipped(WHOLE, at, to))
+            try:
+                values.read_feed(path)
+            except ModelError:
+                refused += 1
+    assert refused > len(WHOLE)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: None])
