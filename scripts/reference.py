@@ -26,7 +26,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "functions": formulas.functions,
         "constants": formulas.constants,
     },
-    "gradients": {"table": gradients.table, "sections": gradients.sections},
+    "gradients": {"table": gradients.table},
     "patterns": {"patterns": patterns.markdown},
     "rules": {name: partial(rules.table, name) for name in rules.TABLES},
 }
@@ -35,6 +35,11 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
 def page(name: str) -> Path:
     """The file of a page of the reference."""
     return ROOT / "docs" / "reference" / f"{name}.md"
+
+
+def gradient_page(name: str) -> Path:
+    """The file of the page of a gradient."""
+    return ROOT / "docs" / "reference" / "gradients" / f"{name}.md"
 
 
 def with_tables(name: str, text: str) -> str:
@@ -51,3 +56,7 @@ def with_tables(name: str, text: str) -> str:
 if __name__ == "__main__":
     for one in PAGES:
         page(one).write_text(with_tables(one, page(one).read_text()))
+    for path in gradient_page("").parent.glob("*.md"):
+        path.unlink()
+    for one, text in gradients.pages().items():
+        gradient_page(one).write_text(text)

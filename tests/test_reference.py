@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pages import rules
+from pages import gradients, rules
 
 import graphpatch
 from graphpatch.cli import COMMANDS
 from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.match.ready import READY
+from graphpatch.rules import rules_from
 from graphpatch.schema.outputs import OUTPUTS
 from scripts import reference
 from tests.examples import ROOT
@@ -28,6 +29,17 @@ def test_a_page_says_what_the_code_has(name: str) -> None:
     assert reference.with_tables(name, text) == text, "run: python scripts/reference.py"
 
 
+def test_each_gradient_has_its_page() -> None:
+    pages = {path.stem: path.read_text() for path in reference.gradient_page("").parent.iterdir()}
+    assert pages == gradients.pages(), "run: python scripts/reference.py"
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_the_rule_on_the_page_of_a_gradient_is_one(name: str) -> None:
+    [rule] = re.findall(r"```json\n(.*)\n```", reference.gradient_page(name).read_text())
+    assert name in json.dumps(rules_from([json.loads(rule)])[0].told)
+
+
 def test_no_type_of_the_schema_is_left_out() -> None:
     assert rules.unknown() == []
 
@@ -36,7 +48,7 @@ def test_no_type_of_the_schema_is_left_out() -> None:
     ("page", "told"),
     [
         ("commands", [f"## {name}\n" for name in COMMANDS]),
-        ("gradients", [f"### {name}\n" for name in LIBRARY]),
+        ("gradients", [f"](gradients/{name}.md)" for name in LIBRARY]),
         ("patterns", [f"| `@{name}` |" for name in READY]),
         ("formulas", [f"| `{one.spelled}` |" for one in FUNCTIONS.values()]),
     ],

@@ -1,22 +1,54 @@
-"""The page on the library of gradients: a table of all, then a section for each."""
+"""The pages on the library of gradients: a table of all, then a page for each."""
 
 from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
 
 from graphpatch.analysis import gradients
 from graphpatch.gradients.library import LIBRARY, Entry
 
+# What plots and examples give parameters that have no default.
+GIVEN: Mapping[str, Mapping[str, float]] = {
+    "scale": {"factor": 0.5},
+    "clip": {"min": -1, "max": 1},
+    "clip_by_norm": {"norm": 2},
+    "clip_by_global_norm": {"norm": 2},
+    "gradient_noise": {"stddev": 0.2},
+    "lsq": {"low": -128, "high": 127},
+}
+# What the examples match of gradients that are for several ops as one.
+PATTERNS = {
+    "lsq": "RealDiv -> Round -> Mul",
+    "pact": "Relu -> Minimum",
+    "reveal_cancel_batch": "MatMul -> BiasAdd -> Relu",
+    "reveal_cancel_conv_batch": "Conv2D -> BiasAdd -> Relu",
+    "reveal_cancel_depthwise_batch": "DepthwiseConv2dNative -> BiasAdd -> Relu",
+}
+CALLED = re.compile(r"^\| `((\w+)[^`]*)` \|", re.M)
+
 
 def table() -> str:
-    """All gradients, one line each."""
-    return gradients.markdown()
+    """All gradients, one line each, with links to their pages."""
+    return CALLED.sub(r"| [`\1`](gradients/\2.md) |", gradients.markdown())
 
 
-def sections() -> str:
-    """A section for each gradient, in the order of the library."""
-    return "\n\n".join(_section(entry) for entry in LIBRARY.values())
+def pages() -> dict[str, str]:
+    """The page of each gradient, by its name."""
+    return {name: _page(entry) for name, entry in LIBRARY.items()}
 
 
-def _section(entry: Entry) -> str:
+def _page(entry: Entry) -> str:
+    formula = f"```text\ndx = {gradients.formula(entry)}\n```"
+    example = f"```json\n{json.dumps(_rule(entry))}\n```"
+    parts = [f"# {entry.name}", _sentence(entry.purpose), formula, _facts(entry)]
+    back = f"`graphpatch gradients {entry.name}` prints this. [All gradients](../gradients.md)"
+    return "\n\n".join([*parts, "A rule with it:", example, back]) + "\n"
+
+
+def _facts(entry: Entry) -> str:
     ops = ", ".join(f"`{name}`" for name in entry.ops) or "any with one input and one output"
     facts = [
         ("For op types", ops),
@@ -25,9 +57,22 @@ def _section(entry: Entry) -> str:
         ("Differs from the source", entry.reach),
         ("Source", entry.source),
     ]
-    listed = [f"- **{title}**: {text}" for title, text in facts if text]
-    formula = f"```text\ndx = {gradients.formula(entry)}\n```"
-    return "\n\n".join([f"### {entry.name}", _sentence(entry.purpose), formula, "\n".join(listed)])
+    return "\n".join(f"- **{title}**: {text}" for title, text in facts if text)
+
+
+def _rule(entry: Entry) -> dict[str, Any]:
+    """At the op types that it is for; what is computed of dy alone, where the user names an op."""
+    given, pattern = GIVEN.get(entry.name), PATTERNS.get(entry.name)
+    spec = {entry.name: dict(given)} if given else entry.name
+    if pattern:
+        return {
+            "match": {"pattern": pattern},
+            "patch": {"override_gradient": spec, "on": "match"},
+        }
+    if entry.ops:
+        op = entry.ops[0] if len(entry.ops) == 1 else list(entry.ops)
+        return {"match": {"op": op}, "patch": {"override_gradient": spec}}
+    return {"match": {"name": "encoder/features"}, "patch": {"filter_gradient": spec}}
 
 
 def _parameter(entry: Entry, place: int) -> str:

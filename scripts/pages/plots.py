@@ -16,18 +16,11 @@ from matplotlib.figure import Figure
 
 from graphpatch.gradients.library import LIBRARY, Entry
 from graphpatch.gradients.numpy_form import numpy_gradient
+from pages.gradients import GIVEN
 from pages.scenes import SCENES, Bars, Curve
 
 BEFORE, AFTER = "TensorFlow", "this gradient"
 X = np.linspace(-8, 8, 321)[:, np.newaxis]
-# What the plots give parameters that have no default.
-GIVEN: Mapping[str, Mapping[str, float]] = {
-    "scale": {"factor": 0.5},
-    "clip": {"min": -1, "max": 1},
-    "clip_by_norm": {"norm": 2},
-    "clip_by_global_norm": {"norm": 2},
-    "gradient_noise": {"stddev": 0.2},
-}
 ATTRS = {"alpha": 0.2}
 ALPHA, SCALE = 1.6732632423543772, 1.0507009873554805
 # The ops whose gradients the library replaces: the value, and TensorFlow's dx for dy = 1.

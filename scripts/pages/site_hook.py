@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files
 from pages import plots
 
 HERE = Path(__file__).parent
-SECTION = "### "
+GRADIENTS = "reference/gradients/"
 # What lets the search run in a page that is opened as a file. The theme reads it from the network.
 SHIM = re.compile(r'(?<=src=")https://[^"]*/iframe-worker/shim(?=")')
 FROM_OUTSIDE = re.compile(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//[^"]*"')
@@ -34,10 +34,14 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(text: str, page: Any, config: Any, files: Files) -> str:
-    """Put each plot below the heading of its gradient."""
-    if page.file.src_uri != "reference/gradients.md":
+    """Put the plot of a gradient below the formula on its page."""
+    folder, _, name = page.file.src_uri.rpartition("/")
+    name = name.removesuffix(".md")
+    if f"{folder}/" != GRADIENTS:
         return text
-    return "\n".join(_with_plot(line, files) for line in text.split("\n"))
+    assert files.get_file_from_path(f"reference/plots/{name}.svg") is not None
+    picture = f"![dx of {name} before and after](../plots/{name}.svg){{ .plot }}"
+    return text.replace("\n```\n", f"\n```\n\n{picture}\n", 1)
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
@@ -47,11 +51,3 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     for found in FROM_OUTSIDE.findall(output):
         raise BuildError(f"{page.file.src_uri} reads from the network: {found}")
     return output
-
-
-def _with_plot(line: str, files: Files) -> str:
-    name = line.removeprefix(SECTION)
-    picture = f"plots/{name}.svg"
-    if not line.startswith(SECTION) or files.get_file_from_path(f"reference/{picture}") is None:
-        return line
-    return f"{line}\n\n![dx of {name} before and after]({picture}){{ .plot }}\n"
