@@ -62,6 +62,8 @@ def value_of(node: Node) -> str:
     if tensor is None:
         return "unknown"
     first: list[object] = next((piece[:IN_MESSAGE].tolist() for piece, _ in tensor.pieces()), [])
+    if tensor.size and not first:
+        return "not known: elements of the constant are missing"
     words = [f"{one:.7g}" if isinstance(one, float) else str(one) for one in first]
     more = ", ..." if tensor.size > len(first) else ""
     return f"[{', '.join(words)}{more}]" if tensor.shape else words[0]

@@ -389,3 +389,17 @@ def test_a_type_that_is_written_twice_is_said_to_be_two_ops() -> None:
     assert [text for text in notes if text.startswith(f"rule 'rule 1': {note}")]
     assert forms.notes("x:_ -> Sigmoid -> m:Mul; x -> m") == []
     assert forms.notes("Conv2D -> Relu -> Conv2D -> Relu") == []
+
+
+@pytest.mark.parametrize("shape", [[], [2]])
+def test_a_constant_without_its_values(shape: list[int]) -> None:
+    """The fuzzer's models:20261203:77073: a value that is not there was asked for."""
+    broken = scalar("c", 1.0)
+    broken.attr["value"].tensor.ClearField("float_val")
+    broken.attr["value"].tensor.tensor_content = b"x"
+    for size in shape:
+        broken.attr["value"].tensor.tensor_shape.dim.add(size=size)
+    graph = graphs.opened(graphdef(broken, node("y", "Relu", "c")))
+    found = explain([graph], msgspec.convert({"pattern": "Const=1~0.5 -> Mul:1"}, Match))
+    found += explain([graph], msgspec.convert({"op": "Const", "value": 3}, Match))
+    assert "value is not known: elements of the constant are missing" in found
