@@ -70,7 +70,7 @@ def _resolved(body: Body) -> None:
         )
     known: dict[str, bool] = {}
     for index, slot, text in odd:
-        if text[0] == "^":
+        if text[:1] == "^":
             _refuse_before_data(Node(body, index), slot)
         elif not known.setdefault(text, known.get(text) or gives(body, text)):
             raise ModelError(f"{Node(body, index)} reads {text!r}, an output that is not there")

@@ -52,7 +52,7 @@ def links(body: Body) -> Links:
     control = np.zeros(len(texts), np.bool_)
     for place in np.flatnonzero(source < 0).tolist():
         source[place] = by_name.get(names.op_of(texts[place]), -1)
-        control[place] = texts[place][0] == "^"
+        control[place] = texts[place][:1] == "^"
     reader = np.repeat(np.arange(len(inputs)), counts)
     slot = np.arange(len(texts)) - np.repeat(np.cumsum(counts) - counts, counts)
     there = source >= 0

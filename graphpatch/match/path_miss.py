@@ -81,7 +81,7 @@ def _ends_behind(node: Node) -> str:
 def _data_readers(body: Body, name: str) -> list[str]:
     heads = body.heads
     uses = body.readers.get(name, ())
-    return [heads.names[index] for index, slot in uses if heads.inputs[index][slot][0] != "^"]
+    return [heads.names[index] for index, slot in uses if heads.inputs[index][slot][:1] != "^"]
 
 
 def _ends_before(node: Node) -> str:

@@ -121,3 +121,17 @@ def test_a_pipe_may_be_a_model(tmp_path: Path) -> None:
     writer.start()
     assert ran("ops", pipe)[0] == 0
     writer.join()
+
+
+def test_an_input_without_a_name(here: Path) -> None:
+    """The fuzzer's models:20261204:58668."""
+    nodes = [node("n", "NoOp", ""), node("m", "NoOp", "^n", ""), node("y", "Relu", "", "m")]
+    model = written(here, graphdef(node("x", "Placeholder"), *nodes))
+    match = {"match": {"downstream_of": "n", "op": "Relu"}, "patch": {"stop_gradient": True}}
+    (here / "path.json").write_text(json.dumps([match]))
+    typed = [("--pattern", text) for text in ("NoOp ^-> NoOp", "NoOp -> Relu", "Relu -> Relu")]
+    for options in (*typed, ("path.json",)):
+        rules = options if options == ("path.json",) else ()
+        hostile.refuse(["match", *rules, "m.pb", *(() if rules else options), "--explain"])
+    for command in hostile.COMMANDS:
+        hostile.refuse(hostile.on(model, command))

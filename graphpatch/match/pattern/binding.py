@@ -66,7 +66,7 @@ class Binding(msgspec.Struct, frozen=True):
         found = list(map(str, self.read))
         for index in itertools.chain.from_iterable(self.bound):
             for text in heads.inputs[index]:
-                if text in mine or text[0] == "^":
+                if text in mine or text[:1] == "^":
                     continue
                 if ":" not in text:  # most are an op's output 0, spelled as its name
                     found.append(text)
