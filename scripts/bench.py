@@ -249,7 +249,9 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=SCRIPTS.parent / "build" / "bench")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--nodes", type=int, default=1_000_000, help="of the large graph")
-    parser.add_argument("--only", default="", help="prefix of the titles that are run: chain:")
+    parser.add_argument(
+        "--only", default="", help="a part of the titles that are run: chain:, or several: cp|ops"
+    )
     parser.add_argument("--quick", action="store_true", help="3 rounds, 100,000 nodes")
     options = parser.parse_args()
     if not Path(GRAPHPATCH).exists():
@@ -257,7 +259,11 @@ def main() -> int:
     if options.quick:
         options.rounds, options.nodes = 3, 100_000
     tasks = commands(options.folder, options.nodes)
-    tasks = {title: task for title, task in tasks.items() if options.only in title}
+    tasks = {
+        title: task
+        for title, task in tasks.items()
+        if any(one in title for one in options.only.split("|"))
+    }
     build(options.folder, options.nodes, tasks)
     runs = measure_all(tasks, options.folder, options.rounds)
     print_runs(runs)
