@@ -70,9 +70,11 @@ class Alike:
 
     def _edits(self, owns: Mapping[int, Own | None], body: Body) -> list[Edit]:
         """What is to be done to each op; nothing where a form does not say it for its ops."""
-        told = [own for own in owns.values() if own is not None]
+        read = [own for own in owns.values() if own is not None]
+        if len(read) < len(owns):
+            return []
         known: dict[Key, Known] = {}
-        for key in dict.fromkeys([own[0] for own in told] if len(told) == len(owns) else ()):
+        for key in dict.fromkeys([own[0] for own in read]):
             if key not in self.known:
                 self.known[key] = self._template(self.forms.form(key), body)
             found = self.known[key]
@@ -81,7 +83,7 @@ class Alike:
             known[key] = found
         return [
             (index, (of := known[key]).template, names, raw + of.values)
-            for index, (key, names, raw) in zip(owns, told if known else (), strict=False)
+            for index, (key, names, raw) in zip(owns, read, strict=True)
         ]
 
     def _edit(self, index: int, own: Own, body: Body) -> Edit | None:
