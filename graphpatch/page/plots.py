@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from graphpatch.errors import GraphpatchError
+from graphpatch.gradients.expression import Call, walk
 from graphpatch.gradients.formula import Formula
+from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.numpy_form import evaluate, numpy_gradient
 from graphpatch.gradients.numpy_functions import Array
@@ -115,8 +117,19 @@ def _of_spec(spec: Any, op_type: str) -> Back | None:
         return None
     own = found.for_op(op_type)
     entry = LIBRARY.get(own.name) if isinstance(own, Named) else None
-    by_element = entry is None or entry.elementwise or own.name == "zero"  # type: ignore[union-attr]
-    return _of_formula(own.formula) if by_element else None
+    if entry is None:
+        is_curve = _is_by_element(own.formula)
+    else:
+        is_curve = entry.elementwise or entry.name == "zero"
+    return _of_formula(own.formula) if is_curve else None
+
+
+def _is_by_element(formula: Formula) -> bool:
+    """Whether each element of dx is computed of the same one of x, y and dy."""
+    parts = (part for one in formula.expressions if one is not None for part in walk(one))
+    called = {part.function for part in parts if isinstance(part, Call)}
+    functions = [FUNCTIONS[name] for name in called & FUNCTIONS.keys()]  # and operators, which are
+    return all(not one.options and {*one.kinds} <= {"number", "truth"} for one in functions)
 
 
 def _of_formula(formula: Formula) -> Back | None:
@@ -137,6 +150,8 @@ def _surrogate(text: str) -> Back | None:
     """The derivative of g, by differences."""
     formula = Formula.parse(text)
     if formula.variables != {"x0"} or formula.expressions[0] is None:
+        return None
+    if not _is_by_element(formula):
         return None
     expression, half = formula.expressions[0], 1e-4
 

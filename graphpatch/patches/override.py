@@ -12,6 +12,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
 from graphpatch.patches.group import Group
+from graphpatch.patches.halves import refuse_uneven, refuse_uneven_match
 from graphpatch.patches.whole import carry_whole
 
 
@@ -34,6 +35,7 @@ class OverrideGradient(msgspec.Struct, frozen=True):
         """Raise PatchError where the gradient of none of these ops is ever asked for."""
         if nodes and all(never_fires(node) for node in nodes):
             raise PatchError(f"the override would never be used: {never_fires(nodes[0])}")
+        refuse_uneven(self.gradient, nodes)
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Override the gradient of one op."""
@@ -47,6 +49,7 @@ class OverrideGradient(msgspec.Struct, frozen=True):
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Override the gradient of a match as one op: formulas see what it reads and gives."""
+        refuse_uneven_match(self.gradient, group)
         carry_whole(self.gradient, group, editor, self.emit)
 
 

@@ -256,6 +256,14 @@ def test_what_has_no_curve() -> None:
     assert plot({"override_gradient": weighed}, "Relu") is None
 
 
+@pytest.mark.parametrize("text", [
+    "concat(split(dy, 2, 0), split(x, 2, 1))", "dy / sum(abs(dy))", "dy * (x > quantile(x, 0.5))",
+])  # fmt: skip
+def test_what_is_computed_of_the_whole_tensor_has_no_curve(text: str) -> None:
+    assert plot({"override_gradient": {"formula": text}}, "Relu") is None
+    assert plot({"surrogate_gradient": "x / mean(abs(x))"}, "Sign") is None
+
+
 def test_an_image_is_a_heat_map_and_others_are_histograms() -> None:
     gradient = np.zeros((1, 200, 100, 3), np.float32)
     gradient[0, 150, 20, 1] = -2

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.errors import PatchError
-from tests.graphs import function, node
-from tests.patches.one_op import main_of, patched
+from tests.graphs import attr, function, node
+from tests.patches.one_op import applied, main_of, patched
 
 X = node("x", "Placeholder")
 ONE = (X, node("r", "Relu", "x"), node("y", "Identity", "r"))
@@ -64,3 +66,33 @@ def test_other_ops_and_bodies_are_left_alone() -> None:
                      functions=[inner])  # fmt: skip
     assert {"_graphpatch", "_gradient_op_type"}.isdisjoint(main_of(result).node("r").attr_names)
     assert not result.model.graphs[0].functions["f"].edited
+
+
+def fed(*sizes: int) -> Any:
+    shape = AttrValue(shape=TensorShapeProto())
+    for size in sizes:
+        shape.shape.dim.add(size=size)
+    return node("x", "Placeholder", dtype=attr("float32"), shape=shape)
+
+
+@pytest.mark.parametrize("size", [-1, 2, 4])
+def test_halves_of_a_batch_that_may_have_them(size: int) -> None:
+    relu = node("r", "Relu", "x", T=attr("float32"))
+    patched({"override_gradient": "deeplift_batch"}, "Relu", fed(size, 8), relu)
+
+
+@pytest.mark.parametrize("on", ["op", "match"])
+def test_halves_of_a_batch_that_has_none(on: str) -> None:
+    """TensorFlow does not import a file in which one example is split into two halves."""
+    nodes = (
+        fed(1, 8),
+        node("r", "Relu", "x", T=attr("float32")),
+        node("t", "Tanh", "r", T=attr("float32")),
+    )
+    halves = {"override_gradient": {"formula": "dy * split(x0, 2, 1)"}, "on": "match"}
+    rules: dict[str, Any] = {
+        "op": {"match": {"op": "Relu"}, "patch": {"override_gradient": "deeplift_batch"}},
+        "match": {"match": {"pattern": "Relu -> Tanh"}, "patch": halves},
+    }
+    with pytest.raises(PatchError, match=r"splits x0 into 2 equal parts, and its batch is fixed "):
+        applied(rules[on], *nodes)
