@@ -15,26 +15,46 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from bench import GRAPHPATCH, SCRIPTS, measure
 
+import graphpatch
+
 RULE = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+
+
+class Shape(NamedTuple):
+    """How a graph is built, and what is looked for in it."""
+
+    script: list[str]
+    pattern: str
+    runs: str  # a pattern with a run of ops in it
+    parts: bool = True  # whether one op reads the other, so that the gradient comes in parts
+
+
 SHAPES = {
-    "chain": ["build_large.py", "--chain"],
-    "wide": ["build_shapes.py", "wide"],
-    "deep": ["build_shapes.py", "deep"],
-    "functions": ["build_shapes.py", "functions"],
+    "chain": Shape(
+        ["build_large.py", "--chain"], "Mul -> Add -> Relu -> Mul", "Placeholder ->+ * -> Relu"
+    ),
+    "wide": Shape(
+        ["build_shapes.py", "wide"], "Placeholder -> Relu", "Placeholder ->+ Relu", parts=False
+    ),
+    "deep": Shape(["build_shapes.py", "deep"], "Tanh -> Relu", "Placeholder ->+ * -> Relu"),
+    "functions": Shape(
+        ["build_shapes.py", "functions"], "Tanh -> Relu -> Tanh", "Relu ->+ * -> Tanh"
+    ),
 }
 LEAST = 0.1  # seconds: what takes less is taken for so much, as starting varies by some of it
 FEWER = 50  # so many times fewer nodes has the graph that many rules go over
-DOCTORED = 10  # and that which doctor looks at
+SMALLER = 10  # and those that doctor, view and split look at
 
 
 def built(folder: Path, shape: str, nodes: int) -> Path:
     """The graph of this shape, where it is not there yet."""
     model, partial = folder / f"{shape}-{nodes}.pb", folder / f"{shape}-{nodes}.partial"
     if not model.exists():
-        script, *options = SHAPES[shape]
+        script, *options = SHAPES[shape].script
         command = [sys.executable, str(SCRIPTS / "models" / script), str(partial), *options]
         subprocess.run([*command, "--nodes", str(nodes)], check=True)
         partial.rename(model)
@@ -66,11 +86,34 @@ def of_shape(folder: Path, shape: str, nodes: int) -> dict[str, float]:
         "revert": seconds(folder, ["revert", patched, "-o", reverted]),
         "diff": seconds(folder, ["diff", model, patched], 1),
         "match --explain": seconds(folder, ["match", rules, model, "--explain"]),
+        "match, pattern": searched(folder, model, SHAPES[shape].pattern),
+        "match, run": searched(folder, model, SHAPES[shape].runs),
     }
     if not filecmp.cmp(model, reverted, shallow=False):
         raise SystemExit(f"what revert gave is not the model: {model}")
-    small = built(folder, shape, nodes // DOCTORED)
-    found["doctor"] = seconds(folder, ["doctor", small])
+    return found | of_smaller(folder, shape, nodes // SMALLER)
+
+
+def searched(folder: Path, model: Path, pattern: str) -> float:
+    """Processor seconds of finding every match of a pattern."""
+    rule = {"match": {"pattern": pattern}, "patch": RULE["patch"]}
+    rules = folder / "pattern.json"
+    rules.write_text(json.dumps({"version": 1, "rules": [rule]}))
+    return seconds(folder, ["match", "--json", rules, model])
+
+
+def of_smaller(folder: Path, shape: str, nodes: int) -> dict[str, float]:
+    """Processor seconds of commands that look at all that flows back."""
+    model = built(folder, shape, nodes)
+    found = {
+        "doctor": seconds(folder, ["doctor", model]),
+        "view": seconds(folder, ["view", model, "-o", folder / "page.html"]),
+    }
+    if SHAPES[shape].parts:
+        (graph,) = graphpatch.load(model).graphs
+        names = [node.name for node in graph.main.nodes]
+        ends = ["--wrt", "x:0", "--cut", f"{names[nodes // 2]}:0", "--loss", f"{names[-1]}:0"]
+        found["split"] = seconds(folder, ["split", model, *ends, "-o", folder / "parts"])
     return found
 
 
