@@ -20,7 +20,7 @@ from graphpatch.cli.many import apply_to, goes, worker_options
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.order import Order, Workers
 from graphpatch.formats import Export
-from graphpatch.formats.model import FILES
+from graphpatch.formats.target import FILES
 from graphpatch.recipes import is_recipe
 from graphpatch.rules import EMITS
 
