@@ -12,10 +12,11 @@ from graphpatch.match import added, glob, regex
 from graphpatch.match.almost import almost
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions, holds
+from graphpatch.match.glob import texts
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
 from graphpatch.match.paths import unknown
 from graphpatch.match.pattern.candidates import candidates
-from graphpatch.match.spec import Match, texts
+from graphpatch.match.spec import Match
 from graphpatch.match.values_there import values_there
 from graphpatch.table import plural
 
