@@ -24,7 +24,8 @@ from graphpatch.graph.heads import Progress
 from graphpatch.match.taken import check_taken
 from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe
-from graphpatch.rules import Expect, Rule, load_rules, rules_from
+from graphpatch.rule_spec import Expect
+from graphpatch.rules import Rule, load_rules, rules_from
 from graphpatch.step import Applied, expected, named, take
 from graphpatch.table import beside, html_table, plural, short
 

@@ -1,14 +1,14 @@
-"""Rules files: from JSON to values, with errors that walk to the key; and their JSON Schema."""
+"""Rules files: from JSON to values, with errors that walk to the key."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any
 
 import msgspec
 
@@ -19,10 +19,12 @@ from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
-from graphpatch.match.expected import OBJECTS, WRITTEN
-from graphpatch.match.spec import WHOLE, Match, Texts, texts
+from graphpatch.match.expected import WRITTEN, objects
+from graphpatch.match.glob import texts
+from graphpatch.match.spec import WHOLE, Match
 from graphpatch.patches import KINDS, Patch, WholePatch
 from graphpatch.recipes import is_recipe, recipe_rules
+from graphpatch.rule_spec import EMITS, OPTIONS, Expect, RulesFile, RuleSpec
 from graphpatch.rules_json import (
     DEEPEST_JSON,
     NO_RULE,
@@ -32,59 +34,6 @@ from graphpatch.rules_json import (
     raw_rules,
     value_at,
 )
-
-Emit = Literal["auto", "construction", "function", "attr"]
-EMITS = get_args(Emit)
-
-
-class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often a rule must match."""
-
-    min: Annotated[int, msgspec.Meta(ge=0)] = 1
-    max: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-    def __str__(self) -> str:
-        if self.max is None:
-            return f"at least {self.min}"
-        return f"{self.min}" if self.min == self.max else f"{self.min} to {self.max}"
-
-
-_OPTIONS = {name: kind for one in KINDS.values() for name, kind in one.options.items()}
-
-# One optional field for each kind of patch and each option: a line in the table of kinds is all
-# that a new kind needs.
-PatchSpec = msgspec.defstruct(
-    "PatchSpec",
-    [
-        (name, value | msgspec.UnsetType, msgspec.UNSET)
-        for name, value in [
-            *((key, kind.value) for key, kind in KINDS.items()),
-            *_OPTIONS.items(),
-            ("on", Texts),  # which ops of a pattern, whatever the kind
-        ]
-    ],
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-)
-
-
-class RuleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A rule as a rules file writes it."""
-
-    match: Match
-    patch: PatchSpec  # type: ignore[valid-type]
-    name: str = ""
-    expect: Annotated[int, msgspec.Meta(ge=0)] | Expect = Expect()
-    emit: Emit | None = None
-
-
-class RulesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A rules file."""
-
-    version: Literal[1]
-    rules: tuple[RuleSpec, ...]
-    schema: str = msgspec.field(default="", name="$schema")  # for editors
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -216,14 +165,20 @@ def _on(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     on = texts(given)
     check_on(spec.match, on)
     if WHOLE in on and not isinstance(patch, WholePatch):
-        raise RulesError(f'patch.on: "{WHOLE}", a match as one op, does not go with backward_as')
+        raise RulesError(
+            f'patch.on: "{WHOLE}", a match as one op, does not go with {next(_kinds(spec.patch))}'
+        )
     return on
 
 
+def _kinds(spec: Any) -> Iterator[str]:
+    return (key for key in KINDS if getattr(spec, key) is not msgspec.UNSET)
+
+
 def _patch(spec: Any, emit: str, allow_python: bool) -> Patch:
-    given = {key: getattr(spec, key) for key in (*KINDS, *_OPTIONS)}
+    given = {key: getattr(spec, key) for key in (*KINDS, *OPTIONS)}
     given = {key: value for key, value in given.items() if value is not msgspec.UNSET}
-    kinds = [key for key in given if key in KINDS]
+    kinds = list(_kinds(spec))
     if len(kinds) != 1:
         found = (
             f"found {len(kinds)}: {', '.join(kinds)}; write a rule for each"
@@ -284,10 +239,5 @@ _VALUES = {
 
 def _keys_at(last: str) -> list[str]:
     """The keys that are legal where the last key of a path is this one."""
-    structs: dict[str, type[Any]] = {"rules": RuleSpec, "patch": PatchSpec, "expect": Expect}
-    structs |= {"at the top": RulesFile, **OBJECTS}
-    for key, kind in KINDS.items():
-        for one in (kind.value, *get_args(kind.value)):
-            if isinstance(one, type) and issubclass(one, msgspec.Struct):
-                structs[key] = one
-    return [field.encode_name for field in msgspec.structs.fields(structs.get(last, Match))]
+    found = RulesFile if last == "at the top" else objects(RulesFile).get(last, Match)
+    return [field.encode_name for field in msgspec.structs.fields(found)]
