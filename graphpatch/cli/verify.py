@@ -9,12 +9,25 @@ import click
 
 from graphpatch.analysis.soundness.swapped import SWAPPED
 from graphpatch.cli.completing import PATH
+from graphpatch.cli.forms import ANY, TEXT, TEXTS, YES, listed, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
 from graphpatch.table import and_more, short
 
 OF_EACH_KIND = 10  # lines
+
+OUTPUT = record(
+    {
+        "original": TEXT,
+        "patched": TEXT,
+        "verdict": {"enum": ["verified", "same structure", "differs", "not compared"]},
+        "ok": YES,
+        "failures": TEXTS,
+        "not_compared": TEXTS,
+        "graphs": listed(record({"label": TEXT, "structure": ANY})),
+    }
+)
 
 
 @click.command("verify")
