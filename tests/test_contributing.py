@@ -113,6 +113,12 @@ def test_each_recipe_is_tried() -> None:
     assert re.findall(r"^### (.*)", RECIPES, re.M) == list(TITLES)
 
 
+def test_the_tests_that_it_names_are_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", RECIPES))
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert named <= {name for text in texts for name in re.findall(r"^def (test_\w+)", text, re.M)}
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the package with all examples in it does."""
