@@ -178,7 +178,7 @@ def _gradients(
 
 
 def _node_at(graph: Graph, label: str, op: str) -> Node | None:
-    body = next((body for body in graph.bodies if body.label == label), None)
+    body = graph.body_if_there(label)
     return body.node(op) if body is not None and op in body.by_name else None
 
 

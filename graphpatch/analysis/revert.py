@@ -165,14 +165,10 @@ def _unsafe(graph: Graph, undone: Sequence[UndoneBody]) -> Iterator[str]:
     """That ops are back which do more than compute."""
     for one in undone:
         names = [node.name for node in one.nodes.values() if node.op != node.node.op]
-        body = graph.body(one.body.label) if names and one.body.label in _labels(graph) else None
+        body = graph.body_if_there(one.body.label) if names else None
         for node in (body.node(name) for name in names) if body is not None else ():
             if (found := unsafe(node)) is not None:
                 yield f"{found}, as it did in the function that took its place"
-
-
-def _labels(graph: Graph) -> set[str]:
-    return {body.label for body in graph.bodies}
 
 
 def _notes(model: Model, allow_changed: bool) -> Iterator[str]:

@@ -94,6 +94,10 @@ class Graph:
         """The body of this label: `main`, or a function's name."""
         return self.main if label == self.main.label else self.functions[label]
 
+    def body_if_there(self, label: str) -> Body | None:
+        """The body of this label, or None."""
+        return self.main if label == self.main.label else self.functions.get(label)
+
     def copy(self) -> Graph:
         """The same graph, to be changed without this one seeing it."""
         graph = replace(self, library=self.library.copy(), restored=list(self.restored))
