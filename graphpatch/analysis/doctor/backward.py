@@ -42,7 +42,7 @@ Ask = Callable[[Wiring, int], Answer]
 
 
 @dataclass(eq=False)
-class Backward:
+class GradientReach:
     """How far gradients come in one body, from its targets back to its sources.
 
     `got` are the tensors for which there is a gradient, `live` those of which it is not always 0.
@@ -71,7 +71,9 @@ def reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
     return found
 
 
-def between(wiring: Wiring, sources: Iterable[Tensor], targets: Iterable[Tensor]) -> list[int]:
+def ops_on_the_way(
+    wiring: Wiring, sources: Iterable[Tensor], targets: Iterable[Tensor]
+) -> list[int]:
     """The ops on the way, in the order in which TensorFlow finds them."""
     open_ops, found = reached(wiring, sources), []
     todo = deque(index for index, _ in targets)
@@ -91,15 +93,15 @@ def differentiate(
     ask: Ask,
     stored: StoredContexts | None,
     control_flow_v2: bool = True,
-) -> Backward:
+) -> GradientReach:
     """Follow the gradients of `targets` back to `sources`.
 
     `ask` says what an op answers; `stored` are the v1 loops that have their contexts, None in a
     function, whose loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the
     first, and what lies beyond is what would come after it is fixed.
     """
-    found = between(wiring, sources, targets)
-    done = Backward(wiring, set(found), set(targets), set(targets))
+    found = ops_on_the_way(wiring, sources, targets)
+    done = GradientReach(wiring, set(found), set(targets), set(targets))
     exits = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
     names = wiring.body.heads.names
     bare = [i for i in exits if stored is not None and names[i] not in stored.in_loops]
@@ -132,7 +134,7 @@ def _pending(wiring: Wiring, found: Sequence[int]) -> dict[int, int]:
 
 
 def _step(
-    done: Backward,
+    done: GradientReach,
     pending: dict[int, int],
     ends: set[int],
     queue: deque[int],
@@ -150,7 +152,7 @@ def _step(
 
 
 def _spread(
-    done: Backward, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
+    done: GradientReach, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
 ) -> None:
     """Visit ops until no tensor gets a gradient any more: what would be, had loops contexts."""
     while queue:
@@ -171,7 +173,7 @@ def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) ->
     }
 
 
-def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
+def _visit(done: GradientReach, index: int, ask: Ask, loops: Loops | None) -> None:
     tensors = done.wiring.tensors(index)
     if index < 0 or done.got.isdisjoint(tensors):
         return
