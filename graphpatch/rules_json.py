@@ -41,7 +41,7 @@ NO_RULE = (
 LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\s*\Z"), f"the file is empty; a rules file looks like this: {SHORTEST}"),
     (re.compile(r"\s*\[\[?[a-z_.]+\]\]?\s*\n|\s*\w+ *= "), "this looks like TOML; rules are JSON"),
-    (re.compile(r"(?:---|%YAML|(?:#[^\n]*|\s*)\n)*\s*(?:- )?[\w$]+:(?:\s|\Z)"), _FROM_YAML),
+    (re.compile(r"(?:---|[#%][^\n]*\n|\s)*(?:- )?[\w$]+:(?:\s|\Z)"), _FROM_YAML),
 )
 
 # What there is where JSON ends to be JSON.

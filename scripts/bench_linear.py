@@ -40,7 +40,7 @@ SHAPES = {
     "deep": Shape(["build_shapes.py", "deep"], "Tanh -> Relu"),
     "functions": Shape(["build_shapes.py", "functions"], "Relu ->+ * -> Tanh"),
 }
-LEAST = 0.1  # seconds: what takes less is taken for so much, as starting varies by some of it
+LEAST = 0.25  # seconds: what takes less is taken for so much, as starting varies by some of it
 FEWER = 50  # so many times fewer nodes has the graph that many rules go over
 SMALLER = 10  # and those that doctor, view and split look at
 

@@ -53,7 +53,7 @@ def refused(match, patch):
 def keys(name):
     return schema()["$defs"][name]["properties"]
 
-result = applied({"device": "/device:GPU:*"}, {"scale_gradient": 0.5})
+result = applied({"input_count": 2}, {"scale_gradient": 0.5})
 result.save("patched.pb")
 before = graphpatch.load("model.pb").graph_def()
 doctored = graphpatch.diagnose("model.pb", ["x"], ["mod"], fix=True)
@@ -64,15 +64,15 @@ print(json.dumps({
     "matched": [one["op"] for one in result.report["rules"][0]["matches"]],
     "patched": [node.name for node in result.graph_def().node],
     "reverted": graphpatch.revert("patched.pb").graph_def() == before,
-    "told": [keys("Patch")["scale_gradient"]["examples"], keys("Match")["device"]["examples"]],
+    "told": [keys("Patch")["scale_gradient"]["examples"], keys("Match")["input_count"]["examples"]],
     "output": sorted(output_schema("functions")["properties"]),
     "squash": numpy_gradient(squash, {}, [zero], [zero], [zero - 3], {})[0].item(),
     "fixed": [rule["patch"] for rule in doctored.rules],
     "refused": [
         refused({"op": "Relu"}, {"scale_gradient": 1}),
         refused({"op": "Relu"}, {"scale_gradient": "2"}),
-        refused({"op": "Relu", "device": []}, {"scale_gradient": 2}),
-        refused({"op": "Relu", "device": "/device:TPU:0"}, {"scale_gradient": 2}),
+        refused({"op": "Relu", "input_count": -1}, {"scale_gradient": 2}),
+        refused({"op": "Relu", "input_count": 2}, {"scale_gradient": 2}),
     ],
 }))
 """
@@ -113,6 +113,12 @@ def test_each_recipe_is_tried() -> None:
     assert re.findall(r"^### (.*)", RECIPES, re.M) == list(TITLES)
 
 
+def test_the_tests_that_it_names_are_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", RECIPES))
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert named <= {name for text in texts for name in re.findall(r"^def (test_\w+)", text, re.M)}
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the package with all examples in it does."""
@@ -121,9 +127,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for title in TITLES:
         for example in examples(title):
             add(folder / "graphpatch", *example)
-    on_gpu = node("relu", "Relu", "x", device="/device:GPU:0")
     body = function("half", ["a"], [node("y", "Relu", "a")], {})
-    nodes = node("x", "Placeholder"), on_gpu, node("mod", "Mod", "x", "relu")
+    nodes = node("x", "Placeholder"), node("relu", "Relu", "x"), node("mod", "Mod", "x", "relu")
     model = graphdef(*nodes, functions=[body])
     (folder / "model.pb").write_bytes(model.SerializeToString())
     ran = subprocess.run(
@@ -148,20 +153,20 @@ def test_the_gradient(done: dict[str, Any]) -> None:
 
 
 def test_the_kind_of_patch(done: dict[str, Any]) -> None:
-    assert {"relu", "relu/forward"} <= set(done["patched"])
+    assert {"mod", "mod/forward"} <= set(done["patched"])
     assert done["reverted"]
     assert done["refused"][0].endswith("a factor of 1 changes nothing")
     assert done["refused"][1] == "rules[0].patch.scale_gradient: expected a number, found a string"
 
 
 def test_the_key_to_match(done: dict[str, Any]) -> None:
-    assert done["matched"] == ["relu"]
-    assert "device: the list is empty" in done["refused"][2]
-    assert "it asks for /device:GPU:0" in done["refused"][3]
+    assert done["matched"] == ["mod"]
+    assert done["refused"][2].endswith("input_count: expected a number of at least 0")
+    assert "the number of its inputs is 1" in done["refused"][3]
 
 
 def test_the_schema_has_both(done: dict[str, Any]) -> None:
-    assert done["told"] == [[0.5], ["/device:GPU:*"]]
+    assert done["told"] == [[0.5], [2]]
 
 
 def test_the_command(done: dict[str, Any]) -> None:

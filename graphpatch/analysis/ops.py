@@ -9,9 +9,11 @@ from typing import Any
 from graphpatch import names, opdefs
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
+from graphpatch.differentiation.keys import override_key
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.nodedef import mentions
 from graphpatch.match import glob
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
 
@@ -22,6 +24,22 @@ def count_types(model: Model) -> dict[str, int]:
     for body in _bodies(model):
         counts.update(body.heads.ops)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def count_overrides(model: Model) -> dict[str, dict[str, int]]:
+    """By op type, how many ops have another gradient than that of their type, by whose.
+
+    By a rule of graphpatch, `rule 'NAME'`; else by the key that the op names.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for body in _bodies(model):
+        for node in body:
+            key = override_key(node) if mentions(body.payload(node.index), attrs.OVERRIDE) else None
+            if key is not None:
+                rules = [one.rule for one in provenance.entries(node)]
+                by = f"rule {rules[-1]!r}" if rules else key
+                counts.setdefault(node.op, Counter())[by] += 1
+    return {op: dict(found) for op, found in counts.items()}
 
 
 def find_ops(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[str]]:

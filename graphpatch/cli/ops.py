@@ -17,6 +17,7 @@ from graphpatch.differentiation import flow
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
 from graphpatch.graph.check import check_graph, foreign
+from graphpatch.table import short
 
 STATE_WORDS = {
     "default": "default",
@@ -90,14 +91,24 @@ def _say_notes(model: Model) -> None:
 
 
 def _print_types(model: Model) -> None:
-    counts = ops.count_types(model)
+    counts, overrides = ops.count_types(model), ops.count_overrides(model)
     functions = sum(len(graph.functions) for graph in model.graphs)
     inside = f", {functions} functions" if functions else ""
     say(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
     width = min(WIDEST, max(map(len, counts), default=0))
     for op, count in counts.items():
         words = _own(ops.type_gradient(model.graphs[0].library.opdef(op)), flow.gives(op))
-        say(f"{count:8}  {op:{width}}  {words}")
+        say(f"{count:8}  {op:{width}}  {_overridden(words, count, overrides.get(op, {}))}")
+
+
+def _overridden(own: str, count: int, by: dict[str, int]) -> str:
+    """The gradient of so many ops of a type, of which some have another than the type's own."""
+    if not by:
+        return own
+    if list(by.values()) == [count]:
+        return f"overridden by {next(iter(by))}"
+    each = short([f"{many} overridden by {one}" for one, many in by.items()])
+    return each if sum(by.values()) == count else f"{own}; {each}"
 
 
 def _blocks(described: list[dict[str, Any]]) -> Iterator[str]:

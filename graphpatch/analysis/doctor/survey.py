@@ -81,8 +81,7 @@ def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: 
         for target in wiring.named(targets) or unread_outputs(wiring, every)
         for source in wiring.named(sources) or fed_floats(wiring)
     ]
-    diagnoses = [asked.diagnose(*pair) for pair in pairs]
-    return Seen(graph, diagnoses, notes_on_pairs(asked, stored, pairs))
+    return Seen(graph, asked.diagnose_all(pairs), notes_on_pairs(asked, stored, pairs))
 
 
 def fed_floats(wiring: Wiring) -> list[Tensor]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from graphpatch.graph.heads import Progress
 from graphpatch.names import OpKey
 from graphpatch.runtime.gradients import GradientAnswer
 from graphpatch.runtime.values import weights
@@ -67,11 +68,16 @@ class ComparedBackward:
 
 
 def backward(
-    one: Differentiable, other: Differentiable, sources: Sequence[str], targets: Mapping[str, Any]
+    one: Differentiable,
+    other: Differentiable,
+    sources: Sequence[str],
+    targets: Mapping[str, Any],
+    say: Progress,
 ) -> ComparedBackward:
     """Compare the gradients of each target, which has this value, by each source."""
     found = ComparedBackward()
-    for target, value in targets.items():
+    for place, (target, value) in enumerate(targets.items()):
+        say("gradients", place, len(targets))
         dy = weights(target, value)
         before, _ = one.gradients(sources, target, dy)
         after, asked = other.gradients(sources, target, dy)

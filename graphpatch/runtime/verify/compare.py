@@ -31,11 +31,13 @@ from graphpatch.runtime.verify.process import Died
 from graphpatch.runtime.verify.reached import Reached
 from graphpatch.runtime.verify.result import Ran
 from graphpatch.runtime.verify.side import RunningModel
-from graphpatch.runtime.verify.value_sets import SEEDED, value_sets
+from graphpatch.runtime.verify.value_sets import SEEDED, SETS, value_sets
+from graphpatch.table import plural
 
 T = TypeVar("T")
 
 TARGETS = 32  # outputs whose gradients are taken, where nobody names them
+PASSES = len(SETS) + 3  # sets of values, at most: seeded, changed, at activations and conditions
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,10 @@ def _refuse_unsafe(left: Graph, right: Graph, options: Options) -> None:
 def _compared(
     one: Subject, other: Subject, left: RunningModel, right: RunningModel, options: Options
 ) -> Ran:
+    options.say("starting TensorFlow", 0, 1)
     settings, _ = _both(left, right, lambda side: side.process.keep("begin", options.imports))
     for subject, side in ((one, left), (other, right)):
+        options.say("importing the models", int(side is right), 2)
         try:
             side.process.keep("open", str(subject.file), subject.model.path, subject.place)
         except (ModelError, Died) as error:
@@ -144,6 +148,7 @@ def _forward(
     ran: Ran, tensors: Sequence[str], left: RunningModel, right: RunningModel, options: Options
 ) -> ComparedForward:
     """Compare the tensors on each set of values, and watch which branches those take."""
+    options.say("forward pass", 0, PASSES)
     feeds, variables = left.choose(tensors, options.feed)
     left.values(variables)
     right.values(variables)
@@ -155,9 +160,11 @@ def _forward(
     found.fused = optimised(left, right, _sound(found.first))
     tensors = found.first.compared  # what waits for a queue that nobody fills is not run again
     for name, values in value_sets(feeds, left.names(list(options.feed))) if tensors else ():
+        options.say("forward pass", 1 + len(found.others), PASSES)
         found.others.append(_on(name, values, left, right, tensors))
         reached.add(left.branches())
     for word, upwards in (("at activations", True), ("at conditions", False)):
+        options.say("forward pass", PASSES - 1, PASSES)
         names = reached.missing() if tensors else []
         _feed(feeds, left, right)
         values = left.steered(names, upwards) if names else {}
@@ -209,7 +216,7 @@ def _backward(
         )
     if sources and targets:
         values: Mapping[str, Any] = {name: ran.forward.first.values[name] for name in targets}
-        ran.backward = backward(left, right, sources, values)
+        ran.backward = backward(left, right, sources, values, options.say)
 
 
 def _targets(ran: Ran, left: RunningModel, patched: Sequence[str], options: Options) -> list[str]:
@@ -219,6 +226,14 @@ def _targets(ran: Ran, left: RunningModel, patched: Sequence[str], options: Opti
     if named:
         return [name for name in named if name in first.values]
     floats = left.targets(first.compared, patched)
+    trained = set(left.trained(floats))
+    others = [name for name in floats if name not in trained]
+    if trained and others:
+        floats = others
+        ran.untaken.append(
+            f"of {plural(len(trained), 'output')} that training computes from its gradients; "
+            "--to names those that matter"
+        )
     if len(floats) > TARGETS:
         ran.untaken.append(f"of {len(floats) - TARGETS} more outputs; --to names those that matter")
     return floats[:TARGETS]

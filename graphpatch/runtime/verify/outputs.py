@@ -57,12 +57,15 @@ def writing(graph: Any, names: Iterable[str]) -> list[str]:
 
     In the same run others read it, and who is faster decides what they give.
     """
-    writers = [op for op in graph.get_operations() if op.inputs and _writes(op)]
+    writers = [op for op in graph.get_operations() if writes(op)]
     behind = waiting_ops(writers)
     return [name for name in names if graph.get_tensor_by_name(name).op in behind]
 
 
-def _writes(op: Any) -> bool:
+def writes(op: Any) -> bool:
+    """Whether an op writes to the variable that is its first input."""
+    if not op.inputs:
+        return False
     dtype = op.inputs[0].dtype
     return WRITES.match(op.type) is not None and (dtype._is_ref_dtype or dtype.name == "resource")
 

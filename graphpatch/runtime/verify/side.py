@@ -99,6 +99,10 @@ class RunningModel:
         """
         return cast("list[str]", self.process.ask("targets", compared, patched))
 
+    def trained(self, names: Sequence[str]) -> list[str]:
+        """Of these tensors those that an optimizer computes from its gradients."""
+        return cast("list[str]", self.process.ask("trained", names))
+
     def formulas(self) -> list[Checked]:
         """Each formula that the graph carries, against numpy."""
         return cast("list[Checked]", self.process.ask("formulas"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.analysis.gradient_scope import gradient_scopes
 from graphpatch.analysis.surroundings import meta_around
 from graphpatch.differentiation.bodies import CALLS
 from graphpatch.errors import ModelError
@@ -22,6 +23,7 @@ from graphpatch.runtime.verify.branches import Branches, in_functions
 from graphpatch.runtime.verify.formulas import Checked, formulas
 from graphpatch.runtime.verify.seeded import checkpoint, initial, known, restored, seeded_graph
 from graphpatch.runtime.verify.session_gradients import Graphed
+from graphpatch.runtime.verify.trained import trained
 
 
 class GraphSide:
@@ -139,6 +141,11 @@ class GraphSide:
         behind = waiting_ops([ops[name] for name in patched if name in ops])
         found.sort(key=lambda tensor: tensor.op not in behind)
         return [tensor.name for tensor in found]
+
+    def trained(self, names: Sequence[str]) -> list[str]:
+        """Of these tensors those that an optimizer computes from its gradients."""
+        ops = trained(self.tf_graph, gradient_scopes(self.graph.main))
+        return [name for name in names if self.tf_graph.get_tensor_by_name(name).op in ops]
 
     def formulas(self) -> list[Checked]:
         """Each formula that the graph carries, against numpy."""

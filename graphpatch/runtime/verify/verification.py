@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from graphpatch.analysis.soundness.static import Sound, as_written, faults_around, static
-from graphpatch.arguments import tensor_names
+from graphpatch.arguments import check_progress, tensor_names
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.graph.heads import Progress
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.compare import Subject, compare
 from graphpatch.runtime.verify.options import Options
@@ -29,6 +30,7 @@ def verify(
     run: bool = True,
     allow_unsafe_ops: bool = False,
     imports: Sequence[str] = (),
+    progress: Progress | None = None,
 ) -> Verification:
     """Verify a patched model against its original, each run in a process of its own.
 
@@ -47,6 +49,7 @@ def verify(
         run: False compares the graphs alone, which needs no TensorFlow.
         allow_unsafe_ops: Run ops too that touch files, the network or Python.
         imports: Modules or .py files that both processes import first.
+        progress: Called with what is done, how much of it, and of how much.
 
     Raises:
         ModelError: A model or feed cannot be read, or there is no tensor of such a name.
@@ -60,9 +63,10 @@ def verify(
         >>> graphpatch.verify("model.pb", "patched.pb", run=False).ok
         True
     """
+    check_progress(progress)
     one, other = _taken("original", original), _taken("patched", patched)
     ends = tensor_names("sources", sources), tensor_names("targets", targets)
-    options = Options(_feed(feed), *ends, allow_unsafe_ops, imports) if run else None
+    options = Options(_feed(feed), *ends, allow_unsafe_ops, imports, progress) if run else None
     return _verified(one, other, options)
 
 
