@@ -24,14 +24,14 @@ X = node("x", "Placeholder")
 ONE = (X, node("s", "Sign", "x"), node("y", "Identity", "s"))
 
 
-def rule(formula: Any = "tanh(4 * x)", match: Any = None, **keys: Any) -> dict[str, Any]:
+def surrogate_rule(formula: Any = "tanh(4 * x)", match: Any = None, **keys: Any) -> dict[str, Any]:
     options = {key: keys.pop(key) for key in ("on", "at") if key in keys}
     patch = {"surrogate_gradient": formula, **options}
     return {"match": match or {"op": "Sign"}, "patch": patch, **keys}
 
 
 def test_the_formula_stands_beside_the_op_which_makes_room() -> None:
-    result = applied(rule(), *ONE)
+    result = applied(surrogate_rule(), *ONE)
     main = result.model.graphs[0].main
     assert {one.name: (one.op, one.inputs) for one in main} == {
         "x": ("Placeholder", ()),
@@ -54,18 +54,20 @@ def test_the_formula_stands_beside_the_op_which_makes_room() -> None:
 
 
 def test_a_formula_of_unknown_shape_is_repeated_to_that_of_the_op() -> None:
-    main = applied(rule(formula="sum(x)"), *ONE).model.graphs[0].main
+    main = applied(surrogate_rule(formula="sum(x)"), *ONE).model.graphs[0].main
     assert main.node("s").inputs[2] == "s/repeat/BroadcastTo"
     assert main.node("s/repeat/Shape").inputs == ("s/stop",)
     add = (X, node("v", "Placeholder"), node("a", "AddV2", "x", "v"))
     for formula, repeated in (("x0 * x1", False), ("x0", True)):
-        found = applied(rule(formula=formula, match={"op": "AddV2"}), *add).model.graphs[0]
+        found = applied(surrogate_rule(formula=formula, match={"op": "AddV2"}), *add).model.graphs[
+            0
+        ]
         assert ("a/repeat/BroadcastTo" in found.main.by_name) == repeated
 
 
 def test_constants_wait_in_the_loop_that_the_op_decides_for() -> None:
     loop = v1_loop("x", node("s", "Sign", "merge"), decides="s", gives="switch:1")
-    main = applied(rule(), X, *loop).model.graphs[0].main
+    main = applied(surrogate_rule(), X, *loop).model.graphs[0].main
     assert main.node("s/surrogate/in").inputs == ("merge",)
     assert main.node("s/surrogate/Const").inputs == ("^s/surrogate/in",)
 
@@ -73,7 +75,7 @@ def test_constants_wait_in_the_loop_that_the_op_decides_for() -> None:
 def test_a_match_as_one_op() -> None:
     nodes = (X, node("g", "Sigmoid", "x"), node("m", "Mul", "g", "x"))
     keys = {"formula": "relu(x)", "match": {"pattern": "x:_ -> g:Sigmoid -> m:Mul; x -> m"}}
-    main = applied(rule(on="match", **keys), *nodes).model.graphs[0].main
+    main = applied(surrogate_rule(on="match", **keys), *nodes).model.graphs[0].main
     assert main.node("m/surrogate/Relu").inputs == ("x",)
     assert main.node("m/forward").inputs == ("g", "x")
     assert provenance.shadow(main.node("g"))
@@ -81,7 +83,7 @@ def test_a_match_as_one_op() -> None:
 
 def test_in_a_function_that_is_differentiated_as_a_whole() -> None:
     inner = function("f", ["a"], [node("s", "Sign", "a")], {"out": "s:y:0"})
-    result = applied(rule(), X, node("call", "f", "x"), functions=[inner])
+    result = applied(surrogate_rule(), X, node("call", "f", "x"), functions=[inner])
     body = result.model.graphs[0].functions["f"]
     assert body.node("s").op.startswith("graphpatch_formula_")
     assert body.node("s").inputs == ("s/surrogate/Tanh:y:0", "s/stop:output:0")
@@ -90,7 +92,7 @@ def test_in_a_function_that_is_differentiated_as_a_whole() -> None:
 
 def test_what_carries_the_gradient_is_chosen_by_emit() -> None:
     for emit, travels in (("auto", "construction"), ("attr", "construction"), ("function",) * 2):
-        result = applied(rule(emit=emit), *ONE)
+        result = applied(surrogate_rule(emit=emit), *ONE)
         assert result.report["rules"][0]["emit"] == travels
 
 
@@ -113,7 +115,7 @@ def test_what_carries_the_gradient_is_chosen_by_emit() -> None:
 )
 def test_formulas_that_are_refused(formula: Any, said: str) -> None:
     with pytest.raises(GraphpatchError) as error:
-        applied(rule(formula=formula), *ONE)
+        applied(surrogate_rule(formula=formula), *ONE)
     assert said in str(error.value)
 
 
@@ -149,7 +151,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
 )
 def test_ops_that_are_refused(nodes: Any, keys: Any, said: str) -> None:
     with pytest.raises(GraphpatchError) as error:
-        applied(rule(**keys), *nodes)
+        applied(surrogate_rule(**keys), *nodes)
     assert said in str(error.value)
 
 
@@ -157,19 +159,19 @@ def test_functions_know_fewer_gradients() -> None:
     inner = function("f", ["a"], [node("s", "Sign", "a")], {"out": "s:y:0"})
     call = (X, node("call", "f", "x"))
     with pytest.raises(PatchError, match=r"no gradient of SelectV2, of which the formula is made"):
-        applied(rule(formula="clip(x, -1, 1)"), *call, functions=[inner])
+        applied(surrogate_rule(formula="clip(x, -1, 1)"), *call, functions=[inner])
     with pytest.raises(PatchError, match=r"there the gradient is stored as a function"):
-        applied(rule(emit="attr"), *call, functions=[inner])
+        applied(surrogate_rule(emit="attr"), *call, functions=[inner])
 
 
 def test_not_twice_on_one_op() -> None:
-    model = applied(rule(), *ONE).model
+    model = applied(surrogate_rule(), *ONE).model
     with pytest.raises(PatchError, match="no gradient reaches Sign 's/forward' any more"):
-        graphpatch.apply([rule("x", {"op": "Sign"}, name="again")], model)
+        graphpatch.apply([surrogate_rule("x", {"op": "Sign"}, name="again")], model)
 
 
 def test_the_same_file_on_every_run() -> None:
-    once, again = (applied(rule(), *ONE).model.graphs[0] for _ in range(2))
+    once, again = (applied(surrogate_rule(), *ONE).model.graphs[0] for _ in range(2))
     assert graphs.written(once) == graphs.written(again)
 
 
