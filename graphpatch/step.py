@@ -17,7 +17,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.match.forms import notes
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import Found, find
-from graphpatch.match.spec import WHOLE
+from graphpatch.match.spec import WHOLE, texts
 from graphpatch.patches import AlikePatch, JointPatch, NotedPatch, WholePatch
 from graphpatch.patches.alike import Alike
 from graphpatch.patches.flow import refuse_all_malformed
@@ -239,5 +239,5 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int, why: bool = True) 
 
 def _why(rule: Rule, graphs: Sequence[Graph]) -> str:
     """Why a rule matched nothing, in indented lines."""
-    lacks = lacking(rule.author.rule, graphs)
+    lacks = lacking(rule.author.rule, texts(rule.match.op or ()), graphs)
     return f"  {lacks}" if lacks else explain(graphs, rule.match)
