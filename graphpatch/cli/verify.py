@@ -132,6 +132,8 @@ def _settings(found: dict[str, Any]) -> Iterator[str]:
     xla = "on" if found["auto_clustering"] else "off"
     yield f"TensorFlow {found['tensorflow']}, {devices}, oneDNN {one}, XLA clustering {xla}"
     yield "op by op, and once as Grappler optimises graphs; random ops seeded by name"
+    if not found["control_flow_v2"]:
+        yield "as after tf.compat.v1.disable_control_flow_v2(), which v1 TensorArrays need"
     sets = found["sets_of_values"]
     yield f"{_count(sets, 'set')} of values: {', '.join(sets)}"
 
