@@ -24,7 +24,8 @@ from graphpatch.graph.heads import Progress
 from graphpatch.match.taken import check_taken
 from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe
-from graphpatch.rules import Expect, Rule, load_rules, rules_from
+from graphpatch.rule_spec import Expect
+from graphpatch.rules import Rule, load_rules, rules_from
 from graphpatch.step import Applied, expected, named, take
 from graphpatch.table import beside, html_table, plural, short
 
@@ -51,6 +52,11 @@ class Result(HasModel):
     """A patched model, not yet written, and what `apply --json` says of it.
 
     `save`, `graph_def`, `meta_graph_def` and `import_into` give the model out.
+
+    Example:
+        >>> result = graphpatch.apply("rules.json", "model.pb")
+        >>> result
+        <Result: model.pb, 1 rule, 14 -> 29 nodes; guided: 2 Relu>
     """
 
     model: Model
@@ -68,7 +74,10 @@ class Result(HasModel):
         return {"outputs": [{**where, **self.report}]}
 
     def told(self, model: str, output: str, where: Mapping[str, Any]) -> dict[str, Any]:
-        """What `apply --json` says of a model that was written to `output`, or would be."""
+        """What `apply --json` says of a model that was written to `output`, or would be.
+
+        Raises ModelError and OutputError as writing it would.
+        """
         dropped = {NO_CONTEXTS} if output.endswith(".meta") else set()
         notes = [note for note in self.report["notes"] if note not in dropped]
         notes += self.model.text_notes(output)
@@ -120,9 +129,11 @@ def apply(
         OutputError: It cannot be exported.
         TypeError: An argument is of none of these kinds.
 
+    When not to use it: for a live graph whose Session goes on; `patch_graph` patches that one.
+
     Example:
         >>> rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
-        >>> graphpatch.apply([rule], "model.pb").save("patched.pb")  # doctest: +SKIP
+        >>> graphpatch.apply([rule], "model.pb").save("guided.pb")
     """
     if export is not None and not isinstance(export, Export):
         raise wrong("export", "a graphpatch.Export, of inputs and outputs", export)

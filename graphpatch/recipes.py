@@ -22,6 +22,7 @@ CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
 _SPELLED = re.compile(r"@(?P<name>[\w-]+)(?:\((?P<given>.*)\))?", re.ASCII | re.DOTALL)
+HALF_SURROGATE = re.compile("[\ud800-\udfff]")  # bytes typed that are not UTF-8
 
 Rules = list[dict[str, Any]]
 
@@ -241,6 +242,8 @@ def recipe_rules(spelled: str) -> dict[str, Any]:
     found = _SPELLED.fullmatch(spelled)
     if found is None:
         raise RulesError(f"expected @NAME or @NAME(key=value, ...), found {spelled!r}")
+    if HALF_SURROGATE.search(spelled):
+        raise RulesError(f"{spelled!r} is not UTF-8, as the names of ops are")
     recipe = named(found["name"])
     return {"version": 1, "rules": recipe.make(**_given(recipe, found["given"] or ""))}
 

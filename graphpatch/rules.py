@@ -1,84 +1,39 @@
-"""Rules files: from JSON to values, with errors that walk to the key; and their JSON Schema."""
+"""Rules files: from JSON to values, with errors that walk to the key."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any
 
 import msgspec
 
 from graphpatch.arguments import check_path
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
-from graphpatch.formats.foreign import not_there
-from graphpatch.gradients.npy import Files, in_folder
+from graphpatch.gradients.npy import in_folder
 from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
-from graphpatch.match.expected import OBJECTS, WRITTEN
-from graphpatch.match.spec import WHOLE, Match, Texts, texts
+from graphpatch.match.expected import WRITTEN, objects
+from graphpatch.match.glob import texts
+from graphpatch.match.spec import WHOLE, Match
 from graphpatch.patches import KINDS, Patch, WholePatch
-from graphpatch.recipes import RECIPES, SIGN, is_recipe, recipe_rules
-from graphpatch.rules_json import DEEPEST_JSON, NO_RULE, decoded, depth, in_words, value_at
-
-Emit = Literal["auto", "construction", "function", "attr"]
-EMITS = get_args(Emit)
-
-
-class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often a rule must match."""
-
-    min: Annotated[int, msgspec.Meta(ge=0)] = 1
-    max: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-    def __str__(self) -> str:
-        if self.max is None:
-            return f"at least {self.min}"
-        return f"{self.min}" if self.min == self.max else f"{self.min} to {self.max}"
-
-
-_OPTIONS = {name: kind for one in KINDS.values() for name, kind in one.options.items()}
-
-# One optional field for each kind of patch and each option: a line in the table of kinds is all
-# that a new kind needs.
-PatchSpec = msgspec.defstruct(
-    "PatchSpec",
-    [
-        (name, value | msgspec.UnsetType, msgspec.UNSET)
-        for name, value in [
-            *((key, kind.value) for key, kind in KINDS.items()),
-            *_OPTIONS.items(),
-            ("on", Texts),  # which ops of a pattern, whatever the kind
-        ]
-    ],
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
+from graphpatch.recipes import is_recipe, recipe_rules
+from graphpatch.rule_spec import EMITS, OPTIONS, Expect, RulesFile, RuleSpec
+from graphpatch.rules_json import (
+    DEEPEST_JSON,
+    NO_RULE,
+    decoded,
+    depth,
+    in_words,
+    raw_rules,
+    value_at,
 )
-
-
-class RuleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A rule as a rules file writes it."""
-
-    match: Match
-    patch: PatchSpec  # type: ignore[valid-type]
-    name: str = ""
-    expect: Annotated[int, msgspec.Meta(ge=0)] | Expect = Expect()
-    emit: Emit | None = None
-
-
-class RulesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A rules file."""
-
-    version: Literal[1]
-    rules: tuple[RuleSpec, ...]
-    schema: str = msgspec.field(default="", name="$schema")  # for editors
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -87,6 +42,10 @@ class Rule:
 
     `on` names, where the match has a pattern, the ops of it that the patch goes to. `written` is
     the rule as a rules file has it.
+
+    Example:
+        >>> graphpatch.load_rules("rules.json")[0]
+        <Rule 'guided': override_gradient>
     """
 
     written: RuleSpec
@@ -110,11 +69,18 @@ def load_rules(
 ) -> list[Rule]:
     """The rules of a file; `-` reads standard input, and `@NAME` is a recipe.
 
-    `emit` stands where a rule names no carrier. `allow_python` lets
-    {"python": "package.module:function"} import that module and call the function when the rules
-    are applied. Raises RulesError with line and column where it is not JSON, and with the path of
-    the key where it is not a rules file; TypeError where `path` is not a path. Example:
-    >>> rules = graphpatch.load_rules("@guided_backprop")
+    Args:
+        path: The file.
+        emit: How gradients are stored where a rule does not say. Default: `auto`.
+        allow_python: Let {"python": "package.module:function"} import that module and call the
+            function when the rules are applied.
+
+    Raises:
+        RulesError: It is not JSON, with line and column; or not a rules file, with the key's path.
+        TypeError: `path` is not a path.
+
+    Example:
+        >>> rules = graphpatch.load_rules("@guided_backprop")
     """
     check_path("path", path, "the path of a rules file, or the name of a recipe")
     return read_rules(path, emit, allow_python)
@@ -133,19 +99,6 @@ def read_rules(
     return rules_in(raw_rules(path), str(path), emit, allow_python, folder, allow_none)
 
 
-def raw_rules(path: str | os.PathLike[str]) -> bytes:
-    """What a rules file holds; `-` is standard input. Raises RulesError where it is not read."""
-    try:
-        return sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
-    except FileNotFoundError as error:
-        called = f"; the recipe of this name is {SIGN}{path}" if str(path) in RECIPES else ""
-        raise RulesError(f"{not_there(Path(path))}{called}") from error
-    except IsADirectoryError as error:
-        raise RulesError(f"{path} is a folder; expected a rules file, in JSON") from error
-    except OSError as error:
-        raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
-
-
 def rules_in(
     raw: bytes,
     path: str,
@@ -162,16 +115,6 @@ def rules_in(
         return rules_from(decoded(raw), emit, allow_python, folder, allow_none)
     except RulesError as error:
         raise RulesError(f"{path}: {error}") from error
-
-
-def self_contained(raw: bytes, path: str, files: Files) -> bytes:
-    """The rules file with the tensors in it that it names in `files`, for readers elsewhere."""
-    try:
-        document = decoded(raw)
-        whole = document if depth(document) > DEEPEST_JSON else with_tensors(document, files)
-    except RulesError as error:
-        raise RulesError(f"{path}: {error}") from error
-    return raw if whole == document else msgspec.json.encode(whole)
 
 
 def rules_from(
@@ -222,14 +165,20 @@ def _on(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     on = texts(given)
     check_on(spec.match, on)
     if WHOLE in on and not isinstance(patch, WholePatch):
-        raise RulesError(f'patch.on: "{WHOLE}", a match as one op, does not go with backward_as')
+        raise RulesError(
+            f'patch.on: "{WHOLE}", a match as one op, does not go with {next(_kinds(spec.patch))}'
+        )
     return on
 
 
+def _kinds(spec: Any) -> Iterator[str]:
+    return (key for key in KINDS if getattr(spec, key) is not msgspec.UNSET)
+
+
 def _patch(spec: Any, emit: str, allow_python: bool) -> Patch:
-    given = {key: getattr(spec, key) for key in (*KINDS, *_OPTIONS)}
+    given = {key: getattr(spec, key) for key in (*KINDS, *OPTIONS)}
     given = {key: value for key, value in given.items() if value is not msgspec.UNSET}
-    kinds = [key for key in given if key in KINDS]
+    kinds = list(_kinds(spec))
     if len(kinds) != 1:
         found = (
             f"found {len(kinds)}: {', '.join(kinds)}; write a rule for each"
@@ -290,10 +239,5 @@ _VALUES = {
 
 def _keys_at(last: str) -> list[str]:
     """The keys that are legal where the last key of a path is this one."""
-    structs: dict[str, type[Any]] = {"rules": RuleSpec, "patch": PatchSpec, "expect": Expect}
-    structs |= {"at the top": RulesFile, **OBJECTS}
-    for key, kind in KINDS.items():
-        for one in (kind.value, *get_args(kind.value)):
-            if isinstance(one, type) and issubclass(one, msgspec.Struct):
-                structs[key] = one
-    return [field.encode_name for field in msgspec.structs.fields(structs.get(last, Match))]
+    found = RulesFile if last == "at the top" else objects(RulesFile).get(last, Match)
+    return [field.encode_name for field in msgspec.structs.fields(found)]

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from graphpatch.errors import ModelError, RulesError
 from graphpatch.formats.container import is_text, recognise
-from graphpatch.formats.foreign import foreign_file
+from graphpatch.formats.foreign import foreign_file, not_there
+from graphpatch.gradients.npy import Files
+from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.graph.wire import Source
+from graphpatch.recipes import RECIPES, SIGN
 
 DEEPEST_JSON = 120  # levels of JSON; each match in another one is at least one
 SHORTEST = (
@@ -35,7 +41,7 @@ NO_RULE = (
 LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\s*\Z"), f"the file is empty; a rules file looks like this: {SHORTEST}"),
     (re.compile(r"\s*\[\[?[a-z_.]+\]\]?\s*\n|\s*\w+ *= "), "this looks like TOML; rules are JSON"),
-    (re.compile(r"(?:---|%YAML|(?:#[^\n]*|\s*)\n)*\s*(?:- )?[\w$]+:(?:\s|\Z)"), _FROM_YAML),
+    (re.compile(r"(?:---|[#%][^\n]*\n|\s)*(?:- )?[\w$]+:(?:\s|\Z)"), _FROM_YAML),
 )
 
 # What there is where JSON ends to be JSON.
@@ -72,6 +78,29 @@ LIKE = {
     "match": '"match": {"op": "Relu"}, or what else says which ops',
     "patch": '"patch": {"override_gradient": "guided_relu"}, or what else is to be done',
 }
+
+
+def raw_rules(path: str | os.PathLike[str]) -> bytes:
+    """What a rules file holds; `-` is standard input. Raises RulesError where it is not read."""
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+    except FileNotFoundError as error:
+        called = f"; the recipe of this name is {SIGN}{path}" if str(path) in RECIPES else ""
+        raise RulesError(f"{not_there(Path(path))}{called}") from error
+    except IsADirectoryError as error:
+        raise RulesError(f"{path} is a folder; expected a rules file, in JSON") from error
+    except OSError as error:
+        raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def self_contained(raw: bytes, path: str, files: Files) -> bytes:
+    """The rules file with the tensors in it that it names in `files`, for readers elsewhere."""
+    try:
+        document = decoded(raw)
+        whole = document if depth(document) > DEEPEST_JSON else with_tensors(document, files)
+    except RulesError as error:
+        raise RulesError(f"{path}: {error}") from error
+    return raw if whole == document else msgspec.json.encode(whole)
 
 
 def depth(document: Any) -> int:

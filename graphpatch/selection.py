@@ -30,7 +30,14 @@ Key = tuple[int, str, int]  # the graph's place in the model, the body, the op's
 class Selection:
     """Some ops of a model, in the file's order. Nothing is changed by selecting.
 
-    It holds for the model that it was made of; combine only selections of one model.
+    It holds for the model that it was made of; combine only selections of one model, with `|`, `&`,
+    `-` and `~`.
+
+    Example:
+        >>> model = graphpatch.load("model.pb")
+        >>> relus = graphpatch.select(model, op="Relu")
+        >>> (relus - relus.where(name="block1/**")).nodes[0].name
+        'block2/relu'
     """
 
     model: Model
@@ -39,9 +46,12 @@ class Selection:
     def where(self, test: Callable[[Node], bool] | None = None, **match: Any) -> Selection:
         """Those of the ops for which `test` holds and which the match keys mean.
 
-        The keys are those of `match` in a rules file, `not_` for `not`: `where(op="Relu",
-        name="block*/**")`. Raises RulesError for a key or value that is not legal,
-        MatchError where a key names a tensor that the model does not have.
+        The keys are those of `match` in a rules file, `not_` for `not`. Raises RulesError for a key
+        or value that is not legal, MatchError where a key names a tensor that the model lacks.
+
+        Example:
+            >>> graphpatch.select("model.pb").where(op="Relu", name="block1/**").types
+            {'Relu': 1}
         """
         wanted = _matched(self.model, match) if match else self.keys
         kept = self.keys & wanted
@@ -71,6 +81,11 @@ class Selection:
         """A rule that patches just these ops, for `apply` or for a rules file.
 
         Raises MatchError where there is none, as a rule on nothing does nothing.
+
+        Example:
+            >>> relus = graphpatch.select("model.pb", op="Relu")
+            >>> relus.rule({"override_gradient": "guided_relu"})["expect"]
+            2
         """
         if not self.keys:
             raise MatchError(
@@ -80,7 +95,16 @@ class Selection:
         return {"name": name, "match": match, "patch": dict(patch), "expect": len(self), **keys}
 
     def apply(self, patch: Mapping[str, Any], **keys: Any) -> Result:
-        """Patch these ops, as a rule with this `patch` does: the patched model, and the report."""
+        """Patch these ops, as a rule with this `patch` does: the patched model, and the report.
+
+        Forward and backward as `apply` does it. Raises MatchError where there is no op, RulesError
+        for a patch that is not valid, PatchError where it cannot be done, ModelError where the
+        graph is broken, TypeError for a keyword that is none of a rule.
+
+        Example:
+            >>> relus = graphpatch.select("model.pb", op="Relu")
+            >>> relus.apply({"override_gradient": "guided_relu"}).save("guided.pb")
+        """
         return apply([self.rule(patch, **keys)], self.model)
 
     def _node(self, key: Key) -> Node:
@@ -149,8 +173,8 @@ def select(model: ModelLike, **match: Any) -> Selection:
         TypeError: `model` is not a model.
 
     Example:
-        >>> graphpatch.select("model.pb", op="Relu", name="block*/**").types  # doctest: +SKIP
-        {'Relu': 8}
+        >>> graphpatch.select("model.pb", op="Relu", name="block*/**").types
+        {'Relu': 2}
     """
     loaded = model_from("model", model)
     return Selection(loaded, _matched(loaded, match))

@@ -15,9 +15,10 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.match.forms import notes
+from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import Found, find
-from graphpatch.match.spec import WHOLE, texts
+from graphpatch.match.spec import WHOLE
 from graphpatch.patches import AlikePatch, JointPatch, NotedPatch, WholePatch
 from graphpatch.patches.alike import Alike
 from graphpatch.patches.flow import refuse_all_malformed

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from pages import commands, formulas, gradients, rules
+from pages import commands, formulas, gradients, outputs, rules
 
 from graphpatch.analysis import patterns
 
@@ -27,6 +27,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "constants": formulas.constants,
     },
     "gradients": {"table": gradients.table},
+    "json": {"commands": outputs.table},
     "patterns": {"patterns": patterns.markdown},
     "rules": {name: partial(rules.table, name) for name in rules.TABLES},
 }

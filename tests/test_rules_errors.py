@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import RulesError
-from graphpatch.rules import EMITS, load_rules, rules_from
+from graphpatch.rule_spec import EMITS
+from graphpatch.rules import load_rules, rules_from
 from tests.rule_dicts import ZERO, matched, patched, rule
 
 KIND_NAMES = (

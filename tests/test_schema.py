@@ -16,10 +16,10 @@ from graphpatch.gradients.library import LIBRARY
 from graphpatch.match.ready import READY
 from graphpatch.match.spec import Match
 from graphpatch.patches import KINDS
-from graphpatch.rules import Expect, RuleSpec, rules_from
+from graphpatch.rule_spec import Expect, RuleSpec
+from graphpatch.rules import rules_from
 from graphpatch.rules_json import decoded
 from graphpatch.schema import schema
-from graphpatch.schema.texts import TEXTS
 from tests.examples import ROOT
 from tests.test_rules_errors import ERRORS
 
@@ -55,12 +55,11 @@ def properties() -> list[str]:
 
 @pytest.mark.parametrize("name", [name for name in properties() if name[9:] not in LIBRARY])
 def test_each_property_has_a_description_and_an_example(name: str) -> None:
-    description, example = TEXTS[name]
-    assert description.endswith(".")
     typ, _, key = name.partition(".")
     forms = (DEFINED[typ], *DEFINED[typ].get("anyOf", ()))
     part = next(one["properties"][key] for one in forms if key in one.get("properties", ()))
-    assert (part["description"], part["examples"]) == (description, [example])
+    assert part["description"].endswith(".")
+    [example] = part["examples"]
     validator = jsonschema.Draft202012Validator({**part, "$defs": DEFINED})
     assert validator.is_valid(json.loads(json.dumps(example)))
 

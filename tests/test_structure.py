@@ -40,6 +40,7 @@ ROOMS = (
     "recipes",
     "recipe_notes",
     "rules_json",
+    "rule_spec",
     "rules",
     "schema",
     "step",

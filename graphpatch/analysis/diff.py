@@ -33,6 +33,11 @@ class Diff:
     `gradients` are the ops through which something else flows back, with what flowed `before` and
     `after`, in words; then ops that were removed, added, renamed or changed; functions; and what
     is around the graph. Each entry is as `diff --json` lists it.
+
+    Example:
+        >>> found = graphpatch.diff("model.pb", "patched.pb")
+        >>> [(one["op"], one["before"]) for one in found.gradients]
+        [('block1/relu', 'default'), ('block2/relu', 'default')]
     """
 
     a: str
@@ -77,11 +82,22 @@ def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
     """Compare two models: gradients first, then ops, functions, weights and collections.
 
     Ops are paired by name, whatever rules renamed; weights are compared by content, and what rules
-    write down of themselves does not count. `a` and `b` are what `load` takes. Raises ModelError
-    for a model that cannot be read or is broken, TypeError for what is not a model.
+    write down of themselves does not count. Nothing is run, forward or backward.
+
+    Args:
+        a: A model: what `load` takes.
+        b: Another.
+        progress: Called with what is done, how much of it, and of how much.
+
+    Raises:
+        ModelError: A model cannot be read or is broken.
+        TypeError: One of the two is not a model.
+
+    When not to use it: to compare what two models compute; `verify` runs them.
 
     Example:
-        >>> graphpatch.diff("model.pb", "patched.pb").gradients  # doctest: +SKIP
+        >>> graphpatch.diff("model.pb", "model.pb").ok
+        True
     """
     loaded = model_from("a", a, progress), model_from("b", b, progress)
     found = Diff(loaded[0].path, loaded[1].path)

@@ -26,6 +26,11 @@ class Place:
         outputs: By `y0`, `y1`, ... the tensors of the match that are read outside, or that nothing
             reads: of a single op all its outputs.
         graph: The tags of its MetaGraphDef, where the model has several.
+
+    Example:
+        >>> place, other = graphpatch.matches({"op": "Relu"}, "model.pb")
+        >>> place.type, place.inputs, place.outputs
+        ('Relu', {'x0': 'block1/bias:0'}, {'y0': 'block1/relu:0'})
     """
 
     body: str

@@ -30,6 +30,10 @@ class Reverted(HasModel):
     """A model of which edits were taken back, not yet written, and what was taken off.
 
     `save`, `graph_def`, `meta_graph_def` and `import_into` give the model out.
+
+    Example:
+        >>> graphpatch.revert("patched.pb").report["rules"]
+        ['guided']
     """
 
     model: Model
@@ -62,15 +66,27 @@ def revert(
 ) -> Reverted:
     """Take back all that rules did to a model, or what the rules of one name did.
 
-    The model that came in, which is what `load` takes, is left as it was. Without any rule left it
-    is what it was before the first, byte for byte; a text file is the same message. Raises
-    PatchError where no rule was applied, or another builds on what is to be taken off; ModelError
-    where the model cannot be read, or was changed by others so that it would break, or so that its
-    original cannot be given back (with `allow_changed`, a note says that instead); TypeError where
-    it is not a model.
+    The model that came in is left as it was. Without any rule left the result is what the model was
+    before the first, byte for byte; a text file is the same message. Forward nothing changes;
+    backward what the rules gave is gone.
+
+    Args:
+        model: What `load` takes.
+        rule: The name of the rules to take off. Default: all.
+        progress: Called with what is done, how much of it, and of how much.
+        allow_changed: A note, not an error, where others changed the model, so that its original
+            cannot be given back.
+
+    Raises:
+        PatchError: No rule was applied, or another builds on what is to be taken off.
+        ModelError: The model cannot be read, or was changed by others so that it would break, or so
+            that its original cannot be given back.
+        TypeError: `model` is not a model.
 
     Example:
-        >>> graphpatch.revert("patched.pb").save("model.pb")  # doctest: +SKIP
+        >>> graphpatch.revert("patched.pb").save("reverted.pb")
+        >>> Path("reverted.pb").read_bytes() == Path("model.pb").read_bytes()
+        True
     """
     loaded = model_from("model", model, progress)
     try:

@@ -13,8 +13,9 @@ from graphpatch.graph.edits import Added, AttrSet, Edit
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.origin import origin
 from graphpatch.names import OpKey
+from graphpatch.rule_spec import OPTIONS
 
-OPTIONS = ("at", "on")
+BESIDE = (*OPTIONS, "on")  # the keys of a patch that are no kind
 
 
 def own_name(node: Node) -> str:
@@ -53,12 +54,12 @@ def words(patch: Mapping[str, Any] | None) -> str:
     """A patch in words: `guided_relu`, `filter_gradient clip(min=-1, max=1) at inputs`."""
     if not patch:
         return "changed"
-    kind = next((key for key in patch if key not in OPTIONS), None)
+    kind = next((key for key in patch if key not in BESIDE), None)
     if kind is None:
         return "changed"
     told = _value(patch[kind])
     told = told if kind == "override_gradient" else f"{kind} {told}".rstrip()
-    options = [f" {key} {_value(patch[key])}" for key in OPTIONS if key in patch]
+    options = [f" {key} {_value(patch[key])}" for key in BESIDE if key in patch]
     return told + "".join(options)
 
 

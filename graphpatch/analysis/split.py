@@ -60,7 +60,13 @@ class Run:
 class Split:
     """The parts of a backward graph; CutError where one cannot be run again for its gradient.
 
-    `save` writes them; `document` is what parts.json tells of them.
+    `save` writes them; `document` is what parts.json tells of them: for each run, by tensor name,
+    what to feed and to fetch, and of every tensor its dtype and shape.
+
+    Example:
+        >>> parts = graphpatch.split("model.pb", "loss", "features", "x")
+        >>> [run.part for run in parts.runs]
+        [0, 1, 0]
     """
 
     backward: Backward
@@ -77,8 +83,15 @@ class Split:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a graph for each part, and parts.json, into a new folder, whole or not at all.
 
-        A folder of parts that were written before is replaced. Raises OutputError where the folder
-        holds other things or the model, or cannot be written.
+        A folder of parts that were written before is replaced.
+
+        Raises:
+            OutputError: The folder holds other things or the model, or cannot be written.
+            ModelError: The file of the model was changed meanwhile.
+            TypeError: `folder` is not a path.
+
+        Example:
+            >>> graphpatch.split("model.pb", "loss", "features", "x").save("parts")
         """
         check_path("folder", folder, "the path of a folder to write")
         path = Path(folder)

@@ -16,15 +16,41 @@ import click
 
 from graphpatch.application import Result, counted
 from graphpatch.cli.completing import PATH
+from graphpatch.cli.forms import (
+    MATCH,
+    NODES,
+    NUMBER,
+    TEXT,
+    TEXT_OR_NULL,
+    TEXTS,
+    YES,
+    listed,
+    record,
+)
 from graphpatch.cli.many import apply_to, goes, worker_options
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.order import Order, Workers
 from graphpatch.formats import Export
-from graphpatch.formats.model import FILES
+from graphpatch.formats.target import FILES
 from graphpatch.recipes import is_recipe
-from graphpatch.rules import EMITS
+from graphpatch.rule_spec import EMITS
 
 _EXPORT = "Write a TF2 SavedModel with these inputs: x,y or repeated."
+
+PATCHED = record(
+    {
+        "model": TEXT,
+        "output": TEXT_OR_NULL,
+        "rules": listed(record({"name": TEXT, "matches": listed(MATCH), "emit": TEXT})),
+        "nodes": NODES,
+        "consumer": record({"session": TEXTS, "tape": TEXTS}),
+        "notes": TEXTS,
+    },
+    {"would_write": TEXT_OR_NULL, "replaced": YES, "seconds": NUMBER},
+)
+OUTPUT = record(
+    {"outputs": listed(PATCHED)}, {"errors": listed(record({"model": TEXT, "error": TEXT}))}
+)
 
 
 @click.command("apply")

@@ -7,10 +7,21 @@ from typing import Any
 import click
 
 from graphpatch.cli.completing import PATH
+from graphpatch.cli.forms import NUMBER, TEXT, YES, listed, record
 from graphpatch.cli.many import report_each, worker_options
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.execute import check
 from graphpatch.fleet.order import Order, Workers
+
+OUTPUT = record(
+    {
+        "model": TEXT,
+        "applied": YES,
+        "rules": listed(record({"name": TEXT, "applied": YES})),
+        "seconds": NUMBER,
+    },
+    {"error": TEXT},
+)
 
 
 @click.command("check")

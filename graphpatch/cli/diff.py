@@ -9,9 +9,25 @@ import click
 
 from graphpatch.analysis.diff import diff, place
 from graphpatch.cli.completing import PATH
+from graphpatch.cli.forms import ANY, OP, TEXT, TEXTS, YES, listed, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.table import IN_LIST, and_more
+
+OUTPUT = record(
+    {
+        "a": TEXT,
+        "b": TEXT,
+        "equal": YES,
+        "gradients": listed(record({**OP, "before": TEXT, "after": TEXT, "rules": TEXTS})),
+        "removed": listed(record(OP)),
+        "added": listed(record(OP, {"rule": TEXT})),
+        "renamed": listed(record({**OP, "to": TEXT})),
+        "changed": listed(ANY),
+        "functions": listed(ANY),
+        "other": listed({}),
+    }
+)
 
 
 @click.command("diff")

@@ -16,6 +16,7 @@ from graphpatch.analysis.doctor.look import Finding
 from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.doctor_pairs import left_out, shown
+from graphpatch.cli.forms import ANY, TEXT, listed, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
@@ -24,6 +25,8 @@ from graphpatch.runtime.diagnose import IN_WORDS, diagnose
 from graphpatch.runtime.diagnose import Diagnosis as Found
 
 WAY = 8  # tensors of a way that are printed
+
+OUTPUT = record({"model": TEXT, "graphs": listed(record({"pairs": listed(ANY)}, {"notes": {}}))})
 
 
 @click.command("doctor")

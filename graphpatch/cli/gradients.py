@@ -8,10 +8,13 @@ import click
 
 from graphpatch.analysis import gradients
 from graphpatch.cli.completing import gradient_names
+from graphpatch.cli.forms import TEXT, listed, record
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.gradients.library import LIBRARY, Entry
 
 WIDTH = 92
+
+OUTPUT = record({"gradients": listed(record({"name": TEXT, "formula": TEXT}))})
 
 
 @click.command("gradients")

@@ -12,6 +12,7 @@ from graphpatch.analysis.matching import Matched, match_only, match_rules
 from graphpatch.analysis.saved import as_rules_file
 from graphpatch.application import pattern_matches
 from graphpatch.cli.completing import PATH, pattern_option
+from graphpatch.cli.forms import MATCH, TEXT, TEXT_OR_NULL, TEXTS, listed, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json_of_texts, say_lines
 from graphpatch.cli.swapped import refuse_swapped
@@ -24,6 +25,24 @@ from graphpatch.rules import load_rules
 from graphpatch.table import plural
 
 TYPED = ("op", "name", "pattern")
+
+OUTPUT = record(
+    {
+        "model": TEXT,
+        "rules": listed(
+            record(
+                {
+                    "name": TEXT,
+                    "matches": listed(MATCH),
+                    "left_out": TEXTS,
+                    "near": TEXTS,
+                    "error": TEXT_OR_NULL,
+                },
+                {"notes": TEXTS},
+            )
+        ),
+    }
+)
 
 
 @click.command("match")

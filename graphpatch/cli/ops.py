@@ -10,6 +10,7 @@ import click
 
 from graphpatch.analysis import ops
 from graphpatch.cli.completing import PATH
+from graphpatch.cli.forms import ANY, TEXT, TEXTS, WHOLE, keyed, listed, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_json, say_lines
 from graphpatch.differentiation import flow
@@ -29,6 +30,27 @@ IN_WORDS = {
 WIDEST = 60  # characters of an op type that the column after it makes room for
 
 GIVEN = {"none": "None", "zero": "zero"}
+
+GRADIENT_OF_OP = record({"state": TEXT}, {"gives": TEXT, "key": TEXT, "function": TEXT})
+OUTPUT = record(
+    {"model": TEXT, "format": TEXT, "types": keyed(WHOLE)},
+    {
+        "ops": listed(
+            record(
+                {
+                    "body": TEXT,
+                    "name": TEXT,
+                    "type": TEXT,
+                    "inputs": TEXTS,
+                    "outputs": {"type": ["array", "null"]},
+                    "attrs": ANY,
+                    "gradient": GRADIENT_OF_OP,
+                    "changed": listed(record({"rule": TEXT, "did": TEXT})),
+                }
+            )
+        )
+    },
+)
 
 
 @click.command("ops")

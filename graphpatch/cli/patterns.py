@@ -7,8 +7,11 @@ import msgspec
 
 from graphpatch.analysis import patterns
 from graphpatch.cli.completing import pattern_names
+from graphpatch.cli.forms import ANY, TEXT, listed, record
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.match.ready import READY, Form, Ready, named
+
+OUTPUT = record({"patterns": listed(record({"name": TEXT, "for": TEXT, "forms": listed(ANY)}))})
 
 
 @click.command("patterns")

@@ -7,11 +7,14 @@ from pathlib import Path
 import click
 import msgspec
 
+from graphpatch.cli.forms import TEXT, listed, record
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
 from graphpatch.formats.output import reported
 from graphpatch.recipes import RECIPES, SIGN, Recipe, named, recipe_rules
 from graphpatch.rules import rules_from
+
+OUTPUT = record({"recipes": listed(record({"name": TEXT, "for": TEXT, "source": TEXT}))})
 
 
 @click.command("recipes")

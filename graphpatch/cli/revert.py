@@ -9,10 +9,23 @@ import click
 
 from graphpatch.analysis.revert import revert
 from graphpatch.cli.completing import PATH
+from graphpatch.cli.forms import NODES, TEXT, TEXT_OR_NULL, TEXTS, WHOLE, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import Model, load
 from graphpatch.formats.stdout import write_to_stdout
+
+OUTPUT = record(
+    {
+        "model": TEXT,
+        "output": TEXT_OR_NULL,
+        "rules": TEXTS,
+        "left": TEXTS,
+        "ops": record({"restored": WHOLE, "dropped": WHOLE}),
+        "nodes": NODES,
+        "notes": TEXTS,
+    }
+)
 
 
 @click.command("revert")

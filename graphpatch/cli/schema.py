@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from graphpatch.cli.outputs import output_schema
 from graphpatch.cli.say import say_json
 from graphpatch.schema import schema
-from graphpatch.schema.outputs import output_schema
 
 
 @click.command("schema")

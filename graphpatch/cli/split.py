@@ -10,9 +10,26 @@ import click
 
 from graphpatch.analysis.split import refuse_folder
 from graphpatch.cli.completing import PATH
+from graphpatch.cli.forms import ANY, TEXT, TEXTS, WHOLE, keyed, listed, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
+
+OUTPUT = record(
+    {
+        "output": TEXT,
+        "version": WHOLE,
+        "model": TEXT,
+        "loss": TEXT,
+        "wrt": TEXTS,
+        "cuts": listed(TEXTS),
+        "parts": listed(record({"file": TEXT, "nodes": WHOLE, "variables": TEXTS})),
+        "steps": listed(ANY),
+        "inputs": TEXTS,
+        "gradients": keyed(TEXT),
+        "tensors": keyed(ANY),
+    }
+)
 
 
 @click.command("split")

@@ -9,12 +9,25 @@ import click
 
 from graphpatch.analysis.soundness.swapped import SWAPPED
 from graphpatch.cli.completing import PATH
+from graphpatch.cli.forms import ANY, TEXT, TEXTS, YES, listed, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
 from graphpatch.table import and_more, short
 
 OF_EACH_KIND = 10  # lines
+
+OUTPUT = record(
+    {
+        "original": TEXT,
+        "patched": TEXT,
+        "verdict": {"enum": ["verified", "same structure", "differs", "not compared"]},
+        "ok": YES,
+        "failures": TEXTS,
+        "not_compared": TEXTS,
+        "graphs": listed(record({"label": TEXT, "structure": ANY})),
+    }
+)
 
 
 @click.command("verify")
@@ -180,7 +193,9 @@ def _gradients(graph: dict[str, Any]) -> Iterator[str]:
     pairs = graph["gradients"]
     same = [pair for pair in pairs if pair["state"] == "same"]
     none = sum(pair["after"] == "None" for pair in same)
+    zero = sum(pair["zero"] for pair in same)
     both = f", {none} of these None in both" if none else ""
+    both += f", {zero} of these zero in both" if zero else ""
     yield f"{len(pairs)} taken, {len(same)} unchanged{both}"
     for pair in pairs:
         if pair["state"] in ("changed", "fails"):

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from graphpatch.cli.forms import ANY, TEXT, TEXTS, WHOLE, keyed, listed, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_error, say_json, say_lines
 from graphpatch.errors import OutputError
@@ -22,6 +23,21 @@ PAIRS = 5  # of a model
 RULES = 3  # of a pair
 NOWHERE = "; graphpatch match MODEL --pattern PATTERN says why"
 VERDICTS = {"flows": "flows", "zero": "zeros", "none": "None", "error": "an error"}
+
+OUTPUT = record(
+    {
+        "graphpatch": TEXT,
+        "document": WHOLE,
+        "models": listed(record({"path": TEXT, "format": TEXT, "ops": WHOLE})),
+        "rules": listed(ANY),
+        "graphs": listed(ANY),
+        "bodies": listed(ANY),
+        "run": {"type": ["object", "null"]},
+        "notes": TEXTS,
+        "defaults": keyed(WHOLE),
+        "tables": ANY,
+    }
+)
 
 
 @click.command("view")

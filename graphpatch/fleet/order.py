@@ -14,7 +14,7 @@ from graphpatch.formats.output import reported
 from graphpatch.formats.target import Export
 from graphpatch.gradients.npy import Files, checked_name, in_folder
 from graphpatch.recipes import is_recipe, recipe_rules
-from graphpatch.rules import raw_rules, self_contained
+from graphpatch.rules_json import raw_rules, self_contained
 
 if TYPE_CHECKING:
     from graphpatch.fleet.task import Job

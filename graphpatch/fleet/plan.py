@@ -12,9 +12,8 @@ from graphpatch.fleet.search import FoundModels, joined
 from graphpatch.fleet.task import Task
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
-from graphpatch.formats.model import FILES
 from graphpatch.formats.output import refuse_inputs
-from graphpatch.formats.target import beside
+from graphpatch.formats.target import FILES, beside
 
 
 def plan(

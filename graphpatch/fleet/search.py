@@ -12,7 +12,7 @@ import msgspec
 from graphpatch.errors import FleetError
 from graphpatch.fleet import patterns, remote
 from graphpatch.formats.load import SAVED_MODEL_FILES
-from graphpatch.formats.model import FILES
+from graphpatch.formats.target import FILES
 from graphpatch.shown import one_line
 
 Descend = Callable[[tuple[str, ...]], bool]

@@ -10,7 +10,8 @@ from typing import Any
 from graphpatch.errors import PatchError
 from graphpatch.formats import checksum
 from graphpatch.formats.container import GRAPH, open_graphs
-from graphpatch.formats.model import FINGERPRINT, Model
+from graphpatch.formats.model import Model
+from graphpatch.formats.save import FINGERPRINT
 from graphpatch.graph.edit import write_origin
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.origin import origin as origin_of

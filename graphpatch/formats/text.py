@@ -22,7 +22,7 @@ TOP = {
     META: {"meta_info_def", "graph_def", "saver_def", "collection_def", "signature_def"},
     GRAPH: {"node", "library", "versions", "version", "debug_info"},
 }
-FIRST_FIELD = re.compile(r"\A(?:\s+|#[^\n]*\n)*([a-z_]+)\s*[:{<]")
+FIRST_FIELD = re.compile(r"\A(?:\s|#[^\n]*\n)*([a-z_]+)\s*[:{<]")
 # Fields that came after TensorFlow 2.4; 2.8 knows all but debug_info, 2.15 that one too.
 NEWER = (
     "experimental_type",

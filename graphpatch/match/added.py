@@ -9,7 +9,8 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test, everything
-from graphpatch.match.spec import Match, texts
+from graphpatch.match.glob import texts
+from graphpatch.match.spec import Match
 from graphpatch.table import short
 
 KEY = "added"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import nsmallest
 
 from graphpatch.graph.body import Body, Node
+from graphpatch.match import added
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.in_words import in_words
 from graphpatch.match.spec import Match
@@ -17,16 +18,13 @@ WEIGHTS = {"op": 8, "added": 8, "pattern": 8, "name": 4, "name_regex": 4, "body"
 FAR = 8
 """From here on an op is not near: another op type in another place has nothing to say."""
 
-TELLING = frozenset(
-    "attr dtype value shape class inside taken nth inputs consumers upstream_of downstream_of"
-    " between".split()
-)
-"""The keys of which it helps to know what the nearest ops have instead."""
+PLAIN = frozenset({"op", "name", "name_regex", "body", "any", "all", "not", added.KEY})
+"""The keys of which it does not help to know what the nearest ops have instead."""
 
 
 def almost(bodies: Sequence[Body], match: Match, wanted: Mapping[str, Condition]) -> list[str]:
     """One line for each of the nearest ops: what it has instead of what the match asks for."""
-    if not (TELLING & wanted.keys() or "pattern" in wanted):
+    if wanted.keys() <= PLAIN:
         return []
     found = (one for body in bodies for one in _missing(body, list(wanted), wanted))
     lines = []

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET
 
 from graphpatch.errors import did_you_mean
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.match import compare
+from graphpatch.match.compare import Compared
 from graphpatch.match.condition import Condition, on_ops
-from graphpatch.match.spec import OneOf
+from graphpatch.match.described import described
+
+
+class OneOf(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One of several values of an attr, or a number between bounds."""
+
+    values: Annotated[
+        tuple[Any, ...] | msgspec.UnsetType,
+        described("The attr has one of these values.", ["SAME", "VALID"]),
+    ] = msgspec.field(default=UNSET, name="in")
 
 
 def attr(wanted: dict[str, Any]) -> Condition:
@@ -29,7 +40,7 @@ def holds(node: Node, key: str, wanted: Any) -> bool:
         return _equal(found, wanted)
     if wanted.bounds and not compare.holds(found, wanted):
         return False
-    return wanted.values is msgspec.UNSET or any(_equal(found, one) for one in wanted.values)
+    return wanted.values is UNSET or any(_equal(found, one) for one in wanted.values)
 
 
 def given(node: Node, key: str) -> Any:

@@ -10,7 +10,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.tensor import constant
 from graphpatch.graph.topology import VARIABLES
 from graphpatch.match.condition import Condition, on_ops
-from graphpatch.match.spec import texts
+from graphpatch.match.glob import texts
 
 ACTIVATIONS = tuple("Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Sigmoid Tanh".split())
 """Activations that are one op; what is made of several is found by the patterns `@swish`, ..."""
@@ -52,6 +52,12 @@ def class_(wanted: str | Sequence[str]) -> Condition:
             raise RulesError(f"class: there is no class {name!r}{near}")
     tests = [CLASSES[name] for name in texts(wanted)]
     return on_ops(lambda node: any(test(node) for test in tests))
+
+
+def in_words(node: Node, wanted: object) -> str:
+    """The classes that an op belongs to, in words."""
+    found = [name for name, test in CLASSES.items() if test(node)]
+    return f"{node.op} is of class {', '.join(found)}" if found else f"{node.op} is of no class"
 
 
 def has_weights(node: Node) -> bool:

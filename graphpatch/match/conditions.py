@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import RulesError, did_you_mean
-from graphpatch.graph.body import Body
-from graphpatch.match import added, glob, neighbours, paths, regex, value
-from graphpatch.match.attribute import attr
-from graphpatch.match.classes import class_
+from graphpatch.graph.body import Body, Node
+from graphpatch.match import (
+    added,
+    attribute,
+    classes,
+    glob,
+    inside,
+    neighbours,
+    nth,
+    paths,
+    regex,
+    shape,
+    taken,
+    value,
+)
 from graphpatch.match.condition import Condition, Test, both, on_ops
 from graphpatch.match.empty import refuse_empty
-from graphpatch.match.inside import inside
-from graphpatch.match.nth import nth
-from graphpatch.match.shape import shape
-from graphpatch.match.spec import Between, Match, Pattern, Walk, texts
-from graphpatch.match.taken import taken
+from graphpatch.match.glob import texts
+from graphpatch.match.spec import Between, Match, Pattern, Walk
 
 
 def op_type(wanted: str | Sequence[str]) -> Condition:
@@ -28,10 +36,18 @@ def op_type(wanted: str | Sequence[str]) -> Condition:
     return on_ops(lambda node: is_one(node.op))
 
 
+def _op_type_of(node: Node, wanted: object) -> str:
+    return f"it is a {node.op}"
+
+
 def name(wanted: str | Sequence[str]) -> Condition:
     """The op's name is one of these, which may be globs."""
     is_one = glob.one_of(texts(wanted))
     return on_ops(lambda node: is_one(node.name))
+
+
+def _name_of(node: Node, wanted: object) -> str:
+    return f"name is {node.name!r}"
 
 
 def name_regex(wanted: str) -> Condition:
@@ -54,6 +70,11 @@ def dtype(wanted: str | Sequence[str]) -> Condition:
     return on_ops(lambda node: any(arg.dtype in dtypes for arg in (node.outputs or [])[:1]))
 
 
+def _dtype_of(node: Node, wanted: object) -> str:
+    dtypes = [arg.dtype or "not known" for arg in (node.outputs or [])[:1]]
+    return f"dtype is {', '.join(dtypes) or 'not known'}"
+
+
 def body(wanted: str | Sequence[str]) -> Condition:
     """The op is in one of these bodies: `main`, or functions by name or glob."""
     patterns = [glob.compiled(text) for text in texts(wanted)]
@@ -65,9 +86,8 @@ def body(wanted: str | Sequence[str]) -> Condition:
     return prepared
 
 
-def constant(wanted: Any) -> Condition:
-    """The op is a Const of this value."""
-    return on_ops(value.equals(wanted))
+def _body_of(node: Node, wanted: object) -> str:
+    return f"it is in {node.body.label}"
 
 
 def any_of(wanted: Sequence[Match]) -> Condition:
@@ -137,29 +157,39 @@ def between(wanted: Between, control: bool) -> Condition:
     return paths.between(wanted, control, holds)
 
 
+class Key(NamedTuple):
+    """How the condition of a key is made of its value, and what an op has instead, in words.
+
+    Of a key that has matches in it `graphpatch.match.in_words` has the words.
+    """
+
+    condition: Callable[..., Condition]
+    in_words: Callable[[Node, Any], str] | None = None
+
+
 # In the order in which they are tried: cheap ones first.
-KEYS: dict[str, Callable[..., Condition]] = {
-    "body": body,
-    "op": op_type,
-    "name": name,
-    "name_regex": name_regex,
-    "any": any_of,
-    "all": all_of,
-    "not": none_of,
-    "upstream_of": upstream_of,
-    "downstream_of": downstream_of,
-    "between": between,
-    "pattern": pattern,
-    "class": class_,
-    "taken": taken,
-    "inside": inside,
-    "attr": attr,
-    "dtype": dtype,
-    "shape": shape,
-    "inputs": inputs,
-    "consumers": consumers,
-    "value": constant,
-    "nth": nth,
+KEYS: dict[str, Key] = {
+    "body": Key(body, _body_of),
+    "op": Key(op_type, _op_type_of),
+    "name": Key(name, _name_of),
+    "name_regex": Key(name_regex, _name_of),
+    "any": Key(any_of),
+    "all": Key(all_of),
+    "not": Key(none_of),
+    "upstream_of": Key(upstream_of),
+    "downstream_of": Key(downstream_of),
+    "between": Key(between),
+    "pattern": Key(pattern),
+    "class": Key(classes.class_, classes.in_words),
+    "taken": Key(taken.taken, taken.in_words),
+    "inside": Key(inside.inside, inside.in_words),
+    "attr": Key(attribute.attr, attribute.in_words),
+    "dtype": Key(dtype, _dtype_of),
+    "shape": Key(shape.shape, shape.in_words),
+    "inputs": Key(inputs),
+    "consumers": Key(consumers),
+    "value": Key(value.value, value.in_words),
+    "nth": Key(nth.nth),
 }
 
 # Those that follow edges, and take `control` besides.
@@ -189,5 +219,6 @@ def holds(match: Match) -> Condition:
 
 def _built(key: str, wanted: Any, match: Match) -> Condition:
     if key == "nth":  # of those that all other keys mean
-        return nth(wanted, holds(replace(match, nth=None)))
-    return KEYS[key](wanted, match.control) if key in ON_EDGES else KEYS[key](wanted)
+        return nth.nth(wanted, holds(replace(match, nth=None)))
+    made = KEYS[key].condition
+    return made(wanted, match.control) if key in ON_EDGES else made(wanted)

@@ -6,34 +6,32 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphpatch.errors import RulesError
+from graphpatch.match.attribute import OneOf
 from graphpatch.match.classes import CLASSES
-from graphpatch.match.spec import Between, Inside, Nth, OneOf, Walk
+from graphpatch.match.inside import Inside
+from graphpatch.match.nth import NTH, Nth
+from graphpatch.match.spec import Between, Walk
 
 EMPTY = "the list is empty, so it says nothing"
-NTH = 'a number, "first", "last", a list of numbers, or a slice such as ":-1" (all but the last)'
 INSIDE = '"loop", "branch", or an object with one or more of loop, branch, when'
 TENSOR = "a tensor's name, or a list of them"
 
 # By key, what it takes where the key alone does not tell.
 LEGAL = {"class": ", ".join(CLASSES), "nth": NTH, "inside": INSIDE}
 
-# Those whose lists have something in them.
-LISTS = ("op", "name", "dtype", "body", "upstream_of", "downstream_of", "any", "taken", *LEGAL)
-
-# Those whose objects have something in them.
-OF_NAMES = ("attr", "inputs", "consumers")
+# Those whose lists mean something without anything in them: a scalar's shape, no condition.
+MAY_BE_EMPTY = ("value", "shape", "all", "pattern")
 
 
 def refuse_empty(given: Mapping[str, Any]) -> None:
     """Raise RulesError where a key of a match, or a key in it, has an empty list or object."""
-    for key in LISTS:
-        if given.get(key) == ():
+    for key, value in given.items():
+        if value == () and key not in MAY_BE_EMPTY:
             legal = f"; legal: {LEGAL[key]}" if key in LEGAL else ""
             raise RulesError(
                 f"{key}: the list is empty, so it says nothing; leave {key} out{legal}"
             )
-    for key in OF_NAMES:
-        if given.get(key) == {}:
+        if value == {}:
             raise RulesError(f"{key}: it is empty, so it says nothing; leave {key} out")
     if given.get("inside") == Inside():
         raise RulesError(f"inside: it is empty, so it says nothing; expected {INSIDE}")

@@ -1,34 +1,43 @@
-"""What is legal in a match, for messages: the keys of its objects, and how a value is written."""
+"""What is legal in a rules file, for messages: the keys of objects, and how a value is written."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
-from graphpatch.match.spec import (
-    Between,
-    Inside,
-    Link,
-    Near,
-    Nth,
-    OneOf,
-    Pattern,
-    Shape,
-    Walk,
-)
+import msgspec
 
-OBJECTS: dict[str, type[Any]] = {
-    "attr": OneOf,
-    "between": Between,
-    "downstream_of": Walk,
-    "edges": Link,
-    "inside": Inside,
-    "nth": Nth,
-    "pattern": Pattern,
-    "shape": Shape,
-    "upstream_of": Walk,
-    "value": Near,
-}
-"""By key the object that it may have; of the others it is a match."""
+
+def objects(top: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
+    """By key, the objects that may stand in this one and in those within it, however deep.
+
+    Of a key that may have several, the first one.
+    """
+    found: dict[str, type[msgspec.Struct]] = {}
+    todo, seen = [top], {top}
+    while todo:
+        for field in msgspec.structs.fields(todo.pop()):
+            for one in _structs(field.type):
+                if not one.__struct_config__.array_like:
+                    found.setdefault(field.encode_name, one)
+                if one not in seen:
+                    seen.add(one)
+                    todo.append(one)
+    return found
+
+
+def _structs(of: Any) -> Iterator[type[msgspec.Struct]]:
+    """The objects in a type, those within lists last; of an edge, which is a list, its own."""
+    level = [of]
+    while level:
+        for one in level:
+            if isinstance(one, type) and issubclass(one, msgspec.Struct):
+                yield one
+                if one.__struct_config__.array_like:
+                    for field in msgspec.structs.fields(one):
+                        yield from _structs(field.type)
+        level = [inner for one in level for inner in get_args(one)]
+
 
 _WHICH = 'which of them, and what that must be: {"0": {"op": "Relu"}}, or "any", "all", "none"'
 _LIST = 'a list of matches: [{"op": "Relu"}, {"name": "x"}]'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from graphpatch.errors import RulesError
 from graphpatch.match import regex
@@ -13,8 +13,16 @@ TOKENS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|[^*?]+")
 QUOTED = 100  # characters of a pattern in a message
 
+Texts = str | tuple[str, ...]
+"""A name or glob, or several."""
+
 Means = Callable[[str], bool]
 """Whether a name is meant."""
+
+
+def texts(value: str | Sequence[str]) -> tuple[str, ...]:
+    """One text or several, as several."""
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def is_glob(text: str) -> bool:

@@ -8,10 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphpatch.graph.body import Node
-from graphpatch.graph.tensor import constant
-from graphpatch.match import added, attribute, inside, nth, path_miss, shape, taken
-from graphpatch.match.classes import CLASSES
-from graphpatch.match.conditions import conditions, holds
+from graphpatch.match import added, nth, path_miss
+from graphpatch.match.conditions import KEYS, conditions, holds
 from graphpatch.match.spec import Match
 from graphpatch.table import IN_MESSAGE, short
 
@@ -25,53 +23,11 @@ def failing(node: Node, match: Match) -> list[str]:
 
 def in_words(node: Node, key: str, match: Match) -> str:
     """What an op has instead of what a key of a match asks for: `dtype is float32`."""
-    wanted, say = match.given().get(key), IN_WORDS.get(key)
     if key in ON_MATCH:
         text = ON_MATCH[key](node, match)
     else:
-        text = say(node, wanted) if say is not None else f"{key!r} does not hold"
+        text = IN_WORDS[key](node, match.given().get(key))
     return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
-
-
-def _op(node: Node, wanted: Any) -> str:
-    return f"it is a {node.op}"
-
-
-def _name(node: Node, wanted: Any) -> str:
-    return f"name is {node.name!r}"
-
-
-def _body(node: Node, wanted: Any) -> str:
-    return f"it is in {node.body.label}"
-
-
-def _dtype(node: Node, wanted: Any) -> str:
-    dtypes = [arg.dtype or "not known" for arg in (node.outputs or [])[:1]]
-    return f"dtype is {', '.join(dtypes) or 'not known'}"
-
-
-def _value(node: Node, wanted: Any) -> str:
-    if node.op != "Const":
-        return f"it is a {node.op}, not a Const"
-    return f"value is {value_of(node)}"
-
-
-def value_of(node: Node) -> str:
-    """The first elements of a Const."""
-    tensor = constant(node)
-    if tensor is None:
-        return "unknown"
-    first: list[object] = next((piece[:IN_MESSAGE].tolist() for piece, _ in tensor.pieces()), [])
-    if tensor.size and not first:
-        return "not known: elements of the constant are missing"
-    words = [f"{one:.7g}" if isinstance(one, float) else str(one) for one in first]
-    more = ", ..." if tensor.size > len(first) else ""
-    return f"[{', '.join(words)}{more}]" if tensor.shape else words[0]
-
-
-def _class(node: Node, wanted: Any) -> str:
-    found = [name for name, test in CLASSES.items() if test(node)]
-    return f"{node.op} is of class {', '.join(found)}" if found else f"{node.op} is of no class"
 
 
 def _inputs(node: Node, wanted: Mapping[str, Match]) -> str:
@@ -128,29 +84,21 @@ def of_match(node: Node, match: Match) -> str:
 
 
 IN_WORDS: dict[str, Callable[[Node, Any], str]] = {
+    **{key: one.in_words for key, one in KEYS.items() if one.in_words is not None},
     added.KEY: added.in_words,
-    "op": _op,
-    "name": _name,
-    "name_regex": _name,
-    "body": _body,
-    "attr": attribute.in_words,
-    "dtype": _dtype,
-    "value": _value,
-    "shape": shape.in_words,
-    "class": _class,
-    "inside": inside.in_words,
-    "taken": taken.in_words,
     "inputs": _inputs,
     "consumers": _consumers,
     "any": _any,
     "all": _all,
     "not": _not,
 }
+"""What the keys themselves say, and what is said of those that have matches in them."""
 
 ON_MATCH: dict[str, Callable[[Node, Match], str]] = {
     "nth": _nth,
     "upstream_of": path_miss.upstream_of,
     "downstream_of": path_miss.downstream_of,
     "between": path_miss.between,
+    "pattern": lambda node, match: "'pattern' does not hold",
 }
 """Those that other keys of the match have a say in: what is counted, whether control edges are."""

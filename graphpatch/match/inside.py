@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Annotated
 
 import msgspec
 
@@ -20,8 +21,22 @@ from graphpatch.graph.calls import called
 from graphpatch.graph.library import Library
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test
-from graphpatch.match.spec import Inside, texts
+from graphpatch.match.described import described
+from graphpatch.match.glob import Texts, texts
 from graphpatch.names import op_of
+
+
+class Inside(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """Which loop or branch, by names or globs; `when`: which branch of the cond."""
+
+    loop: Annotated[Texts | None, described("Loops, by name or glob.", "rnn/while*")] = None
+    branch: Annotated[Texts | None, described("Conds, by name or glob.", "cond*")] = None
+    when: Annotated[
+        bool | None,
+        described("Which branch: where the predicate is true, or false.", True),
+    ] = None
 
 
 class Around(msgspec.Struct, frozen=True):

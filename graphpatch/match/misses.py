@@ -9,14 +9,13 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match import added, glob, regex
-from graphpatch.match.almost import almost
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions, holds
+from graphpatch.match.glob import texts
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
 from graphpatch.match.paths import unknown
 from graphpatch.match.pattern.candidates import candidates
-from graphpatch.match.spec import Match, texts
-from graphpatch.match.values_there import values_there
+from graphpatch.match.spec import Match
 from graphpatch.table import plural
 
 
@@ -27,6 +26,9 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     Of a pattern that matches nowhere: how many ops each of its nodes alone could be, and the
     places where it came furthest.
     """
+    from graphpatch.match.almost import almost
+    from graphpatch.match.values_there import values_there
+
     graphs = list(graphs)
     bodies = [body for graph in graphs for body in graph.bodies]
     every = sum(map(len, bodies))

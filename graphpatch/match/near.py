@@ -10,10 +10,11 @@ from graphpatch.match import glob
 from graphpatch.match.almost import almost
 from graphpatch.match.conditions import conditions
 from graphpatch.match.forms import Wanted, forms
+from graphpatch.match.glob import texts
 from graphpatch.match.in_words import in_words
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.pattern.trace import NearMiss, Rejected, near_misses
-from graphpatch.match.spec import Match, Pattern, texts
+from graphpatch.match.spec import Match, Pattern
 from graphpatch.table import IN_MESSAGE, and_more, plural
 
 NEAR_MISSES = 3

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
 
 from graphpatch.errors import RulesError
 from graphpatch.graph.body import Body, Node
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.depth import depths
-from graphpatch.match.empty import NTH
-from graphpatch.match.spec import Nth
+from graphpatch.match.described import described
 
 T = TypeVar("T")
 SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?(?::(-?[1-9]\d{0,8})?)?")
 WORDS = {"first": 0, "last": -1}
 DIGITS = re.compile(r"(\d+)")
+NTH = 'a number, "first", "last", a list of numbers, or a slice such as ":-1" (all but the last)'
+
+
+class Nth(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """Which of the ops, counted from 0, in which order."""
+
+    at: Annotated[
+        int | str | tuple[int, ...],
+        described("A number, first, last, a list of numbers, or a slice.", ":-1"),
+    ]
+    by: Annotated[
+        Literal["graph", "name", "file"],
+        described("The order in which they are counted. Default: graph.", "name"),
+    ] = "graph"
 
 
 def nth(wanted: Any, others: Condition) -> Condition:

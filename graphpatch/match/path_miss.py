@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import downstream, tensor_named, upstream
+from graphpatch.match.glob import texts
 from graphpatch.match.nth import natural
-from graphpatch.match.spec import Between, Match, Walk, texts
+from graphpatch.match.spec import Between, Match, Walk
 from graphpatch.names import TensorName, op_of
 from graphpatch.table import short
 

@@ -16,8 +16,9 @@ from graphpatch.graph.topology import (
     upstream,
 )
 from graphpatch.match.condition import Condition, Test
+from graphpatch.match.glob import texts
 from graphpatch.match.inner import inner
-from graphpatch.match.spec import Between, Match, Walk, texts
+from graphpatch.match.spec import Between, Match, Walk
 from graphpatch.names import TensorName
 
 Holds = Callable[[Match], Condition]

@@ -13,9 +13,10 @@ from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, everything
 from graphpatch.match.conditions import conditions, holds
+from graphpatch.match.glob import texts
 from graphpatch.match.nth import chosen, ordered
 from graphpatch.match.pattern.candidates import candidates
-from graphpatch.match.spec import WHOLE, Match, texts
+from graphpatch.match.spec import WHOLE, Match
 
 if TYPE_CHECKING:
     from graphpatch.match.pattern.binding import Binding

@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import compare
+from graphpatch.match.compare import Compared
 from graphpatch.match.condition import Condition, Test
-from graphpatch.match.spec import Compared, Shape
+from graphpatch.match.described import described
+
+Natural = Annotated[int, Meta(ge=0)]
+Size = Annotated[int, Meta(ge=-1)] | Compared | None
+"""The size of a dimension; -1 or None is any, as TensorFlow spells one that is not known."""
+
+
+class Shape(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """What is asked of a shape: how many dimensions, how many elements, these sizes."""
+
+    rank: Annotated[Natural | Compared | None, described("The number of dimensions.", 4)] = None
+    elements: Annotated[
+        Natural | Compared | None,
+        described("The number of elements.", {"<": 100}),
+    ] = None
+    sizes: Annotated[tuple[Size, ...] | None, described("The sizes; -1 is any.", [-1, 8])] = None
+
 
 Sizes = Sequence[int | None] | None
 

@@ -2,91 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from graphpatch.match.attribute import OneOf
+from graphpatch.match.described import described
+from graphpatch.match.glob import Texts
+from graphpatch.match.inside import Inside
+from graphpatch.match.nth import Nth
+from graphpatch.match.shape import Natural, Shape, Size
+from graphpatch.match.value import Near
+
 # In `on`: the patch goes to the matched ops as one.
 WHOLE = "match"
-
-Texts = str | tuple[str, ...]
-Natural = Annotated[int, msgspec.Meta(ge=0)]
-Bound = int | float | msgspec.UnsetType
-
-
-class Compared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Bounds of a number, all of which must hold: `{">": 0, "<=": 1}`."""
-
-    above: Bound = msgspec.field(default=msgspec.UNSET, name=">")
-    below: Bound = msgspec.field(default=msgspec.UNSET, name="<")
-    least: Bound = msgspec.field(default=msgspec.UNSET, name=">=")
-    most: Bound = msgspec.field(default=msgspec.UNSET, name="<=")
-    other: Bound = msgspec.field(default=msgspec.UNSET, name="!=")
-
-    def __post_init__(self) -> None:
-        if not msgspec.to_builtins(self):
-            raise ValueError(f"it is empty: give one of {', '.join(self.__struct_encode_fields__)}")
-
-    @property
-    def bounds(self) -> dict[str, int | float]:
-        """The comparisons that are given, by their sign."""
-        found = {field.encode_name: getattr(self, field.name) for field in _BOUNDS}
-        return {sign: bound for sign, bound in found.items() if bound is not msgspec.UNSET}
-
-
-_BOUNDS = msgspec.structs.fields(Compared)
-
-
-class OneOf(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One of several values of an attr, or a number between bounds."""
-
-    values: tuple[Any, ...] | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="in")
-
-
-class Near(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A constant within a tolerance, which is absolute, or between bounds."""
-
-    near: int | float | tuple[Any, ...] | msgspec.UnsetType = msgspec.UNSET
-    tolerance: Annotated[float, msgspec.Meta(ge=0)] = 1e-6
-
-    def __post_init__(self) -> None:
-        if self.near is msgspec.UNSET and not self.bounds:
-            raise ValueError(f"give near, or one of {', '.join(Compared.__struct_encode_fields__)}")
-
-
-Size = Annotated[int, msgspec.Meta(ge=-1)] | Compared | None
-"""The size of a dimension; -1 or None is any, as TensorFlow spells one that is not known."""
-
-
-class Shape(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
-    """What is asked of a shape: how many dimensions, how many elements, these sizes."""
-
-    rank: Natural | Compared | None = None
-    elements: Natural | Compared | None = None
-    sizes: tuple[Size, ...] | None = None
-
-
-class Inside(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
-    """Which loop or branch, by names or globs; `when`: which branch of the cond."""
-
-    loop: Texts | None = None
-    branch: Texts | None = None
-    when: bool | None = None
-
-
-class Nth(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
-    """Which of the ops, counted from 0, in which order."""
-
-    at: int | str | tuple[int, ...]
-    by: Literal["graph", "name", "file"] = "graph"
 
 
 class Between(
@@ -98,11 +28,21 @@ class Between(
     the ops that give the tensors at the ends belong to the path.
     """
 
-    sources: Texts = msgspec.field(name="from")
-    targets: Texts = msgspec.field(name="to")
-    within: Match | None = None
-    stop_at: Match | None = None
-    ends: bool = True
+    sources: Annotated[Texts, described("Tensors at which paths start.", ["images"])] = (
+        msgspec.field(name="from")
+    )
+    targets: Annotated[Texts, described("Tensors at which paths end.", ["logits"])] = msgspec.field(
+        name="to"
+    )
+    within: Annotated[
+        Match | None, described("Paths lead only through such ops.", {"class": "elementwise"})
+    ] = None
+    stop_at: Annotated[
+        Match | None, described("Paths lead through no such op.", {"op": "MaxPool"})
+    ] = None
+    ends: Annotated[
+        bool, described("Whether the ops at both ends match too. Default: true.", False)
+    ] = True
 
 
 class Walk(
@@ -113,9 +53,13 @@ class Walk(
     It goes through ops that are `within`, and not beyond those of `stop_at`, which are the last.
     """
 
-    of: Texts
-    within: Match | None = None
-    stop_at: Match | None = None
+    of: Annotated[Texts, described("Tensors where the walk starts.", "logits")]
+    within: Annotated[
+        Match | None, described("The walk leads only through such ops.", {"class": "elementwise"})
+    ] = None
+    stop_at: Annotated[Match | None, described("The walk ends at such ops.", {"op": "MaxPool"})] = (
+        None
+    )
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -125,10 +69,18 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     reading the one before. `control`: the target runs after the source and reads nothing of it.
     """
 
-    input: Natural | None = None
-    output: Natural | None = None
-    repeat: bool = False
-    control: bool = False
+    input: Annotated[Natural | None, described("Which input of the target. Default: any.", 0)] = (
+        None
+    )
+    output: Annotated[Natural | None, described("Which output of the source. Default: any.", 0)] = (
+        None
+    )
+    repeat: Annotated[
+        bool, described("The target stands for a run of one or more ops. Default: false.", True)
+    ] = False
+    control: Annotated[
+        bool, described("The target runs after the source and reads nothing of it.", True)
+    ] = False
 
 
 class Edge(
@@ -161,12 +113,35 @@ class Pattern(
     `graphpatch.match.pattern.syntax.parse` makes one from the text form.
     """
 
-    nodes: dict[str, Match]
-    edges: tuple[Edge, ...] = ()
-    tensors: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
-    closed: bool | tuple[str, ...] = False
+    nodes: Annotated[
+        dict[str, Match],
+        described(
+            "Names for the ops, and what each must be.",
+            {"bias": {"op": "BiasAdd"}, "act": {"op": ["Relu", "Relu6"]}},
+        ),
+    ]
+    edges: Annotated[
+        tuple[Edge, ...],
+        described(
+            "Which op reads which: names of the source and of the target, and how they are linked.",
+            [["bias", "act", {"input": 0}]],
+        ),
+    ] = ()
+    tensors: Annotated[
+        tuple[str, ...], described("Names of tensors that are read from outside.", ["x"])
+    ] = ()
+    optional: Annotated[
+        tuple[str, ...], described("Names of ops that may be missing.", ["bias"])
+    ] = ()
+    absent: Annotated[
+        tuple[str, ...], described("Names of ops that must not be there.", ["clip"])
+    ] = ()
+    closed: Annotated[
+        bool | tuple[str, ...],
+        described(
+            "No op outside the match reads these ops: all of them (true), or those named.", True
+        ),
+    ] = False
 
     @cached_property
     def present(self) -> tuple[str, ...]:
@@ -194,28 +169,110 @@ class Match(
     `downstream_of` beside it follow control edges too.
     """
 
-    op: Texts | None = None
-    name: Texts | None = None
-    name_regex: str | None = None
-    attr: dict[str, bool | int | float | str | tuple[Any, ...] | OneOf] | None = None
-    dtype: Texts | None = None
-    inputs: dict[str, Match] | None = None
-    consumers: dict[str, Match] | None = None
-    value: bool | int | float | str | tuple[Any, ...] | Near | None = None
-    between: Between | None = None
-    upstream_of: Texts | Walk | None = None
-    downstream_of: Texts | Walk | None = None
-    body: Texts | None = None
-    shape: tuple[Size, ...] | Shape | None = None
-    class_: Texts | None = msgspec.field(default=None, name="class")
-    inside: Literal["loop", "branch"] | Inside | None = None
-    taken: bool | Texts | None = None
-    nth: int | str | tuple[int, ...] | Nth | None = None
-    any: tuple[Match, ...] | None = None
-    all: tuple[Match, ...] | None = None
-    not_: Match | None = msgspec.field(default=None, name="not")
-    pattern: str | Pattern | tuple[str | Pattern, ...] | None = None
-    control: bool = False
+    op: Annotated[
+        Texts | None, described("The op type, or several, or a glob.", ["Relu", "*Relu*"])
+    ] = None
+    name: Annotated[
+        Texts | None,
+        described(
+            "The op's name, or several, or a glob: `*` stays within one scope, `**` crosses `/`.",
+            "resnet/**/conv*",
+        ),
+    ] = None
+    name_regex: Annotated[
+        str | None,
+        described("A regular expression (RE2) that must match the whole name.", r"block\d+/relu"),
+    ] = None
+    attr: Annotated[
+        dict[str, bool | int | float | str | tuple[Any, ...] | OneOf] | None,
+        described(
+            "Attrs by name: a value; one of several with `in`; true if there, false if not there.",
+            {"T": "float32", "padding": {"in": ["SAME", "VALID"]}},
+        ),
+    ] = None
+    dtype: Annotated[Texts | None, described("The dtype of output 0, or several.", "float32")] = (
+        None
+    )
+    inputs: Annotated[
+        dict[str, Match] | None,
+        described(
+            "What the ops that give the inputs must be: by input number, or any, all, none.",
+            {"0": {"op": "Conv2D"}},
+        ),
+    ] = None
+    consumers: Annotated[
+        dict[str, Match] | None,
+        described(
+            "What the ops that read the outputs must be: by output number, or any, all, none.",
+            {"any": {"op": "BiasAdd"}},
+        ),
+    ] = None
+    value: Annotated[
+        bool | int | float | str | tuple[Any, ...] | Near | None,
+        described("The op is a Const of this value.", {"near": 0.5, "tolerance": 1e-6}),
+    ] = None
+    between: Annotated[
+        Between | None,
+        described(
+            "The op lies on a path between these tensors.", {"from": ["images"], "to": ["logits"]}
+        ),
+    ] = None
+    upstream_of: Annotated[
+        Texts | Walk | None, described("The op computes one of these tensors.", "logits")
+    ] = None
+    downstream_of: Annotated[
+        Texts | Walk | None, described("The op is computed from one of these tensors.", ["images"])
+    ] = None
+    body: Annotated[
+        Texts | None, described("`main`, or functions by name or glob. Default: all.", "main")
+    ] = None
+    shape: Annotated[
+        tuple[Size, ...] | Shape | None,
+        described("The static shape of output 0: sizes, rank or number of elements.", [-1, 8]),
+    ] = None
+    class_: Annotated[Texts | None, described("A class of ops, or several.", "activation")] = (
+        msgspec.field(default=None, name="class")
+    )
+    inside: Annotated[
+        Literal["loop", "branch"] | Inside | None,
+        described("The op lies in a loop or in a branch.", "loop"),
+    ] = None
+    taken: Annotated[
+        bool | Texts | None,
+        described(
+            "Whether an earlier rule patched the op: true, false, or the name of that rule.",
+            "guided backprop",
+        ),
+    ] = None
+    nth: Annotated[
+        int | str | tuple[int, ...] | Nth | None,
+        described("Which of the ops that match, counted from 0; -1 is the last.", 0),
+    ] = None
+    any: Annotated[
+        tuple[Match, ...] | None,
+        described("At least one of these matches holds.", [{"op": "Relu"}, {"name": "head/**"}]),
+    ] = None
+    all: Annotated[
+        tuple[Match, ...] | None,
+        described("Each of these matches holds.", [{"op": "Relu"}, {"name": "head/**"}]),
+    ] = None
+    not_: Annotated[Match | None, described("This match does not hold.", {"name": "head/**"})] = (
+        msgspec.field(default=None, name="not")
+    )
+    pattern: Annotated[
+        str | Pattern | tuple[str | Pattern, ...] | None,
+        described(
+            "A small graph: text, a ready one by name, an object, or several of these.",
+            "conv:Conv2D -> bias:BiasAdd -> act:Relu|Relu6",
+        ),
+    ] = None
+    control: Annotated[
+        bool,
+        described(
+            "Follow control edges too, for the keys beside it that follow edges. Default: false.",
+            True,
+        ),
+    ] = False
 
     def given(self) -> dict[str, Any]:
         """The keys that are there, as they are spelled in a rules file."""
@@ -224,8 +281,3 @@ class Match(
 
 
 FIELDS = [field for field in msgspec.structs.fields(Match) if field.name != "control"]
-
-
-def texts(value: str | Sequence[str]) -> tuple[str, ...]:
-    """One text or several, as several."""
-    return (value,) if isinstance(value, str) else tuple(value)

@@ -9,8 +9,9 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test
+from graphpatch.match.glob import texts
 from graphpatch.match.inner import inner
-from graphpatch.match.spec import Match, texts
+from graphpatch.match.spec import Match
 
 READ_ANEW = ("input", "returned")
 """What is written down on an op that an earlier rule did not patch: it reads another tensor now."""

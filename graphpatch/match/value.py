@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from graphpatch.errors import RulesError
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import ConstTensor, constant
-from graphpatch.match.compare import SIGNS
-from graphpatch.match.spec import Near
+from graphpatch.match.compare import SIGNS, Compared
+from graphpatch.match.condition import Condition, on_ops
+from graphpatch.match.described import described
+from graphpatch.table import IN_MESSAGE
+
+
+class Near(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A constant within a tolerance, which is absolute, or between bounds."""
+
+    near: Annotated[
+        int | float | tuple[Any, ...] | UnsetType,
+        described("The value, a number or a list of them.", 0.5),
+    ] = UNSET
+    tolerance: Annotated[
+        float,
+        described("How far each element may differ from it. Default: 1e-6.", 0.001, at_least=0),
+    ] = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.near is UNSET and not self.bounds:
+            raise ValueError(f"give near, or one of {', '.join(Compared.__struct_encode_fields__)}")
+
+
+def value(wanted: Any) -> Condition:
+    """The op is a Const of this value."""
+    return on_ops(equals(wanted))
 
 
 def equals(value: Any) -> Callable[[Node], bool]:
@@ -33,6 +57,26 @@ def equals(value: Any) -> Callable[[Node], bool]:
     if isinstance(wanted, tuple | list):
         return _list(shape, flat, tolerance)
     return lambda node: _every(constant(node), wanted, tolerance)
+
+
+def in_words(node: Node, wanted: object) -> str:
+    """The value of a Const, in words."""
+    if node.op != "Const":
+        return f"it is a {node.op}, not a Const"
+    return f"value is {value_of(node)}"
+
+
+def value_of(node: Node) -> str:
+    """The first elements of a Const."""
+    tensor = constant(node)
+    if tensor is None:
+        return "unknown"
+    first: list[object] = next((piece[:IN_MESSAGE].tolist() for piece, _ in tensor.pieces()), [])
+    if tensor.size and not first:
+        return "not known: elements of the constant are missing"
+    words = [f"{one:.7g}" if isinstance(one, float) else str(one) for one in first]
+    more = ", ..." if tensor.size > len(first) else ""
+    return f"[{', '.join(words)}{more}]" if tensor.shape else words[0]
 
 
 def _bounded(value: Near) -> Callable[[Node], bool]:

@@ -10,7 +10,7 @@ from typing import Any
 from graphpatch.errors import did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import attribute
-from graphpatch.match.in_words import value_of
+from graphpatch.match.value import value_of
 from graphpatch.table import and_more
 
 VALUES_TOLD = 5

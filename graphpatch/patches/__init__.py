@@ -10,6 +10,8 @@ import msgspec
 from graphpatch.gradients.spec import GradientSpec, parse
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
+from graphpatch.match.described import described
+from graphpatch.match.shape import Natural
 from graphpatch.patches.at import At
 from graphpatch.patches.group import Group
 
@@ -63,27 +65,37 @@ class NotedPatch(Protocol):
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which input of the op; of a match as one op also by the name that the pattern gives it."""
 
-    input: Annotated[int, msgspec.Meta(ge=0)] | str = 0
+    input: Annotated[
+        Natural | str,
+        described("The number of the input. Default: 0.", 1),
+    ] = 0
 
 
 class Until(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which input the op counts as, and up to which tensors."""
 
-    input: Annotated[int, msgspec.Meta(ge=0)] = 0
-    until: str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] | None = None
+    input: Annotated[int, described("The number of the input. Default: 0.", 0, at_least=0)] = 0
+    until: Annotated[
+        str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] | None,
+        described(
+            "The tensors at which the noise-free path ends. Default: the outputs of the graph.",
+            ["z"],
+        ),
+    ] = None
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of patch: the JSON type of its value, the options beside it, and how it is made.
+    """A kind of patch: the JSON type of its value, what it means, its options, and how it is made.
 
-    `make` takes the value and those of the options that were given. `verified` is how `verify`
-    knows what must flow back: by the formula that is the value, by the tensor that the op counts as
-    (`join`), or not at all.
+    `told` is what the schema says of it. `make` takes the value and those of the options that were
+    given. `verified` is how `verify` knows what must flow back: by the formula that is the value,
+    by the tensor that the op counts as (`join`), or not at all.
     """
 
     value: Any
+    told: msgspec.Meta
     make: Callable[..., Patch]
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = {}
     verified: Literal["formula", "join", ""] = ""
 
 
@@ -128,10 +140,46 @@ def _backward_as(given: Until, emit: str) -> Patch:
 
 
 KINDS: dict[str, Kind] = {
-    "override_gradient": Kind(GradientSpec, _override, {}, "formula"),
-    "filter_gradient": Kind(GradientSpec, _filter, {"at": At}, "formula"),
-    "stop_gradient": Kind(Literal[True], _stop, {"at": At}),
-    "straight_through": Kind(Literal[True] | Input, _straight_through, {}, "join"),
-    "surrogate_gradient": Kind(str, _surrogate, {}, "join"),
-    "backward_as": Kind(Until, _backward_as, {}, "join"),
+    "override_gradient": Kind(
+        GradientSpec,
+        described("The gradient of the op is replaced by this one.", "guided_relu"),
+        _override,
+        verified="formula",
+    ),
+    "filter_gradient": Kind(
+        GradientSpec,
+        described(
+            "What flows back through the op's outputs, or `at`, passes through this gradient.",
+            {"clip": {"min": -0.1, "max": 0.1}},
+        ),
+        _filter,
+        {"at": At},
+        verified="formula",
+    ),
+    "stop_gradient": Kind(Literal[True], described("Nothing flows back.", True), _stop, {"at": At}),
+    "straight_through": Kind(
+        Literal[True] | Input,
+        described(
+            "On the way back the op counts as the identity of its input: 0, or the one named.",
+            {"input": 0},
+        ),
+        _straight_through,
+        verified="join",
+    ),
+    "surrogate_gradient": Kind(
+        str,
+        described("On the way back the op counts as this formula of its inputs.", "tanh(4 * x)"),
+        _surrogate,
+        verified="join",
+    ),
+    "backward_as": Kind(
+        Until,
+        described(
+            "On the way back the op, and what follows it up to `until`, is computed from this "
+            "input.",
+            {"input": 0, "until": ["z"]},
+        ),
+        _backward_as,
+        verified="join",
+    ),
 }

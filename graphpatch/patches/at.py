@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
+from msgspec import Meta
 
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
+from graphpatch.match.described import described
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 from graphpatch.patches.inline import Inline, nothing_flows, on_inputs, on_outputs
 from graphpatch.patches.reach import check_reached
 
 # A side, or one place on it: "output:0", "input:1".
-At = Annotated[str, msgspec.Meta(pattern=r"^(outputs|inputs|output:\d{1,9}|input:\d{1,9})$")]
+At = Annotated[
+    str,
+    Meta(pattern=r"^(outputs|inputs|output:\d{1,9}|input:\d{1,9})$"),
+    described("Which side: outputs (default), inputs, or one, as output:0 or input:1.", "inputs"),
+]
 
 OUTPUTS = "outputs"
 

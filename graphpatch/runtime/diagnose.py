@@ -33,6 +33,11 @@ class Diagnosis:
     `seen` has each graph of the model with its pairs and notes; `ran` for each graph what running
     its pairs gave, where they were run; `fixed` the rules that fix what blocks, where these were
     asked for; `loaded` is the model. `rules` and `pairs` are short ways to them.
+
+    Example:
+        >>> found = graphpatch.diagnose("model.pb", "x", ["loss", "bits_loss"])
+        >>> [(pair.target, pair.verdict) for pair in found.pairs]
+        [('loss:0', 'flows'), ('bits_loss:0', 'none')]
     """
 
     model: str
@@ -126,6 +131,9 @@ def diagnose(
 ) -> Diagnosis:
     """Say why gradients of a model are None, zero or an error, and find rules that fix it.
 
+    Forward nothing changes. Backward, the answer is that of `tf.gradients`, from a table of what
+    TensorFlow's gradient functions give; `run` runs them.
+
     Args:
         model: What `load` takes.
         sources: Gradients by these tensors. Default: by all placeholders, and by
@@ -143,8 +151,10 @@ def diagnose(
         TypeError: `model` is not a model, or one of the ends is not a name.
 
     Example:
-        >>> found = graphpatch.diagnose("model.pb", "x", "loss", fix=True)  # doctest: +SKIP
-        >>> graphpatch.apply(found.rules, "model.pb")  # doctest: +SKIP
+        >>> found = graphpatch.diagnose("model.pb", "x", "bits_loss", fix=True)
+        >>> graphpatch.apply(found.rules, "model.pb").save("fixed.pb")
+        >>> graphpatch.diagnose("fixed.pb", "x", "bits_loss").ok
+        True
     """
     loaded = model_from("model", model)
     ends = tensor_names("sources", sources), tensor_names("targets", targets)

@@ -30,11 +30,17 @@ def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:
     Raises:
         ModelError: The file cannot be read, its contexts cannot be rebuilt, TensorFlow does not
             import it, or it is larger than protobuf's 2 GB.
+        RulesError: A key is not one that this version of graphpatch knows.
         GraphpatchError: TensorFlow executes eagerly.
+        TypeError: `model` is not a model.
 
     Example:
-        >>> with tf.Graph().as_default():  # doctest: +SKIP
+        >>> with tf.Graph().as_default() as graph:
         ...     saver = graphpatch.import_model("patched.pb")
+        ...     x, y = (graph.get_tensor_by_name(name) for name in ("x:0", "features:0"))
+        ...     dx = tf.gradients(y, x)[0]
+        >>> dx.shape
+        TensorShape([1, 4, 4, 1])
     """
     import tensorflow as tf
 

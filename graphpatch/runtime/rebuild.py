@@ -34,19 +34,28 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
     no rule reaches them. Forward: unchanged. Backward: for each call of `tf.gradients` whose
     results update variables, the gradients of the same losses by the same variables are taken in
     the patched graph. What lies between gradient and update stays (clipping, averaging, schedules)
-    and reads the new ones. The old ones are left out where nothing else reads them.
+    and reads the new ones, of the same shapes and dtypes. The old ones are left out where nothing
+    else reads them. A warning names those that something besides the updates reads: they stay.
+    Another names new ops that TensorFlow 1.15 does not know.
 
-    `model` is a patched GraphDef or MetaGraphDef; `loss` names the losses where the file does not
-    tell them. Returns a model of the same kind. Raises PatchError where
-    losses, variables or updates cannot be told, ModelError where the graph cannot be imported.
-    Not for a model without an optimizer: there is nothing to build anew. The old gradients are
-    gone: `revert` cannot give the original of the result. A warning names old gradients that
-    something besides the updates reads: those stay as they were. Another names new ops that
-    TensorFlow 1.15 does not know.
+    Args:
+        model: A patched GraphDef or MetaGraphDef: what `load` takes.
+        loss: The names of the losses, where the file does not tell them.
+
+    Returns a model of the same kind, of which `revert` cannot give the original: the old gradients
+    are gone.
+
+    Raises:
+        PatchError: Losses, variables or updates cannot be told.
+        ModelError: The graph cannot be read or imported.
+        RulesError: A key is not one that this version of graphpatch knows.
+        TypeError: `model` is not a model.
+
+    When not to use it: for a model without an optimizer; there is nothing to build anew.
 
     Example:
-        >>> model = graphpatch.apply("rules.json", "training.meta").model  # doctest: +SKIP
-        >>> graphpatch.rebuild_gradients(model).save("patched.meta")  # doctest: +SKIP
+        >>> model = graphpatch.apply("rules.json", "training.meta").model
+        >>> graphpatch.rebuild_gradients(model).save("patched.meta")
     """
     _need_tensorflow()
     model = model_from("model", model)

@@ -30,15 +30,22 @@ _LOCK = threading.Lock()
 def register_gradients(model: ModelLike) -> list[str]:
     """Register every gradient of ours that a patched model, or a live graph, carries.
 
-    A Session needs it for keys without a function in the file (`emit: attr`); a tape and second
-    derivatives need it for all. Call it in the process that loads the file, before gradients are
-    built; calling it again does nothing. Keys that graphpatch did not write are skipped.
-    `model` is what `load` takes. Returns our keys, sorted. Raises ModelError where the model cannot
-    be read, or lacks a function that a key names, RulesError where a key is not one that this
-    version of graphpatch knows.
+    Forward nothing changes. Backward, a Session needs it for keys without a function in the file
+    (`emit: attr`); a tape and second derivatives need it for all. Call it in the process that loads
+    the file, before gradients are built; calling it again does nothing. Keys that graphpatch did
+    not write are skipped. `model` is what `load` takes. Returns our keys, sorted.
+
+    Raises:
+        ModelError: The model cannot be read, or lacks a function that a key names.
+        RulesError: A key is not one that this version of graphpatch knows.
+        TypeError: `model` is not a model.
+
+    When not to use it: in a Session, for a graph that `import_model` or `import_into` imported.
 
     Example:
-        >>> keys = graphpatch.register_gradients("patched.pb")  # doctest: +SKIP
+        >>> keys = graphpatch.register_gradients("patched.pb")
+        >>> keys[0]
+        'graphpatch/guided_relu_8c9e5a2f'
     """
     found = {key: (graph, node) for graph in _graphs(model) for node, key in keyed(graph)}
     return [key for key in sorted(found) if _register(key, *found[key])]

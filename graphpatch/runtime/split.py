@@ -38,7 +38,7 @@ def split(
 
     Args:
         model: What `load` takes, with one graph.
-        loss: The tensor that is differentiated.
+        loss: The floating tensor that is differentiated; of one that is no scalar the sum counts.
         cut: A tensor, a list of tensors that are a cut together, or a list of such lists: several
             cuts in a row.
         wrt: A tensor before all cuts, or a list of them.
@@ -52,11 +52,16 @@ def split(
         CutError: The tensors are not a cut, no gradient flows, or TensorFlow is missing.
         ModelError: The model cannot be read, TensorFlow does not import it, or it is larger than
             protobuf's 2 GB.
+        RulesError: A key in the model is not one that this version of graphpatch knows.
         UnsafeError: TensorFlow would run such ops as it imports the model.
         TypeError: `model` is not a model, or `loss`, `cut` or `wrt` is not a name.
 
+    When not to use it: in one process; `gradient_in_parts` adds the same to a live graph.
+
     Example:
-        >>> graphpatch.split("model.pb", "loss", "features", "x").save("parts")  # doctest: +SKIP
+        >>> graphpatch.split("model.pb", "loss", "features", "x").save("parts")
+        >>> sorted(path.name for path in Path("parts").iterdir())
+        ['part1.pb', 'part2.pb', 'parts.json']
     """
     ends = tensor_name("loss", loss), nested(cut), tensor_names("wrt", wrt)
     loaded = model_from("model", model, progress)

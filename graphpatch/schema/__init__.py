@@ -13,14 +13,14 @@ import graphpatch
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.gradients.spec import GradientSpec
 from graphpatch.match.classes import CLASSES
+from graphpatch.match.compare import Compared
 from graphpatch.match.conditions import ON_EDGES
+from graphpatch.match.empty import MAY_BE_EMPTY
 from graphpatch.match.nth import SLICE, WORDS
 from graphpatch.match.ready import READY
-from graphpatch.match.spec import Compared
 from graphpatch.patches import KINDS
-from graphpatch.rules import RulesFile
+from graphpatch.rule_spec import RulesFile
 from graphpatch.schema.gradient import TEXT, gradient
-from graphpatch.schema.texts import TEXTS
 
 # The types of ours that users know by another name.
 RENAMED = {"RuleSpec": "Rule", "PatchSpec": "Patch"}
@@ -39,9 +39,12 @@ def schema() -> dict[str, Any]:
         one["title"] = name
         if "description" in one:
             one["description"] = inspect.cleandoc(one["description"]).replace("\n", " ")
+    told = {name: _taken_out(one.get("properties", {})) for name, one in defined.items()}
     _constrain(defined)
+    for name, texts in told.items():
+        for key, text in texts.items():  # behind the type, whatever that has become
+            defined[name]["properties"][key] = {**defined[name]["properties"][key], **text}
     defined["Gradient"] = gradient()
-    _explain(defined)
     rules = defined["RulesFile"]["properties"]["rules"]
     return {
         "$schema": DIALECT,
@@ -81,8 +84,8 @@ def _constrain(defined: dict[str, Any]) -> None:
     patch["dependentSchemas"] = {option: {"anyOf": list(_with(option))} for option in options}
     patch["properties"]["surrogate_gradient"] = TEXT
     patch["properties"]["on"] = _texts({"type": "string"})
-    for name in ("op", "name", "body", "upstream_of", "downstream_of", "taken"):
-        match[name] = _not_empty(match[name])
+    for key in match.keys() - MAY_BE_EMPTY:
+        match[key] = _not_empty(match[key])
     for name, key in (("Walk", "of"), ("Between", "from"), ("Between", "to")):
         defined[name]["properties"][key] = _not_empty(defined[name]["properties"][key])
     for key in ("loop", "branch"):
@@ -101,7 +104,6 @@ def _constrain(defined: dict[str, Any]) -> None:
         "if": {"properties": {"control": {"const": True}}, "required": ["control"]},
         "then": {"anyOf": [{"required": [key]} for key in ON_EDGES]},
     }
-    match["any"]["minItems"] = 1
     defined["Rule"] |= {"if": _has("patch", "on"), "then": _has("match", "pattern")}
     match["dtype"] = _texts({"enum": list(dict.fromkeys(DTYPE_NAMES.values()))})
     match["pattern"] = _patterns()
@@ -121,11 +123,9 @@ def _texts(one: dict[str, Any]) -> dict[str, Any]:
 
 def _not_empty(found: dict[str, Any]) -> dict[str, Any]:
     """The same, where a list has something in it."""
-    return {
-        "anyOf": [
-            {**one, "minItems": 1} if one.get("type") == "array" else one for one in found["anyOf"]
-        ]
-    }
+    if "anyOf" in found:
+        return {"anyOf": [_not_empty(one) for one in found["anyOf"]]}
+    return {**found, "minItems": 1} if found.get("type") == "array" else found
 
 
 def _slices(found: dict[str, Any]) -> dict[str, Any]:
@@ -142,15 +142,9 @@ def _patterns() -> dict[str, Any]:
     return {"anyOf": [*one["anyOf"], {"type": "array", "items": one, "minItems": 1}]}
 
 
-def _explain(defined: dict[str, Any]) -> None:
-    """Give each property its description and its example."""
-    for name, one in defined.items():
-        for form in (one, *one.get("anyOf", ())):  # of a gradient, the form of an object
-            for key, part in form.get("properties", {}).items():
-                if f"{name}.{key}" in TEXTS:
-                    description, example = TEXTS[f"{name}.{key}"]
-                    form["properties"][key] = {
-                        **part,
-                        "description": description,
-                        "examples": [example],
-                    }
+def _taken_out(properties: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The description and the example of each property, which it no longer has then."""
+    return {
+        key: {word: part.pop(word) for word in ("description", "examples") if word in part}
+        for key, part in properties.items()
+    }

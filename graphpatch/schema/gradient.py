@@ -35,9 +35,23 @@ def gradient() -> dict[str, Any]:
             {
                 "type": "object",
                 "properties": {
-                    REGISTERED: TEXT,
-                    FORMULA: FORMULAS,
-                    PYTHON: {"type": "string", "pattern": r"^[\w.]+:[\w.]+$"},
+                    REGISTERED: TEXT
+                    | _described(
+                        "A gradient that the program that loads the file registers under this "
+                        "name.",
+                        "MyGrad",
+                    ),
+                    FORMULA: FORMULAS
+                    | _described(
+                        "A formula of dy, inputs x0, x1, ... and outputs y0, ...; a list has one "
+                        "for each input.",
+                        "where(dy > 0, dy, 0)",
+                    ),
+                    PYTHON: {"type": "string", "pattern": r"^[\w.]+:[\w.]+$"}
+                    | _described(
+                        "A Python function (op, *grads); it runs only with --allow-python.",
+                        "mine.gradients:clipped",
+                    ),
                     **{name: _parameters(entry) for name, entry in LIBRARY.items()},
                 },
                 "minProperties": 1,
@@ -71,6 +85,10 @@ def _parameters(entry: Entry) -> dict[str, Any]:
     }
     short = [{"type": "number"}] if len(entry.parameters) == 1 else []
     return {"description": entry.purpose, "anyOf": [named, *short]}
+
+
+def _described(text: str, example: str) -> dict[str, Any]:
+    return {"description": text, "examples": [example]}
 
 
 def _number(does: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from graphpatch.cli.outputs import output_schema
 from tests.forked import COMMAND, python
 from tests.graphs import graphdef, node
 from tests.refusals import everything, refused
@@ -82,6 +83,7 @@ def test_what_is_written(run_cli: Run, folder: Path) -> None:
     assert done.code == 0, done.stderr
     written = json.loads((folder / "model.parts" / "parts.json").read_text())
     assert done.json == {"output": "model.parts", **written}
+    pytest.importorskip("jsonschema").validate(done.json, output_schema("split"))
     assert written["cuts"] == [["a:0", "skip:0"], ["add:0"]]
     assert [part["file"] for part in written["parts"]] == ["part1.pb", "part2.pb", "part3.pb"]
     assert written["steps"][-1] == {

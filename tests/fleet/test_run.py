@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,22 @@ def test_ten_workers_killed_at_random_moments(tmp_path: Path, pool: Pool) -> Non
     written = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     assert sorted(written) == sorted(f"{place}.pb" for place in range(200))
     assert len(set(written.values())) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["forkserver"], indirect=True)
+def test_the_fork_server_is_killed(tmp_path: Path, pool: Pool) -> None:
+    """Its workers end with it; another server is started, and nothing is lost."""
+    given, done, killed = tasks(tmp_path, 60), [], list[int]()
+    for one in Run(patch, JOB, given, pool).results():
+        done.append(one)
+        server = vars(forkserver)["_forkserver"]._forkserver_pid
+        if len(done) in (10, 30):
+            os.kill(server, signal.SIGKILL)
+            killed.append(server)
+    assert len(set(killed)) == 2
+    assert sorted(one.task.place for one in done) == list(range(60))
+    assert not [one.error for one in done if one.error]
 
 
 def test_what_was_left_is_swept(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 import graphpatch
 from graphpatch.errors import MatchError, RulesError
 from graphpatch.graph.graph import Graph
+from graphpatch.match import added
 from graphpatch.match.conditions import KEYS, conditions
+from graphpatch.match.in_words import IN_WORDS, ON_MATCH
 from graphpatch.match.select import select
 from graphpatch.match.spec import Match
 from graphpatch.rules import rules_from
@@ -205,6 +207,11 @@ def test_a_match_means_these_ops_and_no_others(graph: Graph, match: Any, names: 
 
 def test_every_key_has_a_table() -> None:
     assert {*TABLES, *(key for match in ELSEWHERE for key in match)} - {"control"} == set(KEYS)
+
+
+def test_every_key_says_what_an_op_has_instead() -> None:
+    assert {*IN_WORDS, *ON_MATCH} - {added.KEY} == set(KEYS)
+    assert not set(IN_WORDS) & set(ON_MATCH)
 
 
 def test_the_order_of_the_file_does_not_tell_which_is_last() -> None:

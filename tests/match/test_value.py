@@ -14,7 +14,8 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import RulesError
 from graphpatch.match.conditions import conditions, holds
-from graphpatch.match.spec import Match, Near
+from graphpatch.match.spec import Match
+from graphpatch.match.value import Near
 from tests import graphs
 from tests.graphs import attr, node
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from graphpatch import opdefs
-from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, differentiate
+from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, differentiate, reached
 from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
 from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation import flow
@@ -45,6 +45,7 @@ class Answers:
     _inside: dict[str, Backward | None] = field(default_factory=dict)
     _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
     _alike: dict[AlikeKey, Answer] = field(default_factory=dict)
+    _reached: tuple[object, Set[int]] = (None, frozenset())
 
     def wiring(self, body: Body) -> Wiring:
         """The wiring of a body, made once."""
@@ -56,9 +57,13 @@ class Answers:
         self, body: Body, sources: Sequence[Tensor], targets: Sequence[Tensor]
     ) -> Backward:
         """How far the gradients of `targets` come on their way to `sources`."""
-        stored = self.stored if body.is_main else None
+        stored, wiring = self.stored if body.is_main else None, self.wiring(body)
+        known, within = (body.label, *sources), self._reached[1]
+        if self._reached[0] != known:
+            within = reached(wiring, sources)
+            self._reached = known, within
         return differentiate(
-            self.wiring(body), sources, targets, self.ask, stored, self.control_flow_v2
+            wiring, sources, targets, self.ask, stored, self.control_flow_v2, within
         )
 
     def ask(self, wiring: Wiring, index: int) -> Answer:

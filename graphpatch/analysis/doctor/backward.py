@@ -7,7 +7,7 @@ it for the gradients of its inputs. So a cycle without its control-flow context 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.loops import Loops
@@ -71,17 +71,16 @@ def reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
     return found
 
 
-def between(wiring: Wiring, sources: Iterable[Tensor], targets: Iterable[Tensor]) -> list[int]:
-    """The ops on the way, in the order in which TensorFlow finds them."""
-    open_ops, found = reached(wiring, sources), []
+def between(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
+    """The ops `within` on the way to the targets, in the order in which TensorFlow finds them."""
+    found: dict[int, None] = {}
     todo = deque(index for index, _ in targets)
     while todo:
         index = todo.popleft()
-        if index in open_ops:
-            open_ops.remove(index)
-            found.append(index)
+        if index in within and index not in found:
+            found[index] = None
             todo += [producer for producer, _ in wiring.inputs(index)]
-    return found
+    return list(found)
 
 
 def differentiate(
@@ -91,14 +90,16 @@ def differentiate(
     ask: Ask,
     stored: StoredContexts | None,
     control_flow_v2: bool = True,
+    within: Set[int] | None = None,
 ) -> Backward:
     """Follow the gradients of `targets` back to `sources`.
 
-    `ask` says what an op answers; `stored` are the v1 loops that have their contexts, None in a
-    function, whose loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the
-    first, and what lies beyond is what would come after it is fixed.
+    `within` are the ops that depend on the sources, where that is known already. `ask` says what
+    an op answers; `stored` are the v1 loops that have their contexts, None in a function, whose
+    loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the first, and what
+    lies beyond is what would come after it is fixed.
     """
-    found = between(wiring, sources, targets)
+    found = between(wiring, reached(wiring, sources) if within is None else within, targets)
     done = Backward(wiring, set(found), set(targets), set(targets))
     exits = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
     names = wiring.body.heads.names

@@ -84,7 +84,12 @@ class Doctor:
     session: Answers
     tape: Answers
     _costs: dict[tuple[str, PathStep], int] = field(default_factory=dict)
-    _dependent: dict[tuple[str, Tensor], set[int]] = field(default_factory=dict)
+    _dependent: tuple[object, set[int]] = field(default_factory=lambda: (None, set()))
+
+    def diagnose_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Diagnosis]:
+        """What each pair is told; those of one source in turn, as much of them is the same."""
+        found = {pair: self.diagnose(*pair) for pair in sorted(pairs)}
+        return [found[pair] for pair in pairs]
 
     def diagnose(self, source: Tensor, target: Tensor) -> Diagnosis:
         """Why the gradient of `target` by `source` is what it is."""
@@ -135,10 +140,9 @@ class Doctor:
                 self._costs[place] = self._cost(wiring, step, is_target=False)
             return self._costs[place]
 
-        ends = (wiring.body.label, source)
-        if ends not in self._dependent:
-            self._dependent[ends] = dependent(wiring, source)
-        return cheapest(wiring, source, target, cost, self._dependent[ends])
+        if self._dependent[0] != source:
+            self._dependent = source, dependent(wiring, source)
+        return cheapest(wiring, source, target, cost, self._dependent[1])
 
     def _cost(self, wiring: Wiring, step: PathStep, is_target: bool) -> int:
         answer = self.tape.ask(wiring, step.index)

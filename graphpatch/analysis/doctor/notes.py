@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.backward import between
+from graphpatch.analysis.doctor.backward import between, reached
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.analysis.doctor.ours import is_carrier
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
@@ -99,8 +99,10 @@ def _on_way(doctor: Doctor, pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Node
     targets: dict[Tensor, list[Tensor]] = {}
     for source, target in pairs:
         targets.setdefault(source, []).append(target)
-    found = [index for one, to in targets.items() for index in between(wiring, [one], to)]
-    nodes = [Node(wiring.body, index) for index in sorted(set(found))]
+    found: set[int] = set()
+    for source, to in targets.items():
+        found.update(between(wiring, reached(wiring, [source]), to))
+    nodes = [Node(wiring.body, index) for index in sorted(found)]
     labels = dict.fromkeys(label for node in nodes for label in _called_by(node, set()))
     functions = doctor.session.graph.functions
     return nodes + [node for label in labels if label in functions for node in functions[label]]

@@ -81,8 +81,7 @@ def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: 
         for target in wiring.named(targets) or outputs(wiring, every)
         for source in wiring.named(sources) or fed(wiring)
     ]
-    diagnoses = [asked.diagnose(*pair) for pair in pairs]
-    return Seen(graph, diagnoses, notes(asked, stored, pairs))
+    return Seen(graph, asked.diagnose_all(pairs), notes(asked, stored, pairs))
 
 
 def fed(wiring: Wiring) -> list[Tensor]:

@@ -10,7 +10,8 @@ import msgspec
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test, everything
-from graphpatch.match.spec import Match, texts
+from graphpatch.match.glob import texts
+from graphpatch.match.spec import Match
 
 
 class Candidates(msgspec.Struct, eq=False, dict=True):

@@ -9,9 +9,10 @@ from itertools import pairwise
 from graphpatch import opdefs
 from graphpatch.errors import did_you_mean
 from graphpatch.match import glob
+from graphpatch.match.glob import texts
 from graphpatch.match.pattern.faults import EdgePart, InJson, Where
 from graphpatch.match.pattern.variants import parts, variants, without
-from graphpatch.match.spec import Match, Pattern, texts
+from graphpatch.match.spec import Match, Pattern
 
 MOST_OPS = 64
 """Ops and tensors of a pattern: each way in which they can be swapped is found out."""

@@ -31,7 +31,8 @@ from graphpatch.errors import PatternError, did_you_mean
 from graphpatch.match.pattern.check import check
 from graphpatch.match.pattern.faults import EdgePart, InText, fault
 from graphpatch.match.pattern.tokens import tokenize
-from graphpatch.match.spec import Edge, Link, Match, Near, Pattern
+from graphpatch.match.spec import Edge, Link, Match, Pattern
+from graphpatch.match.value import Near
 from graphpatch.tokens import Token
 
 

@@ -12,7 +12,8 @@ from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
 from graphpatch.match.conditions import holds
-from graphpatch.match.spec import Match, texts
+from graphpatch.match.glob import texts
+from graphpatch.match.spec import Match
 from graphpatch.rules import Rule
 from graphpatch.step import Applied, idle_notes, named, patch_node
 

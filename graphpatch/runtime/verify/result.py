@@ -157,7 +157,13 @@ class VerifiedGraph:
 
 @dataclass(frozen=True, repr=False)
 class Verification:
-    """What `verify` found. `ok` where nothing differs that should not, and nothing was left out."""
+    """What `verify` found. `ok` where nothing differs that should not, and nothing was left out.
+
+    Example:
+        >>> found = graphpatch.verify("model.pb", "patched.pb", run=False)
+        >>> found.verdict, found.failures
+        ('same structure', [])
+    """
 
     original: str
     patched: str

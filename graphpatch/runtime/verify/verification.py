@@ -42,7 +42,8 @@ def verify(
     Args:
         original: The model before it was patched: what `load` takes.
         patched: The model after.
-        feed: Arrays by tensor name, or a .npz file; other placeholders get seeded values.
+        feed: Arrays by tensor name, each of the dtype and shape of its tensor, or a .npz file;
+            other placeholders get seeded values.
         sources: Take gradients by these tensors. Default: by the floats that are fed.
         targets: Take gradients of these tensors. Default: of all outputs that are floats.
         run: False compares the graphs alone, which needs no TensorFlow.
@@ -50,8 +51,17 @@ def verify(
         imports: Modules or .py files that both processes import first.
         progress: Called with what is done, how much of it, and of how much.
 
-    Raises ModelError (a file, a name), UnsafeError, GraphpatchError where TensorFlow is missing.
-    Not for a model that is not trusted. Example: `graphpatch.verify("a.pb", "a.patched.pb").ok`
+    Raises:
+        ModelError: A model or feed cannot be read, or there is no tensor of such a name.
+        UnsafeError: A model would do more than compute when it runs.
+        GraphpatchError: TensorFlow is missing.
+        TypeError: `original` or `patched` is not a model, or one of the ends is not a name.
+
+    When not to use it: for a model that is not trusted.
+
+    Example:
+        >>> graphpatch.verify("model.pb", "patched.pb", run=False).ok
+        True
     """
     check_progress(progress)
     one, other = _taken("original", original), _taken("patched", patched)

@@ -9,7 +9,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from graphpatch.graph.body import Body, Node
-from graphpatch.match.spec import Compared, Inside, Near, OneOf, Shape
+from graphpatch.match.attribute import OneOf
+from graphpatch.match.compare import Compared
+from graphpatch.match.inside import Inside
+from graphpatch.match.shape import Shape
+from graphpatch.match.value import Near
 from tests.match.pattern import reference_facts as facts
 
 Asked = st.SearchStrategy[dict[str, Any]] | None

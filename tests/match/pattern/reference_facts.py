@@ -8,7 +8,13 @@ from typing import Any
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
-from graphpatch.match.spec import Compared, Inside, Match, Near, OneOf, Shape, texts
+from graphpatch.match.attribute import OneOf
+from graphpatch.match.compare import Compared
+from graphpatch.match.glob import texts
+from graphpatch.match.inside import Inside
+from graphpatch.match.shape import Shape
+from graphpatch.match.spec import Match
+from graphpatch.match.value import Near
 
 Sizes = tuple[int, ...] | None
 

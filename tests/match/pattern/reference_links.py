@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from graphpatch.graph.body import Body
 from graphpatch.match import glob
-from graphpatch.match.spec import Link, Match, texts
+from graphpatch.match.glob import texts
+from graphpatch.match.spec import Link, Match
 from tests.match.pattern.reference_facts import is_told
 
 Tensor = tuple[str, str, int]

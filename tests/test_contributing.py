@@ -1,0 +1,179 @@
+"""The recipes of docs/CONTRIBUTING.md: their examples, added to a copy of the package, work."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.examples import ROOT, blocks
+from tests.graphs import function, graphdef, node
+
+PAGE = (ROOT / "docs" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+RECIPES = PAGE.partition("## Recipes\n")[2].partition("\n## ")[0]
+# The heading of a recipe, and what its line in the table calls it.
+TITLES = {
+    "Add a gradient to the library": "a gradient",
+    "Add a kind of patch": "a kind of patch",
+    "Add a key to match": "a key to match",
+    "Add a command": "a command",
+    "Add a fix to doctor": "a fix of doctor",
+}
+EXAMPLE = re.compile(r"# graphpatch/(\S+?\.py)(?:, before: (.*))?\n")
+
+# Prints what the examples do, where TensorFlow cannot be imported.
+PROGRAM = """
+import json, sys
+sys.modules["tensorflow"] = None
+import numpy
+import graphpatch
+from graphpatch.cli import cli
+from graphpatch.cli.outputs import output_schema
+from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.numpy_form import numpy_gradient
+from graphpatch.schema import schema
+
+def applied(match, patch):
+    return graphpatch.apply([{"match": match, "patch": patch}], "model.pb")
+
+def refused(match, patch):
+    try:
+        applied(match, patch)
+    except graphpatch.GraphpatchError as error:
+        return str(error)
+
+def keys(name):
+    return schema()["$defs"][name]["properties"]
+
+result = applied({"input_count": 2}, {"scale_gradient": 0.5})
+result.save("patched.pb")
+before = graphpatch.load("model.pb").graph_def()
+doctored = graphpatch.diagnose("model.pb", ["x"], ["mod"], fix=True)
+squash, zero = LIBRARY["squash"].formula({}), numpy.zeros(())
+cli(["functions", "model.pb", "--json"], standalone_mode=False)
+print(json.dumps({
+    "package": graphpatch.__file__,
+    "matched": [one["op"] for one in result.report["rules"][0]["matches"]],
+    "patched": [node.name for node in result.graph_def().node],
+    "reverted": graphpatch.revert("patched.pb").graph_def() == before,
+    "told": [keys("Patch")["scale_gradient"]["examples"], keys("Match")["input_count"]["examples"]],
+    "output": sorted(output_schema("functions")["properties"]),
+    "squash": numpy_gradient(squash, {}, [zero], [zero], [zero - 3], {})[0].item(),
+    "fixed": [rule["patch"] for rule in doctored.rules],
+    "refused": [
+        refused({"op": "Relu"}, {"scale_gradient": 1}),
+        refused({"op": "Relu"}, {"scale_gradient": "2"}),
+        refused({"op": "Relu", "input_count": -1}, {"scale_gradient": 2}),
+        refused({"op": "Relu", "input_count": 2}, {"scale_gradient": 2}),
+    ],
+}))
+"""
+
+
+def examples(title: str) -> list[tuple[str, str, str]]:
+    """Of each example of a recipe: its file, the line that it goes before, and its text."""
+    text = RECIPES.partition(f"### {title}\n")[2].partition("\n### ")[0]
+    found = []
+    for block in map(textwrap.dedent, blocks(text, "text")):
+        first = EXAMPLE.match(block)
+        assert first is not None, block
+        found.append((first[1], first[2] or "", block[first.end() :]))
+    return found
+
+
+def add(package: Path, name: str, before: str, text: str) -> None:
+    """Write an example into a copy of the package, as its first line says."""
+    path = package / name
+    if not before:
+        assert not path.exists()
+        path.write_text(text, encoding="utf-8")
+        return
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    place = next(n for n, line in enumerate(lines) if line.strip().startswith(before))
+    path.write_text("".join([*lines[:place], text, *lines[place:]]), encoding="utf-8")
+
+
+@pytest.mark.parametrize(("title", "called"), TITLES.items(), ids=TITLES.values())
+def test_the_table_has_the_files_of_a_recipe(title: str, called: str) -> None:
+    [row] = re.findall(rf"^\| {called} \| (.*?) \|", RECIPES, re.M)
+    assert re.findall(r"`(.*?)`", row) == list(
+        dict.fromkeys(name for name, _, _ in examples(title))
+    )
+
+
+def test_each_recipe_is_tried() -> None:
+    assert re.findall(r"^### (.*)", RECIPES, re.M) == list(TITLES)
+
+
+def test_the_tests_that_it_names_are_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", RECIPES))
+    texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert named <= {name for text in texts for name in re.findall(r"^def (test_\w+)", text, re.M)}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the package with all examples in it does."""
+    folder = tmp_path_factory.mktemp("contributing")
+    shutil.copytree(ROOT / "graphpatch", folder / "graphpatch")
+    for title in TITLES:
+        for example in examples(title):
+            add(folder / "graphpatch", *example)
+    body = function("half", ["a"], [node("y", "Relu", "a")], {})
+    nodes = node("x", "Placeholder"), node("relu", "Relu", "x"), node("mod", "Mod", "x", "relu")
+    model = graphdef(*nodes, functions=[body])
+    (folder / "model.pb").write_bytes(model.SerializeToString())
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+    )
+    assert not ran.returncode, ran.stderr
+    printed, found = ran.stdout.splitlines()
+    return {"printed": json.loads(printed), "folder": folder, **json.loads(found)}
+
+
+def test_it_is_the_copy(done: dict[str, Any]) -> None:
+    assert Path(done["package"]).parent == done["folder"] / "graphpatch"
+
+
+def test_the_gradient(done: dict[str, Any]) -> None:
+    assert done["squash"] == -3 / (1 + 3)
+
+
+def test_the_kind_of_patch(done: dict[str, Any]) -> None:
+    assert {"mod", "mod/forward"} <= set(done["patched"])
+    assert done["reverted"]
+    assert done["refused"][0].endswith("a factor of 1 changes nothing")
+    assert done["refused"][1] == "rules[0].patch.scale_gradient: expected a number, found a string"
+
+
+def test_the_key_to_match(done: dict[str, Any]) -> None:
+    assert done["matched"] == ["mod"]
+    assert done["refused"][2].endswith("input_count: expected a number of at least 0")
+    assert "the number of its inputs is 1" in done["refused"][3]
+
+
+def test_the_schema_has_both(done: dict[str, Any]) -> None:
+    assert done["told"] == [[0.5], [2]]
+
+
+def test_the_command(done: dict[str, Any]) -> None:
+    assert done["printed"] == {"model": "model.pb", "functions": {"half": 1}}
+    assert done["output"] == ["functions", "model"]
+
+
+def test_the_fix(done: dict[str, Any]) -> None:
+    formula = ["dy", "-dy * (x0 - y) / x1"]
+    assert {"override_gradient": {"formula": formula}} in done["fixed"]
