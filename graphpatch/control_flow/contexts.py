@@ -11,7 +11,7 @@ from graphpatch.control_flow.frames import Frame, Frames, frames, ops_of, positi
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, NEXTS, SWITCHES
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.names import parse
+from graphpatch.names import op_of, parse
 
 PRED = "pred_id"  # what tf.cond calls the predicate that its Switches read
 
@@ -176,10 +176,8 @@ def _in_order(body: Body, found: Frames) -> Iterator[int]:
     Raises ModelError where there is a circle without a NextIteration.
     """
     region = _behind(body, ops_of(body, ENTERS | SWITCHES))
-    waits = {index: _count(body, index, region) for index in region}
     back = _backward(body)
-    for index, _ in back:
-        waits[index] -= 1
+    waits = {index: _count(body, index, region, back) for index in region}
     after: dict[Frame, int] = {loop: len(loop.enters) for loop in found.loops.values()}
     for loop in found.loops.values():
         for index in loop.exits:
@@ -221,8 +219,14 @@ def _behind(
     return found
 
 
-def _count(body: Body, index: int, region: dict[int, None]) -> int:
-    return sum(producer in region for producer, _ in reads(body, index))
+def _count(
+    body: Body, index: int, region: dict[int, None], back: Collection[tuple[int, int]]
+) -> int:
+    """How many inputs an op waits for: those from the region that no NextIteration gives back."""
+    return sum(
+        body.by_name.get(op_of(text)) in region and (index, slot) not in back
+        for slot, text in enumerate(body.heads.inputs[index])
+    )
 
 
 def _backward(body: Body) -> set[tuple[int, int]]:

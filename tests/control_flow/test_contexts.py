@@ -193,3 +193,26 @@ def test_contexts_are_nested_as_deep_as_protobuf_reads_them() -> None:
 def test_contexts_that_protobuf_could_not_read_are_refused(depth: int) -> None:
     with pytest.raises(ModelError, match="nested more than 50 deep, and TensorFlow could not read"):
         with_contexts(nested_loops(depth))
+
+
+@pytest.mark.parametrize("fed", [[], ["c"]], ids=["of nothing", "of a constant"])
+def test_a_next_iteration_behind_no_enter(fed: list[str]) -> None:
+    """No loop of TensorFlow's; what lies behind the Switch is in a branch all the same."""
+    graph = opened(graphdef(
+        *(X, op("c", "Const"), op("m", "Merge", "x", "n"), op("n", "NextIteration", *fed)),
+        *(op("p", "IsFinite", "m"), op("s", "Switch", "m", "p"), op("y", "Relu", "s:1")),
+    ))  # fmt: skip
+    found = control_flow(graph.main)
+    assert {graph.main.heads.names[index] for index in found.of} == {"s", "y"}
+
+
+def test_a_merge_that_gets_its_value_from_outside() -> None:
+    """A NextIteration that lies behind no Enter gives a Merge behind one its next value."""
+    given = [
+        op("a/NextIteration", "NextIteration", "c") if one.op == "NextIteration" else one
+        for one in loop("a", "x")
+    ]
+    graph = opened(graphdef(X, op("c", "Const"), *given))
+    found = control_flow(graph.main)
+    names = {graph.main.heads.names[index] for index in found.of}
+    assert names >= {"a/Enter", "a/Merge", "a/Switch"}
