@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,7 @@ import msgspec
 
 from graphpatch.arguments import check_path
 from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
-from graphpatch.formats.foreign import not_there
-from graphpatch.gradients.npy import Files, in_folder
+from graphpatch.gradients.npy import in_folder
 from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.graph.provenance import Author
@@ -25,9 +23,17 @@ from graphpatch.match.expected import WRITTEN, objects
 from graphpatch.match.glob import texts
 from graphpatch.match.spec import WHOLE, Match
 from graphpatch.patches import KINDS, Patch, WholePatch
-from graphpatch.recipes import RECIPES, SIGN, is_recipe, recipe_rules
+from graphpatch.recipes import is_recipe, recipe_rules
 from graphpatch.rule_spec import EMITS, OPTIONS, Expect, RulesFile, RuleSpec
-from graphpatch.rules_json import DEEPEST_JSON, NO_RULE, decoded, depth, in_words, value_at
+from graphpatch.rules_json import (
+    DEEPEST_JSON,
+    NO_RULE,
+    decoded,
+    in_words,
+    json_depth,
+    raw_rules,
+    value_at,
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -36,6 +42,10 @@ class Rule:
 
     `on` names, where the match has a pattern, the ops of it that the patch goes to. `written` is
     the rule as a rules file has it.
+
+    Example:
+        >>> graphpatch.load_rules("rules.json")[0]
+        <Rule 'guided': override_gradient>
     """
 
     written: RuleSpec
@@ -59,11 +69,18 @@ def load_rules(
 ) -> list[Rule]:
     """The rules of a file; `-` reads standard input, and `@NAME` is a recipe.
 
-    `emit` stands where a rule names no carrier. `allow_python` lets
-    {"python": "package.module:function"} import that module and call the function when the rules
-    are applied. Raises RulesError with line and column where it is not JSON, and with the path of
-    the key where it is not a rules file; TypeError where `path` is not a path. Example:
-    >>> rules = graphpatch.load_rules("@guided_backprop")
+    Args:
+        path: The file.
+        emit: How gradients are stored where a rule does not say. Default: `auto`.
+        allow_python: Let {"python": "package.module:function"} import that module and call the
+            function when the rules are applied.
+
+    Raises:
+        RulesError: It is not JSON, with line and column; or not a rules file, with the key's path.
+        TypeError: `path` is not a path.
+
+    Example:
+        >>> rules = graphpatch.load_rules("@guided_backprop")
     """
     check_path("path", path, "the path of a rules file, or the name of a recipe")
     return read_rules(path, emit, allow_python)
@@ -80,19 +97,6 @@ def read_rules(
         return rules_from(recipe_rules(str(path)), emit, allow_python)
     folder = Path() if str(path) == "-" else Path(path).parent
     return rules_in(raw_rules(path), str(path), emit, allow_python, folder, allow_none)
-
-
-def raw_rules(path: str | os.PathLike[str]) -> bytes:
-    """What a rules file holds; `-` is standard input. Raises RulesError where it is not read."""
-    try:
-        return sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
-    except FileNotFoundError as error:
-        called = f"; the recipe of this name is {SIGN}{path}" if str(path) in RECIPES else ""
-        raise RulesError(f"{not_there(Path(path))}{called}") from error
-    except IsADirectoryError as error:
-        raise RulesError(f"{path} is a folder; expected a rules file, in JSON") from error
-    except OSError as error:
-        raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def rules_in(
@@ -113,16 +117,6 @@ def rules_in(
         raise RulesError(f"{path}: {error}") from error
 
 
-def self_contained(raw: bytes, path: str, files: Files) -> bytes:
-    """The rules file with the tensors in it that it names in `files`, for readers elsewhere."""
-    try:
-        document = decoded(raw)
-        whole = document if depth(document) > DEEPEST_JSON else with_tensors(document, files)
-    except RulesError as error:
-        raise RulesError(f"{path}: {error}") from error
-    return raw if whole == document else msgspec.json.encode(whole)
-
-
 def rules_from(
     document: Any,
     emit: str | None = None,
@@ -134,7 +128,7 @@ def rules_from(
     if isinstance(document, Sequence) and not isinstance(document, str):
         document = {"version": 1, "rules": document}
     try:
-        if depth(document) > DEEPEST_JSON:
+        if json_depth(document) > DEEPEST_JSON:
             raise RulesError(f"it is nested more than {DEEPEST_JSON} levels deep")
         whole = with_tensors(document, in_folder(folder or Path()))
         file = msgspec.convert(whole, RulesFile)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from graphpatch.errors import ModelError, RulesError
 from graphpatch.formats.container import is_text, recognise
-from graphpatch.formats.foreign import foreign_file
+from graphpatch.formats.foreign import foreign_file, not_there
+from graphpatch.gradients.npy import Files
+from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.graph.wire import Source
+from graphpatch.recipes import RECIPES, SIGN
 
 DEEPEST_JSON = 120  # levels of JSON; each match in another one is at least one
 SHORTEST = (
@@ -35,7 +41,7 @@ NO_RULE = (
 LOOKS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\s*\Z"), f"the file is empty; a rules file looks like this: {SHORTEST}"),
     (re.compile(r"\s*\[\[?[a-z_.]+\]\]?\s*\n|\s*\w+ *= "), "this looks like TOML; rules are JSON"),
-    (re.compile(r"(?:---|%YAML|(?:#[^\n]*|\s*)\n)*\s*(?:- )?[\w$]+:(?:\s|\Z)"), _FROM_YAML),
+    (re.compile(r"(?:---|[#%][^\n]*\n|\s)*(?:- )?[\w$]+:(?:\s|\Z)"), _FROM_YAML),
 )
 
 # What there is where JSON ends to be JSON.
@@ -46,7 +52,7 @@ FOUND: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 # The reasons of msgspec, in the words of a user.
-REASONS = {
+JSON_FAULTS = {
     "Input data was truncated": "it ends too early: a bracket or a quote is not closed",
     "trailing comma in array": "remove the comma before this ]",
     "trailing comma in object": "remove the comma before this }",
@@ -55,7 +61,7 @@ REASONS = {
 }
 
 # The JSON types, as msgspec calls them and as users do; null stands for a key that is not there.
-TYPES = {
+TYPE_WORDS = {
     "object": "an object",
     "array": "a list",
     "str": "a string",
@@ -74,7 +80,30 @@ LIKE = {
 }
 
 
-def depth(document: Any) -> int:
+def raw_rules(path: str | os.PathLike[str]) -> bytes:
+    """What a rules file holds; `-` is standard input. Raises RulesError where it is not read."""
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+    except FileNotFoundError as error:
+        called = f"; the recipe of this name is {SIGN}{path}" if str(path) in RECIPES else ""
+        raise RulesError(f"{not_there(Path(path))}{called}") from error
+    except IsADirectoryError as error:
+        raise RulesError(f"{path} is a folder; expected a rules file, in JSON") from error
+    except OSError as error:
+        raise RulesError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def self_contained(raw: bytes, path: str, files: Files) -> bytes:
+    """The rules file with the tensors in it that it names in `files`, for readers elsewhere."""
+    try:
+        document = decoded(raw)
+        whole = document if json_depth(document) > DEEPEST_JSON else with_tensors(document, files)
+    except RulesError as error:
+        raise RulesError(f"{path}: {error}") from error
+    return raw if whole == document else msgspec.json.encode(whole)
+
+
+def json_depth(document: Any) -> int:
     """How many lists and objects lie in each other, counted up to one too many."""
     level, depth = [document], 0
     while level and depth <= DEEPEST_JSON:
@@ -139,7 +168,9 @@ def _not_json(raw: bytes, said: str) -> str:
     place -= "trailing characters" in said  # there msgspec counts from 1
     there = raw[place:].decode(errors="replace")
     reason = said.removeprefix("JSON is malformed: ").partition(" (byte")[0]
-    here = next((says for look, says in FOUND if look.match(there)), REASONS.get(reason, reason))
+    here = next(
+        (says for look, says in FOUND if look.match(there)), JSON_FAULTS.get(reason, reason)
+    )
     return whole or _at(raw, place, here)
 
 
@@ -163,7 +194,9 @@ def in_words(text: str) -> str:
         return f"the key {key!r} is missing" + (f"; write {LIKE[key]}" if key in LIKE else "")
     wrong = re.fullmatch(r"Expected `(.+?)`, got `(.+?)`", text)
     if wrong is not None:
-        return f"expected {_any_of(wrong[1].split(' | '))}, found {TYPES.get(wrong[2], wrong[2])}"
+        return (
+            f"expected {_any_of(wrong[1].split(' | '))}, found {TYPE_WORDS.get(wrong[2], wrong[2])}"
+        )
     short = re.fullmatch(r"Expected `array` of length >= (\d+)", text)
     if short is not None:
         return f"the list is empty; at least {short[1]} is needed"
@@ -174,5 +207,5 @@ def in_words(text: str) -> str:
 def _any_of(types: Sequence[str]) -> str:
     """Types in words; a key that may be null may as well be left out, and nobody writes null."""
     left_out = {"null", "int"} if "float" in types else {"null"}
-    words = [TYPES.get(one, one) for one in types if one not in left_out]
+    words = [TYPE_WORDS.get(one, one) for one in types if one not in left_out]
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from graphpatch.above import ask
+from graphpatch.above import FromAbove
 from graphpatch.application import Result, apply
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model
@@ -21,27 +21,41 @@ from graphpatch.match.select import select as matching
 from graphpatch.rules import rules_from
 from graphpatch.table import IN_LIST, and_more, beside, html_table, plural
 
-TYPES = 8
+MOST_TYPES = 8
 
-Key = tuple[int, str, int]  # the graph's place in the model, the body, the op's index
+NodeKey = tuple[int, str, int]  # the graph's place in the model, the body, the op's index
+
+# What a notebook shows of some ops of a model: the graph's place, the body, the op's name.
+page_part_of_ops: FromAbove[[Model, Mapping[tuple[int, str, str], None]], str]
+page_part_of_ops = FromAbove("part_of_selection")
 
 
 @dataclass(frozen=True, repr=False)
 class Selection:
     """Some ops of a model, in the file's order. Nothing is changed by selecting.
 
-    It holds for the model that it was made of; combine only selections of one model.
+    It holds for the model that it was made of; combine only selections of one model, with `|`, `&`,
+    `-` and `~`.
+
+    Example:
+        >>> model = graphpatch.load("model.pb")
+        >>> relus = graphpatch.select(model, op="Relu")
+        >>> (relus - relus.where(name="block1/**")).nodes[0].name
+        'block2/relu'
     """
 
     model: Model
-    keys: frozenset[Key]
+    keys: frozenset[NodeKey]
 
     def where(self, test: Callable[[Node], bool] | None = None, **match: Any) -> Selection:
         """Those of the ops for which `test` holds and which the match keys mean.
 
-        The keys are those of `match` in a rules file, `not_` for `not`: `where(op="Relu",
-        name="block*/**")`. Raises RulesError for a key or value that is not legal,
-        MatchError where a key names a tensor that the model does not have.
+        The keys are those of `match` in a rules file, `not_` for `not`. Raises RulesError for a key
+        or value that is not legal, MatchError where a key names a tensor that the model lacks.
+
+        Example:
+            >>> graphpatch.select("model.pb").where(op="Relu", name="block1/**").types
+            {'Relu': 1}
         """
         wanted = _matched(self.model, match) if match else self.keys
         kept = self.keys & wanted
@@ -71,6 +85,11 @@ class Selection:
         """A rule that patches just these ops, for `apply` or for a rules file.
 
         Raises MatchError where there is none, as a rule on nothing does nothing.
+
+        Example:
+            >>> relus = graphpatch.select("model.pb", op="Relu")
+            >>> relus.rule({"override_gradient": "guided_relu"})["expect"]
+            2
         """
         if not self.keys:
             raise MatchError(
@@ -80,10 +99,19 @@ class Selection:
         return {"name": name, "match": match, "patch": dict(patch), "expect": len(self), **keys}
 
     def apply(self, patch: Mapping[str, Any], **keys: Any) -> Result:
-        """Patch these ops, as a rule with this `patch` does: the patched model, and the report."""
+        """Patch these ops, as a rule with this `patch` does: the patched model, and the report.
+
+        Forward and backward as `apply` does it. Raises MatchError where there is no op, RulesError
+        for a patch that is not valid, PatchError where it cannot be done, ModelError where the
+        graph is broken, TypeError for a keyword that is none of a rule.
+
+        Example:
+            >>> relus = graphpatch.select("model.pb", op="Relu")
+            >>> relus.apply({"override_gradient": "guided_relu"}).save("guided.pb")
+        """
         return apply([self.rule(patch, **keys)], self.model)
 
-    def _node(self, key: Key) -> Node:
+    def _node(self, key: NodeKey) -> Node:
         graph, label, index = key
         return Node(self.model.graphs[graph].body(label), index)
 
@@ -105,7 +133,7 @@ class Selection:
     def __invert__(self) -> Selection:
         return Selection(self.model, _matched(self.model, {}) - self.keys)
 
-    def _same(self, other: Selection) -> frozenset[Key]:
+    def _same(self, other: Selection) -> frozenset[NodeKey]:
         if not isinstance(other, Selection):
             raise TypeError(f"a selection is joined with a selection, not with {other!r}")
         if other.model is not self.model:
@@ -114,15 +142,15 @@ class Selection:
 
     def __repr__(self) -> str:
         types = list(self.types.items())
-        listed = ", ".join(f"{op}: {count}" for op, count in types[:TYPES])
-        more = ", ..." if len(types) > TYPES else ""
+        listed = ", ".join(f"{op}: {count}" for op, count in types[:MOST_TYPES])
+        more = ", ..." if len(types) > MOST_TYPES else ""
         return f"<Selection: {self._title}{f' ({listed}{more})' if types else ''}>"
 
     def _repr_html_(self) -> str:
         rows = [(node.op, node.name, node.body.label) for node in self.nodes]
         names = {(key[0], key[1], self._node(key).name): None for key in self.keys}
         table = html_table(self._title, ("op type", "name", "body"), rows)
-        return beside(table, ask("part_of_selection", self.model, names))
+        return beside(table, page_part_of_ops(self.model, names))
 
     @property
     def _title(self) -> str:
@@ -149,14 +177,14 @@ def select(model: ModelLike, **match: Any) -> Selection:
         TypeError: `model` is not a model.
 
     Example:
-        >>> graphpatch.select("model.pb", op="Relu", name="block*/**").types  # doctest: +SKIP
-        {'Relu': 8}
+        >>> graphpatch.select("model.pb", op="Relu", name="block*/**").types
+        {'Relu': 2}
     """
     loaded = model_from("model", model)
     return Selection(loaded, _matched(loaded, match))
 
 
-def _matched(model: Model, match: Mapping[str, Any]) -> frozenset[Key]:
+def _matched(model: Model, match: Mapping[str, Any]) -> frozenset[NodeKey]:
     spelled = {key.rstrip("_"): value for key, value in match.items()}
     # A rule is read in the one place that knows what is legal; its patch is not looked at.
     wanted = rules_from([{"match": spelled, "patch": {"stop_gradient": True}}])[0].match

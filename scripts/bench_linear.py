@@ -1,10 +1,11 @@
 """Time every command on graphs of which one is some times the other: what is linear grows so too.
 
-The graphs: a chain of which every third op is patched, one tensor that all ops read, ops below ever
-more scopes, a tenth as many functions as nodes, and many rules, each for one op, as `match --save`
-writes them. Every measurement is a whole process, its processor time less that of starting: on a
-machine that has other work too, wall times say little. Exits 1 where something grows more than
-twice as much as the graph, or where what `revert` gives is not the model, byte for byte.
+The graphs: a chain of which every third op is patched, a line of ops that are one run of a pattern,
+one tensor that all ops read, ops below ever more scopes, a tenth as many functions as nodes, and
+many rules, each for one op, as `match --save` writes them. Every measurement is a whole process,
+its processor time less that of starting: on a machine that has other work too, wall times say
+little. Exits 1 where something grows more than twice as much as the graph, or where what `revert`
+gives is not the model, byte for byte.
 """
 
 from __future__ import annotations
@@ -15,26 +16,40 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from bench import GRAPHPATCH, SCRIPTS, measure
 
+import graphpatch
+
 RULE = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+
+
+class Shape(NamedTuple):
+    """How a graph is built, and the pattern that is looked for in it."""
+
+    script: list[str]
+    pattern: str
+    parts: bool = True  # whether one op reads the other, so that the gradient comes in parts
+
+
 SHAPES = {
-    "chain": ["build_large.py", "--chain"],
-    "wide": ["build_shapes.py", "wide"],
-    "deep": ["build_shapes.py", "deep"],
-    "functions": ["build_shapes.py", "functions"],
+    "chain": Shape(["build_large.py", "--chain"], "Mul -> Add -> Relu -> Mul"),
+    "line": Shape(["build_shapes.py", "line"], "Placeholder ->+ Tanh -> Relu"),
+    "wide": Shape(["build_shapes.py", "wide"], "Placeholder -> Relu", parts=False),
+    "deep": Shape(["build_shapes.py", "deep"], "Tanh -> Relu"),
+    "functions": Shape(["build_shapes.py", "functions"], "Relu ->+ * -> Tanh"),
 }
-LEAST = 0.1  # seconds: what takes less is taken for so much, as starting varies by some of it
+LEAST = 0.25  # seconds: what takes less is taken for so much, as starting varies by some of it
 FEWER = 50  # so many times fewer nodes has the graph that many rules go over
-DOCTORED = 10  # and that which doctor looks at
+SMALLER = 10  # and those that doctor, view and split look at
 
 
 def built(folder: Path, shape: str, nodes: int) -> Path:
     """The graph of this shape, where it is not there yet."""
     model, partial = folder / f"{shape}-{nodes}.pb", folder / f"{shape}-{nodes}.partial"
     if not model.exists():
-        script, *options = SHAPES[shape]
+        script, *options = SHAPES[shape].script
         command = [sys.executable, str(SCRIPTS / "models" / script), str(partial), *options]
         subprocess.run([*command, "--nodes", str(nodes)], check=True)
         partial.rename(model)
@@ -66,11 +81,33 @@ def of_shape(folder: Path, shape: str, nodes: int) -> dict[str, float]:
         "revert": seconds(folder, ["revert", patched, "-o", reverted]),
         "diff": seconds(folder, ["diff", model, patched], 1),
         "match --explain": seconds(folder, ["match", rules, model, "--explain"]),
+        "match --pattern": searched(folder, model, SHAPES[shape].pattern),
     }
     if not filecmp.cmp(model, reverted, shallow=False):
         raise SystemExit(f"what revert gave is not the model: {model}")
-    small = built(folder, shape, nodes // DOCTORED)
-    found["doctor"] = seconds(folder, ["doctor", small])
+    return found | of_smaller(folder, shape, nodes // SMALLER)
+
+
+def searched(folder: Path, model: Path, pattern: str) -> float:
+    """Processor seconds of finding every match of a pattern."""
+    rule = {"match": {"pattern": pattern}, "patch": {"stop_gradient": True}}
+    rules = folder / "pattern.json"
+    rules.write_text(json.dumps({"version": 1, "rules": [rule]}))
+    return seconds(folder, ["match", "--json", rules, model])
+
+
+def of_smaller(folder: Path, shape: str, nodes: int) -> dict[str, float]:
+    """Processor seconds of commands that look at all that flows back."""
+    model = built(folder, shape, nodes)
+    found = {
+        "doctor": seconds(folder, ["doctor", model]),
+        "view": seconds(folder, ["view", model, "-o", folder / "page.html"]),
+    }
+    if SHAPES[shape].parts:
+        (graph,) = graphpatch.load(model).graphs
+        names = [node.name for node in graph.main]
+        ends = ["--wrt", "x:0", "--cut", f"{names[len(names) // 2]}:0", "--loss", f"{names[-1]}:0"]
+        found["split"] = seconds(folder, ["split", model, *ends, "-o", folder / "parts"])
     return found
 
 

@@ -1,9 +1,9 @@
 """What is left of an output when graphpatch is killed, has no room, or loses its input.
 
-Each trial runs `graphpatch apply` as a process of its own, in a folder of its own. Afterwards the
-output is not there, or is what was there before, or is byte for byte what an undisturbed run
-writes; no run ends in a traceback or by a signal of its own; and a run that ends by itself leaves
-nothing else. What a kill leaves is swept by the next run.
+Each trial runs `graphpatch apply`, or `revert` of what it wrote, as a process of its own, in a
+folder of its own. Afterwards the output is not there, or is what was there before, or is byte for
+byte what an undisturbed run writes; no run ends in a traceback or by a signal of its own; and a run
+that ends by itself leaves nothing else. What a kill leaves is swept by the next run.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from graphpatch import load
 
 COMMAND = [sys.executable, "-m", "graphpatch"]
+COMMANDS = {"apply": ["apply", "r.json", "m.pb"], "revert": ["revert", "m.pb"]}
 BUG = 3
 MEGABYTES = 24
 SECONDS = 10  # of processor time, for one run
@@ -46,6 +47,7 @@ class Trials:
     model: Path
     whole: bytes
     rng: Random
+    command: str = "apply"
     counts: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
@@ -66,7 +68,7 @@ class Trials:
 
     def fault(self, kind: str, told: str) -> None:
         """Note what went wrong."""
-        self.faults.append(f"{kind}: {told}")
+        self.faults.append(f"{self.command}, {kind}: {told}")
         print(self.faults[-1], flush=True)
 
     @contextlib.contextmanager
@@ -80,17 +82,18 @@ class Trials:
                 (folder / "out.pb").write_bytes(EARLIER)
             yield folder
 
-
-def started(folder: Path, limit: Callable[[], None] | None = None) -> subprocess.Popen[bytes]:
-    """`graphpatch apply` in a folder."""
-    return subprocess.Popen(
-        [*COMMAND, "apply", "r.json", "m.pb", "-o", "out.pb"],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        preexec_fn=limit or _limit(resource.RLIMIT_CPU, SECONDS),
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
-    )
+    def started(
+        self, folder: Path, limit: Callable[[], None] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """The command, in a folder."""
+        return subprocess.Popen(
+            [*COMMAND, *COMMANDS[self.command], "-o", "out.pb"],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            preexec_fn=limit or _limit(resource.RLIMIT_CPU, SECONDS),
+            env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        )
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes]:
@@ -103,7 +106,7 @@ def kills(trials: Trials, count: int, seconds: float) -> None:
     """Kills at random moments, each followed by a run that sweeps what it left."""
     with trials.folder() as folder:
         for _ in range(count):
-            process = started(folder)
+            process = trials.started(folder)
             if trials.rng.random() < 0.5:
                 time.sleep(trials.rng.uniform(0.1, 1.05) * seconds)
             else:
@@ -120,7 +123,7 @@ def kills(trials: Trials, count: int, seconds: float) -> None:
             (folder / "out.pb").unlink(missing_ok=True)
             if trials.rng.random() < 0.5:
                 (folder / "out.pb").write_bytes(EARLIER)
-        code, err = ended(started(folder))
+        code, err = ended(trials.started(folder))
         trials.judge("the run after all kills", folder, code, err)
 
 
@@ -133,7 +136,7 @@ def truncations(trials: Trials, count: int, seconds: float) -> None:
     """The input loses its end, or all, while it is read."""
     for _ in range(count):
         with trials.folder() as folder:
-            process = started(folder)
+            process = trials.started(folder)
             time.sleep(trials.rng.uniform(0.2, 1) * seconds)
             size = trials.model.stat().st_size
             with contextlib.suppress(FileNotFoundError):
@@ -165,7 +168,7 @@ def limits(trials: Trials) -> None:
     for name, (which, values) in amounts.items():
         for value in values:
             with trials.folder() as folder:
-                code, err = ended(started(folder, _limit(which, value)))
+                code, err = ended(trials.started(folder, _limit(which, value)))
                 if python_failed(err):
                     code = 1  # Python did not come as far as graphpatch
                 trials.judge(f"limit of {name}", folder, code, err, killed=name == "processor time")
@@ -191,7 +194,7 @@ def full_disk(trials: Trials, count: int) -> None:
                 return
             try:
                 with trials.folder(Path(place)) as folder:
-                    code, err = ended(started(folder))
+                    code, err = ended(trials.started(folder))
                     trials.judge("full disk", folder, code, err)
             finally:
                 subprocess.run(["umount", place], check=True)
@@ -201,9 +204,9 @@ def two_writers(trials: Trials, count: int) -> None:
     """Two runs that write one output at the same time."""
     for _ in range(count):
         with trials.folder() as folder:
-            first = started(folder)
+            first = trials.started(folder)
             time.sleep(trials.rng.uniform(0, 0.1))
-            for process in (first, started(folder)):
+            for process in (first, trials.started(folder)):
                 code, err = ended(process)
             trials.judge("two writers", folder, code, err)
 
@@ -231,6 +234,25 @@ def model_of(place: Path) -> Path:
     return path
 
 
+def tried(trials: Trials, count: int) -> bool:
+    """Try all with one command; False where it does not even work undisturbed."""
+    with trials.folder() as folder:
+        begun = time.monotonic()
+        code, err = ended(trials.started(folder))
+        seconds = time.monotonic() - begun
+        if code:
+            print(err.decode(errors="replace"))
+            return False
+        trials.whole = (folder / "out.pb").read_bytes()
+    few = max(2, count // 10)
+    kills(trials, count, seconds)
+    truncations(trials, few, seconds)
+    limits(trials)
+    full_disk(trials, few // 2)
+    two_writers(trials, few)
+    return True
+
+
 def main() -> int:
     """Try all; 1 where an output was not whole, or something was left over."""
     parser = argparse.ArgumentParser(prog="scripts/crash")
@@ -241,20 +263,12 @@ def main() -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with tempfile.TemporaryDirectory(prefix="crash-") as place:
         trials = Trials(model_of(Path(place)), b"", Random(given.seed))
-        with trials.folder() as folder:
-            begun = time.monotonic()
-            code, err = ended(started(folder))
-            seconds = time.monotonic() - begun
-            if code:
-                print(err.decode(errors="replace"))
+        for command in COMMANDS:
+            trials.command = command
+            if not tried(trials, given.kills // len(COMMANDS)):
                 return 1
-            trials.whole = (folder / "out.pb").read_bytes()
-        few = max(2, given.kills // 10)
-        kills(trials, given.kills, seconds)
-        truncations(trials, few, seconds)
-        limits(trials)
-        full_disk(trials, few // 2)
-        two_writers(trials, few)
+            trials.model = Path(place, f"after-{command}.pb")
+            trials.model.write_bytes(trials.whole)
     print(", ".join(f"{kind}: {count}" for kind, count in trials.counts.items()))
     print(f"{len(trials.faults)} faults")
     return 1 if trials.faults else 0

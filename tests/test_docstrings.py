@@ -1,82 +1,181 @@
-"""What is public says what it raises, and shows how it is used."""
+"""What is public says what it takes, gives and raises, and shows how it is used."""
 
 from __future__ import annotations
 
-import ast
+import builtins
 import inspect
 import re
-import textwrap
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import graphpatch
+from tests.documented import (
+    ERRORS,
+    EXAMPLES,
+    FUNCTIONS,
+    PUBLIC,
+    WITH_TENSORFLOW,
+    failures,
+    own_methods,
+    write_files,
+)
+from tests.raised import Reader, is_error
 
-PUBLIC = {name: getattr(graphpatch, name) for name in graphpatch.__all__}
-ERRORS = {
-    name
-    for name, found in PUBLIC.items()
-    if inspect.isclass(found) and issubclass(found, BaseException)
-}
-TOLD = ERRORS | {"TypeError", "ValueError", "KeyError", "IndexError"}
+READER = Reader()
 
-
-def callables() -> Iterator[tuple[str, Any]]:
-    """Each public function, and each public method that a class of ours has itself."""
-    for name, found in PUBLIC.items():
-        if inspect.isfunction(found):
-            yield name, found
-        elif inspect.isclass(found) and name not in ERRORS:
-            for key, method in vars(found).items():
-                method = inspect.unwrap(getattr(method, "__func__", method))
-                is_ours = inspect.isfunction(method) and method.__module__.startswith("graphpatch")
-                if is_ours and not key.startswith("_"):
-                    yield f"{name}.{key}", method
+# Called by other modules of the package, not by users; they say what they do and raise.
+INNER = {"file_in", "pieces", "meta_graph", "function", "exported", "write", "encoded"}
+INNER |= {"text_notes", "told", "hear", "finish"}
+# Methods that Keras calls; it says what they take.
+OF_KERAS = {"build", "call", "compute_output_shape", "compute_mask", "get_config", "from_config"}
 
 
-CALLABLES = dict(callables())
+def text_of(name: str) -> str:
+    """The docstring of what is public; for methods that Keras calls, that of the layer too."""
+    owner, _, method = name.rpartition(".")
+    layer = f"{owner}." if method in OF_KERAS else ""
+    told = inspect.getdoc({**PUBLIC, **FUNCTIONS}[name]) or ""
+    return told + (inspect.getdoc(PUBLIC[layer.rstrip(".")]) or "" if layer else "")
 
 
-def raised_in(function: Any) -> set[str]:
-    """What a function raises itself, or by functions of its module that it calls."""
-    module = inspect.getmodule(function)
-    assert module is not None
-    found, seen, todo = set[str](), set[str](), [function]
-    while todo:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(todo.pop())))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-                found.add(ast.unparse(node.exc.func).rpartition(".")[2])
-            called = node.func.id if _is_plain_call(node) else ""  # type: ignore[attr-defined]
-            other = getattr(module, called, None) if called else None
-            is_ours = inspect.isfunction(other) and other.__module__ == module.__name__
-            if is_ours and called not in seen:
-                seen.add(called)
-                todo.append(other)
-    return found & TOLD
+def raised_by(name: str) -> set[type[BaseException]]:
+    """The errors of what is public that users may want to catch."""
+    found = {**PUBLIC, **FUNCTIONS}[name]
+    function = vars(found).get("__init__") if inspect.isclass(found) else found
+    if not inspect.isfunction(function):
+        return set()  # as dataclasses make them
+    told = (graphpatch.GraphpatchError, TypeError, ValueError, KeyError, IndexError)
+    return {one for one in READER.raised_in(function) if issubclass(one, told)}
 
 
-def _is_plain_call(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+def untold(name: str) -> list[str]:
+    """The errors that its docstring does not name, nor a class of theirs."""
+    words = re.findall(r"\w+Error", text_of(name))
+    classes = [getattr(graphpatch, word, getattr(builtins, word, None)) for word in words]
+    told = tuple(one for one in classes if is_error(one) and one is not graphpatch.GraphpatchError)
+    direct = graphpatch.GraphpatchError if "GraphpatchError" in words else None
+    found = [one for one in raised_by(name) if not issubclass(one, told) and one is not direct]
+    return sorted(one.__name__ for one in found)
 
 
 def test_what_is_raised_is_found() -> None:
-    assert raised_in(graphpatch.import_model) >= {"GraphpatchError"}
-    assert raised_in(graphpatch.gradient_in_parts) >= {"CutError"}
+    assert raised_by("import_model") >= {graphpatch.GraphpatchError, graphpatch.ModelError}
+    assert raised_by("gradient_in_parts") >= {graphpatch.CutError, TypeError}
+    assert raised_by("keras.PatchedGraph") >= {graphpatch.ModelError}
+    assert raised_by("Selection.rule") == {graphpatch.MatchError}
+    assert raised_by("Split.document") == set()
 
 
-@pytest.mark.parametrize("name", CALLABLES)
+@pytest.mark.parametrize("name", [*FUNCTIONS, *(name for name in PUBLIC if "keras." in name)])
 def test_what_is_raised_is_told(name: str) -> None:
-    found = CALLABLES[name]
-    words = set(re.findall(r"\w+Error", inspect.getdoc(found) or ""))
-    untold = raised_in(found) - words
-    assert untold == set(), f"{name} raises what its docstring does not tell"
+    assert untold(name) == [], f"{name} raises what its docstring does not tell"
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isfunction(PUBLIC[name])])
-def test_a_function_has_an_example(name: str) -> None:
-    text = inspect.getdoc(PUBLIC[name]) or ""
-    example = re.search(r"^(Example:|.*\bExample: |.*::?)\n\n? +.*", text, re.MULTILINE)
-    assert ">>>" in text or example, name
-    assert name in text.partition("\n")[2], f"{name}: the example does not use it"
+def arguments(found: Any) -> list[str]:
+    """The arguments that a caller gives."""
+    names = inspect.signature(found).parameters
+    return [name for name in names if name not in {"self", "cls", "kwargs"}]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in PUBLIC if inspect.isfunction(PUBLIC[name]) or "keras." in name]
+)
+def test_every_argument_is_told(name: str) -> None:
+    text = text_of(name)
+    for argument in arguments(PUBLIC[name]):
+        listed = re.search(rf"^    \*{{0,2}}{argument}: \S", text, re.MULTILINE)
+        assert listed or f"`{argument}`" in text, f"{name}: what is {argument}?"
+
+
+# What takes or gives tensors, or arrays for tensors, and says of which shapes and dtypes.
+OF_TENSORS = {name for name in PUBLIC if "keras." in name}
+OF_TENSORS |= {
+    name
+    for name, one in PUBLIC.items()
+    if inspect.isfunction(one) and one.__module__.startswith("graphpatch.runtime.functions")
+}
+WITH_ARRAYS = {name for name in PUBLIC if callable(PUBLIC[name]) and name not in ERRORS}
+WITH_ARRAYS = {name for name in WITH_ARRAYS if "feed" in inspect.signature(PUBLIC[name]).parameters}
+# What computes, or changes what a graph computes on the way back.
+DIFFERENTIATING = {"apply", "building", "check", "diagnose", "diff", "gradient_in_parts", "revert"}
+DIFFERENTIATING |= {"import_model", "patch_graph", "rebuild_gradients", "register_gradients"}
+DIFFERENTIATING |= {"split", "verify", "view", *OF_TENSORS}
+
+
+def test_which_functions_take_tensors() -> None:
+    assert len(OF_TENSORS) == 12
+    assert {"verify", "view"} == WITH_ARRAYS
+    assert {name for name in PUBLIC if inspect.isfunction(PUBLIC[name])} - DIFFERENTIATING == {
+        "load",
+        "load_rules",
+        "matches",
+        "pattern",
+        "select",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(OF_TENSORS | WITH_ARRAYS))
+def test_shapes_and_dtypes_are_told(name: str) -> None:
+    text = text_of(name)
+    assert re.search(r"\bshapes?\b", text), f"{name}: of what shape?"
+    assert re.search(r"\b(dtypes?|floating|real)\b", text), f"{name}: of what dtype?"
+
+
+@pytest.mark.parametrize("name", sorted(DIFFERENTIATING))
+def test_it_says_what_happens_forward_and_backward(name: str) -> None:
+    words = text_of(name).lower()
+    assert re.search(r"\bforward\b", words), name
+    assert re.search(r"\bbackward\b", words), name
+
+
+@pytest.mark.parametrize("name", sorted(OF_TENSORS))
+def test_it_says_when_not_to_use_it(name: str) -> None:
+    assert "When not to use it:" in text_of(name)
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in ERRORS])
+def test_it_has_an_example_that_uses_it(name: str) -> None:
+    own = name.rpartition(".")[2]
+    example = EXAMPLES[name].partition("Example:")[2]
+    assert re.search(r">>> .*\S", example)
+    found = PUBLIC[name]
+    made_by = {function for function in FUNCTIONS if f"graphpatch.{function}" in example}
+    if inspect.isclass(found) and "keras." not in name and own != "Export":
+        assert made_by, f"{name}: the example does not make one"
+    else:
+        assert own in example, f"{name}: the example does not use it"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{name}.{key}"
+        for name, found in PUBLIC.items()
+        if inspect.isclass(found) and name not in ERRORS
+        for key, method in own_methods(found).items()
+        if len(arguments(method)) > 0 and key not in INNER | OF_KERAS | {"document"}
+    ],
+)
+def test_a_method_with_arguments_has_an_example(name: str) -> None:
+    owner, _, method = name.rpartition(".")
+    passed_on = f"see `Model.{method}`" in text_of(name)  # where the example is
+    shown = EXAMPLES.get(name, "") + EXAMPLES.get(owner, "")
+    assert passed_on or f".{method}(" in shown.partition("Example:")[2], name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the files are that examples read."""
+    found = tmp_path_factory.mktemp("examples")
+    write_files(found)
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in WITH_TENSORFLOW])
+def test_an_example_gives_what_it_says(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    assert failures(name) == ""

@@ -55,6 +55,7 @@ def test_parameters() -> None:
         ("@reverse(at=x", "expected @NAME or @NAME(key=value, ...)"),
         ("@deconvnet(x=1)", "@deconvnet has no parameter 'x'; it has: none"),
         ("@", "expected @NAME"),
+        ("@freeze(\udced\udca0)", "is not UTF-8"),  # bytes that were typed
     ],
 )
 def test_what_is_no_recipe(spelled: str, message: str) -> None:

@@ -11,7 +11,7 @@ from graphpatch.formats import Model
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
-from graphpatch.graph.check import check as refuse_broken
+from graphpatch.graph.check import check_graph as refuse_broken
 from graphpatch.match.select import find
 from graphpatch.rules import Rule
 from graphpatch.table import html_table
@@ -19,7 +19,14 @@ from graphpatch.table import html_table
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Check:
-    """Whether a model has rules applied. `missing` has the others, with the reason."""
+    """Whether a model has rules applied. `missing` has the others, with the reason.
+
+    `rules` has the names of the rules that were asked about, `model` the path of the model.
+
+    Example:
+        >>> graphpatch.check("rules.json", "model.pb").missing
+        {'guided': 'has not been applied'}
+    """
 
     model: str
     rules: tuple[str, ...]
@@ -53,12 +60,21 @@ class Check:
 def check(rules: RulesLike, model: ModelLike) -> Check:
     """Check whether rules have been applied to a model, by what they wrote down in it.
 
-    `rules` are what `apply` takes, `model` what `load` takes. Raises RulesError where a rule is not
-    valid, ModelError where the model cannot be read or is broken, TypeError where `rules` or
-    `model` is neither.
+    Forward and backward nothing is computed, and nothing is changed.
+
+    Args:
+        rules: What `apply` takes.
+        model: What `load` takes.
+
+    Raises:
+        RulesError: A rule is not valid.
+        ModelError: The model cannot be read or is broken.
+        TypeError: `rules` or `model` is of another type.
+
+    When not to use it: to find out whether the gradients are right; `verify` runs them.
 
     Example:
-        >>> graphpatch.check("rules.json", "patched.pb").ok  # doctest: +SKIP
+        >>> graphpatch.check("rules.json", "patched.pb").ok
         True
     """
     read, loaded = rules_of(rules), model_from("model", model)

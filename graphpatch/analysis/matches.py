@@ -28,6 +28,11 @@ class Matches:
 
     It iterates over the matches of all rules, each a `Place` with its captures and with the
     tensors that go in (`x0`, `x1`, ...) and come out. `found` has them by rule.
+
+    Example:
+        >>> found = graphpatch.matches({"op": "Relu"}, "model.pb")
+        >>> [place.op for place in found]
+        ['block1/relu', 'block2/relu']
     """
 
     model: Model
@@ -51,8 +56,16 @@ class Matches:
     def rules_file(self) -> dict[str, Any]:
         """A rules file with one rule for each match, to be edited: what `match --save` writes.
 
-        Raises MatchError where there are no matches, or no rules that say what is done with them,
-        and what `apply` raises.
+        Raises:
+            MatchError: There are no matches, or there is a match alone, without a patch.
+            RulesError: One of these rules is not valid.
+            PatchError: The rules cannot be applied.
+            ModelError: The model is broken.
+
+        Example:
+            >>> found = graphpatch.matches("rules.json", "model.pb")
+            >>> [rule["name"] for rule in found.rules_file()["rules"]]
+            ['guided: block1/relu', 'guided: block2/relu']
         """
         if not self.rules:
             raise MatchError(
@@ -99,13 +112,19 @@ def matches(
         explain: Tell how near each rule came, also where it matches.
         progress: Called with what is done, how much of it, and of how much.
 
-    A rule that matches too little is not an error here: `errors` has it. Raises RulesError for a
-    rule or match that is not valid, ModelError where the model cannot be read or is broken,
-    PatchError where it carries the rules already, TypeError where `rules` or `model` is neither.
+    A rule that matches too little is not an error here: `errors` has it.
+
+    Raises:
+        RulesError: A rule or match is not valid.
+        MatchError: A key names a tensor that the model does not have.
+        ModelError: The model cannot be read or is broken.
+        PatchError: The model carries the rules already.
+        TypeError: `rules` or `model` is of another type.
 
     Example:
         >>> found = graphpatch.matches({"pattern": "c:Conv2D -> b:BiasAdd"}, "model.pb")
-        >>> [(one.captures["c"], one.inputs["x0"]) for one in found]  # doctest: +SKIP
+        >>> [(one.captures["c"], one.inputs["x0"]) for one in found]
+        [('block1/conv', 'x:0'), ('block2/conv', 'block1/relu:0')]
     """
     alone = _alone(rules)
     read: Sequence[Rule] = () if alone is not None else rules_of(rules)  # type: ignore[arg-type]

@@ -9,12 +9,12 @@ from typing import Any
 from graphpatch.analysis.unsafe import unsafe
 from graphpatch.errors import GraphpatchError, ModelError, PatchError, did_you_mean
 from graphpatch.formats import Model
-from graphpatch.formats.before import as_before, checked, opened_again, refuse_exported
+from graphpatch.formats.before import as_before, is_original, opened_again, refuse_exported
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
-from graphpatch.graph.check import check
+from graphpatch.graph.check import check_graph
 from graphpatch.graph.edit import write_origin
 from graphpatch.graph.graph import Graph, TakenBack
 from graphpatch.graph.heads import Progress
@@ -30,6 +30,10 @@ class Reverted(HasModel):
     """A model of which edits were taken back, not yet written, and what was taken off.
 
     `save`, `graph_def`, `meta_graph_def` and `import_into` give the model out.
+
+    Example:
+        >>> graphpatch.revert("patched.pb").report["rules"]
+        ['guided']
     """
 
     model: Model
@@ -62,15 +66,27 @@ def revert(
 ) -> Reverted:
     """Take back all that rules did to a model, or what the rules of one name did.
 
-    The model that came in, which is what `load` takes, is left as it was. Without any rule left it
-    is what it was before the first, byte for byte; a text file is the same message. Raises
-    PatchError where no rule was applied, or another builds on what is to be taken off; ModelError
-    where the model cannot be read, or was changed by others so that it would break, or so that its
-    original cannot be given back (with `allow_changed`, a note says that instead); TypeError where
-    it is not a model.
+    The model that came in is left as it was. Without any rule left the result is what the model was
+    before the first, byte for byte; a text file is the same message. Forward nothing changes;
+    backward what the rules gave is gone.
+
+    Args:
+        model: What `load` takes.
+        rule: The name of the rules to take off. Default: all.
+        progress: Called with what is done, how much of it, and of how much.
+        allow_changed: A note, not an error, where others changed the model, so that its original
+            cannot be given back.
+
+    Raises:
+        PatchError: No rule was applied, or another builds on what is to be taken off.
+        ModelError: The model cannot be read, or was changed by others so that it would break, or so
+            that its original cannot be given back.
+        TypeError: `model` is not a model.
 
     Example:
-        >>> graphpatch.revert("patched.pb").save("model.pb")  # doctest: +SKIP
+        >>> graphpatch.revert("patched.pb").save("reverted.pb")
+        >>> Path("reverted.pb").read_bytes() == Path("model.pb").read_bytes()
+        True
     """
     loaded = model_from("model", model, progress)
     try:
@@ -81,7 +97,7 @@ def revert(
         undone = [one for graph in reverted.graphs for one in _revert(graph, rule)]
         left = {name for graph in reverted.graphs for name in _rules(graph)}
         for graph in reverted.graphs:
-            check(graph)
+            check_graph(graph)
         notes = [note for graph in reverted.graphs for note in _unsafe(graph, undone)]
         if not left:
             reverted = as_before(reverted)
@@ -149,21 +165,17 @@ def _unsafe(graph: Graph, undone: Sequence[UndoneBody]) -> Iterator[str]:
     """That ops are back which do more than compute."""
     for one in undone:
         names = [node.name for node in one.nodes.values() if node.op != node.node.op]
-        body = graph.body(one.body.label) if names and one.body.label in _labels(graph) else None
+        body = graph.body_if_there(one.body.label) if names else None
         for node in (body.node(name) for name in names) if body is not None else ():
             if (found := unsafe(node)) is not None:
                 yield f"{found}, as it did in the function that took its place"
-
-
-def _labels(graph: Graph) -> set[str]:
-    return {body.label for body in graph.bodies}
 
 
 def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
     """What keeps a model from being its original byte for byte, or from being known to be."""
     if any(model.is_text or _origin(graph).get("text") for graph in model.graphs):
         yield "the text holds the same message as the original, perhaps formatted in another way"
-    same = checked(model)
+    same = is_original(model)
     if same is None:
         yield (
             "whether it is the original cannot be checked: the file has no checksum of it "

@@ -79,6 +79,7 @@ def command(
             run=not no_run,
             imports=imports,
             allow_unsafe_ops=allow_unsafe_ops,
+            progress=progress,
         )
     document = found.document()
     if as_json:

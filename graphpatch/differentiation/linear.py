@@ -26,7 +26,7 @@ def is_linear(op_type: str, varies: Sequence[bool], is_constant: Sequence[bool])
     `varies` and `is_constant` say for each input whether its value changes, and whether it never
     does; neither is so of an input that is fed. What flows to a constant does not count.
     """
-    known, row = opdefs.lookup(op_type), table.lookup(op_type)
+    known, row = opdefs.lookup(op_type), table.recorded_gradient(op_type)
     if known is None or row is None or not row.inputs or op_type == PYTHON:
         return op_type in UNASKED
     places = [table.declared(known, slot, len(varies)) for slot in range(len(varies))]

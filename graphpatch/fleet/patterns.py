@@ -55,6 +55,7 @@ def _fits(pattern: Sequence[str], path: Sequence[str]) -> bool:
 @functools.cache
 def _part(pattern: str) -> Callable[[str], bool]:
     try:
+        regex.refuse_long(pattern)
         return regex.whole("(?s)" + "".join(map(_token, TOKEN.findall(pattern))))
     except RulesError as error:
         raise FleetError(f"the glob {pattern[:QUOTED]!r}: {error}") from None

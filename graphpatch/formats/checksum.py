@@ -6,16 +6,18 @@ who can change a file can change the checksum in it.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import xxhash
 
+from graphpatch import mapped
 from graphpatch.errors import CHANGED, ModelError
 from graphpatch.graph.wire import Piece, Source, Span, piece_bytes, size
 
 BLOCK = 1 << 25  # bytes that one hash is of
-READ = 1 << 18
+READ = 1 << 20
 THREADS = 2
 
 
@@ -59,16 +61,32 @@ def _block(span: Span) -> str:
 
 
 def _read(pieces: Sequence[Piece]) -> Iterator[memoryview]:
-    """The bytes, some at a time: of a file read and not mapped, so that no page of it is kept."""
-    buffer = memoryview(bytearray(READ))
+    """The bytes, some at a time, so that no page of a file is kept."""
     for piece in pieces:
         if isinstance(piece, bytes) or piece.source.descriptor < 0:
             yield memoryview(piece_bytes(piece))
-            continue
-        at = piece.start
-        while at < piece.end:
-            room = buffer[: min(READ, piece.end - at)]
-            if not (count := os.preadv(piece.source.descriptor, [room], at)):
-                raise ModelError(CHANGED)
-            yield room[:count]
-            at += count
+        else:
+            yield from _mapped(piece) if mapped.BEFORE_MAPPING else _copied(piece)
+
+
+def _mapped(span: Span) -> Iterator[memoryview]:
+    """Bytes of a mapped file; one that is cut short ends a program that does not expect it."""
+    data = span.source.data
+    assert isinstance(data, mmap.mmap)
+    with memoryview(data) as view:
+        for at in range(span.start, span.end, READ):
+            with view[at : min(at + READ, span.end)] as part:
+                yield part
+                page = at - at % mmap.PAGESIZE
+                data.madvise(mmap.MADV_DONTNEED, page, at - page + len(part))
+
+
+def _copied(span: Span) -> Iterator[memoryview]:
+    """Bytes of a file, read. Raises ModelError where it is cut short."""
+    buffer, at = memoryview(bytearray(READ)), span.start
+    while at < span.end:
+        room = buffer[: min(READ, span.end - at)]
+        if not (count := os.preadv(span.source.descriptor, [room], at)):
+            raise ModelError(CHANGED)
+        yield room[:count]
+        at += count

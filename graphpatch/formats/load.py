@@ -10,8 +10,9 @@ from graphpatch.arguments import check_progress
 from graphpatch.errors import ModelError
 from graphpatch.formats.foreign import not_there
 from graphpatch.formats.given import ModelLike, in_memory
-from graphpatch.formats.model import FILES, Model
+from graphpatch.formats.model import Model
 from graphpatch.formats.opened import opened_at
+from graphpatch.formats.target import FILES
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source, map_file
 
@@ -36,9 +37,11 @@ def load(model: ModelLike, progress: Progress | None = None) -> Model:
         ModelError: There is no such file, it is not a model, or it is larger than protobuf's 2 GB.
         TypeError: `model` is none of these.
 
+    When not to use it: for checkpoints, and .keras or .h5 files; they hold no graph.
+
     Example:
-        >>> graphpatch.load("model.pb").node_count  # doctest: +SKIP
-        142
+        >>> graphpatch.load("model.pb").node_count
+        14
     """
     return model_from("model", model, progress)
 

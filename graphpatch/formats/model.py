@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from graphpatch.above import ask
+from graphpatch.above import FromAbove
 from graphpatch.arguments import check_path, check_progress
 from graphpatch.control_flow.contexts import has_control_flow
 from graphpatch.errors import ModelError, OutputError
@@ -23,24 +23,17 @@ from graphpatch.formats.container import (
     meta_pieces,
 )
 from graphpatch.formats.foreign import refuse_suffix
-from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
 from graphpatch.formats.target import NO_CONTEXTS, Export
 from graphpatch.formats.unfinished import sweep
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.wire import Piece, Source, refuse_changed
+from graphpatch.graph.wire import Piece, Source
 
 if TYPE_CHECKING:
     from graphpatch.formats.export import Exported
     from graphpatch.formats.given import LiveGraph
 
-# TensorFlow's checksums of saved_model.pb; they would be those of another graph.
-FINGERPRINT = "fingerprint.pb"
-
 MESSAGE = "saved_model.pb"
-
-# What a name ends in that is that of a file, and not of a SavedModel's folder.
-FILES = frozenset({".pb", ".pbtxt", ".meta"})
 
 
 @dataclass(eq=False, repr=False)
@@ -49,6 +42,11 @@ class Model:
 
     `graphs` has one graph, or one for each MetaGraphDef of a SavedModel. `file` is the name of
     the message in the folder of a SavedModel, and empty for a single file.
+
+    Example:
+        >>> model = graphpatch.load("model.pb")
+        >>> model.format, model.node_count
+        ('GraphDef', 14)
     """
 
     path: str
@@ -67,7 +65,10 @@ class Model:
         return f"<Model: {self.path}, a {self.format} of {self.node_count:,} nodes>"
 
     def file_in(self, folder: Path) -> Path:
-        """Where another process can read the model: its own file, or one written into a folder."""
+        """Where another process can read the model: its own file, or one written into a folder.
+
+        Raises OutputError, ModelError and TypeError as `save` does.
+        """
         if self.source.descriptor >= 0 and not self.is_text and self.export is None:
             return Path(self.path)
         folder.mkdir(exist_ok=True)
@@ -91,7 +92,10 @@ class Model:
         return replace(self, graphs=[graph.copy() for graph in self.graphs])
 
     def pieces(self) -> list[Piece]:
-        """The binary message as it is now: new bytes, and spans of the file it came from."""
+        """The binary message as it is now: new bytes, and spans of the file it came from.
+
+        Raises OutputError where the graph cannot be exported, ModelError where it is broken.
+        """
         if self.export is not None:
             from graphpatch.formats import new_saved_model
 
@@ -114,7 +118,10 @@ class Model:
         return meta_pieces(self.source, self.container, *ready)
 
     def function(self, export: Export) -> Exported:
-        """The function that its main graph becomes; asked for when all rules have been applied."""
+        """The function that its main graph becomes; asked for when all rules have been applied.
+
+        Raises OutputError where it cannot be one.
+        """
         if self._function is None:
             from graphpatch.formats.export import exported
 
@@ -141,11 +148,14 @@ class Model:
         return model
 
     def notes(self) -> list[str]:
-        """Notes on the model as it would be written now."""
-        if self.export is not None:
-            from graphpatch.formats.export import notes
+        """Notes on the model as it would be written now.
 
-            return notes(self.function(self.export))
+        Raises OutputError where the graph cannot be exported, ModelError where it is broken.
+        """
+        if self.export is not None:
+            from graphpatch.formats.export import export_notes
+
+            return export_notes(self.function(self.export))
         if self.container is GRAPH:
             return [NO_CONTEXTS] if has_control_flow(self.graphs[0].main) else []
         return [note for _, _, note in self._ready() if note]
@@ -164,6 +174,10 @@ class Model:
         loops and branches: `meta_graph_def` and `import_into` give them. `tags` choose one of
         several MetaGraphDefs. Raises ModelError where they do not, or where the message would be
         larger than protobuf's 2 GB.
+
+        Example:
+            >>> graphpatch.load("model.pb").graph_def().node[0].name
+            'x'
         """
         from graphpatch.formats.messages import graph_def
 
@@ -174,6 +188,10 @@ class Model:
 
         Of a GraphDef it is a new one. The class of the message, `tags` and what is raised are as in
         `graph_def`; ModelError too where contexts cannot be rebuilt.
+
+        Example:
+            >>> len(graphpatch.load("model.pb").meta_graph_def().graph_def.node)
+            14
         """
         from graphpatch.formats.messages import meta_graph_def
 
@@ -185,8 +203,14 @@ class Model:
         Forward, its ops are there under their names, with `name` before them as a scope. Backward,
         gradients hold, through v1 loops and branches too. Returns a Saver where the model has
         variables, else None. Raises what `import_model` does, TypeError without a graph.
+
+        Example:
+            >>> graph = tf.Graph()
+            >>> saver = graphpatch.load("patched.pb").import_into(graph)
+            >>> graph.get_tensor_by_name("features:0").shape
+            TensorShape([1, 4, 4, 1])
         """
-        return ask("import_into", self, graph, name, tags)
+        return import_into(self, graph, name, tags)
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Write the model to `path`, whole or not at all, over what was there.
@@ -194,11 +218,17 @@ class Model:
         A name ending in .pbtxt is written as text, one ending in .meta as a MetaGraphDef, unless
         the model's own name ends so: then it stays what it is. A SavedModel goes to a folder with
         its variables and assets; one from memory has neither, and a name that ends in .pb gives the
-        message alone. Raises OutputError where the file cannot be written, is the one
-        that the model was read from, has no room for what the model holds, or has the name of a
-        file of another kind (.onnx); TypeError where `path` is not a path.
+        message alone. What a process that was killed left beside `path` is taken away.
 
-        What a process that was killed left beside `path` is taken away.
+        Raises:
+            OutputError: The file cannot be written, is the one that the model was read from, has no
+                room for what the model holds, or has the name of a file of another kind (.onnx).
+            ModelError: The file of the model was changed meanwhile, or the contexts of v1 loops
+                cannot be rebuilt for a .meta.
+            TypeError: `path` is not a path, or `progress` is not a function.
+
+        Example:
+            >>> graphpatch.load("model.pb").save("model.pbtxt")
         """
         check_path("path", path)
         check_progress(progress)
@@ -207,47 +237,18 @@ class Model:
         self.write(path, progress)
 
     def write(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """The same, where what others left is taken away for many models at once."""
-        path = Path(path)
-        with reported(path):
-            self._refuse_input(path)
-            refuse_changed([self.source])
-            in_memory = self.in_memory and self.export is None
-            if in_memory and self.container is SAVED and path.suffix not in FILES:
-                self._refuse_foreign(path)
-                write_new_folder(path, MESSAGE, self.encoded(""), {})
-            elif self.file:
-                self._save_folder(path)
-            else:
-                write_file(path, self.encoded(path.suffix), progress)
+        """Write it as `save` does; for many models at once what others left is taken away first.
 
-    def _save_folder(self, path: Path) -> None:
-        if path.suffix in FILES:
-            raise OutputError(f"a SavedModel is a folder, and cannot be written as the file {path}")
-        if path.is_file():
-            raise OutputError(f"{path} is a file, and a SavedModel is a folder")
-        if Path(self.path).resolve() in Path(os.path.realpath(path)).parents:
-            raise OutputError(f"{path} lies in the model's folder, which is never changed")
-        if self.export is not None:
-            from graphpatch.formats import new_saved_model
+        Raises OutputError and ModelError as `save` does.
+        """
+        from graphpatch.formats.save import write_model
 
-            self._refuse_foreign(path)
-            write_new_folder(path, self.file, self.pieces(), new_saved_model.CHECKPOINT)
-            return
-        pieces = self.encoded(Path(self.file).suffix)
-        write_folder(path, Path(self.path), self.file, pieces, [FINGERPRINT], self.files)
-
-    def _refuse_foreign(self, path: Path) -> None:
-        """Raise OutputError for a folder of other things, or one that holds the model itself."""
-        if Path(os.path.realpath(path)) in Path(self.path).resolve().parents:
-            raise OutputError(f"{path} holds the model itself; a model is never written over")
-        if path.is_dir() and any(path.iterdir()) and not (path / MESSAGE).exists():
-            raise OutputError(f"{path} is a folder of other things; name one that is not there yet")
+        write_model(self, Path(path), progress)
 
     def encoded(self, suffix: str) -> Sequence[Piece]:
         """What a file with this ending holds; another ending leaves the encoding as it was.
 
-        Raises OutputError where the model has no such form.
+        Raises OutputError where the model has no such form, ModelError where it is broken.
         """
         container, pieces, suffix = self.container, self.pieces(), self._other(suffix)
         if suffix == ".meta" and container is GRAPH:
@@ -271,18 +272,13 @@ class Model:
         return suffix == ".pbtxt" or (self.is_text and suffix not in {".pb", ".meta"})
 
     def text_notes(self, path: str) -> list[str]:
-        """Notes on the file, if a name like `path` makes it text."""
+        """Notes on a file whose name makes it text; OutputError, ModelError as of `pieces`."""
         if not self._as_text(self._other(Path(path).suffix)):
             return []
         from graphpatch.formats import text
 
         found = text.newer_fields(self.pieces(), self.container)
         return [text.TOO_NEW.format(", ".join(found))] if found else []
-
-    def _refuse_input(self, path: Path) -> None:
-        is_file = not self.in_memory and self.path != "-"
-        if is_file and path.exists() and path.samefile(self.path):
-            raise OutputError(f"{path} is the model itself; a model is never written over")
 
 
 def _ready(graph: Graph) -> tuple[Graph, bytes, str]:
@@ -296,5 +292,7 @@ def _ready(graph: Graph) -> tuple[Graph, bytes, str]:
     except ModelError as error:
         return graph, b"", f"{error}; they are missing, as they were in the model"
 
+
+import_into: FromAbove[[Model, LiveGraph, str, str], Any] = FromAbove("import_into")
 
 __all__ = ["GRAPH", "META", "SAVED", "Model"]

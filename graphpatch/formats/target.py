@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphpatch.formats.model import Model
 
+# What a name ends in that is that of a file, and not of a SavedModel's folder.
+FILES = frozenset({".pb", ".pbtxt", ".meta"})
 
 # What there is to say of a .pb, and not of the .meta that it may be written as.
 NO_CONTEXTS = (
@@ -19,7 +21,14 @@ NO_CONTEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """The tensors that a SavedModel takes and gives, as `x`, `x:0` or `split:1`."""
+    """The tensors that a SavedModel takes and gives, as `x`, `x:0` or `split:1`.
+
+    In the SavedModel they have the dtypes and shapes that they have in the graph.
+
+    Example:
+        >>> export = graphpatch.Export(("x",), ("features",))
+        >>> graphpatch.apply("rules.json", "model.pb", export=export).save("exported")
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -29,10 +38,10 @@ def default_output(model: Model) -> str:
     """Where the patched model goes when nobody says: `MODEL.patched.pb` beside the model."""
     if model.path == "-":
         return "-"
-    return beside(Path(model.path), is_folder=bool(model.file))
+    return patched_name(Path(model.path), is_folder=bool(model.file))
 
 
-def beside(path: Path, is_folder: bool) -> str:
+def patched_name(path: Path, is_folder: bool) -> str:
     """The name beside a model that its patched one has."""
     if is_folder:
         named = path if path.name not in {"", ".."} else path.resolve()

@@ -22,7 +22,7 @@ TOP = {
     META: {"meta_info_def", "graph_def", "saver_def", "collection_def", "signature_def"},
     GRAPH: {"node", "library", "versions", "version", "debug_info"},
 }
-FIRST_FIELD = re.compile(r"\A(?:\s+|#[^\n]*\n)*([a-z_]+)\s*[:{<]")
+FIRST_FIELD = re.compile(r"\A(?:\s|#[^\n]*\n)*([a-z_]+)\s*[:{<]")
 # Fields that came after TensorFlow 2.4; 2.8 knows all but debug_info, 2.15 that one too.
 NEWER = (
     "experimental_type",
@@ -46,7 +46,7 @@ FOREIGN = {
 }
 
 
-def parse(data: bytes) -> tuple[bytes, Container]:
+def parse_text(data: bytes) -> tuple[bytes, Container]:
     """The serialized message that a text file holds, and which container it is.
 
     Raises ModelError with line and column where it is not valid, or names a field that the

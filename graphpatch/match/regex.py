@@ -36,8 +36,7 @@ def whole(expression: str) -> Callable[[str], bool]:
     """
     from re2 import error as Invalid
 
-    if len(expression) > LONGEST:
-        raise RulesError(f"it has {len(expression):,} characters, and {LONGEST:,} is the most")
+    refuse_long(expression)
     repeat = _FROM_NOTHING.search(expression)
     if repeat is not None:  # RE2 reads it as these letters, Python as a repeat
         raise RulesError(f"a repeat needs its least number: write {{0{repeat[1]}}}")
@@ -53,6 +52,12 @@ def whole(expression: str) -> Callable[[str], bool]:
             " smaller repeats, or several expressions in `any`"
         )
     return lambda text: found.fullmatch(text.encode(errors="surrogatepass")) is not None
+
+
+def refuse_long(expression: str) -> None:
+    """Raise RulesError for an expression of more characters than one may have."""
+    if len(expression) > LONGEST:
+        raise RulesError(f"it has {len(expression):,} characters, and {LONGEST:,} is the most")
 
 
 def _compiled(expression: str) -> Any:

@@ -20,7 +20,7 @@ from graphpatch.formats.load import model_from
 from graphpatch.formats.output import write_file
 from graphpatch.graph.heads import Progress
 from graphpatch.match.spec import Pattern
-from graphpatch.page.document import Made, made
+from graphpatch.page.document import BuiltDocument, made
 from graphpatch.page.ends import refuse_unknown
 from graphpatch.page.html import page
 from graphpatch.page.rule_marks import Marks, of_matches, of_patched
@@ -35,6 +35,10 @@ class View:
     """What flows back through a model, as the page draws it.
 
     `document()` is the data, `html` the page, `save` writes it. A notebook shows the page itself.
+
+    Example:
+        >>> graphpatch.view("model.pb", sources="x", targets="loss").ok
+        True
     """
 
     models: tuple[Model, ...]
@@ -63,7 +67,11 @@ class View:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file, whole or not at all, over what was there.
 
-        Raises OutputError where the file cannot be written, or is one of the models.
+        Raises OutputError where the file cannot be written, or is one of the models; ModelError
+        where the file of a model was changed; TypeError where `path` is not a path.
+
+        Example:
+            >>> graphpatch.view("model.pb", sources="x", targets="loss").save("page.html")
         """
         check_path("path", path, "the path of a page to write")
         for model in self.models:
@@ -115,7 +123,8 @@ def view(
         rules: A dry run: the model is shown before and after these rules. A match or a `pattern`
             without a patch is marked.
         run: Run the gradients too, and show their sizes and pictures; this needs TensorFlow.
-        feed: For `run`: arrays by tensor name, or a .npz file; other inputs get seeded values.
+        feed: For `run`: arrays by tensor name, each of the dtype and shape of its tensor, or a .npz
+            file; other inputs get seeded values.
         allow_unsafe_ops: Run ops too that touch files, the network or Python.
         progress: Called with what is done, how much of it, and of how much.
 
@@ -125,12 +134,14 @@ def view(
         ModelError: A model cannot be read or is broken, has no tensor of such a name, or no
             tensor leads from the one end to the other.
         RulesError: A rule is not valid.
+        MatchError: A key of a rule names a tensor that the model does not have.
+        PatchError: The model carries the rules already.
         UnsafeError: It would do more than compute when it runs.
-        TypeError: `model` or `rules` is none.
+        TypeError: `model` or `rules` is of another type, or both `patched` and `rules` are given.
 
     Example:
-        >>> graphpatch.view("model.pb", sources="x", targets="loss").save("page.html")
-        ... # doctest: +SKIP
+        >>> page = graphpatch.view("model.pb", sources="x", targets="loss", rules="rules.json")
+        >>> page.save("page.html")
     """
     ends = tensor_names("sources", sources), tensor_names("targets", targets)
     loaded = model_from("model", model, progress)
@@ -174,7 +185,9 @@ def _with_rules(model: Model, found: Matches) -> tuple[list[Model], Marks]:
     return [model, patched], marks
 
 
-def _run(made: Made, models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool) -> None:
+def _run(
+    made: BuiltDocument, models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool
+) -> None:
     from graphpatch.page.sizes import sizes
 
     ran = sizes(made.ends, made.mains, models, feed, allow_unsafe_ops)

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.above import ask
-from graphpatch.analysis.doctor.diagnosis import Diagnosis as Pair
+from graphpatch.analysis.doctor.diagnosis import PairDiagnosis as Pair
 from graphpatch.analysis.doctor.fix import Fixed
 from graphpatch.analysis.doctor.fix import fix as fixed_by_rules
 from graphpatch.analysis.doctor.survey import Seen, survey
 from graphpatch.analysis.unsafe import refuse_unsafe
+from graphpatch.application import page_part
 from graphpatch.arguments import tensor_names
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
 from graphpatch.table import beside, html_table, plural
 
-IN_WORDS = {
+VERDICT_WORDS = {
     "flows": "the gradient flows",
     "zero": "the gradient is there, and is zero",
     "none": "the gradient is None",
@@ -33,6 +33,11 @@ class Diagnosis:
     `seen` has each graph of the model with its pairs and notes; `ran` for each graph what running
     its pairs gave, where they were run; `fixed` the rules that fix what blocks, where these were
     asked for; `loaded` is the model. `rules` and `pairs` are short ways to them.
+
+    Example:
+        >>> found = graphpatch.diagnose("model.pb", "x", ["loss", "bits_loss"])
+        >>> [(pair.target, pair.verdict) for pair in found.pairs]
+        [('loss:0', 'flows'), ('bits_loss:0', 'none')]
     """
 
     model: str
@@ -86,7 +91,7 @@ class Diagnosis:
             (
                 pair.source,
                 pair.target,
-                IN_WORDS[pair.verdict],
+                VERDICT_WORDS[pair.verdict],
                 result["says"] if result else "",
                 "; ".join(f"{one.node.op} {one.node.name}: {one.what}" for one in pair.findings),
             )
@@ -95,11 +100,9 @@ class Diagnosis:
         table = html_table(repr(self)[1:-1], ("by", "of", "verdict", "run", "blocked by"), rows)
         if self.loaded is None or not self.pairs:
             return table
-        ends = {
-            name: list(dict.fromkeys(getattr(pair, name[:-1]) for pair in self.pairs))
-            for name in ("sources", "targets")
-        }
-        return beside(table, ask("part_of_model", self.loaded, **ends))
+        sources = list(dict.fromkeys(pair.source for pair in self.pairs))
+        targets = list(dict.fromkeys(pair.target for pair in self.pairs))
+        return beside(table, page_part(self.loaded, None, sources, targets))
 
     def _results(self) -> Iterator[tuple[Pair, dict[str, Any] | None]]:
         """Each pair with what running it gave."""
@@ -126,6 +129,9 @@ def diagnose(
 ) -> Diagnosis:
     """Say why gradients of a model are None, zero or an error, and find rules that fix it.
 
+    Forward nothing changes. Backward, the answer is that of `tf.gradients`, from a table of what
+    TensorFlow's gradient functions give; `run` runs them.
+
     Args:
         model: What `load` takes.
         sources: Gradients by these tensors. Default: by all placeholders, and by
@@ -143,8 +149,10 @@ def diagnose(
         TypeError: `model` is not a model, or one of the ends is not a name.
 
     Example:
-        >>> found = graphpatch.diagnose("model.pb", "x", "loss", fix=True)  # doctest: +SKIP
-        >>> graphpatch.apply(found.rules, "model.pb")  # doctest: +SKIP
+        >>> found = graphpatch.diagnose("model.pb", "x", "bits_loss", fix=True)
+        >>> graphpatch.apply(found.rules, "model.pb").save("fixed.pb")
+        >>> graphpatch.diagnose("fixed.pb", "x", "bits_loss").ok
+        True
     """
     loaded = model_from("model", model)
     ends = tensor_names("sources", sources), tensor_names("targets", targets)

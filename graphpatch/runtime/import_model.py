@@ -6,9 +6,10 @@ import warnings
 from typing import Any
 
 from graphpatch.errors import GraphpatchError
+from graphpatch.formats import model as formats_model
 from graphpatch.formats.given import ModelLike, is_graph
 from graphpatch.formats.load import model_from
-from graphpatch.formats.messages import chosen
+from graphpatch.formats.messages import graph_with_tags
 from graphpatch.formats.model import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.runtime.imported import import_here
@@ -30,11 +31,17 @@ def import_model(model: ModelLike, name: str = "", tags: str = "") -> Any:
     Raises:
         ModelError: The file cannot be read, its contexts cannot be rebuilt, TensorFlow does not
             import it, or it is larger than protobuf's 2 GB.
+        RulesError: A key is not one that this version of graphpatch knows.
         GraphpatchError: TensorFlow executes eagerly.
+        TypeError: `model` is not a model.
 
     Example:
-        >>> with tf.Graph().as_default():  # doctest: +SKIP
+        >>> with tf.Graph().as_default() as graph:
         ...     saver = graphpatch.import_model("patched.pb")
+        ...     x, y = (graph.get_tensor_by_name(name) for name in ("x:0", "features:0"))
+        ...     dx = tf.gradients(y, x)[0]
+        >>> dx.shape
+        TensorShape([1, 4, 4, 1])
     """
     import tensorflow as tf
 
@@ -54,7 +61,7 @@ def meta_graph(model: Model, tags: str = "") -> Any:
     Raises what `import_model` does.
     """
     meta = model.meta_graph_def(tags)
-    graph = chosen(model, tags)
+    graph = graph_with_tags(model, tags)
     register_lone_keys(graph)
     _warn_of_lists(graph)
     return meta
@@ -78,3 +85,6 @@ def _warn_of_lists(graph: Graph) -> None:
             "otherwise TensorFlow raises a bare AssertionError",
             stacklevel=3,
         )
+
+
+formats_model.import_into.is_for(import_into)

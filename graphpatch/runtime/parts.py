@@ -33,10 +33,19 @@ class Parts:
     """The tensors of a gradient in parts, by the names of the tensors that they are gradients at.
 
     `cuts` are in forward order. `at_cuts` has for each the gradient of the loss at its tensors,
-    the others of the same cut held fixed; `at_wrt` what follows from the first of them.
+    the others of the same cut held fixed; `at_wrt` what follows from the first of them. Each
+    gradient has the shape and dtype of the tensor that it is at.
     `jacobians[k]` has the Jacobians of cut k by the cut before it (the first by `wrt`), by the
     names (of, by). With them, the gradient before a cut is the sum over `of` of the gradient at
     `of`, times the Jacobian, over all axes of `of`.
+
+    Example:
+        >>> with tf.Graph().as_default() as graph:
+        ...     x = tf.constant([1.0, 2.0], name="x")
+        ...     loss = tf.reduce_sum(tf.square(x, name="cut"), name="loss")
+        ...     parts = graphpatch.gradient_in_parts(graph, loss, "cut:0", x, jacobian=True)
+        >>> parts.jacobians[0]["cut:0", "x:0"].tensor.shape
+        TensorShape([2, 2])
     """
 
     loss: str
@@ -64,7 +73,7 @@ def gradient_in_parts(
 
     Args:
         graph: Where the tensors are, and where ops are added.
-        loss: A tensor or its name.
+        loss: A floating tensor of any shape, or its name.
         cut: A tensor, a list of tensors that are a cut together, or a list of such lists: several
             cuts in a row.
         wrt: A tensor or variable, or a list of them, before all cuts.
@@ -73,18 +82,28 @@ def gradient_in_parts(
         check: Add tf.gradients of the whole, and let the gradients at `wrt` fail when they are
             run where they differ from it by more than the square root of the dtype's precision.
 
-    Raises CutError where a name is not that of a tensor, the loss does not depend on a tensor, no
-    gradient flows, a path leads around the cut (the message shows it, and a cut), or a
-    shape is not known that a Jacobian needs. Do not use it to evaluate the parts in separate runs
-    of a graph with random ops: each run draws anew. `graphpatch split` hands on what was drawn.
+    Raises:
+        CutError: A name is not that of a tensor, the loss does not depend on a tensor, no gradient
+            flows, a path leads around the cut (the message shows it, and a cut), or a shape is not
+            known that a Jacobian needs.
+        ModelError: The graph is broken.
+        TypeError: `loss`, `cut` or `wrt` is neither a tensor nor a name.
+
+    When not to use it: to evaluate the parts in separate runs of a graph with random ops: each run
+    draws anew. `graphpatch split` hands on what was drawn.
 
     Example:
-        >>> parts = graphpatch.gradient_in_parts(graph, loss, cut, x)  # doctest: +SKIP
+        >>> with tf.Graph().as_default() as graph:
+        ...     x = tf.constant([1.0, 2.0], name="x")
+        ...     loss = tf.reduce_sum(tf.square(x, name="cut"), name="loss")
+        ...     parts = graphpatch.gradient_in_parts(graph, loss, "cut:0", x)
+        ...     print(tf.compat.v1.Session().run(parts.at_wrt["x:0"]))
+        [2. 4.]
     """
     from graphpatch.analysis.cuts import ordered_cuts  # networkx, when it is needed
 
     asked = tensor_names("wrt", wrt)
-    listed = nested(cut)
+    listed = cuts_in_order(cut)
     data = graph.as_graph_def().SerializeToString()
     opened = open_graph(Source(data), 0, len(data))
     found, cuts = ordered_cuts(opened, tensor_name("loss", loss), listed, asked)
@@ -203,7 +222,7 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0]
 
 
-def nested(cut: Any) -> list[list[str]]:
+def cuts_in_order(cut: Any) -> list[list[str]]:
     """Several cuts in a row; one where no list holds another."""
     if isinstance(cut, list | tuple) and any(isinstance(one, list | tuple) for one in cut):
         return [tensor_names(f"cut[{place}]", one) for place, one in enumerate(cut)]

@@ -18,7 +18,7 @@ from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
 from graphpatch.graph.colocation import COLOCATION, LOC, located
-from graphpatch.graph.edit import SHAPES
+from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.gradients import gradients
@@ -34,18 +34,27 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
     no rule reaches them. Forward: unchanged. Backward: for each call of `tf.gradients` whose
     results update variables, the gradients of the same losses by the same variables are taken in
     the patched graph. What lies between gradient and update stays (clipping, averaging, schedules)
-    and reads the new ones. The old ones are left out where nothing else reads them.
+    and reads the new ones, of the same shapes and dtypes. The old ones are left out where nothing
+    else reads them. A warning names those that something besides the updates reads: they stay.
 
-    `model` is a patched GraphDef or MetaGraphDef; `loss` names the losses where the file does not
-    tell them. Returns a model of the same kind. Raises PatchError where
-    losses, variables or updates cannot be told, ModelError where the graph cannot be imported.
-    Not for a model without an optimizer: there is nothing to build anew. The old gradients are
-    gone: `revert` cannot give the original of the result. A warning names old gradients that
-    something besides the updates reads: those stay as they were.
+    Args:
+        model: A patched GraphDef or MetaGraphDef: what `load` takes.
+        loss: The names of the losses, where the file does not tell them.
+
+    Returns a model of the same kind, of which `revert` cannot give the original: the old gradients
+    are gone.
+
+    Raises:
+        PatchError: Losses, variables or updates cannot be told.
+        ModelError: The graph cannot be read or imported.
+        RulesError: A key is not one that this version of graphpatch knows.
+        TypeError: `model` is not a model.
+
+    When not to use it: for a model without an optimizer; there is nothing to build anew.
 
     Example:
-        >>> model = graphpatch.apply("rules.json", "training.meta").model  # doctest: +SKIP
-        >>> graphpatch.rebuild_gradients(model).save("patched.meta")  # doctest: +SKIP
+        >>> model = graphpatch.apply("rules.json", "training.meta").model
+        >>> graphpatch.rebuild_gradients(model).save("patched.meta")
     """
     _need_tensorflow()
     model = model_from("model", model)
@@ -102,7 +111,7 @@ def _without_stale_shapes(file: Any, asked: Sequence[Section]) -> Any:
     meta.CopyFrom(file)
     for node in meta.graph_def.node:
         if any(section.holds(node.name) for section in asked):
-            node.attr.pop(SHAPES, None)
+            node.attr.pop(OUTPUT_SHAPES, None)
     return meta
 
 

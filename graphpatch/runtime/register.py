@@ -30,17 +30,24 @@ _LOCK = threading.Lock()
 def register_gradients(model: ModelLike) -> list[str]:
     """Register every gradient of ours that a patched model, or a live graph, carries.
 
-    A Session needs it for keys without a function in the file (`emit: attr`); a tape and second
-    derivatives need it for all. Call it in the process that loads the file, before gradients are
-    built; calling it again does nothing. Keys that graphpatch did not write are skipped.
-    `model` is what `load` takes. Returns our keys, sorted. Raises ModelError where the model cannot
-    be read, or lacks a function that a key names, RulesError where a key is not one that this
-    version of graphpatch knows.
+    Forward nothing changes. Backward, a Session needs it for keys without a function in the file
+    (`emit: attr`); a tape and second derivatives need it for all. Call it in the process that loads
+    the file, before gradients are built; calling it again does nothing. Keys that graphpatch did
+    not write are skipped. `model` is what `load` takes. Returns our keys, sorted.
+
+    Raises:
+        ModelError: The model cannot be read, or lacks a function that a key names.
+        RulesError: A key is not one that this version of graphpatch knows.
+        TypeError: `model` is not a model.
+
+    When not to use it: in a Session, for a graph that `import_model` or `import_into` imported.
 
     Example:
-        >>> keys = graphpatch.register_gradients("patched.pb")  # doctest: +SKIP
+        >>> keys = graphpatch.register_gradients("patched.pb")
+        >>> keys[0]
+        'graphpatch/guided_relu_8c9e5a2f'
     """
-    found = {key: (graph, node) for graph in _graphs(model) for node, key in keyed(graph)}
+    found = {key: (graph, node) for graph in _graphs(model) for node, key in overridden_ops(graph)}
     return [key for key in sorted(found) if _register(key, *found[key])]
 
 
@@ -50,7 +57,7 @@ def register_lone_keys(graph: Graph) -> list[str]:
     What `register_gradients` does, for no more than a Session cannot do without.
     """
     gradients = graph.library.gradients
-    found = {key: node for node, key in keyed(graph) if node.op not in gradients}
+    found = {key: node for node, key in overridden_ops(graph) if node.op not in gradients}
     return [key for key in sorted(found) if _register(key, graph, found[key])]
 
 
@@ -73,13 +80,13 @@ def _register(key: str, graph: Graph, node: Node) -> bool:
     """Register a key if it is ours; whether it is."""
     if key in _DONE:
         return True
-    gradient = gradient_of(key, graph, node)
+    gradient = gradient_for(key, graph, node)
     if gradient is not None:
         _add(key, gradient)
     return gradient is not None
 
 
-def gradient_of(key: str, graph: Graph, node: Node) -> GradientFunction | None:
+def gradient_for(key: str, graph: Graph, node: Node) -> GradientFunction | None:
     """The gradient function (op, *dy) of an op with a key of ours, None for another's key."""
     from graphpatch.runtime import keys
     from graphpatch.runtime.function_gradient import function_gradient
@@ -95,7 +102,7 @@ def register_in_functions(graph: Graph) -> None:
 
     TensorFlow looks keys up where it differentiates the bodies of While, If and calls.
     """
-    for node, key in keyed(graph):
+    for node, key in overridden_ops(graph):
         if not node.body.is_main:
             _register(key, graph, node)
 
@@ -117,7 +124,7 @@ def _function(graph: Graph, node: Node) -> Body:
     return graph.functions[name]
 
 
-def keyed(graph: Graph) -> Iterator[tuple[Node, str]]:
+def overridden_ops(graph: Graph) -> Iterator[tuple[Node, str]]:
     """The ops that have an override, with its key.
 
     Left out are keys that are for tf.saved_model.load alone, which restores their gradients.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphpatch.analysis.cuts import ordered_cuts
-from graphpatch.analysis.split import Backward, Split
+from graphpatch.analysis.split import BackwardGraph, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.errors import CutError, ModelError
@@ -19,7 +19,7 @@ from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.imported import bare_meta, imported
-from graphpatch.runtime.parts import Parts, add_parts, nested
+from graphpatch.runtime.parts import Parts, add_parts, cuts_in_order
 from graphpatch.runtime.register import register_gradients
 
 
@@ -38,7 +38,7 @@ def split(
 
     Args:
         model: What `load` takes, with one graph.
-        loss: The tensor that is differentiated.
+        loss: The floating tensor that is differentiated; of one that is no scalar the sum counts.
         cut: A tensor, a list of tensors that are a cut together, or a list of such lists: several
             cuts in a row.
         wrt: A tensor before all cuts, or a list of them.
@@ -52,13 +52,18 @@ def split(
         CutError: The tensors are not a cut, no gradient flows, or TensorFlow is missing.
         ModelError: The model cannot be read, TensorFlow does not import it, or it is larger than
             protobuf's 2 GB.
+        RulesError: A key in the model is not one that this version of graphpatch knows.
         UnsafeError: TensorFlow would run such ops as it imports the model.
         TypeError: `model` is not a model, or `loss`, `cut` or `wrt` is not a name.
 
+    When not to use it: in one process; `gradient_in_parts` adds the same to a live graph.
+
     Example:
-        >>> graphpatch.split("model.pb", "loss", "features", "x").save("parts")  # doctest: +SKIP
+        >>> graphpatch.split("model.pb", "loss", "features", "x").save("parts")
+        >>> sorted(path.name for path in Path("parts").iterdir())
+        ['part1.pb', 'part2.pb', 'parts.json']
     """
-    ends = tensor_name("loss", loss), nested(cut), tensor_names("wrt", wrt)
+    ends = tensor_name("loss", loss), cuts_in_order(cut), tensor_names("wrt", wrt)
     loaded = model_from("model", model, progress)
     if len(loaded.graphs) != 1:
         raise CutError(f"{loaded.path} holds {len(loaded.graphs)} graphs; one is split at a time")
@@ -89,8 +94,8 @@ def _imported(model: Model) -> Any:
         raise ModelError(f"{model.path}: {error}") from error
 
 
-def _backward(graph: Any, parts: Parts) -> Backward:
-    return Backward(
+def _backward(graph: Any, parts: Parts) -> BackwardGraph:
+    return BackwardGraph(
         _exported(graph),
         parts.loss,
         parts.cuts,

@@ -1,6 +1,7 @@
 """Write GraphDefs of odd shapes: what is linear in a chain may not be so in these.
 
 Usage: build_shapes.py OUT.pb SHAPE [--nodes 10000], with a SHAPE of
+- line: a chain of Tanhs, and a Relu at its end
 - wide: one tensor is read by all other ops
 - deep: a chain of ops below ever more scopes, up to fifty
 - functions: a tenth as many functions as nodes, each called once, each with a Relu
@@ -18,6 +19,15 @@ from tensorboard.compat.proto import graph_pb2
 
 DEEPEST = 50
 IN_FUNCTION = 8  # ops of a function
+
+
+def line(graph: Any, count: int) -> None:
+    """A line of Tanhs that ends in a Relu."""
+    last = "x"
+    for place in range(count - 1):
+        op = "Tanh" if place < count - 2 else "Relu"
+        graph.node.append(node(f"{op.lower()}_{place}", op, [last]))
+        last = graph.node[-1].name
 
 
 def wide(graph: Any, count: int) -> None:
@@ -59,6 +69,7 @@ def functions(graph: Any, count: int) -> None:
 
 
 SHAPES: dict[str, Callable[[Any, int], None]] = {
+    "line": line,
     "wide": wide,
     "deep": deep,
     "functions": functions,

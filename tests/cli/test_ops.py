@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import graphpatch
 from graphpatch.formats import load
 from tests import graphs
 from tests.graphs import const, graphdef, node
@@ -185,3 +186,29 @@ def test_the_model_is_not_written_to(run_cli: Run, model_file: Path) -> None:
     assert model_file.read_bytes() == before
     assert [path.name for path in model_file.parent.iterdir()] == [model_file.name]
     assert load(model_file).node_count == 11
+
+
+def test_op_types_tell_which_ops_have_another_gradient(run_cli: Run, tmp_path: Path) -> None:
+    path, patched = tmp_path / "m.pb", tmp_path / "p.pb"
+    keys = {"flip": "Neg", "other": "Mine", "half": "Half", "third": "Third", "fourth": "Fourth"}
+    message = graphdef(
+        node("x", "Placeholder"),
+        node("plain", "Identity", "x"),
+        *(node(name, "Identity", "x", _gradient_op_type=key) for name, key in keys.items()),
+        node("again", "Identity", "x", _gradient_op_type="Neg"),
+        node("one", "Sign", "x", _gradient_op_type="Mine"),
+        node("two", "Sign", "x", _gradient_op_type="Mine"),
+        node("round", "Round", "x"),
+    )
+    path.write_bytes(message.SerializeToString())
+    rule = {"name": "pass", "match": {"op": "Round"}, "patch": {"straight_through": True}}
+    graphpatch.apply([rule], path).save(patched)
+    lines = run_cli("ops", patched).stdout.splitlines()[1:]
+    words = {line.split()[1]: line.split(maxsplit=2)[2] for line in lines}
+    assert words == {
+        "Identity": "default; 2 overridden by Neg, 1 overridden by Mine, 1 overridden by Half"
+        " and 2 more",
+        "Sign": "overridden by Mine",
+        "Round": "overridden by rule 'pass'",
+        "Placeholder": "none: TensorFlow has no gradient for it (LookupError)",
+    }

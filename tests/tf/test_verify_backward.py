@@ -38,7 +38,7 @@ class Side:
 def test_what_changed_is_run_once_more_for_all_sources() -> None:
     one = Side({"same": 1.0, "noisy": 2.0, "lost": 3.0, "more": 4.0, "new": None}, noise=1e-6)
     other = Side({"same": 1.0 + 1e-6, "noisy": 2.0 + 5e-6, "lost": None, "more": 8.0, "new": 1.0})
-    found = backward(one, other, list(one.values), {"y": np.ones(1, np.float32)})
+    found = backward(one, other, list(one.values), {"y": np.ones(1, np.float32)}, lambda *_: None)
     states = {pair.source: pair.state for pair in found.pairs}
     changed = dict.fromkeys(("lost", "more", "new"), "changed")
     assert states == {"same": "same", "noisy": "same", **changed}

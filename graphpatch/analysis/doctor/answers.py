@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from graphpatch import opdefs
-from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, differentiate
+from graphpatch.analysis.doctor.backward import (
+    Answer,
+    GradientReach,
+    Refusal,
+    differentiate,
+    reached,
+)
 from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
 from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
-from graphpatch.differentiation.keys import CUSTOM, is_registered, override
+from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.table import outputs_of
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Body, Node
@@ -42,9 +48,10 @@ class Answers:
     tape: bool = False
     restored: Mapping[str, frozenset[int]] = field(default_factory=dict)
     _wirings: dict[str, Wiring] = field(default_factory=dict)
-    _inside: dict[str, Backward | None] = field(default_factory=dict)
+    _inside: dict[str, GradientReach | None] = field(default_factory=dict)
     _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
     _alike: dict[AlikeKey, Answer] = field(default_factory=dict)
+    _reached: tuple[object, Set[int]] = (None, frozenset())
 
     def wiring(self, body: Body) -> Wiring:
         """The wiring of a body, made once."""
@@ -54,11 +61,15 @@ class Answers:
 
     def backward(
         self, body: Body, sources: Sequence[Tensor], targets: Sequence[Tensor]
-    ) -> Backward:
+    ) -> GradientReach:
         """How far the gradients of `targets` come on their way to `sources`."""
-        stored = self.stored if body.is_main else None
+        stored, wiring = self.stored if body.is_main else None, self.wiring(body)
+        known, within = (body.label, *sources), self._reached[1]
+        if self._reached[0] != known:
+            within = reached(wiring, sources)
+            self._reached = known, within
         return differentiate(
-            self.wiring(body), sources, targets, self.ask, stored, self.control_flow_v2
+            wiring, sources, targets, self.ask, stored, self.control_flow_v2, within
         )
 
     def ask(self, wiring: Wiring, index: int) -> Answer:
@@ -84,7 +95,7 @@ class Answers:
         return answer
 
     def _answer(self, wiring: Wiring, node: Node) -> Answer:
-        key = override(node)
+        key = override_key(node)
         if self.tape and key is not None and key in self.restored:
             return Answer(self.restored[key])
         if key is not None and is_registered(key):
@@ -148,7 +159,7 @@ class Answers:
         zero = dict.fromkeys(floats & given - live, frozenset[int]())
         return Answer(frozenset(floats & given), refusals, zero)
 
-    def inside(self, name: str) -> Backward | None:
+    def inside(self, name: str) -> GradientReach | None:
         """A function, from all that it gives to all that it takes; None for one that is not there.
 
         A function that calls itself counts as one that lets everything through.

@@ -7,7 +7,7 @@ it for the gradients of its inputs. So a cycle without its control-flow context 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.loops import Loops
@@ -42,7 +42,7 @@ Ask = Callable[[Wiring, int], Answer]
 
 
 @dataclass(eq=False)
-class Backward:
+class GradientReach:
     """How far gradients come in one body, from its targets back to its sources.
 
     `got` are the tensors for which there is a gradient, `live` those of which it is not always 0.
@@ -71,17 +71,16 @@ def reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
     return found
 
 
-def between(wiring: Wiring, sources: Iterable[Tensor], targets: Iterable[Tensor]) -> list[int]:
-    """The ops on the way, in the order in which TensorFlow finds them."""
-    open_ops, found = reached(wiring, sources), []
+def ops_on_the_way(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
+    """The ops `within` on the way to the targets, in the order in which TensorFlow finds them."""
+    found: dict[int, None] = {}
     todo = deque(index for index, _ in targets)
     while todo:
         index = todo.popleft()
-        if index in open_ops:
-            open_ops.remove(index)
-            found.append(index)
+        if index in within and index not in found:
+            found[index] = None
             todo += [producer for producer, _ in wiring.inputs(index)]
-    return found
+    return list(found)
 
 
 def differentiate(
@@ -91,15 +90,17 @@ def differentiate(
     ask: Ask,
     stored: StoredContexts | None,
     control_flow_v2: bool = True,
-) -> Backward:
+    within: Set[int] | None = None,
+) -> GradientReach:
     """Follow the gradients of `targets` back to `sources`.
 
-    `ask` says what an op answers; `stored` are the v1 loops that have their contexts, None in a
-    function, whose loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the
-    first, and what lies beyond is what would come after it is fixed.
+    `within` are the ops that depend on the sources, where that is known already. `ask` says what
+    an op answers; `stored` are the v1 loops that have their contexts, None in a function, whose
+    loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the first, and what
+    lies beyond is what would come after it is fixed.
     """
-    found = between(wiring, sources, targets)
-    done = Backward(wiring, set(found), set(targets), set(targets))
+    found = ops_on_the_way(wiring, reached(wiring, sources) if within is None else within, targets)
+    done = GradientReach(wiring, set(found), set(targets), set(targets))
     exits = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
     names = wiring.body.heads.names
     bare = [i for i in exits if stored is not None and names[i] not in stored.in_loops]
@@ -132,7 +133,7 @@ def _pending(wiring: Wiring, found: Sequence[int]) -> dict[int, int]:
 
 
 def _step(
-    done: Backward,
+    done: GradientReach,
     pending: dict[int, int],
     ends: set[int],
     queue: deque[int],
@@ -150,7 +151,7 @@ def _step(
 
 
 def _spread(
-    done: Backward, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
+    done: GradientReach, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
 ) -> None:
     """Visit ops until no tensor gets a gradient any more: what would be, had loops contexts."""
     while queue:
@@ -171,7 +172,7 @@ def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) ->
     }
 
 
-def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
+def _visit(done: GradientReach, index: int, ask: Ask, loops: Loops | None) -> None:
     tensors = done.wiring.tensors(index)
     if index < 0 or done.got.isdisjoint(tensors):
         return

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from graphpatch.arguments import wrong
 from graphpatch.errors import PatternError, did_you_mean
-from graphpatch.match.pattern.check import check
-from graphpatch.match.pattern.syntax import parse
+from graphpatch.match.pattern.check import check_pattern
+from graphpatch.match.pattern.syntax import parse_pattern
 from graphpatch.match.spec import Match, Pattern
 
 
@@ -20,17 +20,29 @@ def pattern(
 ) -> Pattern:
     """A pattern from its text. `ops` has further conditions for ops that the text names.
 
-    For `select(model, pattern=...)` and for the match of a rule. `closed`: its inner ops (or
-    these) are read by nothing else. Raises PatternError, which points at the column, or names the
-    op that the text does not name; TypeError where `text` is not a string.
+    For `select(model, pattern=...)` and for the match of a rule.
+
+    Args:
+        text: The pattern: op types, arrows from an op to one that reads it, names before a colon.
+        closed: True: its inner ops are read by nothing else; or the names of those that are not.
+        **ops: By the name of an op of the text, a match of its own.
+
+    Raises:
+        PatternError: The text is not a pattern (the error points at the column), or does not name
+            the op of a condition.
+        TypeError: `text` is not a string.
+
+    When not to use it: for a single op; a match with `op` says it.
 
     Example:
         >>> conv = {"attr": {"padding": "SAME"}}
-        >>> found = graphpatch.pattern("conv:Conv2D -> act:Relu", closed=True, conv=conv)
+        >>> found = graphpatch.pattern("conv:Conv2D -> BiasAdd", closed=True, conv=conv)
+        >>> len(graphpatch.matches(found, "model.pb"))
+        2
     """
     if not isinstance(text, str):
         raise wrong("text", 'the text of a pattern, such as "c:Conv2D -> a:Relu"', text)
-    found = parse(text)
+    found = parse_pattern(text)
     nodes = dict(found.nodes)
     for name, more in ops.items():
         if name not in nodes:
@@ -39,7 +51,7 @@ def pattern(
         nodes[name] = _with(nodes[name], name, more)
     named = closed if isinstance(closed, bool) else tuple(closed)
     built = replace(found, nodes=nodes, closed=named)
-    check(built)
+    check_pattern(built)
     return built
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import Named
-from graphpatch.runtime.functions.carried import Backward, carried
+from graphpatch.runtime.functions.carried import BackwardFunction, with_gradient
 from graphpatch.runtime.functions.specs import (
     Spec,
     by_formula,
-    called,
+    by_python,
     check_filter,
-    computed,
+    gradient_meant,
     reads_outputs,
 )
-from graphpatch.runtime.functions.values import carrying, fitting, on_values, plain
+from graphpatch.runtime.functions.values import carrying, fitting, number_in, on_values
 from graphpatch.runtime.unconverted import unconverted
 
 # Gradients that give the same whether slices are added up before or after: G(a + b) = G(a) + G(b).
@@ -44,7 +44,12 @@ def clip_gradient(x: Any, min: Any, max: Any) -> Any:
     When not to use it: to keep the direction of the gradient use
     `filter_gradient(x, {"clip_by_norm": 1.0})`.
 
-    Example: `features = graphpatch.clip_gradient(features, -0.1, 0.1)`
+    Example:
+        >>> x = tf.Variable([1.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = 3.0 * graphpatch.clip_gradient(x, -1.0, 1.0)
+        >>> tape.gradient(y, x).numpy()
+        array([1., 1.], dtype=float32)
     """
     return library_gradient("clip_gradient", x, "clip", {"min": min, "max": max})
 
@@ -67,7 +72,12 @@ def scale_gradient(x: Any, factor: Any) -> Any:
 
     When not to use it: before an optimizer such as Adam, whose steps do not depend on the scale.
 
-    Example: `shared = graphpatch.scale_gradient(shared, 0.5)`
+    Example:
+        >>> x = tf.Variable([1.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = 3.0 * graphpatch.scale_gradient(x, 0.5)
+        >>> tape.gradient(y, x).numpy()
+        array([1.5, 1.5], dtype=float32)
     """
     return library_gradient("scale_gradient", x, "scale", {"factor": factor}, complex_too=True)
 
@@ -90,7 +100,12 @@ def reverse_gradient(x: Any, strength: Any = 1.0) -> Any:
 
     When not to use it: where the two parts are trained in turns; minimise the negative loss there.
 
-    Example: `domain = classifier(graphpatch.reverse_gradient(features, strength=0.3))`
+    Example:
+        >>> x = tf.Variable([1.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = 3.0 * graphpatch.reverse_gradient(x, strength=0.5)
+        >>> tape.gradient(y, x).numpy()
+        array([-1.5, -1.5], dtype=float32)
     """
     return library_gradient(
         "reverse_gradient", x, "reverse", {"strength": strength}, complex_too=True
@@ -108,20 +123,29 @@ def filter_gradient(x: Any, spec: Spec) -> Any:
         x: A floating tensor of any shape; a variable, a ragged or a sparse tensor, too.
         spec: A gradient as a rules file has it: a name of the library (`"sign"`), a name with
             parameters (`{"clip_by_norm": 1.0}`), a formula of `dy` and `x`
-            (`{"formula": "where(x > 0, dy, 0)"}`); or a Python function `dy -> dx`.
+            (`{"formula": "where(x > 0, dy, 0)"}`); or a Python function `dy -> dx`, which gives a
+            tensor of the shape and dtype of `dy`, or None.
 
     Raises:
         TypeError: `x` is not a floating tensor.
         RulesError: There is no such gradient, a parameter is wrong, or it is one that only a rules
             file can name (`"default"`, an op type, `{"registered": ...}`, `{"python": ...}`).
         FormulaError: The formula is not valid, or does not suit one tensor.
+        ValueError: When the gradient is taken: that of the Python function has another shape.
 
-    Example: `x = graphpatch.filter_gradient(x, {"clip_by_norm": 1.0})`
+    When not to use it: for the gradient of a function of several tensors; `override_gradient` is.
+
+    Example:
+        >>> x = tf.Variable([-1.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = 3.0 * graphpatch.filter_gradient(x, {"formula": "where(x > 0, dy, 0)"})
+        >>> tape.gradient(y, x).numpy()
+        array([0., 3.], dtype=float32)
     """
     if callable(spec):
-        backward, formula, additive = called(spec), None, False
+        backward, formula, additive = by_python(spec), None, False
     else:
-        found = computed("filter_gradient", spec)
+        found = gradient_meant("filter_gradient", spec)
         backward, formula = by_formula(found.formula), found.formula
         additive = isinstance(found, Named) and found.name in _ADDITIVE
 
@@ -136,7 +160,11 @@ def filter_gradient(x: Any, spec: Spec) -> Any:
 
 
 def _put(
-    tensor: Any, more: Sequence[Any], backward: Backward, additive: bool, reads: bool = False
+    tensor: Any,
+    more: Sequence[Any],
+    backward: BackwardFunction,
+    additive: bool,
+    reads: bool = False,
 ) -> Any:
     """The tensor as it is, with a gradient that may read `more`, to which nothing flows."""
 
@@ -154,7 +182,7 @@ def _put(
         found, *none = backward([*values, *inputs[1:]], values, values)
         return [tf.IndexedSlices(found, dy.indices, dy.dense_shape), *none]
 
-    return carried([tensor], [tensor, *more], dense_or_slices, reads)[0]
+    return with_gradient([tensor], [tensor, *more], dense_or_slices, reads)[0]
 
 
 @unconverted
@@ -162,7 +190,9 @@ def library_gradient(
     function: str, x: Any, name: str, given: Mapping[str, Any], complex_too: bool = False
 ) -> Any:
     """The filter of the library, with parameters that are numbers or tensors."""
-    numbers = {key: number for key, value in given.items() if (number := plain(value)) is not None}
+    numbers = {
+        key: number for key, value in given.items() if (number := number_in(value)) is not None
+    }
     tensors = {key: value for key, value in given.items() if key not in numbers}
     formula = LIBRARY[name].partly(numbers)
 
@@ -180,7 +210,7 @@ def library_gradient(
     return on_values(on_tensor, x)
 
 
-def _complex(name: str, numbers: Mapping[str, float]) -> Backward:
+def _complex(name: str, numbers: Mapping[str, float]) -> BackwardFunction:
     """`scale` and `reverse` of complex tensors, of which formulas know nothing."""
 
     def backward(inputs: Sequence[Any], _: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:

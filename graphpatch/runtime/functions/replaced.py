@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.gradients.formula import Formula
-from graphpatch.runtime.functions.carried import Backward, carried
-from graphpatch.runtime.functions.specs import Spec, by_formula, checked, computed, reads_outputs
+from graphpatch.runtime.functions.carried import BackwardFunction, with_gradient
+from graphpatch.runtime.functions.specs import (
+    Spec,
+    by_formula,
+    checked_gradient,
+    gradient_meant,
+    reads_outputs,
+)
 from graphpatch.runtime.functions.values import as_tensor, carrying, on_values
 from graphpatch.runtime.functions.variables import watching
 from graphpatch.runtime.unconverted import unconverted
@@ -35,21 +41,28 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
         FormulaError: The formula is not valid; when the new function is called, it does not suit
             the tensors.
         TypeError: When called: no argument is a floating tensor.
-        ValueError: When called: `f` reads trainable variables, which would never be trained.
+        ValueError: When called: `f` reads trainable variables, which would never be trained. When
+            the gradient is taken: the Python function gives too few, or one of a wrong shape.
 
     When not to use it: where a gradient should also flow to variables that `f` reads: pass them as
     arguments, or write a tf.custom_gradient.
 
-    Example: `relu = graphpatch.override_gradient(tf.nn.relu, "guided_relu"); y = relu(x)`
+    Example:
+        >>> relu = graphpatch.override_gradient(tf.nn.relu, "guided_relu")
+        >>> x = tf.Variable([-2.0, 2.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = relu(x)
+        >>> tape.gradient(y, x, tf.constant([1.0, 1.0, -1.0])).numpy()
+        array([0., 1., 0.], dtype=float32)
     """
     if callable(spec):
         return _overridden(f, _by_function(spec), None)
-    formula = computed("override_gradient", spec).formula
+    formula = gradient_meant("override_gradient", spec).formula
     return _overridden(f, by_formula(formula), formula)
 
 
 def _overridden(
-    f: Callable[..., Any], backward: Backward, formula: Formula | None
+    f: Callable[..., Any], backward: BackwardFunction, formula: Formula | None
 ) -> Callable[..., Any]:
     """The function f with another gradient; the formula of it, if it is one."""
 
@@ -68,7 +81,7 @@ def _overridden(
         if formula is not None:
             check_formula(formula, inputs, outputs)
         reads = formula is None or reads_outputs(formula)
-        return tf.nest.pack_sequence_as(y, carried(outputs, inputs, backward, reads))
+        return tf.nest.pack_sequence_as(y, with_gradient(outputs, inputs, backward, reads))
 
     def overridden(*x: Any) -> Any:
         return computed_as(f, *x)
@@ -93,7 +106,7 @@ class Overridden:
     outputs: Sequence[Any]
 
 
-def _by_function(spec: Callable[..., Any]) -> Backward:
+def _by_function(spec: Callable[..., Any]) -> BackwardFunction:
     def backward(
         inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
     ) -> list[Any]:
@@ -104,7 +117,7 @@ def _by_function(spec: Callable[..., Any]) -> Backward:
                 f"override_gradient: the gradient function returned {len(listed)} gradients for "
                 f"{len(inputs)} inputs; it must return one for each, or None"
             )
-        return [checked(dx, x) for dx, x in zip(listed, inputs, strict=True)]
+        return [checked_gradient(dx, x) for dx, x in zip(listed, inputs, strict=True)]
 
     return backward
 
@@ -119,16 +132,21 @@ def straight_through(f: Callable[[Any], Any], x: Any) -> Any:
     Args:
         f: A function of a tensor that returns a floating or complex tensor of the same shape, or
             of one that the shape of `x` broadcasts to: `tf.round`, `tf.sign`, a quantizer.
-        x: A floating or complex tensor.
+        x: A floating or complex tensor of any shape.
 
     Raises:
-        TypeError: `x` or `f(x)` is neither floating nor complex.
+        TypeError: `x` or `f(x)` is neither floating nor complex, or `x` alone is complex.
         ValueError: The shape of `x` does not broadcast to that of `f(x)`, or `f` reads trainable
             variables, which would never be trained.
 
     When not to use it: where units saturate; `surrogate` lets nothing flow there.
 
-    Example: `bits = graphpatch.straight_through(tf.sign, x)`
+    Example:
+        >>> x = tf.Variable([0.2, 1.7])
+        >>> with tf.GradientTape() as tape:
+        ...     y = 3.0 * graphpatch.straight_through(tf.round, x)
+        >>> tape.gradient(y, x).numpy()
+        array([3., 3.], dtype=float32)
     """
     clean = on_values(lambda one: carrying("straight_through", one, complex_too=True), x)
     with watching("straight_through") as watched:
@@ -148,17 +166,22 @@ def surrogate(f: Callable[..., Any], g: Callable[..., Any], *x: Any) -> Any:
     Args:
         f: A function of tensors that returns a floating or complex tensor.
         g: A function of the same tensors; its shape must be that of `f(*x)`, or broadcast to it.
-        *x: One or more tensors.
+        *x: One or more tensors, of the shapes and dtypes that `f` and `g` take.
 
     Raises:
-        TypeError: `f(*x)` or `g(*x)` is neither floating nor complex.
+        TypeError: `f(*x)` or `g(*x)` is neither floating nor complex, or `g(*x)` alone is complex.
         ValueError: The shape of `g(*x)` does not broadcast to that of `f(*x)`, or `f` reads
             trainable variables that `g` does not read, which would never be trained.
 
     When not to use it: where the gradient itself is known, `override_gradient` needs no forward
     pass of `g`.
 
-    Example: `spikes = graphpatch.surrogate(lambda v: tf.cast(v > 0, v.dtype), tf.sigmoid, v)`
+    Example:
+        >>> v = tf.Variable([0.0])
+        >>> with tf.GradientTape() as tape:
+        ...     spikes = graphpatch.surrogate(lambda v: tf.cast(v > 0, v.dtype), tf.sigmoid, v)
+        >>> tape.gradient(spikes, v).numpy()
+        array([0.25], dtype=float32)
     """
     x = tuple(on_values(lambda one: as_tensor("surrogate", one), one) for one in x)
     with watching("surrogate") as watched:
@@ -178,7 +201,7 @@ def backward_as(noisy: Any, clean: Any) -> Any:
     None. The second derivative is that of `clean`.
 
     Args:
-        noisy: A floating or complex tensor.
+        noisy: A floating or complex tensor of any shape.
         clean: A tensor of the same shape, or of one that broadcasts to it.
 
     Raises:
@@ -188,7 +211,12 @@ def backward_as(noisy: Any, clean: Any) -> Any:
     When not to use it: for a graph that exists already; the rule `backward_as` clones what lies
     between.
 
-    Example: `z = graphpatch.backward_as(tf.sqrt(y * u), tf.sqrt(y))` ignores the noise `u`.
+    Example:
+        >>> y, u = tf.Variable([4.0]), tf.random.uniform([1])
+        >>> with tf.GradientTape() as tape:
+        ...     z = graphpatch.backward_as(tf.sqrt(y * u), tf.sqrt(y))
+        >>> tape.gradient(z, y).numpy()
+        array([0.25], dtype=float32)
     """
     return _joined("backward_as", noisy, clean)
 
@@ -212,7 +240,7 @@ def _forward_and_backward(function: str, forward: Any, backward: Any) -> Any:
     if not _same_shape(forward, counted):
         _check_broadcast(function, forward, counted)
         counted = tf.broadcast_to(counted, tf.shape(forward))
-    [found] = carried([forward], [counted], lambda _inputs, _outputs, upstream: upstream)
+    [found] = with_gradient([forward], [counted], lambda _inputs, _outputs, upstream: upstream)
     return found
 
 

@@ -8,7 +8,7 @@ from graphpatch.errors import RulesError
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import GradientSpec, Named
 from graphpatch.runtime.functions.filters import filter_gradient, library_gradient
-from graphpatch.runtime.functions.specs import computed
+from graphpatch.runtime.functions.specs import gradient_meant
 from graphpatch.runtime.layers.base import UnchangedLayer
 
 
@@ -36,12 +36,18 @@ class GradientFilter(UnchangedLayer):
 
     When not to use it: on a path that no gradient takes, such as integer inputs.
 
-    Example: `domain = classifier(graphpatch.keras.GradientFilter({"reverse": 0.3})(features))`
+    Example:
+        >>> layer = graphpatch.keras.GradientFilter({"reverse": 0.5})
+        >>> x = tf.Variable([1.0, 2.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = 3.0 * layer(x)
+        >>> tape.gradient(y, x).numpy()
+        array([-1.5, -1.5], dtype=float32)
     """
 
     def __init__(self, gradient: GradientSpec, adjustable: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        found = computed("GradientFilter", gradient)
+        found = gradient_meant("GradientFilter", gradient)
         self.gradient = gradient
         self.adjustable = adjustable
         self._named = found if isinstance(found, Named) else None
@@ -74,10 +80,16 @@ class GradientFilter(UnchangedLayer):
         return tf.nest.map_structure(lambda x: filter_gradient(x, self.gradient), inputs)
 
     def adjust(self, **parameters: float) -> None:
-        """Change parameters of an adjustable filter: `layer.adjust(strength=0.5)`.
+        """Change parameters of an adjustable filter, which are float32 scalars.
 
-        Raises RulesError for a parameter that it does not have or a value that is not legal, and
-        where the layer is not adjustable or has not been built.
+        Forward nothing changes; backward the filter has the new values. Raises RulesError for a
+        parameter that it does not have or a value that is not legal, and where the layer is not
+        adjustable or has not been built.
+
+        Example:
+            >>> layer = graphpatch.keras.GradientFilter({"reverse": 0.0}, adjustable=True)
+            >>> same = layer(tf.constant([1.0, 2.0]))
+            >>> layer.adjust(strength=0.5)
         """
         if not self._weights_of or self._named is None:
             why = "has not been called yet" if self.adjustable else "is not adjustable"

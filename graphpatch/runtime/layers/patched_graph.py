@@ -25,9 +25,9 @@ class PatchedGraph(UnchangedLayer):
     gradients, with the overrides that the file carries and those of `rules`, wherever Keras and
     TensorFlow differentiate the layer; nothing is to be registered. In functions that the graph
     calls (PartitionedCall) TensorFlow raises NotFoundError. The graph must hold its weights as
-    constants, which the layer does not train. Input: a tensor of the dtype of the graph's input;
-    for several inputs a list in the order of `inputs`, or a dict by the names in `inputs`. Output:
-    a tensor, or a list in the order of `outputs`.
+    constants, which the layer does not train. Input: a tensor of the dtype and shape of the graph's
+    input; for several inputs a list in the order of `inputs`, or a dict by the names in `inputs`.
+    Output: a tensor, or a list in the order of `outputs`.
 
     Args:
         model: The path of a .pb, .pbtxt or .meta, its bytes, or a graphpatch.Model. The config of
@@ -43,12 +43,20 @@ class PatchedGraph(UnchangedLayer):
         ModelError: The file cannot be read, or is a TF2 SavedModel.
         OutputError: There is no such tensor, a placeholder is not among the inputs, or the graph
             holds variables, tables or v1 loops.
-        GraphpatchError: A rule is not valid, matches nothing, or cannot be applied.
+        RulesError: A rule is not valid.
+        MatchError: A rule does not match as often as it expects.
+        PatchError: A patch cannot be done.
+        TypeError: `model` is of none of these kinds.
+        ValueError: When called: other inputs are given than those in `inputs`.
 
     When not to use it: to train the weights of the graph. In an .h5 file, which has no room for
     large configs: save as .keras.
 
-    Example: `graphpatch.keras.PatchedGraph("model.pb", "image", "features", rules=rules)`
+    Example:
+        >>> rules = graphpatch.load_rules("rules.json")
+        >>> layer = graphpatch.keras.PatchedGraph("model.pb", "x", "features", rules=rules)
+        >>> layer(tf.zeros([1, 4, 4, 1])).shape
+        TensorShape([1, 4, 4, 1])
     """
 
     def __init__(

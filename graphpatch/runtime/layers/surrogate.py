@@ -34,7 +34,10 @@ class Surrogate(UnchangedLayer):
     When not to use it: where the gradient itself is known, not a function that has it:
     `graphpatch.override_gradient` takes the gradient.
 
-    Example: `graphpatch.keras.Surrogate("sign(x)", "tanh(4 * x)")`
+    Example:
+        >>> layer = graphpatch.keras.Surrogate("sign(x)", "tanh(4 * x)")
+        >>> layer(tf.constant([-0.5, 0.5])).numpy()
+        array([-1.,  1.], dtype=float32)
     """
 
     def __init__(self, forward: Any, backward: Any, **options: Any) -> None:
@@ -92,6 +95,7 @@ class BackwardAs(UnchangedLayer):
 
     Forward: `noisy`, bit for bit. Backward: the upstream gradient flows to `clean` alone. Input: a
     list `[noisy, clean]` of floating tensors of one shape, or `clean` broadcasts to `noisy`.
+    Output: a tensor of the shape and dtype of `noisy`. `options` are those of keras.layers.Layer.
 
     Raises:
         TypeError: One of the two is not a floating or complex tensor.
@@ -99,7 +103,10 @@ class BackwardAs(UnchangedLayer):
 
     When not to use it: where one layer computes both: `Surrogate` does.
 
-    Example: `z = graphpatch.keras.BackwardAs()([root(noise(y)), root(y)])`
+    Example:
+        >>> z = graphpatch.keras.BackwardAs()([tf.constant([2.1, 2.9]), tf.constant([2.0, 3.0])])
+        >>> z.numpy()
+        array([2.1, 2.9], dtype=float32)
     """
 
     def call(self, inputs: Any) -> Any:

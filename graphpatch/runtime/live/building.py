@@ -13,12 +13,12 @@ from graphpatch.rules import Rule
 from graphpatch.runtime.live.at_once import AtOnce, is_alone
 from graphpatch.runtime.live.by_key import by_key
 from graphpatch.runtime.live.hook import listening
-from graphpatch.runtime.live.in_place import register_all, write
+from graphpatch.runtime.live.in_place import register_all, write_key
 from graphpatch.runtime.live.made import node_of
-from graphpatch.runtime.live.on_leaving import Made, apply_on_leaving
+from graphpatch.runtime.live.on_leaving import CreatedOps, apply_on_leaving
 from graphpatch.runtime.taken import model_of
 from graphpatch.runtime.unconverted import unconverted
-from graphpatch.step import Applied, expected, named
+from graphpatch.step import Applied, expected, naming_rule
 
 
 @dataclass(eq=False, repr=False)
@@ -33,6 +33,12 @@ class Building:
     created by the thread that entered the context are meant. Ops that exist already are not: see
     `patch_graph`. Functions that were traced before stay as they are, and so do eager ops, which
     have no names. Ops of gradients that are built inside count as any op does.
+
+    Example:
+        >>> with tf.Graph().as_default(), graphpatch.building("rules.json") as found:
+        ...     y = tf.nn.relu(tf.zeros([2]), name="act")
+        >>> [match["op"] for rule in found.report["rules"] for match in rule["matches"]]
+        ['act']
     """
 
     at_once: list[AtOnce]
@@ -40,11 +46,15 @@ class Building:
     order: list[str]
     keys: dict[str, None]
     report: dict[str, Any] = field(default_factory=dict)
-    made: Made = field(default_factory=Made)
+    made: CreatedOps = field(default_factory=CreatedOps)
     _graphs: dict[int, Any] = field(default_factory=dict)
 
     def hear(self, op: Any) -> None:
-        """Give an op that was just made the gradient that the rules say."""
+        """Give an op that was just made the gradient that the rules say; `building` calls it.
+
+        Raises PatchError where no key can do a rule on this op, ModelError and RulesError where the
+        op, or a key that it has already, cannot be read.
+        """
         self._graphs.setdefault(id(op.graph), op.graph)
         if self.on_leaving:
             self.made.add(op)
@@ -56,11 +66,14 @@ class Building:
             rule.take(graph, node)
         if node.body.edited:
             register_all(self.keys)
-            write(node, op)
+            write_key(node, op)
             op._gradient_function = None  # of a call; TensorFlow would look at no key
 
     def finish(self) -> None:
-        """Check how often rules matched, and apply those that waited."""
+        """Check how often rules matched, and apply those that waited; `building` calls it.
+
+        Raises MatchError, PatchError, ModelError and RulesError as leaving the context does.
+        """
         for one in self.at_once:
             self._check(one)
         steps = [one.finish() for one in self.at_once]
@@ -68,7 +81,7 @@ class Building:
             steps += apply_on_leaving(self.on_leaving, self.made)
             register_all(self.keys)
         self._graphs.clear()
-        self.made = Made()
+        self.made = CreatedOps()
         self.report = _report(sorted(steps, key=lambda step: self.order.index(step.rule)))
 
     def _check(self, one: AtOnce) -> None:
@@ -76,7 +89,7 @@ class Building:
         if count and count >= expect.min and (expect.max is None or count <= expect.max):
             return
         graphs = [model_of(graph).graphs[0] for graph in self._graphs.values()]
-        with named(one.rule):
+        with naming_rule(one.rule):
             try:
                 expected(one.rule, graphs, count)
             except MatchError as error:
@@ -110,15 +123,23 @@ def building(rules: RulesLike) -> Iterator[Building]:
         rules: A rules file's path, a list of dicts, a dict with `rules`, or `Rule`s.
 
     Raises:
+        RulesError: On entering: a rule is not valid.
+        TypeError: On entering: `rules` is none of these.
         PatchError: On entering: no key can do a rule (`backward_as`, `"on": "match"`, `emit:
             function`). Where an op is made: none can on this op. On leaving: a rule means ops in a
             function that was traced to its end.
         MatchError: On leaving: a rule did not match as often as it expects.
+        GraphpatchError: On entering: this TensorFlow makes ops in a way that is not known.
+
+    When not to use it: for a graph that is built already; `patch_graph` patches it.
 
     Example:
         >>> rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
-        >>> with graphpatch.building([rule]):  # doctest: +SKIP
-        ...     y = tf.nn.relu(x)
+        >>> with tf.Graph().as_default(), graphpatch.building([rule]):
+        ...     x = tf.constant([2.0])
+        ...     dx = tf.gradients(tf.nn.relu(x), x, tf.constant([-1.0]))[0]
+        ...     print(tf.compat.v1.Session().run(dx))
+        [0.]
     """
     keys: dict[str, None] = {}
     ready = [by_key(rule, True, keys) for rule in rules_of(rules)]

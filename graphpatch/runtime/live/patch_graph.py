@@ -42,15 +42,23 @@ def patch_graph(
         in_place: True raises where keys are not enough; False makes a patched graph in any case.
 
     Raises:
+        RulesError: A rule is not valid.
         MatchError: A rule does not match as often as it expects.
         PatchError: A patch cannot be done, or the rules were applied to this graph before.
+        ModelError: The graph cannot be exported, or is larger than protobuf's 2 GB.
         GraphpatchError: There is no graph, since TensorFlow executes eagerly.
         TypeError: `graph` is not a `tf.Graph`. Nothing is changed where anything is raised.
 
+    When not to use it: for gradients that are built already; `rebuild_gradients` builds them anew.
+
     Example:
-        >>> rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
-        >>> patched = graphpatch.patch_graph([rule])  # doctest: +SKIP
-        >>> tf.gradients(patched.tensor(loss), patched.tensor(x))  # doctest: +SKIP
+        >>> with tf.Graph().as_default():
+        ...     x = tf.constant([2.0])
+        ...     y = tf.nn.relu(x)
+        ...     patched = graphpatch.patch_graph("rules.json")
+        ...     dx = tf.gradients(patched.tensor(y), patched.tensor(x), tf.constant([-1.0]))[0]
+        ...     print(tf.compat.v1.Session().run(dx))
+        [0.]
     """
     found = _graph(graph)
     ready, model = rules_of(rules), replace(model_of(found), live=True)

@@ -18,6 +18,23 @@ class PatchedGraph:
     `graph` is a new one beside it, with the variables, collections, savers, queue runners,
     control-flow contexts, devices and colocations of the old one, which is left as it was. `report`
     is what `graphpatch apply --json` prints, with `in_place`. `counterparts` holds both graphs.
+
+    Forward, each tensor of `graph` has the value, shape and dtype of the one that it stands for.
+
+    Example:
+        >>> old = tf.Graph()
+        >>> with old.as_default():
+        ...     x = tf.compat.v1.get_variable("x", [2])
+        ...     y = tf.nn.relu(x, name="act")
+        >>> patched = graphpatch.patch_graph("rules.json", old, in_place=False)
+        >>> patched.of({"x": x, "y": y})["y"].shape
+        TensorShape([2])
+        >>> patched.variable(x).name, patched.operation("act").name, patched.tensor("act").name
+        ('x:0', 'act', 'act:0')
+        >>> a, b = (tf.compat.v1.Session(graph=one) for one in (old, patched.graph))
+        >>> a.run(x.initializer)
+        >>> patched.restore(a, b)
+        ['x:0']
     """
 
     graph: Any
@@ -46,19 +63,24 @@ class PatchedGraph:
         """The operation that stands for one of the old graph, or has this name.
 
         Where a construction took the name of an op, it is the op that consumers read; the op that
-        computes the value is called `NAME/forward`.
+        computes the value is called `NAME/forward`. Raises TypeError for what is not an operation,
+        ValueError for one of another graph, KeyError for a name that is not there.
         """
         return self.counterparts.operation(old)
 
     def variable(self, old: Any) -> Any:
-        """The variable that stands for one of the old graph. Values: see `restore`."""
+        """The variable that stands for one of the old graph. Values: see `restore`.
+
+        Raises TypeError for what is not a variable, ValueError for one of another graph.
+        """
         return self.counterparts.variable(old)
 
     def of(self, old: Any) -> Any:
         """What stands for a tensor, operation, variable, saver or queue runner of the old graph.
 
         Also for names (`x:0` is a tensor, `x` an operation), for sparse and ragged tensors, and
-        for all of these in a list, tuple or dict. Raises TypeError for anything else.
+        for all of these in a list, tuple or dict. Raises TypeError for anything else, ValueError
+        for what is of another graph, KeyError for a name that is not there.
         """
         return self.counterparts.of(old)
 

@@ -20,17 +20,24 @@ from graphpatch.graph.topology import VARIABLES
 from graphpatch.runtime.values import Values, weights
 from graphpatch.runtime.verify.backward import backward
 from graphpatch.runtime.verify.firing import sort_out
-from graphpatch.runtime.verify.forward import Forward, OnValues, on_values, optimised
+from graphpatch.runtime.verify.forward import (
+    ComparedForward,
+    OnValues,
+    compare_on_values,
+    optimised,
+)
 from graphpatch.runtime.verify.options import Options
 from graphpatch.runtime.verify.process import Died
 from graphpatch.runtime.verify.reached import Reached
 from graphpatch.runtime.verify.result import Ran
-from graphpatch.runtime.verify.side import Side
-from graphpatch.runtime.verify.value_sets import SEEDED, value_sets
+from graphpatch.runtime.verify.side import RunningModel
+from graphpatch.runtime.verify.value_sets import SEEDED, SETS, value_sets
+from graphpatch.table import plural
 
 T = TypeVar("T")
 
 TARGETS = 32  # outputs whose gradients are taken, where nobody names them
+PASSES = len(SETS) + 3  # sets of values, at most: seeded, changed, at activations and conditions
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ def compare(one: Subject, other: Subject, options: Options) -> Ran:
     """
     _refuse_unsafe(one.graph, other.graph, options)
     with ExitStack() as stack:
-        sides = Side(one.model.path), Side(other.model.path)
+        sides = RunningModel(one.model.path), RunningModel(other.model.path)
         for side in sides:
             stack.enter_context(closing(side.process))
             side.process.start()
@@ -70,9 +77,13 @@ def _refuse_unsafe(left: Graph, right: Graph, options: Options) -> None:
             refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
 
 
-def _compared(one: Subject, other: Subject, left: Side, right: Side, options: Options) -> Ran:
+def _compared(
+    one: Subject, other: Subject, left: RunningModel, right: RunningModel, options: Options
+) -> Ran:
+    options.say("starting TensorFlow", 0, 1)
     settings, _ = _both(left, right, lambda side: side.process.keep("begin", options.imports))
     for subject, side in ((one, left), (other, right)):
+        options.say("importing the models", int(side is right), 2)
         try:
             side.process.keep("open", str(subject.file), subject.model.path, subject.place)
         except (ModelError, Died) as error:
@@ -105,7 +116,7 @@ def _compared(one: Subject, other: Subject, left: Side, right: Side, options: Op
 
 
 def _tensors(
-    one: Graph, other: Graph, left: Side, right: Side, options: Options
+    one: Graph, other: Graph, left: RunningModel, right: RunningModel, options: Options
 ) -> tuple[list[str], dict[str, str]]:
     """What is compared; and of other tensors why they are not."""
     touched = [f"{op}:0" for body, op in rules_at(other) if body == "main"]
@@ -134,23 +145,26 @@ def _initialisers(graph: Graph) -> Iterator[str]:
 
 
 def _forward(
-    ran: Ran, tensors: Sequence[str], left: Side, right: Side, options: Options
-) -> Forward:
+    ran: Ran, tensors: Sequence[str], left: RunningModel, right: RunningModel, options: Options
+) -> ComparedForward:
     """Compare the tensors on each set of values, and watch which branches those take."""
+    options.say("forward pass", 0, PASSES)
     feeds, variables = left.choose(tensors, options.feed)
     left.values(variables)
     right.values(variables)
     ran.fed = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
-    found, reached = Forward(), Reached(left.unwatched())
+    found, reached = ComparedForward(), Reached(left.unwatched())
     _feed(feeds, left, right)
-    found.first = on_values(SEEDED, left, right, tensors)
+    found.first = compare_on_values(SEEDED, left, right, tensors)
     reached.add(left.branches())
     found.fused = optimised(left, right, _sound(found.first))
     tensors = found.first.compared  # what waits for a queue that nobody fills is not run again
     for name, values in value_sets(feeds, left.names(list(options.feed))) if tensors else ():
+        options.say("forward pass", 1 + len(found.others), PASSES)
         found.others.append(_on(name, values, left, right, tensors))
         reached.add(left.branches())
     for word, upwards in (("at activations", True), ("at conditions", False)):
+        options.say("forward pass", PASSES - 1, PASSES)
         names = reached.missing() if tensors else []
         _feed(feeds, left, right)
         values = left.steered(names, upwards) if names else {}
@@ -168,10 +182,12 @@ def _sound(found: OnValues) -> list[str]:
     return [name for name in found.compared if name not in found.differing]
 
 
-def _on(name: str, feeds: Values, left: Side, right: Side, tensors: Sequence[str]) -> OnValues:
+def _on(
+    name: str, feeds: Values, left: RunningModel, right: RunningModel, tensors: Sequence[str]
+) -> OnValues:
     _feed(feeds, left, right)
     try:
-        return on_values(name, left, right, tensors)
+        return compare_on_values(name, left, right, tensors)
     except Died as error:
         ended = dict.fromkeys(tensors, str(error))
         if error.process is right.process:
@@ -179,17 +195,19 @@ def _on(name: str, feeds: Values, left: Side, right: Side, tensors: Sequence[str
         return OnValues(name, uncompared=ended)
 
 
-def _feed(feeds: Values, left: Side, right: Side) -> None:
+def _feed(feeds: Values, left: RunningModel, right: RunningModel) -> None:
     _both(left, right, lambda side: side.feed(feeds))
 
 
-def _both(left: Side, right: Side, ask: Callable[[Side], T]) -> list[T]:
+def _both(left: RunningModel, right: RunningModel, ask: Callable[[RunningModel], T]) -> list[T]:
     """What both answer; one works while the other does."""
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(ask, (left, right)))
 
 
-def _backward(ran: Ran, left: Side, right: Side, patched: Sequence[str], options: Options) -> None:
+def _backward(
+    ran: Ran, left: RunningModel, right: RunningModel, patched: Sequence[str], options: Options
+) -> None:
     sources = left.names(options.sources) or left.sources()
     targets = _targets(ran, left, patched, options)
     if not sources:
@@ -198,16 +216,24 @@ def _backward(ran: Ran, left: Side, right: Side, patched: Sequence[str], options
         )
     if sources and targets:
         values: Mapping[str, Any] = {name: ran.forward.first.values[name] for name in targets}
-        ran.backward = backward(left, right, sources, values)
+        ran.backward = backward(left, right, sources, values, options.say)
 
 
-def _targets(ran: Ran, left: Side, patched: Sequence[str], options: Options) -> list[str]:
+def _targets(ran: Ran, left: RunningModel, patched: Sequence[str], options: Options) -> list[str]:
     """The float outputs of which gradients are taken; first those behind patched ops."""
     first = ran.forward.first
     named = left.names(options.targets)
     if named:
         return [name for name in named if name in first.values]
     floats = left.targets(first.compared, patched)
+    trained = set(left.trained(floats))
+    others = [name for name in floats if name not in trained]
+    if trained and others:
+        floats = others
+        ran.untaken.append(
+            f"of {plural(len(trained), 'output')} that training computes from its gradients; "
+            "--to names those that matter"
+        )
     if len(floats) > TARGETS:
         ran.untaken.append(f"of {len(floats) - TARGETS} more outputs; --to names those that matter")
     return floats[:TARGETS]

@@ -14,7 +14,7 @@ from graphpatch.runtime.verify.process import Died, Process
 Answered = tuple[dict[str, GradientAnswer], set[OpKey]]
 
 
-class Side:
+class RunningModel:
     """The original, or the patched model. Each question may raise Died.
 
     `GraphSide` and `SavedSide` answer; what they say of each question holds here.
@@ -98,6 +98,10 @@ class Side:
         First come those that are computed from the ops that rules patched.
         """
         return cast("list[str]", self.process.ask("targets", compared, patched))
+
+    def trained(self, names: Sequence[str]) -> list[str]:
+        """Of these tensors those that an optimizer computes from its gradients."""
+        return cast("list[str]", self.process.ask("trained", names))
 
     def formulas(self) -> list[Checked]:
         """Each formula that the graph carries, against numpy."""

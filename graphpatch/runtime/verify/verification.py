@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from graphpatch.analysis.soundness.static import Sound, around, as_written, static
-from graphpatch.arguments import tensor_names
+from graphpatch.analysis.soundness.static import Sound, as_written, faults_around, static
+from graphpatch.arguments import check_progress, tensor_names
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.graph.heads import Progress
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.compare import Subject, compare
 from graphpatch.runtime.verify.options import Options
@@ -29,6 +30,7 @@ def verify(
     run: bool = True,
     allow_unsafe_ops: bool = False,
     imports: Sequence[str] = (),
+    progress: Progress | None = None,
 ) -> Verification:
     """Verify a patched model against its original, each run in a process of its own.
 
@@ -40,19 +42,31 @@ def verify(
     Args:
         original: The model before it was patched: what `load` takes.
         patched: The model after.
-        feed: Arrays by tensor name, or a .npz file; other placeholders get seeded values.
+        feed: Arrays by tensor name, each of the dtype and shape of its tensor, or a .npz file;
+            other placeholders get seeded values.
         sources: Take gradients by these tensors. Default: by the floats that are fed.
         targets: Take gradients of these tensors. Default: of all outputs that are floats.
         run: False compares the graphs alone, which needs no TensorFlow.
         allow_unsafe_ops: Run ops too that touch files, the network or Python.
         imports: Modules or .py files that both processes import first.
+        progress: Called with what is done, how much of it, and of how much.
 
-    Raises ModelError (a file, a name), UnsafeError, GraphpatchError where TensorFlow is missing.
-    Not for a model that is not trusted. Example: `graphpatch.verify("a.pb", "a.patched.pb").ok`
+    Raises:
+        ModelError: A model or feed cannot be read, or there is no tensor of such a name.
+        UnsafeError: A model would do more than compute when it runs.
+        GraphpatchError: TensorFlow is missing.
+        TypeError: `original` or `patched` is not a model, or one of the ends is not a name.
+
+    When not to use it: for a model that is not trusted.
+
+    Example:
+        >>> graphpatch.verify("model.pb", "patched.pb", run=False).ok
+        True
     """
+    check_progress(progress)
     one, other = _taken("original", original), _taken("patched", patched)
     ends = tensor_names("sources", sources), tensor_names("targets", targets)
-    options = Options(_feed(feed), *ends, allow_unsafe_ops, imports) if run else None
+    options = Options(_feed(feed), *ends, allow_unsafe_ops, imports, progress) if run else None
     return _verified(one, other, options)
 
 
@@ -69,7 +83,7 @@ def _verified(one: Model, other: Model, options: Options | None) -> Verification
     counts = len(one.graphs), len(other.graphs)
     if counts[0] != counts[1]:
         raise ModelError(f"{one.path} has {counts[0]} graphs, and {other.path} {counts[1]}")
-    faults = around(one, other)
+    faults = faults_around(one, other)
     if any(fault.kind == "swapped" for fault in faults):
         options = None  # all that a run would find follows from it
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,51 @@
+"""The checksum of a model is one of its bytes, however they are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from graphpatch import mapped
+from graphpatch.errors import ModelError
+from graphpatch.formats import checksum
+from graphpatch.graph.wire import SMALL, Span, map_file
+
+SIZE = SMALL + 3 * checksum.READ + 5  # neither pages nor reads end where it does
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "some.bytes"
+    path.write_bytes(os.urandom(SIZE))
+    return path
+
+
+@pytest.mark.parametrize("guards", [[], [lambda: None]], ids=["read", "mapped"])
+def test_a_file_read_or_mapped(
+    file: Path, guards: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped, "BEFORE_MAPPING", guards)
+    source, data = map_file(file), file.read_bytes()
+    assert checksum.begun(source)() == "xxh3:" + xxhash.xxh3_64(data).hexdigest()
+    parts = [data[:7], Span(source, 7, 5000), Span(source, 5000, SIZE)]
+    assert checksum.checksum(parts) == checksum.begun(source)()
+
+
+def test_blocks_are_counted_in_turn(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksum, "BLOCK", SIZE // 3)
+    monkeypatch.setattr(mapped, "BEFORE_MAPPING", [lambda: None])
+    source, data = map_file(file), file.read_bytes()
+    blocks = [data[at : at + SIZE // 3] for at in range(0, SIZE, SIZE // 3)]
+    expected = "xxh3:" + ".".join(xxhash.xxh3_64(block).hexdigest() for block in blocks)
+    assert checksum.begun(source)() == checksum.checksum([data]) == expected
+
+
+def test_a_file_that_is_cut_short(file: Path) -> None:
+    source = map_file(file)
+    os.truncate(file, 4096)
+    with pytest.raises(ModelError, match="changed"):
+        checksum.begun(source)()
