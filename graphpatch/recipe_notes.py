@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match.select import find
@@ -27,7 +29,7 @@ def unmatched_activations(
         return []
     found: dict[str, list[str]] = {}
     for kind, node in activations(graphs):
-        if (node.body.label, node.name) not in touched:
+        if (node.body.label, node.name) not in touched and not is_in_gradients(node):
             place = "" if node.body.is_main else f" in function {node.body.label}"
             found.setdefault(kind, []).append(f"{node.name}{place}")
     return [f"left alone: {len(ops)} {kind}: {', '.join(ops)}" for kind, ops in found.items()]
@@ -59,10 +61,32 @@ def _of_several_ops(graph: Graph) -> Iterator[tuple[str, Kept]]:
         yield from ((f"@{name}", one) for one in find(graph, Match(pattern=f"@{name}")).kept)
 
 
-def lacking(rule: str, graphs: Iterable[Graph]) -> str:
-    """Why a recipe's rule finds nothing in such a model, and what to do; nothing where it might."""
+def lacking(rule: str, ops: Sequence[str], graphs: Iterable[Graph]) -> str:
+    """Why a recipe's rule, which is for these op types, finds nothing, and what to do instead.
+
+    Nothing where that is not clear. Of a recipe about activations: which others the model has.
+    """
     recipe = RECIPES.get(rule.removeprefix(SIGN).split(":")[0]) if rule.startswith(SIGN) else None
-    if recipe is None or recipe.needs is None:
+    if recipe is None:
         return ""
+    if recipe.needs is None:
+        return _other_activations(ops, list(graphs)) if recipe.explains else ""
     types, says = recipe.needs
     return "" if any(types & body.by_type.keys() for one in graphs for body in one.bodies) else says
+
+
+def _other_activations(ops: Sequence[str], graphs: Sequence[Graph]) -> str:
+    found = activations(graphs)
+    counts = Counter(kind for kind, node in found if not is_in_gradients(node))
+    several = [kind for kind in counts if kind.startswith(SIGN)]
+    lines = [f"it patches {', '.join(ops)}, and leaky and parametric ReLUs of several ops"]
+    listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    lines.append(f"the model has none of these; its activations: {listed or 'none'}")
+    for kind in several:
+        lines.append(
+            f"{kind} is a ready pattern of several ops: `graphpatch match MODEL --pattern {kind}` "
+            f"lists them, and a rule can give each a gradient of x as one op: "
+            f'{{"match": {{"pattern": "{kind}"}}, "patch": {{"override_gradient": '
+            f'{{"formula": "where(dy > 0, ...)"}}, "on": "match"}}}}'
+        )
+    return "\n  ".join(lines)

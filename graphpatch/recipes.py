@@ -19,6 +19,7 @@ RECIPE_ACTIVATIONS = (
     *("Softmax", "LogSoftmax", "Erf", "CRelu"),
 )
 CONVOLUTIONS_2D = ("Conv2D", "DepthwiseConv2dNative")
+_INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
 _SPELLED = re.compile(r"@(?P<name>[\w-]+)(?:\((?P<given>.*)\))?", re.ASCII | re.DOTALL)
 HALF_SURROGATE = re.compile("[\ud800-\udfff]")  # bytes typed that are not UTF-8
@@ -113,6 +114,7 @@ def _biases(convolution: Any) -> RulesJson:
 
 def _straight_through(name: str) -> RulesJson:
     match: dict[str, Any] = {"op": ["Round", "Rint", "Floor", "Ceil", "Sign"]}
+    match |= {"not": {"dtype": _INTEGERS}}  # lengths of sequences are counted by Sign, as ints
     match |= {"name": name} if name else {}
     return [rule("straight_through", match, {"straight_through": True})]
 

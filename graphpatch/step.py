@@ -15,6 +15,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.match.forms import type_notes
+from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE
@@ -241,5 +242,5 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int, why: bool = True) 
 
 def _why(rule: Rule, graphs: Sequence[Graph]) -> str:
     """Why a rule matched nothing, in indented lines."""
-    lacks = lacking(rule.author.rule, graphs)
+    lacks = lacking(rule.author.rule, texts(rule.match.op or ()), graphs)
     return f"  {lacks}" if lacks else explain(graphs, rule.match)

@@ -15,6 +15,8 @@ from tests.forked import python, running
 VERSION, SHOWN = re.compile(r"TensorFlow \d+\.\d+\.\d+"), "2.21.0"
 # What TensorFlow logs as it starts, which depends on the machine.
 LOGGED = re.compile(r"^(?:WARNING: All log messages before absl|[IWE]\d{4} \d\d:).*\n", re.M)
+# What is printed where a command takes longer than ten seconds.
+PROGRESS = re.compile(r"^[a-zA-Z ]+: \d+%\n", re.M)
 ROOT = Path(__file__).parent.parent
 
 
@@ -44,7 +46,7 @@ def ran(block: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     done.stdout = VERSION.sub(f"TensorFlow {SHOWN}", done.stdout)
     done.stdout = done.stdout.replace(" (replaced)", "")  # what an earlier run wrote
-    done.stderr = LOGGED.sub("", done.stderr)
+    done.stderr = PROGRESS.sub("", LOGGED.sub("", done.stderr))
     return done
 
 

@@ -158,6 +158,53 @@ def test_of_the_rules_of_a_recipe_one_must_match(name: str) -> None:
         graphpatch.apply(f"@{name}", model)
 
 
+def test_a_recipe_that_finds_no_activation_names_those_that_are_there() -> None:
+    model = graphdef(
+        node("x", "Placeholder"),
+        node("s", "Sigmoid", "x"),
+        node("t", "Tanh", "s"),
+        of_value("root", 2**0.5),
+        of_value("one", 1),
+        of_value("half", 0.5),
+        node("scaled", "RealDiv", "t", "root"),
+        node("cdf", "Erf", "scaled"),
+        node("sum", "AddV2", "cdf", "one"),
+        node("halved", "Mul", "t", "half"),
+        node("gelu", "Mul", "halved", "sum"),
+        node("gradients/gelu_grad/Tanh", "Tanh", "gelu"),
+    )
+    with pytest.raises(graphpatch.MatchError) as caught:
+        graphpatch.apply("@guided_backprop", model)
+    _, patches, there, ready = str(caught.value).splitlines()
+    assert patches.startswith("  it patches Relu, Relu6, LeakyRelu")
+    assert there == "  the model has none of these; its activations: 1 Sigmoid, 1 Tanh, 1 @gelu"
+    assert '{"match": {"pattern": "@gelu"}' in ready
+
+
+def test_what_tf_gradients_added_is_no_activation_that_is_left_alone() -> None:
+    model = graphdef(
+        node("x", "Placeholder"),
+        node("y", "Softplus", "x"),
+        node("z", "Sigmoid", "y"),
+        node("gradients/y_grad/Sigmoid", "Sigmoid", "x"),
+    )
+    notes = graphpatch.apply("@guided_backprop", model).report["notes"]
+    assert [one for one in notes if "left alone" in one] == ["left alone: 1 Sigmoid: z"]
+
+
+def test_straight_through_leaves_integers_alone() -> None:
+    integer = node("lengths", "Sign", "count")
+    integer.attr["T"].type = 3
+    model = graphdef(
+        node("x", "Placeholder"),
+        node("round", "Round", "x"),
+        node("count", "Placeholder"),
+        integer,
+    )
+    [rule] = graphpatch.apply("@straight_through", model).report["rules"]
+    assert [one["op"] for one in rule["matches"]] == ["round"]
+
+
 def test_a_recipe_that_finds_nothing_is_an_error() -> None:
     with pytest.raises(graphpatch.GraphpatchError, match="@freeze"):
         graphpatch.apply("@freeze(scope=nothing/**)", DIGITS)

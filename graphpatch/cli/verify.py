@@ -145,6 +145,8 @@ def _settings(found: dict[str, Any]) -> Iterator[str]:
     xla = "on" if found["auto_clustering"] else "off"
     yield f"TensorFlow {found['tensorflow']}, {devices}, oneDNN {one}, XLA clustering {xla}"
     yield "op by op, and once as Grappler optimises graphs; random ops seeded by name"
+    if not found["control_flow_v2"]:
+        yield "as after tf.compat.v1.disable_control_flow_v2(), which v1 TensorArrays need"
     sets = found["sets_of_values"]
     yield f"{_count(sets, 'set')} of values: {', '.join(sets)}"
 
@@ -191,7 +193,9 @@ def _gradients(graph: dict[str, Any]) -> Iterator[str]:
     pairs = graph["gradients"]
     same = [pair for pair in pairs if pair["state"] == "same"]
     none = sum(pair["after"] == "None" for pair in same)
+    zero = sum(pair["zero"] for pair in same)
     both = f", {none} of these None in both" if none else ""
+    both += f", {zero} of these zero in both" if zero else ""
     yield f"{len(pairs)} taken, {len(same)} unchanged{both}"
     for pair in pairs:
         if pair["state"] in ("changed", "fails"):

@@ -31,13 +31,16 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
 
     graphs = list(graphs)
     bodies = [body for graph in graphs for body in graph.bodies]
-    lines = [f"  looked at {sum(map(len, bodies))} ops"]
+    every = sum(map(len, bodies))
+    lines = [f"  looked at {every} ops"]
     wanted = conditions(match)
     asked = {key: condition for key, condition in wanted.items() if key != added.ADDED_KEY}
     given = match.given()
     counts = {key: _alone(bodies, key, given[key], one) for key, one in asked.items()}
     there = ""
     for key, count in counts.items():
+        if key in EXCLUDES and count == every:
+            continue  # it leaves out none
         value = given[key]
         shown = f" {_shown(value)}" if key in NEAR or key in VALUE_SHOWN else ""
         there = "" if count or len(counts) > 1 else values_there(bodies, key, value)
@@ -152,6 +155,7 @@ def _labels(graphs: Iterable[Graph]) -> list[str]:
 
 
 NEAR = {"op": _types, "name": _names, "name_regex": _names, "body": _labels}
+EXCLUDES = ("not", "taken")
 BRANCHES = ("any", "all", "not")
 VALUE_SHOWN = ("upstream_of", "downstream_of", "class")
 

@@ -125,11 +125,10 @@ def _newer(path: str, *functions: FunctionDef) -> tuple[str, ...]:
     """The op types that TensorFlow 1.15 does not know; PatchError for one that nobody does."""
     ours = {function.signature.name for function in functions}
     types = {node.op for function in functions for node in function.node_def} - ours
-    known = {op: opdefs.lookup(op) for op in sorted(types)}
-    foreign = [op for op, found in known.items() if found is None]
+    foreign = [op for op in sorted(types) if opdefs.lookup(op) is None]
     if foreign:
         raise PatchError(
             f"{path} uses {', '.join(foreign)}, which TensorFlow does not define: a file with it "
             f"would need the library that does"
         )
-    return tuple(op for op, found in known.items() if found and found.known_to == "2")
+    return tuple(opdefs.newer(types))

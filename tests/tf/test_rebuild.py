@@ -111,6 +111,21 @@ def test_old_gradients_that_stay_are_named(
     assert "UserWarning" not in ran.stderr
 
 
+def test_ops_that_tensorflow_1_does_not_know_are_named(patched: Any) -> None:
+    tf1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        held = training.variables(False)[0]
+        square = tf.matmul(held, held, transpose_b=True, name="features")
+        with graph.gradient_override_map({"Cholesky": "Identity"}):  # 1.15 has other ops there
+            loss = tf.reduce_sum(tf.linalg.cholesky(square), name="loss")
+        tf1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+        meta = tf1.train.export_meta_graph()
+    for node in meta.graph_def.node:
+        node.attr.pop("_gradient_op_type", None)
+    with pytest.warns(UserWarning, match="have MatrixDiagPartV3, .*V3, which TensorFlow 1.15 does"):
+        graphpatch.rebuild_gradients(patched(meta.SerializeToString()))
+
+
 def test_old_gradients_are_left_out(patched: Any) -> None:
     plain = training.built(training.looped, training.adam, True)
     model = graphpatch.rebuild_gradients(patched(plain))

@@ -44,3 +44,15 @@ def test_what_changed_is_run_once_more_for_all_sources() -> None:
     assert states == {"same": "same", "noisy": "same", **changed}
     assert one.asked == [list(one.values), ["noisy", "more"]]
     assert len(other.asked) == 1
+
+
+def test_a_gradient_that_is_zero_in_both_is_told() -> None:
+    one = Side({"zero": 0.0, "none": None, "more": 2.0})
+    found = backward(
+        one, one, list(one.values), {"y": np.ones(1, np.float32)}, lambda *_: None
+    ).pairs
+    assert {pair.source: (pair.state, pair.zero) for pair in found} == {
+        "zero": ("same", True),
+        "none": ("same", False),
+        "more": ("same", False),
+    }

@@ -90,3 +90,32 @@ def test_verify_says_what_it_left_out_and_how_far_it_is(tmp_path: Path) -> None:
         "forward pass",
         "gradients",
     ]
+
+
+def worded(tmp_path: Path) -> Path:
+    """A tagger: words and a keep probability are fed, and a v1 loop reads the embedded words."""
+    tf1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            words = tf1.placeholder(tf.int32, [2, 3], name="words")
+            keep = tf1.placeholder(tf.float32, [], name="keep")
+            table = tf.constant([[float(row - 2), 1.0] for row in range(5)], name="table")
+            time_major = tf.transpose(tf.gather(table, words), [1, 0, 2])
+            states = tf.scan(lambda state, x: tf.tanh(state + x, name="state"), time_major)
+            tf.multiply(states, keep, name="logits")
+    finally:
+        tf1.enable_control_flow_v2()
+    path = tmp_path / "words.pb"
+    path.write_bytes(graph.as_graph_def().SerializeToString())
+    return path
+
+
+def test_a_frozen_rnn_that_is_fed_words_is_verified(tmp_path: Path) -> None:
+    path = worded(tmp_path)
+    rule = {"match": {"op": "Tanh"}, "patch": {"filter_gradient": {"scale": 0.5}}, "expect": 1}
+    found = graphpatch.verify(path, graphpatch.apply([rule], path))
+    assert found.ok, [*found.failures, *found.not_compared]
+    [graph] = found.document()["graphs"]
+    assert not graph["settings"]["control_flow_v2"]
+    changed = {one["from"] for one in graph["gradients"] if one["state"] == "changed"}
+    assert changed == {"table:0"}

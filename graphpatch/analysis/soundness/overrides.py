@@ -63,6 +63,7 @@ class Reasons:
     model: Model
     graph: Graph
     pairs: Sequence[tuple[str, str]]
+    control_flow_v2: bool = True
 
     def __post_init__(self) -> None:
         self._doctor: Doctor | None = None
@@ -111,7 +112,7 @@ class Reasons:
 
     def _made(self) -> Doctor:
         place = [graph.around.tags for graph in self.model.graphs].index(self.graph.around.tags)
-        return doctors(self.model)[place]
+        return doctors(self.model, self.control_flow_v2)[place]
 
 
 def _tensor_name(tensor: str) -> TensorName:

@@ -30,7 +30,8 @@ class Differentiable(Protocol):
 class ComparedGradient:
     """The gradient of one pair before and after.
 
-    `state` is `same`, `changed`, `fails` (it could be had before) or `uncompared`.
+    `state` is `same`, `changed`, `fails` (it could be had before) or `uncompared`. `zero`: it is
+    the same, and every element is 0, so that these values tell nothing of the two models.
     """
 
     source: str
@@ -40,6 +41,7 @@ class ComparedGradient:
     after: str
     largest: float = 0.0
     relative: float = 0.0
+    zero: bool = False
 
     def document(self) -> dict[str, Any]:
         """The pair as `verify --json` prints it."""
@@ -51,6 +53,7 @@ class ComparedGradient:
             "after": self.after,
             "max_abs": finite(self.largest),
             "max_rel": finite(self.relative),
+            "zero": self.zero,
         }
 
 
@@ -120,7 +123,8 @@ def _compared(
     if before.kind != after.kind:
         return ComparedGradient(source, target, "changed", *words)
     if same_bits(before.value, after.value):
-        return ComparedGradient(source, target, "same", *words)
+        is_zero = not np.any(before.value)
+        return ComparedGradient(source, target, "same", *words, zero=is_zero)
     if before.value.shape != after.value.shape:
         words = str(list(before.value.shape)), str(list(after.value.shape))
         return ComparedGradient(source, target, "fails", *words)

@@ -81,7 +81,8 @@ def _compared(
     one: Subject, other: Subject, left: RunningModel, right: RunningModel, options: Options
 ) -> Ran:
     options.say("starting TensorFlow", 0, 1)
-    settings, _ = _both(left, right, lambda side: side.process.keep("begin", options.imports))
+    v2 = not _has_tensor_arrays(one.graph)
+    settings, _ = _both(left, right, lambda side: side.process.keep("begin", options.imports, v2))
     for subject, side in ((one, left), (other, right)):
         options.say("importing the models", int(side is right), 2)
         try:
@@ -107,12 +108,17 @@ def _compared(
     sources = list(dict.fromkeys(source for source, _ in pairs))
     sort_out(
         one.graph,
-        Reasons(other.model, other.graph, pairs),
+        Reasons(other.model, other.graph, pairs, v2),
         right.registered(),
         lambda places: right.probed(places, sources, upstream),
         ran,
     )
     return ran
+
+
+def _has_tensor_arrays(graph: Graph) -> bool:
+    """Whether there are TensorArrays of v1 loops; with control flow v2 they have no gradient."""
+    return not graph.around.is_object_based and "TensorArrayV3" in graph.main.by_type
 
 
 def _tensors(
@@ -208,7 +214,7 @@ def _both(left: RunningModel, right: RunningModel, ask: Callable[[RunningModel],
 def _backward(
     ran: Ran, left: RunningModel, right: RunningModel, patched: Sequence[str], options: Options
 ) -> None:
-    sources = left.names(options.sources) or left.sources()
+    sources = left.names(options.sources) or left.sources(patched)
     targets = _targets(ran, left, patched, options)
     if not sources:
         ran.untaken.append(

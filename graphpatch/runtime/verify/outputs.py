@@ -83,22 +83,43 @@ def is_differentiable(tensor: Any) -> bool:
     return bool(dtype.is_floating or dtype.is_complex) and not dtype._is_ref_dtype
 
 
-def default_sources(graph: Any, fed: Iterable[str]) -> list[str]:
+def default_sources(graph: Any, fed: Iterable[str], patched: Iterable[str] = ()) -> list[str]:
     """The floats that are fed; where there are none, the variables of floats; or else constants.
 
     Of constants the largest count, which are weights: models that are fed words have no others.
+    Those that `patched` ops are computed of are added where no fed float comes to these ops.
     """
     found = [name for name in fed if is_differentiable(graph.get_tensor_by_name(name))]
-    if found:
-        return found
-    variables = [op for op in graph.get_operations() if op.type in VARIABLES]
+    if not found:
+        return _held(graph, graph.get_operations())
+    behind = waiting_ops([graph.get_tensor_by_name(name).op for name in found])
+    ops = {op.name: op for op in graph.get_operations()}
+    missed = [ops[name] for name in patched if name in ops and ops[name] not in behind]
+    return [*found, *_held(graph, _upstream(missed))]
+
+
+def _upstream(ops: Iterable[Any]) -> list[Any]:
+    """What these ops are computed of, in the order of the graph."""
+    found, todo = set[Any](), list(ops)
+    while todo:
+        op = todo.pop()
+        if op not in found:
+            found.add(op)
+            todo += [tensor.op for tensor in op.inputs]
+    return sorted(found, key=lambda op: op._id)
+
+
+def _held(graph: Any, ops: Iterable[Any]) -> list[str]:
+    """The variables of floats among some ops, or else the largest constants."""
+    ops = list(ops)
+    variables = [op for op in ops if op.type in VARIABLES]
     found = [op.outputs[0].name for op in variables if op.get_attr("dtype").is_floating]
     if found:
         return found
     hidden = ops_in_control_flow(graph)
     constants = [
         op.outputs[0]
-        for op in graph.get_operations()
+        for op in ops
         if op.type == "Const" and op not in hidden and is_differentiable(op.outputs[0])
     ]
     constants.sort(key=lambda tensor: -(tensor.shape.num_elements() or 0))

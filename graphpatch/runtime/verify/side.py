@@ -88,9 +88,12 @@ class RunningModel:
         except Died:
             return set()
 
-    def sources(self) -> list[str]:
-        """The tensors by which gradients are taken, where nobody names them."""
-        return cast("list[str]", self.process.ask("sources"))
+    def sources(self, patched: Sequence[str]) -> list[str]:
+        """The tensors by which gradients are taken, where nobody names them.
+
+        To each op that rules patched comes one of them, if that can be.
+        """
+        return cast("list[str]", self.process.ask("sources", patched))
 
     def targets(self, compared: Sequence[str], patched: Sequence[str]) -> list[str]:
         """Of these tensors those of which gradients are taken, where nobody names them.

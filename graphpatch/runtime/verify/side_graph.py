@@ -125,9 +125,9 @@ class GraphSide:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
         return self.running.gradients(sources, target, dy)
 
-    def sources(self) -> list[str]:
+    def sources(self, patched: Sequence[str]) -> list[str]:
         """The tensors by which gradients are taken, where nobody names them."""
-        return outputs.default_sources(self.tf_graph, self.running.feeds)
+        return outputs.default_sources(self.tf_graph, self.running.feeds, patched)
 
     def targets(self, compared: Sequence[str], patched: Sequence[str]) -> list[str]:
         """Of these tensors those of which gradients are taken, where nobody names them.

@@ -10,11 +10,16 @@ from graphpatch.errors import GraphpatchError
 ON = frozenset({"1", "true"})
 
 
-def start() -> None:
-    """Import TensorFlow and let it look for devices. Raises GraphpatchError where it is missing."""
+def start(control_flow_v2: bool = True) -> None:
+    """Import TensorFlow and let it look for devices. Raises GraphpatchError where it is missing.
+
+    `control_flow_v2=False` calls `disable_control_flow_v2()`, as programs for v1 graphs do.
+    """
     try:
         import tensorflow as tf
 
+        if not control_flow_v2:
+            tf.compat.v1.disable_control_flow_v2()
         with tf.Graph().as_default(), tf.compat.v1.Session():
             tf.config.list_physical_devices()
     except ImportError as error:
@@ -35,6 +40,7 @@ def settings() -> dict[str, Any]:
         "onednn_max_cpu_isa": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
         "xla_flags": flags,
         "auto_clustering": bool(tf.config.optimizer.get_jit()) or "auto_jit=" in flags,
+        "control_flow_v2": bool(tf.compat.v1.control_flow_v2_enabled()),
         "deterministic_ops": os.environ.get("TF_DETERMINISTIC_OPS", "0"),
         "devices": [device.device_type for device in tf.config.list_physical_devices()],
         "cores": os.cpu_count() or 1,

@@ -49,11 +49,11 @@ class Worker:
         except Exception:
             return "failed", traceback.format_exc()
 
-    def begin(self, imports: Sequence[str]) -> dict[str, Any]:
+    def begin(self, imports: Sequence[str], control_flow_v2: bool) -> dict[str, Any]:
         """Import TensorFlow, and what the user names; the settings under which models run."""
         from graphpatch.runtime.verify.start import settings, start
 
-        start()
+        start(control_flow_v2)
         for name in imports:
             _imported(name)
         return settings()
