@@ -41,11 +41,11 @@ class Compared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def bounds(self) -> dict[str, int | float]:
         """The comparisons that are given, by their sign."""
-        found = {field.encode_name: getattr(self, field.name) for field in _BOUNDS}
+        found = {sign: getattr(self, name) for sign, name in _BOUNDS.items()}
         return {sign: bound for sign, bound in found.items() if bound is not UNSET}
 
 
-_BOUNDS = msgspec.structs.fields(Compared)
+_BOUNDS = dict(zip(Compared.__struct_encode_fields__, Compared.__struct_fields__, strict=True))
 
 SIGNS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,

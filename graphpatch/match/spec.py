@@ -276,8 +276,10 @@ class Match(
 
     def given(self) -> dict[str, Any]:
         """The keys that are there, as they are spelled in a rules file."""
-        found = {field.encode_name: getattr(self, field.name) for field in FIELDS}
+        found = {key: getattr(self, name) for key, name in FIELDS.items()}
         return {key: value for key, value in found.items() if value is not None}
 
 
-FIELDS = [field for field in msgspec.structs.fields(Match) if field.name != "control"]
+# By key the name of its field; `msgspec.structs.fields` would evaluate all types at the start.
+FIELDS = dict(zip(Match.__struct_encode_fields__, Match.__struct_fields__, strict=True))
+del FIELDS["control"]
