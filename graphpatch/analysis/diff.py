@@ -187,14 +187,10 @@ def _type(one: Graph, other: Graph, body: str, op: str) -> str:
     for graph in (one, other):
         for name in (f"{op}/forward", op):
             node = _node_at(graph, body, name)
-            if node is not None and own_name(node) == op and not _is_added(node):
+            if node is not None and own_name(node) == op and not provenance.is_added(node):
                 return provenance.original_type(node)
     node = _node_at(one, body, op) or _node_at(other, body, op)
     return node.op if node is not None else ""
-
-
-def _is_added(node: Node) -> bool:
-    return provenance.is_added(node)
 
 
 def _state(rules: dict[str, str], node: Node | None) -> str:

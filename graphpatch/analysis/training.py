@@ -18,7 +18,7 @@ from graphpatch.table import short
 VARIABLE_READS = frozenset({"Identity", "ReadVariableOp", *ENTERS, "Cast", *SWITCHES})
 # What hands the reference of a variable on to an op that changes it.
 REFERENCES = ENTERS | SWITCHES
-NAMED = 8  # names in a message
+MOST_NAMED = 8  # names in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Section:
 
     def __str__(self) -> str:
         of = ", ".join(self.losses)
-        wrt = short([built.variable for built in self.gradients], NAMED)
+        wrt = short([built.variable for built in self.gradients], MOST_NAMED)
         return f"{self.scope}: the gradients of {of} by {wrt} were built anew"
 
     def holds(self, name: str) -> bool:
@@ -70,7 +70,7 @@ def sections(body: Body, losses: Sequence[str] = ()) -> list[Section]:
         listed = ", ".join(section.scope.name for section in kept)
         raise PatchError(f"--loss names one loss, and the gradients of several are there: {listed}")
     if not kept:
-        where = ", ".join(repr(scope.name) for scope in scopes[:NAMED]) or "none"
+        where = ", ".join(repr(scope.name) for scope in scopes[:MOST_NAMED]) or "none"
         raise PatchError(
             f"found no gradients that update a variable (scopes of tf.gradients: {where}); there "
             f"is nothing to build anew"
@@ -200,7 +200,7 @@ def _built(node: Node, variable: Node, reached: list[str], scope: GradientScope)
     if len(floats) != 1:
         raise PatchError(
             f"{node} reads {len(reached)} gradients, and the file does not tell which of them is "
-            f"that of {variable.name!r}: {', '.join(reached[:NAMED])}"
+            f"that of {variable.name!r}: {', '.join(reached[:MOST_NAMED])}"
         )
     values = floats[0]
     of = scope.forward_of(node.body, names.op_of(values))

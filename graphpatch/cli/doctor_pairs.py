@@ -7,7 +7,7 @@ from typing import Any
 
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 
-MOST_PAIRS = 10
+PAIRS_TOLD = 10
 
 RanPair = dict[str, Any] | None
 Told = tuple[PairDiagnosis, RanPair, int]
@@ -23,12 +23,12 @@ def pairs_shown(
     """
     whole = [(one, result, 0) for one, result in zip(pairs, results, strict=True)]
     whole = [told for told in whole if told[0].connected or len(pairs) == 1]
-    if every or len(whole) <= MOST_PAIRS:
+    if every or len(whole) <= PAIRS_TOLD:
         return whole, 0
     kinds: dict[Hashable, list[Told]] = {}
     for told in whole:
         kinds.setdefault(_kind(*told[:2]), []).append(told)
-    some = [(*alike[0][:2], len(alike) - 1) for alike in list(kinds.values())[:MOST_PAIRS]]
+    some = [(*alike[0][:2], len(alike) - 1) for alike in list(kinds.values())[:PAIRS_TOLD]]
     return some, len(whole) - sum(1 + more for _, _, more in some)
 
 

@@ -42,11 +42,7 @@ def _list(as_json: bool) -> None:
     if as_json:
         say_json({"recipes": [_described(one) for one in RECIPES.values()]})
     else:
-        say_lines(text for one in RECIPES.values() for text in _line(one))
-
-
-def _line(recipe: Recipe) -> list[str]:
-    return [recipe.spelled, f"    {recipe.purpose}"]
+        say_lines(text for one in RECIPES.values() for text in [one.spelled, f"    {one.purpose}"])
 
 
 def _described(recipe: Recipe) -> dict[str, object]:

@@ -13,7 +13,7 @@ from graphpatch.match.glob import QUOTED
 TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.S)
 
 
-def is_glob(text: str) -> bool:
+def is_pattern(text: str) -> bool:
     """Whether a path is a glob."""
     return any(sign in text for sign in "*?[")
 
@@ -21,7 +21,7 @@ def is_glob(text: str) -> bool:
 def halves(text: str) -> tuple[str, tuple[str, ...]]:
     """The folder that a glob starts from, and the parts of its path below that."""
     parts = text.split("/")
-    first = next(place for place, part in enumerate(parts) if is_glob(part))
+    first = next(place for place, part in enumerate(parts) if is_pattern(part))
     base = "/".join(parts[:first])
     return base or ("/" if text.startswith("/") else "."), tuple(p for p in parts[first:] if p)
 

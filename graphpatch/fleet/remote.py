@@ -40,7 +40,7 @@ def is_own_disk(path: str) -> bool:
     return path.startswith(("file://", "local://"))
 
 
-def opened(path: str) -> tuple[AbstractFileSystem, str]:
+def opened_store(path: str) -> tuple[AbstractFileSystem, str]:
     """The store that a path names, and the path in it. Raises FleetError where there is none."""
     try:
         from fsspec.core import url_to_fs
@@ -94,7 +94,7 @@ def errors_as(what: str, kind: type[GraphpatchError]) -> Iterator[None]:
 
 def is_plain_folder(path: str) -> bool:
     """A folder that holds models; one with a SavedModel in it is a model itself."""
-    store, inside = opened(path)
+    store, inside = opened_store(path)
     with errors_as(f"cannot read {path}", ModelError):
         return bool(store.isdir(inside)) and not _is_saved(store, inside)
 
@@ -105,7 +105,7 @@ def _is_saved(store: AbstractFileSystem, inside: str) -> bool:
 
 def files(base: str, descend: Callable[[tuple[str, ...]], bool]) -> Iterator[str]:
     """The files below a folder, without hidden ones, by their paths in it."""
-    store, inside = opened(base)
+    store, inside = opened_store(base)
     root = inside.rstrip("/")
     with errors_as(f"cannot read {base}", ModelError):
         found = store.find(inside)
@@ -121,7 +121,7 @@ def files(base: str, descend: Callable[[tuple[str, ...]], bool]) -> Iterator[str
 
 def read_small(path: str) -> bytes:
     """A small file, whole. Raises FleetError where it cannot be read."""
-    store, inside = opened(path)
+    store, inside = opened_store(path)
     with errors_as(f"cannot read {path}", FleetError):
         data: bytes = store.cat_file(inside)
         return data
@@ -129,14 +129,14 @@ def read_small(path: str) -> bytes:
 
 def exists(path: str) -> bool:
     """Whether there is a file or folder."""
-    store, inside = opened(path)
+    store, inside = opened_store(path)
     with errors_as(f"cannot read {path}", FleetError):
         return bool(store.exists(inside))
 
 
 def fetch(path: str, folder: Path) -> Path:
     """Bring a model, a SavedModel with all that belongs to it, into a folder of this machine."""
-    store, inside = opened(path)
+    store, inside = opened_store(path)
     inside = inside.rstrip("/")
     if inside.rpartition("/")[2] in SAVED_MODEL_FILES:
         inside = inside.rpartition("/")[0]
@@ -169,7 +169,7 @@ def _below(path: str, root: str, of: str) -> str:
 
 def deliver(local: Path, path: str) -> None:
     """Put a file, or a SavedModel's folder, to its place in the store, over what was there."""
-    store, inside = opened(path)
+    store, inside = opened_store(path)
     inside = inside.rstrip("/")
     with errors_as(f"cannot write {path}", OutputError):
         if local.is_dir():
@@ -180,7 +180,7 @@ def deliver(local: Path, path: str) -> None:
 
 def write_small(path: str, data: bytes) -> None:
     """Write a small file, whole."""
-    store, inside = opened(path)
+    store, inside = opened_store(path)
     with errors_as(f"cannot write {path}", OutputError):
         if _is_whole(store):
             store.pipe_file(inside, data)

@@ -35,11 +35,13 @@ def is_search(argument: str) -> bool:
     if argument.startswith("@"):
         return True
     if argument == "-" or remote.is_remote(argument):
-        return argument != "-" and (patterns.is_glob(argument) or remote.is_plain_folder(argument))
+        return argument != "-" and (
+            patterns.is_pattern(argument) or remote.is_plain_folder(argument)
+        )
     path = Path(argument)
     if path.exists():
         return is_plain_folder(path)
-    return patterns.is_glob(argument)
+    return patterns.is_pattern(argument)
 
 
 def is_plain_folder(path: Path) -> bool:
@@ -64,7 +66,7 @@ def _one(argument: str, allow_chained: bool = False) -> list[FoundModels]:
         return [FoundModels(argument, name_of(argument))]
     base: str = argument
     pattern: tuple[str, ...] = ("**",)
-    if patterns.is_glob(argument) and not _exists(argument):
+    if patterns.is_pattern(argument) and not _exists(argument):
         base, pattern = patterns.halves(argument)
     found = list(_below(base, pattern))
     if not found:

@@ -17,7 +17,7 @@ from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source, map_file
 
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
-NAMED = 5  # models of a folder that are named
+MODELS_NAMED = 5  # models of a folder that are named
 
 
 def load(model: ModelLike, progress: Progress | None = None) -> Model:
@@ -71,7 +71,7 @@ def _message_in(folder: Path) -> Path:
     if (folder / "saved_model.cpb").exists():
         raise ModelError(f"{folder}: saved_model.cpb, a SavedModel in chunks, cannot be read yet")
     found = sorted(path.name for path in folder.iterdir() if path.suffix in FILES)
-    more = f"; name a model in it: {', '.join(found[:NAMED])}" if found else ""
+    more = f"; name a model in it: {', '.join(found[:MODELS_NAMED])}" if found else ""
     if not more and (folder / "variables").is_dir():
         more = "; its variables are there, and its graph is missing: copy the whole SavedModel"
     raise ModelError(f"{folder} is a folder without {' or '.join(SAVED_MODEL_FILES)}{more}")

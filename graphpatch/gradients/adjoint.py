@@ -6,11 +6,11 @@ op by op what the formula computes. For dx = dy * h(x), g is x * stop(h(x)).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from graphpatch.gradients import recipes
-from graphpatch.gradients.adjoint_ops import OF_OPS
+from graphpatch.gradients.adjoint_ops import OF_OPS, Back
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.functions import SINGLE
 from graphpatch.gradients.linear import linear_inputs_of
@@ -134,9 +134,6 @@ class Adjoint:
         if step is not None and step.op_type in ("Reshape", "BroadcastTo"):
             return list(step.tensors)[1]
         return program.shape_of(value)
-
-
-Back = Callable[[Adjoint, Step, Value, int], Value]
 
 
 def _same(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
-from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.gradients.tensors import ConstantTensor
+from graphpatch.graph.attrs import DTYPE_NUMBERS
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 """The dtypes that formulas compute in."""
@@ -20,9 +20,6 @@ CASTABLE = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
 )
 """The dtypes whose numbers TensorFlow casts to those of formulas, without losing a part."""
-
-DTYPE_NUMBERS = {name: number for number, name in reversed(DTYPE_NAMES.items())}
-"""The number in the enum DataType of each dtype (the base one, no reference)."""
 
 LARGE_CONSTANT = 256
 """From how many bytes on a vector is written as bytes, not as a list of numbers."""

@@ -8,13 +8,13 @@ from tensorboard.compat.proto.function_pb2 import FunctionDef
 
 from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.errors import FormulaError
-from graphpatch.gradients.constants import DTYPE_NUMBERS
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient import gradient_ops, zeros
 from graphpatch.gradients.nodedef_form import node_defs
 from graphpatch.gradients.program import Program, Value, op_def
 from graphpatch.gradients.signature import Signature
+from graphpatch.graph.attrs import DTYPE_NUMBERS
 
 
 def gradient_function(

@@ -9,7 +9,6 @@ from graphpatch.errors import RulesError
 from graphpatch.gradients.npy import NPY_SUFFIX, Files
 from graphpatch.gradients.tensors import packed
 
-CONSTANTS = "constants"
 GRADIENT_PATCHES = ("override_gradient", "filter_gradient")
 
 

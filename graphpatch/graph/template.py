@@ -13,10 +13,9 @@ from graphpatch.graph.alike import MARK, RAW_MARK, Form, UnlikeError
 from graphpatch.graph.blanks import Blank, EditPayload, Filled
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.heads import NODE
 from graphpatch.graph.placing import append_all, rename_all
 from graphpatch.graph.wire import encoded, piece_bytes
-
-NODE = 1  # field of a GraphDef
 
 T = TypeVar("T")
 

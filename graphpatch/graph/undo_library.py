@@ -14,7 +14,7 @@ from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.provenance import touched
 from graphpatch.graph.wire import Field, fields, message
 
-FUNCTION, GRADIENT, REGISTERED = 1, 2, 3  # fields of FunctionDefLibrary
+GRADIENT, REGISTERED = 2, 3  # fields of FunctionDefLibrary
 
 
 def drop_unused(graph: Graph) -> frozenset[str]:

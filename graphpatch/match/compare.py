@@ -68,8 +68,3 @@ def meets(value: object, wanted: Compared) -> bool:
     return is_number(value) and all(
         bool(SIGNS[sign](value, bound)) for sign, bound in wanted.bounds.items()
     )
-
-
-def words(wanted: Compared) -> str:
-    """The bounds as text: `> 0 and <= 1`."""
-    return " and ".join(f"{sign} {bound}" for sign, bound in wanted.bounds.items())

@@ -15,7 +15,7 @@ from graphpatch.graph.calls import called_functions
 from graphpatch.names import op_of
 from graphpatch.page.folds import folds
 from graphpatch.page.lanes import lane_columns
-from graphpatch.page.order import ordered
+from graphpatch.page.order import in_reading_order
 from graphpatch.page.sides import BodySide, OpLine, head, mark_changed
 from graphpatch.page.tables import Tables, tensor_text
 from graphpatch.shown import one_line
@@ -69,7 +69,7 @@ def lines(sides: Sequence[BodySide], is_applied: bool) -> BodyLines:
             both = dict.fromkeys(reads[key]) | line.reads if key in reads else line.reads
             reads[key] = list(both)
     starts = [key for side in sides for key in side.targets()]
-    order = ordered(reads, starts, {key: key.lstrip("+") for key in reads})
+    order = in_reading_order(reads, starts, {key: key.lstrip("+") for key in reads})
     for side in sides if is_applied else ():
         mark_changed(side, order)
     return BodyLines(sides, order)

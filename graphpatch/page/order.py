@@ -115,7 +115,7 @@ class _Loops:
             self.open.pop()
 
 
-def ordered(
+def in_reading_order(
     reads: Mapping[str, Sequence[str]], starts: Sequence[str], own_names: Mapping[str, str]
 ) -> list[str]:
     """The lines in their order; `reads` says for each which others it reads, each of them once.

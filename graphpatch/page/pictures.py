@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from graphpatch.gradients.numpy_functions import Array
 from graphpatch.shown import one_line
 
 LARGEST_SIDE = 96  # pixels of a side
@@ -15,11 +16,10 @@ CHANNELS = (1, 2, 3, 4)
 BINS = 32
 BRIGHTEST = 99.5  # percent of the pixels that are not the brightest: one alone hides all others
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Found = tuple[float | None, Any, str]
+Measured = tuple[float | None, Any, str]
 
 
-def pictures(name: str, fed: Any, answers: Sequence[Found]) -> list[dict[str, Any]]:
+def pictures(name: str, fed: Any, answers: Sequence[Measured]) -> list[dict[str, Any]]:
     """The pictures of a source: what it is fed, and the gradient of each side."""
     shown = one_line(name)
     sides = ("before", "after") if len(answers) > 1 else ("gradient",)

@@ -16,18 +16,17 @@ from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.page.bodies import BodyLines
-from graphpatch.page.ends import GradientEnds
-from graphpatch.page.pictures import pictures
+from graphpatch.page.ends import REAL, GradientEnds
+from graphpatch.page.pictures import Measured, pictures
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.process import Died, Process
 from graphpatch.shown import one_line
 
 LINES = 3000  # lines of a graph whose gradients are run
-REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
 NOT_RUN = "not run: TensorFlow calls a TF2 SavedModel as a whole, and tells nothing of its ops"
 
 Feed = str | Path | Mapping[str, Any]
-Answers = dict[str, tuple[float | None, Any, str]]
+SizeAnswers = dict[str, Measured]
 
 
 def sizes(
@@ -143,9 +142,9 @@ def _begin(process: Process, file: Path, path: str, place: int) -> None:
 
 def _asked(
     process: Process, names: Sequence[str], target: str, dy: Any, whole: Sequence[str]
-) -> Answers:
+) -> SizeAnswers:
     try:
-        found: Answers = process.ask("sizes", names, target, dy, whole)
+        found: SizeAnswers = process.ask("sizes", names, target, dy, whole)
     except GraphpatchError as error:
         return dict.fromkeys(names, (None, None, str(error)))
     return found
@@ -173,7 +172,7 @@ def _tensors(main: BodyLines) -> dict[str, int]:
     return found
 
 
-def _sizes(rows: Mapping[str, int], answers: Sequence[Answers]) -> dict[str, Any]:
+def _sizes(rows: Mapping[str, int], answers: Sequence[SizeAnswers]) -> dict[str, Any]:
     lines = {row: [_size(one[name][0]) for one in answers] for name, row in rows.items()}
     known = [size for some in lines.values() for size in some if isinstance(size, float) and size]
     return {"lines": lines, "least": min(known, default=1.0), "most": max(known, default=1.0)}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphpatch.analysis.matches import Matches, matches
 from graphpatch.analysis.revert import revert
@@ -25,9 +25,10 @@ from graphpatch.page.ends import refuse_unknown
 from graphpatch.page.html import page
 from graphpatch.page.rule_marks import Marks, of_matches, of_patched
 
-HIGH = 560  # pixels of the page in a notebook
+if TYPE_CHECKING:
+    from graphpatch.page.sizes import Feed
 
-Feed = str | Path | Mapping[str, Any]
+HIGH = 560  # pixels of the page in a notebook
 
 
 @dataclass(frozen=True, repr=False)

@@ -45,7 +45,7 @@ def tensors_at(node: Node, at: str) -> list[FlatArg]:
     return flat if place is None else flat[place : place + 1]
 
 
-def put_beside(node: Node, editor: Editor, inline: Inline, at: str) -> list[Node]:
+def put_at(node: Node, editor: Editor, inline: Inline, at: str) -> list[Node]:
     """Put `inline` on the side of `node` that `at` names, and return the ops added for it.
 
     Where nothing flows back there, there is nothing to do, and the report says so.

@@ -13,7 +13,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow
 from graphpatch.patches.clean import CleanPath
-from graphpatch.patches.ends import SlotsByOp, all_ends, left, noise_notes
+from graphpatch.patches.ends import SlotsByOp, all_ends, end_notes, left
 from graphpatch.patches.function_carrier import refuse_boundary
 from graphpatch.patches.join import Counted, join, refuse_in_part
 from graphpatch.patches.reach import check_reached, refuse_shadowed
@@ -66,7 +66,7 @@ class BackwardAsPatch:
             refuse_in_part(node, outputs, editor, self.emit)
         self._refuse_unmet(nodes, way, ends)
         found = left(way, ends)
-        for note in noise_notes(way, ends, found, self.until is not None):
+        for note in end_notes(way, ends, found, self.until is not None):
             editor.note(note)
         way.make()
         self._join(way, ends, found.dead, editor)

@@ -119,7 +119,7 @@ def _is_constant(node: Node | None) -> bool:
     return next(found, "") == "Const"
 
 
-def noise_notes(way: CleanPath, ends: SlotsByOp, found: Left, is_named: bool) -> Iterator[str]:
+def end_notes(way: CleanPath, ends: SlotsByOp, found: Left, is_named: bool) -> Iterator[str]:
     """What the report says of a gradient that is still noisy, or where the noise-free path ends."""
     reached = ", ".join(node.tensor(n) for node, outputs in ends.items() for n in outputs)
     if not is_named:

@@ -50,7 +50,7 @@ class FilterGradient:
         self._put(
             node,
             at.tensors_at(node, self.at),
-            partial(at.put_beside, node, editor, at=self.at),
+            partial(at.put_at, node, editor, at=self.at),
             editor,
         )
 

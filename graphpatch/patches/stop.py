@@ -47,7 +47,7 @@ class StopGradient:
         caller = place_of(node, editor).ignoring
         if caller is not None and not editor.graph.around.is_exported:
             FilterGradient(Named("zero"), self.at, "function").rewrite(node, editor)
-        elif at.put_beside(node, editor, typed("StopGradient", "stop"), self.at):
+        elif at.put_at(node, editor, typed("StopGradient", "stop"), self.at):
             editor.used("construction")
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:

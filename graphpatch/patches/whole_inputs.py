@@ -28,7 +28,7 @@ def put_beside_group(group: Group, editor: Editor, inline: Inline, where: str) -
     """
     side, place = at.parsed(where)
     if side == "output":
-        return at.put_beside(group.last, editor, inline, where)
+        return at.put_at(group.last, editor, inline, where)
     places = range(len(group.args)) if place is None else [place]
     if place is not None and place >= len(group.args):
         raise PatchError(f"the match has no input {place}; {group.reading()}")

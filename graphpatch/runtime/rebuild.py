@@ -10,7 +10,7 @@ from typing import Any
 
 from graphpatch import names, opdefs
 from graphpatch.analysis.gradient_scope import GRADIENT_SCOPE
-from graphpatch.analysis.training import NAMED, Built, Section, sections
+from graphpatch.analysis.training import MOST_NAMED, Built, Section, sections
 from graphpatch.control_flow.without_ops import without_ops
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
@@ -246,7 +246,7 @@ def _warn_of_old(nodes: Iterable[Any], asked: Sequence[Section]) -> None:
             pairs = [f"{reader} reads {name}" for name, reader in read.items()]
             warnings.warn(
                 f"{section.scope}: gradients that were built before stay for what reads them "
-                f"besides updates of variables: {short(pairs, NAMED)}",
+                f"besides updates of variables: {short(pairs, MOST_NAMED)}",
                 stacklevel=3,
             )
 

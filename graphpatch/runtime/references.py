@@ -33,7 +33,6 @@ BY_BATCH = {
     for op_type in LIBRARY[name].ops
 }
 IN_BATCH = "; @deeplift has a rule for it, with references in the batch"
-LARGE_TENSOR = 1 << 14  # elements of a tensor that is written as a file, not into the rules
 
 
 @dataclass(frozen=True)

@@ -161,12 +161,8 @@ def without_failed(
         lost = waiting_ops([graph.get_operation_by_name(failed)], fed)
     except (KeyError, ValueError):
         return []
-    kept = [name for name in wanted if name in fed or not _is_of(graph, name, lost)]
+    kept = [name for name in wanted if name in fed or graph.get_tensor_by_name(name).op not in lost]
     return kept if len(kept) < len(wanted) else []
-
-
-def _is_of(graph: Any, name: str, ops: Container[Any]) -> bool:
-    return graph.get_tensor_by_name(name).op in ops
 
 
 def waiting_ops(ops: Sequence[Any], fed: Container[str] = ()) -> set[Any]:

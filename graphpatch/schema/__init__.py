@@ -24,7 +24,7 @@ from graphpatch.schema.gradient import SOME_TEXT, gradient
 
 # The types of ours that users know by another name.
 RENAMED = {"RuleSpec": "Rule", "PatchSpec": "Patch"}
-COMPARISONS = Compared.__struct_encode_fields__
+SIGNS_OF_BOUNDS = Compared.__struct_encode_fields__
 GRADIENT_REF = {"$ref": "#/$defs/Gradient"}
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # A name, not an address: it tells one version's schema from another's.
@@ -94,7 +94,7 @@ def _constrain(defined: dict[str, Any]) -> None:
     defined["Pattern"]["properties"]["nodes"]["minProperties"] = 1
     defined["OneOf"] |= {"minProperties": 1}
     defined["OneOf"]["properties"]["in"]["minItems"] = 1
-    defined["Near"]["anyOf"] = [{"required": [key]} for key in ("near", *COMPARISONS)]
+    defined["Near"]["anyOf"] = [{"required": [key]} for key in ("near", *SIGNS_OF_BOUNDS)]
     match["class"] = _texts({"enum": list(CLASSES)})
     match["nth"] = _slices(match["nth"])
     defined["Nth"]["properties"]["at"] = _slices(defined["Nth"]["properties"]["at"])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graphpatch.page.folds import FEW, Fold, folds
 from graphpatch.page.lanes import ABSENT, lane_columns
-from graphpatch.page.order import ordered, scopes
+from graphpatch.page.order import in_reading_order, scopes
 
 # On a busy machine one draw may take seconds.
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -109,14 +109,14 @@ def graphs(draw: st.DrawFn) -> dict[str, list[str]]:
 @quick
 @given(graphs())
 def test_every_line_is_there_once(reads: dict[str, list[str]]) -> None:
-    order = ordered(reads, list(reads)[:1], {name: name for name in reads})
+    order = in_reading_order(reads, list(reads)[:1], {name: name for name in reads})
     assert sorted(order) == sorted(reads)
 
 
 @quick
 @given(graphs())
 def test_a_line_comes_after_all_that_read_it(reads: dict[str, list[str]]) -> None:
-    order = ordered(reads, [], {name: name for name in reads})
+    order = in_reading_order(reads, [], {name: name for name in reads})
     place = {name: n for n, name in enumerate(order)}
     back = [(a, b) for a, read in reads.items() for b in read if place[b] <= place[a]]
     for reader, producer in back:  # only where a circle leads back
@@ -138,7 +138,7 @@ def reaches(reads: dict[str, list[str]], one: str, other: str) -> bool:
 @quick
 @given(graphs())
 def test_folds_lie_in_each_other_and_share_a_scope(reads: dict[str, list[str]]) -> None:
-    order = ordered(reads, [], {name: name for name in reads})
+    order = in_reading_order(reads, [], {name: name for name in reads})
     found = folds(order, {0})
     for one in found:
         assert one.first < one.last

@@ -9,7 +9,7 @@ from graphpatch import opdefs
 from graphpatch.analysis.doctor.between import BEHIND, IN_BETWEEN
 from graphpatch.analysis.doctor.known_fixes import fixes
 from graphpatch.analysis.doctor.look import Finding, Look, RuleDict, rule_for
-from graphpatch.analysis.doctor.ours import CARRIED, is_added, rule_of
+from graphpatch.analysis.doctor.ours import CARRIED, is_of_rule, rule_of
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
 from graphpatch.differentiation.keys import gradient_type, override_key
@@ -99,7 +99,7 @@ CAUSES = (
           "override key {key}, which rule '{rule}' gave it and no program registers",
           "{says}; TensorFlow names {op}, not the missing key",
           "register it first: graphpatch.register_gradients(FILE), where the key is graphpatch's"),
-    Cause("our_rule", lambda look: is_added(look.node),
+    Cause("our_rule", lambda look: is_of_rule(look.node),
           "rule '{rule}' stops it here", NONE,
           "take the rule off: graphpatch revert FILE --rule '{rule}' -o OUT"),
     Cause("custom_gradient", _raises("custom_gradient"),

@@ -13,7 +13,7 @@ def rule_of(node: Node) -> str:
     return next((edit.rule for edit in reversed(provenance.entries(node))), "")
 
 
-def is_added(node: Node) -> bool:
+def is_of_rule(node: Node) -> bool:
     """Whether a rule put the op there."""
     return node.body.is_ours or provenance.is_added(node)
 

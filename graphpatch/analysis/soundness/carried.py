@@ -64,7 +64,7 @@ def stored_gradients(graph: Graph) -> Iterator[StoredGradient]:
             function = graph.library.gradients.get(node.op, "")
             if is_call(node):
                 yield from _by_call(node, function, rules)
-            elif not function and (computed := _by_key(node)) is not None:
+            elif not function and (computed := from_key(key_of(node))) is not None:
                 yield StoredGradient(
                     node, computed.key, "", computed, _attrs(node), op_type=node.op
                 )
@@ -81,10 +81,6 @@ def is_call(node: Node) -> bool:
     """Whether an op gives the outputs of another on, with the gradient of a function."""
     is_ours = node.op in node.body.library.gradients and not provenance.of_kind(node, "enclosed")
     return is_ours and not is_guard(key_of(node))
-
-
-def _by_key(node: Node) -> Computed | None:
-    return from_key(key_of(node))
 
 
 def _by_construction(node: Node, rules: Mapping[str, Any]) -> Iterator[StoredGradient]:
@@ -158,7 +154,7 @@ def _by_call(node: Node, function: str, rules: Mapping[str, Any]) -> Iterator[St
             node, cut, function, InlineFormula(Formula.parse("zeros_like(dy)")), {}
         )
         return
-    is_own = kind == "straight_through" and not _is_whole(patch)
+    is_own = kind == "straight_through" and patch.get("on") != WHOLE
     if kind is None or KINDS[kind].verified != "join" or is_own:
         yield _by_function(node, function, rules)
         return
@@ -173,10 +169,6 @@ def _by_call(node: Node, function: str, rules: Mapping[str, Any]) -> Iterator[St
 def _is_filter(node: Node) -> bool:
     """Whether a call gives on what it reads: before an op that gets no gradient, or as a filter."""
     return len(node.data_inputs) == len(node.outputs or ())
-
-
-def _is_whole(patch: Any) -> bool:
-    return bool(patch.get("on") == WHOLE)
 
 
 def _passed_on(node: Node) -> Computed:
@@ -222,7 +214,7 @@ def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> StoredG
         return StoredGradient(node, label, function, None, {}, "it is traced code, not a formula")
     if moved is None or kind != "override_gradient":
         return StoredGradient(node, label, function, gradient, {})
-    op_type = _type(moved)
+    op_type = provenance.original_type(moved)
     attrs = _attrs(moved)
     if patch.get("on") == "match":
         return StoredGradient(node, label, function, gradient, windows_of(_behind(moved)))
@@ -246,11 +238,6 @@ def _behind(last: Node) -> list[Node]:
             producers = (node.body.producer(text) for text in node.data_inputs)
             waiting += [one for one in producers if one is not None]
     return list(found.values())
-
-
-def _type(node: Node) -> str:
-    """Its op type before a rule put it into a function."""
-    return provenance.original_type(node)
 
 
 def _attrs(node: Node) -> Mapping[str, Any]:

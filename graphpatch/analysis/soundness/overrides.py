@@ -48,12 +48,8 @@ def overrides(graph: Graph) -> Iterator[Override]:
                 continue
             if key is not None:
                 yield Override(node, key, node.op in gradients)
-            elif node.op in gradients and not _is_enclosed(node):
+            elif node.op in gradients and not provenance.of_kind(node, "enclosed"):
                 yield Override(node, gradients[node.op], True)
-
-
-def _is_enclosed(node: Node) -> bool:
-    return bool(provenance.of_kind(node, "enclosed"))
 
 
 @dataclass(eq=False)

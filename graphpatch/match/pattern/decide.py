@@ -59,7 +59,7 @@ class Decider:
         for anchor in left.found[plan.anchor]:
             found += join.assignments({plan.anchor: anchor}, 0)
         found = [one for one in found if self.has_own_links(one, around.links)]
-        return sorted(found, key=lambda one: [position(body, vertex) for vertex in one])
+        return sorted(found, key=lambda one: [place_of_vertex(body, vertex) for vertex in one])
 
     def has_own_links(self, vertices: Sequence[Vertex], links: LinksByEnds) -> bool:
         """Whether edges from tensors that turn out as one and the same each have a link."""
@@ -147,15 +147,19 @@ class _Join(NamedTuple):
     def _in_order(self, bind: _Bind, bound: dict[int, Vertex], vertex: Vertex) -> bool:
         if not bind.earlier_than and not bind.later_than:
             return True
-        here = position(self.body, vertex)
+        here = place_of_vertex(self.body, vertex)
         return all(
-            here <= position(self.body, bound[two]) for two in bind.earlier_than if two in bound
+            here <= place_of_vertex(self.body, bound[two])
+            for two in bind.earlier_than
+            if two in bound
         ) and all(
-            position(self.body, bound[one]) <= here for one in bind.later_than if one in bound
+            place_of_vertex(self.body, bound[one]) <= here
+            for one in bind.later_than
+            if one in bound
         )
 
 
-def position(body: Body, vertex: Vertex) -> Position:
+def place_of_vertex(body: Body, vertex: Vertex) -> Position:
     """Where an op or a tensor stands: tensors by the ops that give them."""
     if isinstance(vertex, TensorName):
         return body.by_name.get(vertex.op, -1), vertex.op, vertex.arg, vertex.index

@@ -10,7 +10,7 @@ from graphpatch.match.pattern.candidates import Candidates
 from graphpatch.match.pattern.decide import Decider
 from graphpatch.match.pattern.plan import LinkEnd, Plan, search_order
 from graphpatch.match.pattern.support import LinksByEnds, Neighbourhood
-from graphpatch.match.pattern.wiring import RUN, LinkWalker, Vertex, VertexInput
+from graphpatch.match.pattern.wiring import WHOLE_RUN, LinkWalker, Vertex, VertexInput
 from graphpatch.match.spec import Link
 
 
@@ -57,7 +57,7 @@ class Walker:
                 if vertex in kept or passes(vertex):
                     kept.add(vertex)
                     ends = (other, vertex) if forward else (vertex, other)
-                    key = slot if slot >= 0 else RUN - way.edge
+                    key = slot if slot >= 0 else WHOLE_RUN - way.edge
                     between = links.get(ends)
                     if between is None:
                         links[ends] = {key: bit}

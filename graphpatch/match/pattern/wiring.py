@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from graphpatch import names
 from graphpatch.errors import MatchError, ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import order_of, readers_of
+from graphpatch.graph.topology import Passes, order_of, readers_of
 from graphpatch.match.spec import Link
 from graphpatch.names import TensorName
 
@@ -20,8 +20,6 @@ Vertex = int | TensorName
 VertexInput = tuple[Vertex, int]
 """What a link leads to, and the slot of the reader by which it does."""
 
-Passes = Callable[[int], bool]
-
 LEAST, FOR_EACH = 1_000_000, 20
 """Links that may be followed for one pattern in one body: so many, and so many more for each op.
 
@@ -29,7 +27,7 @@ How often a pattern matches, and how many ops its runs have, may grow as any pow
 pattern that says which ops it means follows about ten links for each of them.
 """
 
-RUN = -1
+WHOLE_RUN = -1
 """Stands for the slot of a link that is a whole run."""
 
 
@@ -90,7 +88,7 @@ class LinkWalker(msgspec.Struct, eq=False, dict=True):
             if index not in seen and passes(index):
                 seen.add(index)
                 stack += [reader for reader, _ in self.forward(index, on)]
-        return ((index, RUN) for index in seen)
+        return ((index, WHOLE_RUN) for index in seen)
 
     def run_backward(
         self, index: int, link: Link, passes: Passes, from_tensor: bool
@@ -106,7 +104,7 @@ class LinkWalker(msgspec.Struct, eq=False, dict=True):
                 if producer not in seen and passes(producer):
                     seen.add(producer)
                     stack.append(producer)
-        return ((one, RUN) for one in found)
+        return ((one, WHOLE_RUN) for one in found)
 
     def walk(self, count: int) -> None:
         """Count links that were followed; MatchError where they are too many by now."""

@@ -131,6 +131,6 @@ def _compared(
     return ComparedGradient(source, target, "changed", *words, *distance(before.value, after.value))
 
 
-def of(pairs: Sequence[ComparedGradient], state: str) -> Iterator[ComparedGradient]:
+def in_state(pairs: Sequence[ComparedGradient], state: str) -> Iterator[ComparedGradient]:
     """The pairs in this state."""
     return (pair for pair in pairs if pair.state == state)

@@ -11,7 +11,7 @@ from graphpatch.analysis.soundness.overrides import Override
 from graphpatch.analysis.soundness.static import Sound
 from graphpatch.application import page_part
 from graphpatch.formats.model import Model
-from graphpatch.runtime.verify.backward import ComparedBackward, of
+from graphpatch.runtime.verify.backward import ComparedBackward, in_state
 from graphpatch.runtime.verify.formulas import Checked
 from graphpatch.runtime.verify.forward import ComparedForward
 from graphpatch.runtime.verify.reached import Reached
@@ -71,7 +71,7 @@ class Ran:
             yield self.why
         for tensor, how in self.forward.differing.items():
             yield f"forward: {tensor}: {how}"
-        for pair in of(self.backward.pairs, "fails"):
+        for pair in in_state(self.backward.pairs, "fails"):
             yield f"gradient of {pair.target} by {pair.source}: {pair.before} -> {pair.after}"
         for one in self.unfired:
             if one.is_wrong:
@@ -248,5 +248,5 @@ def _rows(part: VerifiedGraph) -> Iterator[tuple[str, str]]:
     compared, pairs = len(ran.forward.compared), ran.backward.pairs
     equal = compared - len(ran.forward.differing)
     yield "forward", f"{equal} of {plural(compared, 'tensor')} bit-equal"
-    yield "gradients", f"{len(pairs)} taken, {len(list(of(pairs, 'changed')))} changed"
+    yield "gradients", f"{len(pairs)} taken, {len(list(in_state(pairs, 'changed')))} changed"
     yield "overrides", f"{len(ran.fired)} fired, {len(ran.unfired)} not"
