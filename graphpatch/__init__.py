@@ -179,7 +179,7 @@ _HOMES = {
 }
 
 
-# What rooms below ask of runtime/ and page/.
+# What rooms below call of runtime/ and page/.
 above.MODULES.update(
     {
         "import_into": "graphpatch.runtime.import_model",

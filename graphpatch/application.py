@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from graphpatch.above import ask
+from graphpatch.above import FromAbove
 from graphpatch.arguments import wrong
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Export, Model, default_output
@@ -18,7 +18,7 @@ from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.load import model_from
 from graphpatch.formats.target import NO_CONTEXTS
 from graphpatch.graph import provenance
-from graphpatch.graph.check import built_gradients, check, foreign
+from graphpatch.graph.check import built_gradients, check_graph, foreign
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.match.taken import check_taken
@@ -26,14 +26,18 @@ from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe
 from graphpatch.rule_spec import Expect
 from graphpatch.rules import Rule, load_rules, rules_from
-from graphpatch.step import Applied, expected, named, take
+from graphpatch.step import Applied, expected, naming_rule, take
 from graphpatch.table import beside, html_table, plural, short
+
+# What a notebook shows of a model, a patched one beside it, gradients by and of these tensors.
+page_part: FromAbove[[Model, Model | None, Sequence[str], Sequence[str]], str]
+page_part = FromAbove("part_of_model")
 
 # What functions take as their argument `rules`.
 RulesLike: TypeAlias = (
     str | os.PathLike[str] | Mapping[str, Any] | Rule | Sequence[Rule | Mapping[str, Any]]
 )
-TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
+RULES_TAKEN = "the path of a rules file, a list of rules, a dict with `rules`, or a graphpatch.Rule"
 
 PATCH_LAST = (
     "the file stores gradients as functions, which tools that optimise or convert models drop, "
@@ -89,7 +93,7 @@ class Result(HasModel):
 
     def _repr_html_(self) -> str:
         table = html_table(self._title(), ("rule", "ops", "gradient stored as"), self._rules())
-        return beside(table, ask("part_of_model", self.model))
+        return beside(table, page_part(self.model, None, (), ()))
 
     def _title(self) -> str:
         nodes = self.report["nodes"]
@@ -98,7 +102,8 @@ class Result(HasModel):
 
     def _rules(self) -> list[tuple[str, str, str]]:
         return [
-            (rule["name"], counted(rule["matches"]), rule["emit"]) for rule in self.report["rules"]
+            (rule["name"], counted_types(rule["matches"]), rule["emit"])
+            for rule in self.report["rules"]
         ]
 
 
@@ -171,7 +176,7 @@ def rules_of(rules: RulesLike, argument: str = "rules") -> list[Rule]:
         more = (
             "; are the rules and the model swapped?" if isinstance(rules, Model | HasModel) else ""
         )
-        raise TypeError(f"{argument}: expected {TAKEN}; found {type(rules).__name__}{more}")
+        raise TypeError(f"{argument}: expected {RULES_TAKEN}; found {type(rules).__name__}{more}")
     for place, rule in enumerate(listed):
         if not isinstance(rule, Rule | Mapping):
             what = type(rule).__name__
@@ -188,7 +193,7 @@ def check_all(rules: Sequence[Rule], graphs: Sequence[Graph]) -> list[str]:
     MatchError where a rule asks for what a rule patched that is not there.
     """
     for graph in graphs:
-        check(graph)
+        check_graph(graph)
     _refuse_again(rules, graphs)
     _check_taken(rules, graphs)
     found = (note for graph in graphs for note in (*foreign(graph), *built_gradients(graph)))
@@ -200,7 +205,7 @@ def _check_taken(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
     found = (edit.rule for graph in graphs for edit in provenance.all_entries(graph))
     before = dict.fromkeys(filter(None, found))
     for rule in rules:
-        with named(rule):
+        with naming_rule(rule):
             check_taken(rule.match, before)
         if rule.author.rule:
             before[rule.author.rule] = None
@@ -224,7 +229,7 @@ def _refuse_idle(rules: Sequence[Rule], steps: Sequence[Applied], graphs: Sequen
     busy = {step.rule.partition(":")[0] for step in steps if step.matches}
     for name, last in of_recipe.items():
         if is_recipe(name) and name not in busy:
-            with named(last):
+            with naming_rule(last):
                 expected(replace(last, expect=Expect()), graphs, 0)
 
 
@@ -264,7 +269,7 @@ def _report(before: Model, after: Model, notes: list[str], steps: list[Applied])
     }
 
 
-def counted(matches: Sequence[Mapping[str, Any]]) -> str:
+def counted_types(matches: Sequence[Mapping[str, Any]]) -> str:
     """How many ops of each op type were matched, in words; nothing where there are none.
 
     Where a match of a pattern brings several ops, how many matches there are comes first.

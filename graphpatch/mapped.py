@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-BEFORE: list[Callable[[], None]] = []
+BEFORE_MAPPING: list[Callable[[], None]] = []

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from tensorboard.compat.proto.attr_value_pb2 import AttrValue
     from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
-Default = bool | int | float | str | tuple[bool | int | float | str | tuple[int, ...], ...] | None
+AttrDefault = (
+    bool | int | float | str | tuple[bool | int | float | str | tuple[int, ...], ...] | None
+)
 
 
 class Arg(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -47,7 +49,7 @@ class Arg(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dtypes_default: tuple[str, ...] | None = None
 
 
-class Attr(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class AttrDef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An attr that an op declares, with its type as OpDef spells it (`int`, `list(type)`).
 
     `default` is None where a node must carry the attr. A dtype is its name, a shape a tuple of
@@ -57,7 +59,7 @@ class Attr(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     name: str
     type: str
-    default: Default = None
+    default: AttrDefault = None
 
 
 class OpDef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -76,7 +78,7 @@ class OpDef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     name: str
     inputs: tuple[Arg, ...] = ()
     outputs: tuple[Arg, ...] = ()
-    attrs: tuple[Attr, ...] = ()
+    attrs: tuple[AttrDef, ...] = ()
     stateful: bool = False
     commutative: bool = False
     gradient: Literal["registered", "none", "missing"] = "missing"
@@ -144,10 +146,10 @@ def newer(types: Iterable[str]) -> list[str]:
     return [op for op in sorted(set(types)) if (one := lookup(op)) and one.known_to == "2"]
 
 
-Attrs = Callable[[str], "AttrValue | None"]
+AttrReader = Callable[[str], "AttrValue | None"]
 
 
-def flatten(args: Iterable[Arg], attr: Attrs) -> list[FlatArg]:
+def flatten(args: Iterable[Arg], attr: AttrReader) -> list[FlatArg]:
     """The tensors that a node has for these args of its op type, in the order it has them.
 
     `attr` gives the node's value of an attr, or None where it has none; the op's default then
@@ -156,19 +158,19 @@ def flatten(args: Iterable[Arg], attr: Attrs) -> list[FlatArg]:
     return [flat for arg in args for flat in _expand(arg, attr)]
 
 
-def place_of(tensors: Sequence[FlatArg], name: str, index: int) -> int | None:
+def tensor_index(tensors: Sequence[FlatArg], name: str, index: int) -> int | None:
     """Where tensor `index` of an arg is among a node's tensors; None where there is none."""
     first = next((at for at, one in enumerate(tensors) if one.name == name), len(tensors))
     at = first + index  # those of one arg lie side by side
     return at if at < len(tensors) and tensors[at].name == name else None
 
 
-def _expand(arg: Arg, attr: Attrs) -> Iterator[FlatArg]:
+def _expand(arg: Arg, attr: AttrReader) -> Iterator[FlatArg]:
     for index, (dtype, ref) in enumerate(_dtypes(arg, attr)):
         yield FlatArg(arg.name, index, dtype, arg.is_ref or ref)
 
 
-def _dtypes(arg: Arg, attr: Attrs) -> Sequence[tuple[str | None, bool]]:
+def _dtypes(arg: Arg, attr: AttrReader) -> Sequence[tuple[str | None, bool]]:
     """The dtype of each tensor of an arg, and whether that dtype itself is a reference."""
     if arg.type_list_attr:
         return _dtype_list(arg, attr(arg.type_list_attr))
@@ -219,14 +221,14 @@ def from_proto(proto: OpDefProto) -> OpDef:
         proto.name,
         inputs=tuple(_arg(arg, defaults) for arg in proto.input_arg),
         outputs=tuple(_arg(arg, defaults) for arg in proto.output_arg),
-        attrs=tuple(Attr(attr.name, attr.type, defaults.get(attr.name)) for attr in proto.attr),
+        attrs=tuple(AttrDef(attr.name, attr.type, defaults.get(attr.name)) for attr in proto.attr),
         stateful=proto.is_stateful,
         commutative=proto.is_commutative,
         known_to="library",
     )
 
 
-def _arg(proto: OpDefProto.ArgDef, defaults: dict[str, Default]) -> Arg:
+def _arg(proto: OpDefProto.ArgDef, defaults: dict[str, AttrDefault]) -> Arg:
     dtype, number = defaults.get(proto.type_attr), defaults.get(proto.number_attr)
     dtypes = defaults.get(proto.type_list_attr)
     return Arg(
@@ -242,13 +244,13 @@ def _arg(proto: OpDefProto.ArgDef, defaults: dict[str, Default]) -> Arg:
     )
 
 
-def _plain(value: AttrValue) -> Default:
-    """An attr value as JSON can hold it; the docstring of Attr says how."""
+def _plain(value: AttrValue) -> AttrDefault:
+    """An attr value as JSON can hold it; the docstring of AttrDef says how."""
     kind = value.WhichOneof("value")
     if kind is None:
         return None
     if kind != "list":
-        return cast(Default, _plain_one(kind, getattr(value, kind)))
+        return cast(AttrDefault, _plain_one(kind, getattr(value, kind)))
     fields = value.list.ListFields()
     return tuple(_plain_one(field.name, item) for field, items in fields for item in items)
 

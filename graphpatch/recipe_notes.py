@@ -11,7 +11,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
-from graphpatch.recipes import ACTIVATIONS, RECIPES, SIGN
+from graphpatch.recipes import RECIPE_ACTIVATIONS, RECIPES, SIGN
 
 if TYPE_CHECKING:
     from graphpatch.match.pattern.overlaps import Kept
@@ -46,7 +46,7 @@ def activations(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
             Node(one.binding.body, index) for _, one in several for index in one.binding.indices
         }
         for body in graph.bodies:
-            for op_type in ACTIVATIONS:
+            for op_type in RECIPE_ACTIVATIONS:
                 single = (Node(body, index) for index in body.by_type.get(op_type, ()))
                 yield from ((op_type, node) for node in single if node not in inside)
         yield from ((kind, one.last) for kind, one in several)

@@ -2,7 +2,7 @@
 
 A leaky or parametric ReLU counts as one op that reads x0 = x and x1 = the slope below 0; swish and
 GELU as one op that reads x. A rule for single ops comes behind them, and leaves their ops alone:
-`SINGLE`.
+`NOT_INSIDE_OTHERS`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INSIDE_OTHERS: tuple[dict[str, Any], ...] = (
 )
 """Ops of a swish with a factor, and of a hard swish: they are left alone with it."""
 
-SINGLE = {"taken": False, "not": {"any": list(INSIDE_OTHERS)}}
+NOT_INSIDE_OTHERS = {"taken": False, "not": {"any": list(INSIDE_OTHERS)}}
 """What single ops must meet besides: they are not part of an activation of several ops."""
 
 SLOPE = "where(x0 > 0, 1, x1)"

@@ -11,20 +11,20 @@ from typing import Any
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.relevance import BATCH_NORMS
-from graphpatch.recipe_parts import SINGLE, several_ops
+from graphpatch.recipe_parts import NOT_INSIDE_OTHERS, several_ops
 
 SIGN = "@"
-ACTIVATIONS = (
+RECIPE_ACTIVATIONS = (
     *("Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus", "Softsign", "Sigmoid", "Tanh"),
     *("Softmax", "LogSoftmax", "Erf", "CRelu"),
 )
-CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
+CONVOLUTIONS_2D = ("Conv2D", "DepthwiseConv2dNative")
 _INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
 _SPELLED = re.compile(r"@(?P<name>[\w-]+)(?:\((?P<given>.*)\))?", re.ASCII | re.DOTALL)
 HALF_SURROGATE = re.compile("[\ud800-\udfff]")  # bytes typed that are not UTF-8
 
-Rules = list[dict[str, Any]]
+RulesJson = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Recipe:
     name: str
     purpose: str
     source: str
-    make: Callable[..., Rules]
+    make: Callable[..., RulesJson]
     parameters: Mapping[str, object] = field(default_factory=dict)
     explains: bool = False
     example: str = ""
@@ -68,29 +68,29 @@ def _family(name: str) -> list[str]:
     return [*entry.ops, *(one for one in entry.by_op_type if one not in entry.ops)]
 
 
-def _of_family(name: str, gradient: str, given: Any = None) -> Rules:
+def _of_family(name: str, gradient: str, given: Any = None) -> RulesJson:
     """The family of a gradient of the library, on all that it is for, be it several ops."""
     return _activations(name, gradient, _family(gradient), given)
 
 
-def _activations(name: str, gradient: str, ops: list[str], given: Any = None) -> Rules:
+def _activations(name: str, gradient: str, ops: list[str], given: Any = None) -> RulesJson:
     """Activations of several ops, then those of one: `check_recipes` wants one of both."""
     spec = {gradient: given} if given else gradient
-    single = _override(name, spec, {"op": ops, **SINGLE}, 0)
+    single = _override(name, spec, {"op": ops, **NOT_INSIDE_OTHERS}, 0)
     return [*several_ops(name, gradient, given), single]
 
 
-def _lrp_epsilon(epsilon: float) -> Rules:
+def _lrp_epsilon(epsilon: float) -> RulesJson:
     ops = list(LIBRARY["lrp_epsilon"].ops)
     return _activations("lrp_epsilon", "lrp_epsilon", ops, {"epsilon": epsilon})
 
 
-def _lrp_composite(epsilon: float, first: str) -> Rules:
+def _lrp_composite(epsilon: float, first: str) -> RulesJson:
     """z-plus at convolutions, epsilon at activations; biases and batch norm get nothing."""
     name = "lrp_composite"
-    convolution: dict[str, Any] = {"op": list(CONVOLUTIONS)}
+    convolution: dict[str, Any] = {"op": list(CONVOLUTIONS_2D)}
     others = {"all": [convolution, {"not": {"name": first}}]} if first else convolution
-    activations = {"op": list(LIBRARY["lrp_epsilon"].ops), **SINGLE}
+    activations = {"op": list(LIBRARY["lrp_epsilon"].ops), **NOT_INSIDE_OTHERS}
     # In this order: what a rule adds is never what a later one is for.
     found = [
         _override(f"{name}: biases", "lrp_pass", {"any": _biases(convolution)}, 0),
@@ -103,7 +103,7 @@ def _lrp_composite(epsilon: float, first: str) -> Rules:
     return [*found, _override(f"{name}: first", "lrp_w2", {"name": first})] if first else found
 
 
-def _biases(convolution: Any) -> Rules:
+def _biases(convolution: Any) -> RulesJson:
     """The ops that add a bias, not another tensor, to a convolution."""
     held = {"op": ["Const", "VariableV2", "VarHandleOp"]}
     read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": held}}
@@ -112,14 +112,14 @@ def _biases(convolution: Any) -> Rules:
     return [{"op": "BiasAdd", "inputs": {"0": convolution}}, added]
 
 
-def _straight_through(name: str) -> Rules:
+def _straight_through(name: str) -> RulesJson:
     match: dict[str, Any] = {"op": ["Round", "Rint", "Floor", "Ceil", "Sign"]}
     match |= {"not": {"dtype": _INTEGERS}}  # lengths of sequences are counted by Sign, as ints
     match |= {"name": name} if name else {}
     return [rule("straight_through", match, {"straight_through": True})]
 
 
-def _reverse(at: str, strength: float) -> Rules:
+def _reverse(at: str, strength: float) -> RulesJson:
     """At all outputs of an op, or at one, which `at` names as a tensor: `features:0`."""
     op, colon, place = at.rpartition(":")
     patch: dict[str, Any] = {"filter_gradient": {"reverse": {"strength": strength}}}
@@ -128,7 +128,7 @@ def _reverse(at: str, strength: float) -> Rules:
     return [rule("reverse", {"name": at}, patch)]
 
 
-def _freeze(scope: str) -> Rules:
+def _freeze(scope: str) -> RulesJson:
     held = {"op": list(_TRAINABLE), "name": scope}
     read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": held}}
     return [rule("freeze", read, {"stop_gradient": True})]
@@ -141,7 +141,7 @@ _NO_VARIABLES = (
     '{"match": {"name": "TENSOR"}, "patch": {"stop_gradient": true}}'
 )
 _NO_CONVOLUTIONS = (
-    f"the model has no convolution ({', '.join(CONVOLUTIONS)}), which the z-plus rule is for: "
+    f"the model has no convolution ({', '.join(CONVOLUTIONS_2D)}), which the z-plus rule is for: "
     "@lrp_epsilon is the rule for dense layers"
 )
 _GUIDED = "Springenberg et al., Striving for Simplicity: The All Convolutional Net, 2015"
@@ -197,7 +197,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 _lrp_composite,
                 {"epsilon": 1e-4, "first": ""},
                 explains=True,
-                needs=(frozenset(CONVOLUTIONS), _NO_CONVOLUTIONS),
+                needs=(frozenset(CONVOLUTIONS_2D), _NO_CONVOLUTIONS),
             ),
             Recipe(
                 "straight_through",
@@ -244,11 +244,11 @@ def recipe_rules(spelled: str) -> dict[str, Any]:
         raise RulesError(f"expected @NAME or @NAME(key=value, ...), found {spelled!r}")
     if HALF_SURROGATE.search(spelled):
         raise RulesError(f"{spelled!r} is not UTF-8, as the names of ops are")
-    recipe = named(found["name"])
+    recipe = recipe_named(found["name"])
     return {"version": 1, "rules": recipe.make(**_given(recipe, found["given"] or ""))}
 
 
-def named(name: str) -> Recipe:
+def recipe_named(name: str) -> Recipe:
     """The recipe of this name, with or without @. Raises RulesError, with the nearest name."""
     name = name.removeprefix(SIGN)
     if name not in RECIPES:

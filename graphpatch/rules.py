@@ -29,8 +29,8 @@ from graphpatch.rules_json import (
     DEEPEST_JSON,
     NO_RULE,
     decoded,
-    depth,
     in_words,
+    json_depth,
     raw_rules,
     value_at,
 )
@@ -128,7 +128,7 @@ def rules_from(
     if isinstance(document, Sequence) and not isinstance(document, str):
         document = {"version": 1, "rules": document}
     try:
-        if depth(document) > DEEPEST_JSON:
+        if json_depth(document) > DEEPEST_JSON:
             raise RulesError(f"it is nested more than {DEEPEST_JSON} levels deep")
         whole = with_tensors(document, in_folder(folder or Path()))
         file = msgspec.convert(whole, RulesFile)

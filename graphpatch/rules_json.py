@@ -52,7 +52,7 @@ FOUND: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 # The reasons of msgspec, in the words of a user.
-REASONS = {
+JSON_FAULTS = {
     "Input data was truncated": "it ends too early: a bracket or a quote is not closed",
     "trailing comma in array": "remove the comma before this ]",
     "trailing comma in object": "remove the comma before this }",
@@ -61,7 +61,7 @@ REASONS = {
 }
 
 # The JSON types, as msgspec calls them and as users do; null stands for a key that is not there.
-TYPES = {
+TYPE_WORDS = {
     "object": "an object",
     "array": "a list",
     "str": "a string",
@@ -97,13 +97,13 @@ def self_contained(raw: bytes, path: str, files: Files) -> bytes:
     """The rules file with the tensors in it that it names in `files`, for readers elsewhere."""
     try:
         document = decoded(raw)
-        whole = document if depth(document) > DEEPEST_JSON else with_tensors(document, files)
+        whole = document if json_depth(document) > DEEPEST_JSON else with_tensors(document, files)
     except RulesError as error:
         raise RulesError(f"{path}: {error}") from error
     return raw if whole == document else msgspec.json.encode(whole)
 
 
-def depth(document: Any) -> int:
+def json_depth(document: Any) -> int:
     """How many lists and objects lie in each other, counted up to one too many."""
     level, depth = [document], 0
     while level and depth <= DEEPEST_JSON:
@@ -168,7 +168,9 @@ def _not_json(raw: bytes, said: str) -> str:
     place -= "trailing characters" in said  # there msgspec counts from 1
     there = raw[place:].decode(errors="replace")
     reason = said.removeprefix("JSON is malformed: ").partition(" (byte")[0]
-    here = next((says for look, says in FOUND if look.match(there)), REASONS.get(reason, reason))
+    here = next(
+        (says for look, says in FOUND if look.match(there)), JSON_FAULTS.get(reason, reason)
+    )
     return whole or _at(raw, place, here)
 
 
@@ -192,7 +194,9 @@ def in_words(text: str) -> str:
         return f"the key {key!r} is missing" + (f"; write {LIKE[key]}" if key in LIKE else "")
     wrong = re.fullmatch(r"Expected `(.+?)`, got `(.+?)`", text)
     if wrong is not None:
-        return f"expected {_any_of(wrong[1].split(' | '))}, found {TYPES.get(wrong[2], wrong[2])}"
+        return (
+            f"expected {_any_of(wrong[1].split(' | '))}, found {TYPE_WORDS.get(wrong[2], wrong[2])}"
+        )
     short = re.fullmatch(r"Expected `array` of length >= (\d+)", text)
     if short is not None:
         return f"the list is empty; at least {short[1]} is needed"
@@ -203,5 +207,5 @@ def in_words(text: str) -> str:
 def _any_of(types: Sequence[str]) -> str:
     """Types in words; a key that may be null may as well be left out, and nobody writes null."""
     left_out = {"null", "int"} if "float" in types else {"null"}
-    words = [TYPES.get(one, one) for one in types if one not in left_out]
+    words = [TYPE_WORDS.get(one, one) for one in types if one not in left_out]
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))

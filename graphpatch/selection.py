@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from graphpatch.above import ask
+from graphpatch.above import FromAbove
 from graphpatch.application import Result, apply
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model
@@ -21,9 +21,13 @@ from graphpatch.match.select import select as matching
 from graphpatch.rules import rules_from
 from graphpatch.table import IN_LIST, and_more, beside, html_table, plural
 
-TYPES = 8
+MOST_TYPES = 8
 
-Key = tuple[int, str, int]  # the graph's place in the model, the body, the op's index
+NodeKey = tuple[int, str, int]  # the graph's place in the model, the body, the op's index
+
+# What a notebook shows of some ops of a model: the graph's place, the body, the op's name.
+page_part_of_ops: FromAbove[[Model, Mapping[tuple[int, str, str], None]], str]
+page_part_of_ops = FromAbove("part_of_selection")
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,7 +45,7 @@ class Selection:
     """
 
     model: Model
-    keys: frozenset[Key]
+    keys: frozenset[NodeKey]
 
     def where(self, test: Callable[[Node], bool] | None = None, **match: Any) -> Selection:
         """Those of the ops for which `test` holds and which the match keys mean.
@@ -107,7 +111,7 @@ class Selection:
         """
         return apply([self.rule(patch, **keys)], self.model)
 
-    def _node(self, key: Key) -> Node:
+    def _node(self, key: NodeKey) -> Node:
         graph, label, index = key
         return Node(self.model.graphs[graph].body(label), index)
 
@@ -129,7 +133,7 @@ class Selection:
     def __invert__(self) -> Selection:
         return Selection(self.model, _matched(self.model, {}) - self.keys)
 
-    def _same(self, other: Selection) -> frozenset[Key]:
+    def _same(self, other: Selection) -> frozenset[NodeKey]:
         if not isinstance(other, Selection):
             raise TypeError(f"a selection is joined with a selection, not with {other!r}")
         if other.model is not self.model:
@@ -138,15 +142,15 @@ class Selection:
 
     def __repr__(self) -> str:
         types = list(self.types.items())
-        listed = ", ".join(f"{op}: {count}" for op, count in types[:TYPES])
-        more = ", ..." if len(types) > TYPES else ""
+        listed = ", ".join(f"{op}: {count}" for op, count in types[:MOST_TYPES])
+        more = ", ..." if len(types) > MOST_TYPES else ""
         return f"<Selection: {self._title}{f' ({listed}{more})' if types else ''}>"
 
     def _repr_html_(self) -> str:
         rows = [(node.op, node.name, node.body.label) for node in self.nodes]
         names = {(key[0], key[1], self._node(key).name): None for key in self.keys}
         table = html_table(self._title, ("op type", "name", "body"), rows)
-        return beside(table, ask("part_of_selection", self.model, names))
+        return beside(table, page_part_of_ops(self.model, names))
 
     @property
     def _title(self) -> str:
@@ -180,7 +184,7 @@ def select(model: ModelLike, **match: Any) -> Selection:
     return Selection(loaded, _matched(loaded, match))
 
 
-def _matched(model: Model, match: Mapping[str, Any]) -> frozenset[Key]:
+def _matched(model: Model, match: Mapping[str, Any]) -> frozenset[NodeKey]:
     spelled = {key.rstrip("_"): value for key, value in match.items()}
     # A rule is read in the one place that knows what is legal; its patch is not looked at.
     wanted = rules_from([{"match": spelled, "patch": {"stop_gradient": True}}])[0].match

@@ -14,13 +14,13 @@ from graphpatch.graph.alike import MARK
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
-from graphpatch.match.forms import notes
+from graphpatch.match.forms import type_notes
 from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
-from graphpatch.match.select import Found, find
+from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import AlikePatch, JointPatch, NotedPatch, WholePatch
-from graphpatch.patches.alike import Alike
+from graphpatch.patches.alike import FormEditor
 from graphpatch.patches.flow import refuse_all_malformed
 from graphpatch.patches.group import grouped
 from graphpatch.patches.hidden import refuse_hidden
@@ -48,19 +48,19 @@ def take(rule: Rule, graphs: Sequence[Graph]) -> Applied:
     Raises MatchError where it does not match as often as it expects, PatchError where the patch
     cannot be done; the message names the rule.
     """
-    return patch(rule, matched(rule, graphs))
+    return patch_matched(rule, matched(rule, graphs))
 
 
 def matched(
-    rule: Rule, graphs: Sequence[Graph], why: bool = True, known: Sequence[Found] | None = None
-) -> list[tuple[Graph, Found]]:
+    rule: Rule, graphs: Sequence[Graph], why: bool = True, known: Sequence[MatchedOps] | None = None
+) -> list[tuple[Graph, MatchedOps]]:
     """What a rule matches in each graph, none of which is changed.
 
     Raises what `take` raises, as far as that can be known before anything is patched; without
     `why`, a rule that matches nothing is not explained. `known` is what was found in each graph,
     where that was asked before.
     """
-    with named(rule):
+    with naming_rule(rule):
         if known is None:
             known = [find(graph, rule.match, rule.on) for graph in graphs]
         found = list(zip(graphs, known, strict=True))
@@ -76,20 +76,20 @@ def matched(
     return found
 
 
-def patch(rule: Rule, found: Sequence[tuple[Graph, Found]]) -> Applied:
+def patch_matched(rule: Rule, found: Sequence[tuple[Graph, MatchedOps]]) -> Applied:
     """Patch what a rule has `matched`. Where that raises, the graphs may be changed in part."""
     step = Applied(rule.author.rule)
-    with named(rule):
+    with naming_rule(rule):
         for graph, one in found:
             tag = graph.around.tags if len(found) > 1 else None
             whole = rule.on == (WHOLE,)
-            step.matches.extend(entries(one, tag, with_reads=whole, whole=whole))
+            step.matches.extend(listed_matches(one, tag, with_reads=whole, whole=whole))
             _patch(rule, graph, one, step)
     return step
 
 
 @contextlib.contextmanager
-def named(rule: Rule) -> Iterator[None]:
+def naming_rule(rule: Rule) -> Iterator[None]:
     """Errors in here begin with the name of the rule."""
     try:
         yield
@@ -97,14 +97,16 @@ def named(rule: Rule) -> Iterator[None]:
         raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
 
 
-def _patch(rule: Rule, graph: Graph, found: Found, step: Applied) -> None:
+def _patch(rule: Rule, graph: Graph, found: MatchedOps, step: Applied) -> None:
     editor = Editor(graph, rule.author)
-    dropped = left_out(rule.author.rule, found)  # as the ops are called before they are patched
+    dropped = left_out_note(
+        rule.author.rule, found
+    )  # as the ops are called before they are patched
     if rule.on == (WHOLE,):
         _patch_whole(rule, found, editor)
     elif found.nodes:  # to ask what kind of patch it is takes long, where there are many rules
         _patch_nodes(rule, found.nodes, editor, step)
-    for text in notes(rule.match.pattern):
+    for text in type_notes(rule.match.pattern):
         step.notes[f"rule {rule.author.rule!r}: {text}"] = None
     step.notes.update(dict.fromkeys(dropped))
     step.notes.update(dict.fromkeys(idle_notes(rule, editor.idle)))
@@ -126,12 +128,12 @@ def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: Applied) -
     _note(step, editor)
 
 
-def _alike(rule: Rule, editor: Editor) -> Alike | None:
+def _alike(rule: Rule, editor: Editor) -> FormEditor | None:
     if not isinstance(rule.patch, AlikePatch) or not rule.patch.looks_at_op_alone:
         return None
     if MARK.search(f"{rule.author.rule}{rule.patch!r}"):
         return None  # what the rule writes could be taken for a stand-in
-    return Alike(rule.patch.rewrite, editor)
+    return FormEditor(rule.patch.rewrite, editor)
 
 
 def patch_node(rule: Rule, node: Node, editor: Editor, step: Applied) -> None:
@@ -148,7 +150,7 @@ def _note(step: Applied, editor: Editor) -> None:
     step.emit.update(editor.carriers)
 
 
-def _patch_whole(rule: Rule, found: Found, editor: Editor) -> None:
+def _patch_whole(rule: Rule, found: MatchedOps, editor: Editor) -> None:
     if not isinstance(rule.patch, WholePatch):
         raise PatchError(f'"on": "{WHOLE}" does not go with this kind of patch')
     # All before the first is patched: a match is of the graph as it was.
@@ -165,8 +167,8 @@ def _patch_whole(rule: Rule, found: Found, editor: Editor) -> None:
         rule.patch.rewrite_whole(group, editor)
 
 
-def entries(
-    found: Found, tags: str | None, with_reads: bool = True, whole: bool = False
+def listed_matches(
+    found: MatchedOps, tags: str | None, with_reads: bool = True, whole: bool = False
 ) -> list[dict[str, Any]]:
     """What was matched, as the report lists it: the op, and where a pattern has it its captures.
 
@@ -194,7 +196,7 @@ def _entry(
     return entry if tags is None else {**entry, "graph": tags}
 
 
-def left_out(rule: str, found: Found) -> list[str]:
+def left_out_note(rule: str, found: MatchedOps) -> list[str]:
     """That matches were left out because they share ops with others, and which is the first."""
     if not found.dropped:
         return []

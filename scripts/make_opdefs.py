@@ -137,7 +137,7 @@ def line(op: Any) -> str:
     from graphpatch import opdefs
 
     row = msgspec.to_builtins(op)
-    for key, kind in (("inputs", opdefs.Arg), ("outputs", opdefs.Arg), ("attrs", opdefs.Attr)):
+    for key, kind in (("inputs", opdefs.Arg), ("outputs", opdefs.Arg), ("attrs", opdefs.AttrDef)):
         defaults = [field.default for field in msgspec.structs.fields(kind)]
         for values in row.get(key, ()):
             while repr(values[-1]) == repr(defaults[len(values) - 1]):  # 0 is not False

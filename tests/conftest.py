@@ -73,7 +73,7 @@ def _soon_started() -> Iterator[None]:
     """`verify` runs models in processes that have TensorFlow already: it takes 4 s to import."""
 
     def command() -> list[str]:
-        return [*forked.python("tensorflow"), "-c", process.MAIN]
+        return [*forked.python("tensorflow"), "-c", process.WORKER_PROGRAM]
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(process, "command", command)

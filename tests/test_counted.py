@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import graphpatch
-from graphpatch.application import counted
+from graphpatch.application import counted_types
 from tests.graphs import graphdef, node
 
 
@@ -29,11 +29,11 @@ def matches(count: int, on: Any) -> list[dict[str, Any]]:
 
 
 def test_matches_of_a_pattern_are_counted_apart_from_their_ops() -> None:
-    assert counted(matches(3, ["mul", "bias"])) == "3 matches: 3 BiasAdd, 3 MatMul"
-    assert counted(matches(1, ["mul", "bias"])) == "1 match: 1 BiasAdd, 1 MatMul"
+    assert counted_types(matches(3, ["mul", "bias"])) == "3 matches: 3 BiasAdd, 3 MatMul"
+    assert counted_types(matches(1, ["mul", "bias"])) == "1 match: 1 BiasAdd, 1 MatMul"
 
 
 def test_where_each_match_brings_one_op_the_ops_say_it_all() -> None:
-    assert counted(matches(3, "bias")) == "3 BiasAdd"
-    assert counted([{"type": "Relu", "body": "main", "op": "r"}]) == "1 Relu"
-    assert counted([]) == ""
+    assert counted_types(matches(3, "bias")) == "3 BiasAdd"
+    assert counted_types([{"type": "Relu", "body": "main", "op": "r"}]) == "1 Relu"
+    assert counted_types([]) == ""

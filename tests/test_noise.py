@@ -80,7 +80,7 @@ def describe(path: Path) -> None:
     assert sum(ops.count_types(model).values()) == model.node_count
     for graph in model.graphs:
         assert all(foreign(graph))
-    for node in ops.everything(model):
+    for node in ops.all_ops(model):
         assert ops.describe(node)["name"] == node.name
 
 

@@ -16,7 +16,7 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 import graphpatch.opdefs
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
-from graphpatch.opdefs import Arg, Attr, FlatArg, OpDef, flatten, lookup, place_of
+from graphpatch.opdefs import Arg, AttrDef, FlatArg, OpDef, flatten, lookup, tensor_index
 
 FILE = Path(graphpatch.opdefs.__file__).with_name("data") / "opdefs.json"
 
@@ -40,7 +40,7 @@ def test_an_op_as_it_is_described() -> None:
         "Relu",
         inputs=(Arg("features", type_attr="T"),),
         outputs=(Arg("activations", type_attr="T"),),
-        attrs=(Attr("T", "type"),),
+        attrs=(AttrDef("T", "type"),),
         gradient="registered",
         keeps_shape=(0,),
     )
@@ -269,8 +269,8 @@ def test_a_tensor_of_a_list_is_counted_to_and_not_searched() -> None:
 
     tensors = Seen(FlatArg(name, index, "float32", False) for name, index in wanted)
     for at, (name, index) in enumerate(wanted[:-1]):
-        assert place_of(tensors, name, index) == at
+        assert tensor_index(tensors, name, index) == at
     assert len(looked) < 5 * len(wanted)
-    assert place_of(tensors, *wanted[-1]) == len(wanted) - 1
-    assert place_of(tensors, "out", 1000) is None
-    assert place_of(tensors, "other", 0) is None
+    assert tensor_index(tensors, *wanted[-1]) == len(wanted) - 1
+    assert tensor_index(tensors, "out", 1000) is None
+    assert tensor_index(tensors, "other", 0) is None

@@ -5,7 +5,7 @@ from google.protobuf import text_format
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
-from graphpatch.opdefs import Arg, Attr, OpDef, from_proto
+from graphpatch.opdefs import Arg, AttrDef, OpDef, from_proto
 
 
 def test_a_signature_as_an_op_type() -> None:
@@ -29,7 +29,11 @@ def test_a_signature_as_an_op_type() -> None:
             Arg("v", "float32", is_ref=True),
             Arg("all", type_list_attr="Ts", dtypes_default=()),
         ),
-        attrs=(Attr("T", "type", "int64"), Attr("N", "int", 0), Attr("Ts", "list(type)", ())),
+        attrs=(
+            AttrDef("T", "type", "int64"),
+            AttrDef("N", "int", 0),
+            AttrDef("Ts", "list(type)", ()),
+        ),
         stateful=True,
         known_to="library",
     )
@@ -57,4 +61,4 @@ def test_defaults_of_a_message(value: str, default: object) -> None:
     proto = OpDefProto(name="f")
     attr = proto.attr.add(name="a", type="any")
     attr.default_value.CopyFrom(text_format.Parse(value, AttrValue()))
-    assert from_proto(proto).attrs == (Attr("a", "any", default),)  # type: ignore[arg-type]
+    assert from_proto(proto).attrs == (AttrDef("a", "any", default),)  # type: ignore[arg-type]

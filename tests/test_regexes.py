@@ -17,7 +17,7 @@ import pytest
 
 from graphpatch.errors import GraphpatchError
 from graphpatch.fleet.patterns import meant
-from graphpatch.formats.text import parse
+from graphpatch.formats.text import parse_text
 from graphpatch.match.pattern import tokens
 from graphpatch.rules import rules_in
 
@@ -79,7 +79,7 @@ SPACES = ("\n", " \n", " ", "#\n", "\t", "---", "%\n", "a.", "a")
 def test_what_is_no_model_or_rule_is_soon_known(text: str) -> None:
     for end in (b"!", b":", b"{"):
         with pytest.raises(GraphpatchError):
-            parse(text.encode() * 20_000 + end)
+            parse_text(text.encode() * 20_000 + end)
         with pytest.raises(GraphpatchError):
             rules_in(text.encode() * 20_000 + end, "rules.json")
 

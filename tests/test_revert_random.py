@@ -14,7 +14,7 @@ from graphpatch import Model, apply, patches
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
-from graphpatch.graph.check import check
+from graphpatch.graph.check import check_graph
 from tests import graphs
 from tests.draws import draws
 from tests.graphs import in_memory, node
@@ -105,7 +105,7 @@ def test_rules_are_taken_off_one_by_one(data: st.DataObject) -> None:
             try:
                 raw = graphs.joined(revert(as_file(raw), name).model.pieces())
                 left.remove(name)
-                check(graphs.opened(raw))
+                check_graph(graphs.opened(raw))
                 break
             except PatchError:
                 others.append(name)
@@ -170,12 +170,12 @@ def as_0_1_wrote(model: Model) -> Model:
     """The same without what graphpatch 0.1 did not write down."""
     graph = graphs.GraphDef.FromString(graphs.joined(model.pieces()))
     for one in graph.node:
-        told = [json.loads(text) for text in one.attr[provenance.KEY].list.s]
+        told = [json.loads(text) for text in one.attr[provenance.PROVENANCE_ATTR].list.s]
         kept = [entry for entry in told if entry["did"] != "origin"]
-        del one.attr[provenance.KEY]
+        del one.attr[provenance.PROVENANCE_ATTR]
         for entry in kept:
             entry.pop("copies", None)
-            one.attr[provenance.KEY].list.s.append(json.dumps(entry).encode())
+            one.attr[provenance.PROVENANCE_ATTR].list.s.append(json.dumps(entry).encode())
     return as_file(graph.SerializeToString(deterministic=True))
 
 

@@ -145,17 +145,17 @@ def imports_go_one_way(path: Path) -> None:
                 assert ROOMS.index(other) <= ROOMS.index(room), ast.unparse(node)
 
 
-def test_what_rooms_ask_of_rooms_above_is_there() -> None:
-    asked = {
+def test_what_rooms_call_of_rooms_above_is_there() -> None:
+    called = {
         node.args[0].value
         for path in FILES
         for node, _ in within(path)
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "ask"
+        and ast.unparse(node.func) == "FromAbove"
         and isinstance(node.args[0], ast.Constant)
         and room_of(path) != "above"
     }
-    assert asked == set(above.MODULES)
+    assert called == set(above.MODULES)
     for name, module in above.MODULES.items():
         assert callable(getattr(importlib.import_module(module), name))
 

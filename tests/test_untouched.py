@@ -13,7 +13,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import Model, apply
 from graphpatch.graph import provenance, wire
-from graphpatch.graph.check import check
+from graphpatch.graph.check import check_graph
 from graphpatch.graph.heads import LARGE
 from tests import graphs
 from tests.draws import draws
@@ -176,7 +176,7 @@ def left_alone(built: Built, model: Model, result: Model) -> None:
     """Assert that of the untouched nodes every byte is there, in the order that they had."""
     assert graphs.joined(model.pieces()) == built.raw
     raw = graphs.joined(result.pieces())
-    check(graphs.opened(raw))
+    check_graph(graphs.opened(raw))
     changed, now = touched(result), written(result)
     kept = {key: old for key, old in built.nodes.items() if key not in changed}
     assert {key: now[key] for key in kept} == kept

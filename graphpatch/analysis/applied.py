@@ -11,7 +11,7 @@ from graphpatch.formats import Model
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
-from graphpatch.graph.check import check as refuse_broken
+from graphpatch.graph.check import check_graph as refuse_broken
 from graphpatch.match.select import find
 from graphpatch.rules import Rule
 from graphpatch.table import html_table

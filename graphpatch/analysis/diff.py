@@ -11,14 +11,14 @@ from graphpatch.analysis import ops
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import paired, unlike
 from graphpatch.analysis.rule_words import own_name, rules_at
-from graphpatch.analysis.surroundings import around
+from graphpatch.analysis.surroundings import differences_around
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.check import check
+from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.table import html_table
@@ -66,13 +66,13 @@ class Diff:
 
     def _repr_html_(self) -> str:
         rows = [
-            (place(one), one["before"], one["after"], ", ".join(one["rules"]))
+            (op_entry(one), one["before"], one["after"], ", ".join(one["rules"]))
             for one in self.gradients
         ]
         return html_table(repr(self)[1:-1], ("gradient of", "before", "after", "rules"), rows)
 
 
-def place(one: Mapping[str, Any]) -> str:
+def op_entry(one: Mapping[str, Any]) -> str:
     """An op as an entry tells of it: its op type, name, and function."""
     function = "" if one["body"] == "main" else f" in function {one['body']}"
     return f"{one['type']} {one['op']!r}{function}"
@@ -104,13 +104,13 @@ def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
     one, other = (opened_again(model) for model in loaded)
     for model in (one, other):
         for graph in model.graphs:
-            check(graph)
+            check_graph(graph)
     for left, right in zip_longest(one.graphs, other.graphs):
         if left is None or right is None:
             found.other.append(f"graph {(left or right).around.tags!r} is in one of them alone")
         else:
             _diff(left, right, found)
-    found.other.extend(around(one, other))
+    found.other.extend(differences_around(one, other))
     return found
 
 
@@ -178,7 +178,7 @@ def _gradients(
 
 
 def _node_at(graph: Graph, label: str, op: str) -> Node | None:
-    body = next((body for body in graph.bodies if body.label == label), None)
+    body = graph.body_if_there(label)
     return body.node(op) if body is not None and op in body.by_name else None
 
 
@@ -203,6 +203,6 @@ def _state(rules: dict[str, str], node: Node | None) -> str:
         return ", then ".join(rules.values())
     if node is None:
         return "(not there)"
-    state = ops.gradient(node)
+    state = ops.gradient_state(node)
     named = state.get("function") or state.get("key")
     return f"key {named}" if named else state["state"]

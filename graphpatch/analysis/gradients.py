@@ -10,7 +10,7 @@ from graphpatch.gradients.library import LIBRARY, Entry
 SHORT = 64  # characters of a formula that a table has room for
 
 
-def find(name: str) -> Entry:
+def find_gradient(name: str) -> Entry:
     """The gradient of this name; RulesError names the nearest where there is none."""
     if name not in LIBRARY:
         near = did_you_mean(name, LIBRARY) or f"; there are: {', '.join(LIBRARY)}"

@@ -13,12 +13,12 @@ from graphpatch.application import check_all
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
-from graphpatch.match.forms import forms, notes
+from graphpatch.match.forms import forms, type_notes
 from graphpatch.match.misses import explain
-from graphpatch.match.select import Found, find
+from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE, Match
 from graphpatch.rules import Rule
-from graphpatch.step import entries, left_out, matched, patch, take
+from graphpatch.step import left_out_note, listed_matches, matched, patch_matched, take
 
 EXPLAINED = 100  # rules that match nothing, for which the nearest names are looked for
 NOT_EXPLAINED = f"\n  nearest names are listed for the first {EXPLAINED} rules that match nothing"
@@ -105,14 +105,14 @@ class _Applied:
         self.before, self.since = model.graphs, list[Rule]()
         self.graphs = _copies(self.before)
 
-    def take(self, rule: Rule, known: Sequence[Found]) -> str:
+    def take(self, rule: Rule, known: Sequence[MatchedOps]) -> str:
         """Apply a rule to what it matches, where it can be done; what `apply` says otherwise."""
         try:
             found = matched(rule, self.graphs, why=False, known=known)  # `_described` tells why
         except GraphpatchError as error:  # nothing has been changed
             return str(error)
         try:
-            patch(rule, found)
+            patch_matched(rule, found)
         except GraphpatchError as error:
             self._restore()
             return str(error)
@@ -148,22 +148,24 @@ def _described(
     match: Match,
     on: Sequence[str],
     graphs: Sequence[Graph],
-    found: Sequence[Found],
+    found: Sequence[MatchedOps],
     why: bool,
     with_places: bool,
     names: bool = True,
 ) -> Matched:
     tags = [graph.around.tags if len(graphs) > 1 else None for graph in graphs]
     tagged = list(zip(found, tags, strict=True))
-    listed = [one for some, tag in tagged for one in entries(some, tag, whole=on == (WHOLE,))]
+    listed = [
+        one for some, tag in tagged for one in listed_matches(some, tag, whole=on == (WHOLE,))
+    ]
     return Matched(
         rule,
         listed,
-        [text for some in found for text in left_out(rule, some)],
+        [text for some in found for text in left_out_note(rule, some)],
         "",
         _why(graphs, match, names) if why or not listed else "",
         tuple(one for some, tag in tagged for one in places(some, tag or ""))
         if with_places
         else (),
-        tuple(notes(match.pattern)),
+        tuple(type_notes(match.pattern)),
     )

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.nodedef import attr_span, attr_spans, attr_value
-from graphpatch.graph.same import describe_difference, same
+from graphpatch.graph.same import describe_difference, same_bytes
 from graphpatch.graph.tensor import constant
 
 NOTHING = "(none)"
@@ -30,10 +30,10 @@ def differences(one: Node, other: Node) -> list[str]:
 
 def _attrs(one: Node, other: Node) -> Iterator[str]:
     left, right = (attr_spans(node.body.payload(node.index)) for node in (one, other))
-    for key in sorted((left.keys() | right.keys()) - {provenance.KEY}):
+    for key in sorted((left.keys() | right.keys()) - {provenance.PROVENANCE_ATTR}):
         if key not in left or key not in right:
             yield f"attr {key}: {_shown(one, key)} -> {_shown(other, key)}"
-        elif not same(left[key], right[key]):
+        elif not same_bytes(left[key], right[key]):
             yield from _values(one, other, key)
 
 
@@ -56,5 +56,5 @@ def _shown(node: Node, key: str, most: int = 60) -> str:
     value = node.attr(key)
     if value is None:
         return NOTHING
-    text = json.dumps(attrs.plain(value))
+    text = json.dumps(attrs.as_json(value))
     return text if len(text) <= most else f"{text[: most - 3]}..."

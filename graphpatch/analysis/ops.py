@@ -9,7 +9,7 @@ from typing import Any
 from graphpatch import names, opdefs
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
-from graphpatch.differentiation.keys import override
+from graphpatch.differentiation.keys import override_key
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
@@ -34,7 +34,7 @@ def count_overrides(model: Model) -> dict[str, dict[str, int]]:
     counts: dict[str, Counter[str]] = {}
     for body in _bodies(model):
         for node in body:
-            key = override(node) if mentions(body.payload(node.index), attrs.OVERRIDE) else None
+            key = override_key(node) if mentions(body.payload(node.index), attrs.OVERRIDE) else None
             if key is not None:
                 rules = [one.rule for one in provenance.entries(node)]
                 by = f"rule {rules[-1]!r}" if rules else key
@@ -42,7 +42,7 @@ def count_overrides(model: Model) -> dict[str, dict[str, int]]:
     return {op: dict(found) for op, found in counts.items()}
 
 
-def find(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[str]]:
+def find_ops(model: Model, wanted: tuple[str, ...]) -> tuple[list[Node], list[str]]:
     """The ops of these names, which may be globs or name one of the op's tensors (`relu:0`).
 
     What is said of a name that no op has tells the nearest ones.
@@ -66,7 +66,7 @@ def _near(model: Model, text: str) -> str:
     deeper = elsewhere(text, legal)
     if deeper:
         return deeper
-    of_type = [node.name for node in everything(model) if node.op == text]
+    of_type = [node.name for node in all_ops(model) if node.op == text]
     if of_type:
         return f"; {text} is the op type of {', '.join(of_type[:NEAREST])}"
     near = ", ".join(nearest_names(names.op_of(text), legal))
@@ -84,7 +84,7 @@ def _in_body(body: Body, text: str) -> Iterator[Node]:
             yield Node(body, index)
 
 
-def everything(model: Model) -> list[Node]:
+def all_ops(model: Model) -> list[Node]:
     """Every op of the model."""
     return [node for body in _bodies(model) for node in body]
 
@@ -98,13 +98,13 @@ def describe(node: Node) -> dict[str, Any]:
         "type": node.op,
         "inputs": list(node.inputs),
         "outputs": None if outputs is None else [_output(node, k) for k in range(len(outputs))],
-        "attrs": {key: attrs.plain(value) for key in _shown(node) if (value := node.attr(key))},
-        "gradient": gradient(node),
+        "attrs": {key: attrs.as_json(value) for key in _shown(node) if (value := node.attr(key))},
+        "gradient": gradient_state(node),
         "changed": [{"rule": one.rule, "did": one.did} for one in provenance.entries(node)],
     }
 
 
-def gradient(node: Node) -> dict[str, str]:
+def gradient_state(node: Node) -> dict[str, str]:
     """What flows back through an op: {"state": ..., "key": the override, where there is one}.
 
     A function of ours is named beside its key: {"function": the gradient function}. `gives` is
@@ -133,7 +133,7 @@ def type_gradient(known: opdefs.OpDef | None) -> str:
 
 
 def _shown(node: Node) -> list[str]:
-    return [key for key in node.attr_names if key != provenance.KEY]
+    return [key for key in node.attr_names if key != provenance.PROVENANCE_ATTR]
 
 
 def _output(node: Node, index: int) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from graphpatch.analysis.rule_words import own_name
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.heads import entry
-from graphpatch.graph.nodedef import NAME, parts, with_attr
-from graphpatch.graph.same import same
+from graphpatch.graph.nodedef import NAME, fields_in_order, with_attr
+from graphpatch.graph.same import same_bytes
 from graphpatch.graph.wire import Span
 
 RUN = 1 << 20  # bytes of nodes that are compared in one go
@@ -72,10 +72,10 @@ def _pair_renamed(one: Body, other: Body, found: Pairs) -> None:
 def _look(node: Node, renamed: dict[str, str]) -> object:
     """An op without its name; of a large field its length alone."""
     inputs = tuple(_under(text, renamed) for text in node.inputs)
-    payload = with_attr(node.body.payload(node.index), provenance.KEY, None)
+    payload = with_attr(node.body.payload(node.index), provenance.PROVENANCE_ATTR, None)
     rest = [
         (part.piece.end - part.piece.start if isinstance(part.piece, Span) else part.piece)
-        for part in parts(payload)
+        for part in fields_in_order(payload)
         if part.number not in (NAME, 3)
     ]
     return node.op, inputs, tuple(sorted(map(repr, rest)))
@@ -89,12 +89,14 @@ def _under(text: str, renamed: dict[str, str]) -> str:
 def unlike(one: Body, other: Body, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The pairs whose NodeDefs are not the same bytes, found by comparing whole runs of them."""
     for run in _runs(one, pairs):
-        if not same(_stretch(one, run[0][0], run[-1][0]), _stretch(other, run[0][1], run[-1][1])):
+        if not same_bytes(
+            _stretch(one, run[0][0], run[-1][0]), _stretch(other, run[0][1], run[-1][1])
+        ):
             yield from (pair for pair in run if len(run) == 1 or not _same(one, other, pair))
 
 
 def _same(one: Body, other: Body, pair: tuple[int, int]) -> bool:
-    return same(_stretch(one, pair[0], pair[0]), _stretch(other, pair[1], pair[1]))
+    return same_bytes(_stretch(one, pair[0], pair[0]), _stretch(other, pair[1], pair[1]))
 
 
 def _runs(one: Body, pairs: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graphpatch.graph.body import Body, Node
 from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.overlaps import Kept
-from graphpatch.match.select import Found
+from graphpatch.match.select import MatchedOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def _listed(named: Mapping[str, str], most: int = 8) -> str:
     return ", ".join(pairs[:most] + ["..."] * (len(pairs) > most))
 
 
-def places(found: Found, graph: str) -> Iterator[Place]:
+def places(found: MatchedOps, graph: str) -> Iterator[Place]:
     """Each match, in the file's order; `graph` are the tags of the graph that it is in."""
     if found.kept:
         yield from (_of_pattern(kept, graph) for kept in found.kept)

@@ -12,7 +12,7 @@ from graphpatch.graph.calls import calls
 from graphpatch.graph.graph import Graph
 
 # Stateful ops that give the same as long as nobody assigns to what they stand for.
-READS = re.compile(
+READING_OPS = re.compile(
     "VarHandleOp|Variable(V2)?|AutoReloadVariable|TemporaryVariable|ReadVariableOp|VariableShape"
     "|ResourceGather(Nd)?|VarIsInitializedOp|IsVariableInitialized|Lookup.*|.*HashTable.*"
     "|TensorArray.*|Stack.*|Assert|Print.*|_Arg|_Retval|.*Dataset.*|.*Queue(V2)?"
@@ -30,7 +30,7 @@ def changes(node: Node) -> bool:
     is_stateful = known.stateful or any(arg.is_ref for arg in node.arguments or ())
     if WRITES.match(node.op) and is_stateful:
         return True
-    return known.stateful and not READS.fullmatch(node.op)
+    return known.stateful and not READING_OPS.fullmatch(node.op)
 
 
 def handed_on(graph: Graph, node: Node, called: Collection[str], in_frame: bool) -> bool:

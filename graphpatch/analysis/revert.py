@@ -9,12 +9,12 @@ from typing import Any
 from graphpatch.analysis.unsafe import unsafe
 from graphpatch.errors import GraphpatchError, ModelError, PatchError, did_you_mean
 from graphpatch.formats import Model
-from graphpatch.formats.before import as_before, checked, opened_again, refuse_exported
+from graphpatch.formats.before import as_before, is_original, opened_again, refuse_exported
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
-from graphpatch.graph.check import check
+from graphpatch.graph.check import check_graph
 from graphpatch.graph.edit import write_origin
 from graphpatch.graph.graph import Graph, TakenBack
 from graphpatch.graph.heads import Progress
@@ -97,7 +97,7 @@ def revert(
         undone = [one for graph in reverted.graphs for one in _revert(graph, rule)]
         left = {name for graph in reverted.graphs for name in _rules(graph)}
         for graph in reverted.graphs:
-            check(graph)
+            check_graph(graph)
         notes = [note for graph in reverted.graphs for note in _unsafe(graph, undone)]
         if not left:
             reverted = as_before(reverted)
@@ -165,21 +165,17 @@ def _unsafe(graph: Graph, undone: Sequence[UndoneBody]) -> Iterator[str]:
     """That ops are back which do more than compute."""
     for one in undone:
         names = [node.name for node in one.nodes.values() if node.op != node.node.op]
-        body = graph.body(one.body.label) if names and one.body.label in _labels(graph) else None
+        body = graph.body_if_there(one.body.label) if names else None
         for node in (body.node(name) for name in names) if body is not None else ():
             if (found := unsafe(node)) is not None:
                 yield f"{found}, as it did in the function that took its place"
-
-
-def _labels(graph: Graph) -> set[str]:
-    return {body.label for body in graph.bodies}
 
 
 def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
     """What keeps a model from being its original byte for byte, or from being known to be."""
     if any(model.is_text or _origin(graph).get("text") for graph in model.graphs):
         yield "the text holds the same message as the original, perhaps formatted in another way"
-    same = checked(model)
+    same = is_original(model)
     if same is None:
         yield (
             "whether it is the original cannot be checked: the file has no checksum of it "

@@ -33,7 +33,7 @@ def rules_at(graph: Graph) -> dict[OpKey, dict[str, str]]:
         for node in provenance.touched(body):
             for edit, op in patched_ops(node):
                 place = (body.label, op)
-                found.setdefault(place, {})[edit.rule] = words(patches.get(edit.id))
+                found.setdefault(place, {})[edit.rule] = patch_in_words(patches.get(edit.id))
                 ids.setdefault(place, {})[edit.rule] = order.get(edit.id, 0)
     return {
         place: dict(sorted(rules.items(), key=lambda rule: ids[place][rule[0]]))
@@ -50,7 +50,7 @@ def patched_ops(node: Node) -> Iterator[tuple[Edit, str]]:
             yield edit, edit.patched
 
 
-def words(patch: Mapping[str, Any] | None) -> str:
+def patch_in_words(patch: Mapping[str, Any] | None) -> str:
     """A patch in words: `guided_relu`, `filter_gradient clip(min=-1, max=1) at inputs`."""
     if not patch:
         return "changed"

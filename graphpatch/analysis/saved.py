@@ -13,7 +13,7 @@ from graphpatch.formats import Model
 from graphpatch.graph.body import Node
 from graphpatch.match.just import just
 from graphpatch.match.pattern.binding import Binding
-from graphpatch.match.select import Found, find
+from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE
 from graphpatch.rules import Rule
 from graphpatch.step import take
@@ -37,7 +37,7 @@ def as_rules_file(rules: Sequence[Rule], model: Model) -> dict[str, Any]:
     return {"version": 1, "rules": written}
 
 
-def _rules(rule: Rule, found: Sequence[Found]) -> list[dict[str, Any]]:
+def _rules(rule: Rule, found: Sequence[MatchedOps]) -> list[dict[str, Any]]:
     if rule.on == (WHOLE,):
         places = [_whole(kept.binding) for one in found for kept in one.kept]
         counts = [1] * len(places)

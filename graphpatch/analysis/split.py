@@ -33,7 +33,7 @@ PARTS = "parts.json"
 
 
 @dataclass(frozen=True, eq=False)
-class Backward:
+class BackwardGraph:
     """A graph that holds a gradient in parts: by each tensor the name of the gradient there.
 
     `tensors` has dtype and shape of each tensor that is fed or fetched, as TensorFlow infers them.
@@ -48,7 +48,7 @@ class Backward:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class PartRun:
     """One run of a part (counted from 0): what it fetches, and which ops it needs."""
 
     part: int
@@ -69,7 +69,7 @@ class Split:
         [0, 1, 0]
     """
 
-    backward: Backward
+    backward: BackwardGraph
     model: str
 
     def __post_init__(self) -> None:
@@ -129,14 +129,15 @@ class Split:
         }
 
     @cached_property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[PartRun]:
         """The runs in their order."""
         last = len(self.backward.cuts)
         fetched = [(k, tuple(cut)) for k, cut in enumerate(self.backward.cuts)]
         fetched.append((last, (self.backward.loss, *self._gradients(last))))
         fetched += [(k, self._gradients(k)) for k in reversed(range(last))]
         return [
-            Run(k, fetch, frozenset(self._extract(k, fetch).part().indices)) for k, fetch in fetched
+            PartRun(k, fetch, frozenset(self._extract(k, fetch).part().indices))
+            for k, fetch in fetched
         ]
 
     @cached_property
@@ -187,7 +188,7 @@ class Split:
             if any(index in by for index, _ in readers_of(node.body, tensor)):
                 yield f"{node.name}:{output}"
 
-    def _step(self, place: int, run: Run) -> dict[str, Any]:
+    def _step(self, place: int, run: PartRun) -> dict[str, Any]:
         """One run as parts.json has it: tensors of the part's graph, and the values they are."""
         stand_ins = self.extracts[run.part].placeholders()
         feed = {f"{stand_ins[name]}:0": name for name in self._needed(run)}
@@ -199,7 +200,7 @@ class Split:
         optional = list(self._placeholders(run, {DEFAULTS}))
         return {"part": _file(run.part), "feed": feed, "fetch": fetch, "may_feed": optional}
 
-    def _needed(self, run: Run) -> Iterator[str]:
+    def _needed(self, run: PartRun) -> Iterator[str]:
         """The given tensors that a run reads, or gives on."""
         body = self.backward.graph.main
         for name in self._given(run.part):
@@ -207,10 +208,10 @@ class Split:
             if name in run.fetch or any(index in run.indices for index, _ in readers):
                 yield name
 
-    def _has(self, run: Run, tensor: str) -> bool:
+    def _has(self, run: PartRun, tensor: str) -> bool:
         return self.backward.graph.main.by_name[names.op_of(tensor)] in run.indices
 
-    def _placeholders(self, run: Run, types: set[str] | frozenset[str]) -> Iterator[str]:
+    def _placeholders(self, run: PartRun, types: set[str] | frozenset[str]) -> Iterator[str]:
         for index in sorted(run.indices):
             node = Node(self.backward.graph.main, index)
             if node.op in types:

@@ -16,7 +16,7 @@ from graphpatch.graph.wire import fields, message
 MAPS = ("collection_def", "signature_def")
 
 
-def around(one: Model, other: Model) -> Iterator[str]:
+def differences_around(one: Model, other: Model) -> Iterator[str]:
     """Each difference in a line."""
     if one.container is not other.container:
         yield f"container: {one.container.name} -> {other.container.name}"

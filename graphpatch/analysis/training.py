@@ -15,7 +15,7 @@ from graphpatch.graph.topology import VARIABLES, upstream
 from graphpatch.table import short
 
 # What hands a variable's value, or its reference, to the op that computes with it.
-READS = frozenset({"Identity", "ReadVariableOp", *ENTERS, "Cast", *SWITCHES})
+VARIABLE_READS = frozenset({"Identity", "ReadVariableOp", *ENTERS, "Cast", *SWITCHES})
 # What hands the reference of a variable on to an op that changes it.
 REFERENCES = ENTERS | SWITCHES
 NAMED = 8  # names in a message
@@ -173,7 +173,7 @@ def _updates(body: Body) -> Iterator[tuple[Node, Node]]:
     """The ops that change a variable: input 0 is the variable itself, not a value of it."""
     for node in body:
         data = node.data_inputs
-        if len(data) > 1 and node.op not in READS and _changes(node):
+        if len(data) > 1 and node.op not in VARIABLE_READS and _changes(node):
             variable = _variable(body, data[0])
             if variable is not None:
                 yield node, variable
@@ -244,7 +244,7 @@ def _variables(body: Body, name: str) -> set[str]:
         if node.op in VARIABLES:
             found.add(node.name)
             continue
-        if node.name == name or node.op in READS:
+        if node.name == name or node.op in VARIABLE_READS:
             read = {names.op_of(text) for text in node.data_inputs} & body.by_name.keys()
             waiting += read - seen
             seen |= read

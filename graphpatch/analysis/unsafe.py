@@ -13,7 +13,7 @@ from graphpatch import names, opdefs
 from graphpatch.analysis.surroundings import meta_around
 from graphpatch.errors import UnsafeError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import called
+from graphpatch.graph.calls import called_functions
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import downstream, upstream
 from graphpatch.names import TensorName
@@ -188,7 +188,7 @@ def _reached(graph: Graph, nodes: Iterable[Node]) -> Iterator[Node]:
     while todo:
         for node in todo.pop():
             yield node
-            for name in called(node):
+            for name in called_functions(node):
                 for one in {name, graph.library.gradients.get(name, "")} - told:
                     told.add(one)
                     todo.append(list(graph.functions.get(one, ())))

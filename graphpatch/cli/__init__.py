@@ -87,7 +87,7 @@ def main() -> None:
     """Run the command line. Exit 0: done; 1: the input is at fault; 2: wrong usage; 3: a bug."""
     # A process that reads one graph makes millions of objects and no garbage in cycles.
     gc.disable()
-    mapped.BEFORE.append(report_cut_short)
+    mapped.BEFORE_MAPPING.append(report_cut_short)
     code = _run()
     gc.freeze()  # else Python looks through all that is left of them as it ends
     sys.exit(code)

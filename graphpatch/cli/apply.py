@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from graphpatch.application import Result, counted
+from graphpatch.application import Result, counted_types
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.forms import (
     MATCH,
@@ -178,7 +178,7 @@ def _summary(report: dict[str, Any]) -> list[str]:
     told = [rule for rule in report["rules"] if rule["matches"] or not is_recipe(rule["name"])]
     width = max((len(rule["name"]) for rule in told), default=0)
     for rule in told:  # a recipe has rules for what few models have; that one matches is checked
-        listed = counted(rule["matches"])
+        listed = counted_types(rule["matches"])
         lines.append(
             f"  {rule['name']:{width}}  {listed or 'no ops'}  ({rule['emit'] or 'nothing'})"
         )

@@ -10,7 +10,7 @@ from graphpatch.cli.completing import PATH
 from graphpatch.cli.forms import NUMBER, TEXT, YES, listed, record
 from graphpatch.cli.many import report_each, worker_options
 from graphpatch.cli.swapped import refuse_swapped
-from graphpatch.fleet.execute import check
+from graphpatch.fleet.execute import check_models
 from graphpatch.fleet.order import Order, Workers
 
 OUTPUT = record(
@@ -50,7 +50,7 @@ def command(
     order = Order(
         rules, models, allow_python=allow_python, workers=workers, allow_chained=allow_chained
     )
-    total, results = check(order)
+    total, results = check_models(order)
     return report_each(total, results, as_json, _applied, "with the rules applied")
 
 

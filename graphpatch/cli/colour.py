@@ -9,7 +9,7 @@ from typing import TextIO
 import click
 
 # Which words are coloured, and how; at most one of them in a line.
-WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
+COLOURED: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^(?:graphpatch|Error):"), "red"),
     (re.compile(r"^ *(?:error:|blocked\b)|(?<=: )differs(?=: \d)"), "red"),
     (re.compile(r"^ *note:|^ *near:|(?<=: )not compared(?=: \d)"), "yellow"),
@@ -28,7 +28,7 @@ def is_coloured(stream: TextIO) -> bool:
 
 def coloured(line: str) -> str:
     """The line with the first of the words in its colour."""
-    for word, colour in WORDS:
+    for word, colour in COLOURED:
         found = word.search(line)
         if found is not None:
             before, after = line[: found.start()], line[found.end() :]

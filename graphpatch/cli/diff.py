@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from graphpatch.analysis.diff import diff, place
+from graphpatch.analysis.diff import diff, op_entry
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.forms import ANY, OP, TEXT, TEXTS, YES, listed, record
 from graphpatch.cli.progress import bar
@@ -76,10 +76,10 @@ def _how(kind: str, one: Any) -> list[str]:
 
 def _op(one: dict[str, Any]) -> str:
     rule = f", by rule {one['rule']!r}" if "rule" in one else ""
-    return f"{place(one)}{rule}"
+    return f"{op_entry(one)}{rule}"
 
 
 def _gradient(one: dict[str, Any]) -> str:
     by = ", ".join(repr(rule) for rule in one["rules"])
     rules = f", by rule {by}" if by else ""
-    return f"{place(one)}: {one['before']} -> {one['after']}{rules}"
+    return f"{op_entry(one)}: {one['before']} -> {one['after']}{rules}"

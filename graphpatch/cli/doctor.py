@@ -10,18 +10,18 @@ from typing import Any
 
 import click
 
-from graphpatch.analysis.doctor.diagnosis import Diagnosis
+from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import Fixed, fix
 from graphpatch.analysis.doctor.look import Finding
 from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.doctor_pairs import left_out, shown
+from graphpatch.cli.doctor_pairs import pairs_left_out, pairs_shown
 from graphpatch.cli.forms import ANY, TEXT, listed, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
 from graphpatch.formats.output import refuse_inputs, write_file
-from graphpatch.runtime.diagnose import IN_WORDS, diagnose
+from graphpatch.runtime.diagnose import VERDICT_WORDS, diagnose
 from graphpatch.runtime.diagnose import Diagnosis as Found
 
 WAY = 8  # tensors of a way that are printed
@@ -101,16 +101,16 @@ def _text(found: Found, rules: str | None, every: bool) -> Iterator[str]:
 
 
 def _pairs(
-    pairs: Sequence[Diagnosis], results: Sequence[dict[str, Any] | None], every: bool
+    pairs: Sequence[PairDiagnosis], results: Sequence[dict[str, Any] | None], every: bool
 ) -> Iterator[str]:
     """The pairs, blocked ones in full; what was said of an op is not said again."""
     told: set[tuple[str, str]] = set()
-    some, others = shown(pairs, results, every)
+    some, others = pairs_shown(pairs, results, every)
     for one, result, more in some:
         yield from _pair(one, result, told)
         if more:
             yield f"  ... {_counted(more, 'more pair')} like this; --all shows them"
-    yield from left_out(others)
+    yield from pairs_left_out(others)
     apart = [one for one in pairs if not one.connected]
     if apart and len(pairs) > 1:
         are = "pair is" if len(apart) == 1 else "pairs are"
@@ -118,9 +118,9 @@ def _pairs(
 
 
 def _pair(
-    one: Diagnosis, result: dict[str, Any] | None, told: set[tuple[str, str]]
+    one: PairDiagnosis, result: dict[str, Any] | None, told: set[tuple[str, str]]
 ) -> Iterator[str]:
-    words = IN_WORDS[one.verdict]
+    words = VERDICT_WORDS[one.verdict]
     if not one.connected:
         words += ": no tensor leads from the one to the other"
     yield f"{one.source} -> {one.target}: {words}"
@@ -136,9 +136,9 @@ def _pair(
         yield f"  run      {result['says']}"
 
 
-def _on_a_tape(one: Diagnosis) -> str:
+def _on_a_tape(one: PairDiagnosis) -> str:
     if one.tape != "error":
-        return IN_WORDS[one.tape]
+        return VERDICT_WORDS[one.tape]
     by_design = all(finding.kind == CARRIED for finding in one.findings)
     return "it raises, by design" if by_design else "it raises"
 

@@ -22,7 +22,7 @@ OUTPUT = record({"gradients": listed(record({"name": TEXT, "formula": TEXT}))})
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(name: str | None, as_json: bool) -> None:
     """List the gradient library, or describe the gradient NAME."""
-    entries = [gradients.find(name)] if name else list(LIBRARY.values())
+    entries = [gradients.find_gradient(name)] if name else list(LIBRARY.values())
     if as_json:
         described = [gradients.describe(entry) for entry in entries]
         say_json({"gradients": described})

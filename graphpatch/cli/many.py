@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from graphpatch.application import counted
+from graphpatch.application import counted_types
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_error, say_json, say_lines
-from graphpatch.fleet.execute import patch
+from graphpatch.fleet.execute import patch_models
 from graphpatch.fleet.order import Order, Workers
 from graphpatch.fleet.task import Done
 from graphpatch.fleet.work import Finish, in_process
@@ -47,12 +47,12 @@ def apply_to(order: Order, as_json: bool, tell: Tell, finish: Finish | None = No
     Models that were named one by one are told of together, in their order: by `tell`, or in one
     JSON document. In this process alone, `finish` may change each result before it is written.
     """
-    refuse(order)
+    refuse_options(order)
     piped = order.is_piped()
     if piped and as_json:
         raise click.UsageError("--json and the model would both go to standard output")
     if order.is_of_many():
-        return report_each(*patch(order), as_json, patched, "patched")
+        return report_each(*patch_models(order), as_json, patched, "patched")
     ended = _by_workers(order) if order.is_for_workers() else _here(order, finish)
     for done in ended:
         if done.error:
@@ -60,17 +60,17 @@ def apply_to(order: Order, as_json: bool, tell: Tell, finish: Finish | None = No
         elif not as_json:
             say_lines(tell(done.report), err=piped)
     if as_json:
-        say_json(document(ended))
+        say_json(joint_document(ended))
     return exit_code(ended)
 
 
 def _here(order: Order, finish: Finish | None) -> list[Done]:
     with bar() as progress:
-        return list(patch(order, in_process(progress, finish))[1])
+        return list(patch_models(order, in_process(progress, finish))[1])
 
 
 def _by_workers(order: Order) -> list[Done]:
-    total, results = patch(order)
+    total, results = patch_models(order)
     with bar(of_many=True) as progress:
         ended = []
         for done in results:
@@ -79,7 +79,7 @@ def _by_workers(order: Order) -> list[Done]:
     return sorted(ended, key=lambda done: done.task.place)
 
 
-def document(ended: list[Done]) -> dict[str, Any]:
+def joint_document(ended: list[Done]) -> dict[str, Any]:
     """The one JSON document of models that were named one by one."""
     errors = [{"model": done.task.model, "error": done.error} for done in ended if done.error]
     reports = [done.report for done in ended if not done.error]
@@ -133,7 +133,9 @@ def _summary(ended: list[Done], verb: str) -> None:
 
 def patched(report: dict[str, Any]) -> list[str]:
     """One line on a model that was patched."""
-    listed = counted([match for rule in report["rules"] for match in rule["matches"]]) or "no ops"
+    listed = (
+        counted_types([match for rule in report["rules"] for match in rule["matches"]]) or "no ops"
+    )
     return [f"{goes(report)}  {listed}"]
 
 
@@ -147,7 +149,7 @@ def goes(report: Mapping[str, Any]) -> str:
     return f"{report['model']} -> {there}(dry run, nothing written{replaces})"
 
 
-def refuse(order: Order) -> None:
+def refuse_options(order: Order) -> None:
     """Raise UsageError for what does not go together."""
     if "-" in order.models and order.is_for_workers():
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")

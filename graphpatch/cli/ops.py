@@ -16,10 +16,10 @@ from graphpatch.cli.say import say, say_json, say_lines
 from graphpatch.differentiation import flow
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
-from graphpatch.graph.check import check, foreign
+from graphpatch.graph.check import check_graph, foreign
 from graphpatch.table import short
 
-IN_WORDS = {
+STATE_WORDS = {
     "default": "default",
     "none": "none: TensorFlow registers it as not differentiable",
     "missing": "none: TensorFlow has no gradient for it (LookupError)",
@@ -66,7 +66,7 @@ def command(model: str, names: tuple[str, ...], every: bool, as_json: bool) -> N
     with bar() as progress:
         loaded = load(model, progress)
     _say_notes(loaded)
-    nodes, faults = (ops.everything(loaded), []) if every else ops.find(loaded, names)
+    nodes, faults = (ops.all_ops(loaded), []) if every else ops.find_ops(loaded, names)
     described = [ops.describe(node) for node in nodes]
     if as_json:
         document = {"model": model, "format": loaded.format, "types": ops.count_types(loaded)}
@@ -83,7 +83,7 @@ def command(model: str, names: tuple[str, ...], every: bool, as_json: bool) -> N
 def _say_notes(model: Model) -> None:
     for graph in model.graphs:
         try:
-            check(graph)
+            check_graph(graph)
         except ModelError as error:
             say(f"note: {model.path}: {error}", err=True)
         for text in foreign(graph):
@@ -148,4 +148,4 @@ def _gradient(found: dict[str, str]) -> str:
 
 def _own(state: str, gives: str) -> str:
     """An op type's own gradient in words."""
-    return f"{IN_WORDS[state]}, which is always {GIVEN[gives]}" if gives else IN_WORDS[state]
+    return f"{STATE_WORDS[state]}, which is always {GIVEN[gives]}" if gives else STATE_WORDS[state]

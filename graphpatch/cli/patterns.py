@@ -9,7 +9,7 @@ from graphpatch.analysis import patterns
 from graphpatch.cli.completing import pattern_names
 from graphpatch.cli.forms import ANY, TEXT, listed, record
 from graphpatch.cli.say import say_json, say_lines
-from graphpatch.match.ready import READY, Form, Ready, named
+from graphpatch.match.ready import READY, PatternForm, Ready, ready_pattern
 
 OUTPUT = record({"patterns": listed(record({"name": TEXT, "for": TEXT, "forms": listed(ANY)}))})
 
@@ -19,7 +19,7 @@ OUTPUT = record({"patterns": listed(record({"name": TEXT, "for": TEXT, "forms": 
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(name: str | None, as_json: bool) -> None:
     """List the ready patterns, or show all forms of the pattern NAME."""
-    entries = [named(name.removeprefix("@"))] if name else list(READY.values())
+    entries = [ready_pattern(name.removeprefix("@"))] if name else list(READY.values())
     if as_json:
         described = [patterns.describe(entry) for entry in entries]
         say_json({"patterns": described})
@@ -38,7 +38,7 @@ def _whole(entry: Ready) -> list[str]:
     return title + [line for form in entry.forms for line in _form(form)]
 
 
-def _form(form: Form) -> list[str]:
+def _form(form: PatternForm) -> list[str]:
     besides = [f"{name} {_text(match)}" for name, match in form.where.items()]
     return [f"  form   {form.text}", *(f"    where  {text}" for text in besides)]
 

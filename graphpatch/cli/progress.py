@@ -42,7 +42,7 @@ class Bar:
         self.progress.update(task, completed=done, total=total, rate=rate)
 
 
-class Lines:
+class LogProgress:
     """The same where nobody redraws: a log, or a pipe. Work that is short prints nothing."""
 
     def __init__(self, of_many: bool = False) -> None:
@@ -79,7 +79,7 @@ def bar(of_many: bool = False) -> Iterator[Callable[[str, int, int], None]]:
     One `of_many` counts things, and says how many a second.
     """
     if not sys.stderr.isatty():
-        yield Lines(of_many)
+        yield LogProgress(of_many)
         return
     shown = Bar(of_many)
     try:

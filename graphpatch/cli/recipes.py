@@ -11,7 +11,7 @@ from graphpatch.cli.forms import TEXT, listed, record
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
 from graphpatch.formats.output import reported
-from graphpatch.recipes import RECIPES, SIGN, Recipe, named, recipe_rules
+from graphpatch.recipes import RECIPES, SIGN, Recipe, recipe_named, recipe_rules
 from graphpatch.rules import rules_from
 
 OUTPUT = record({"recipes": listed(record({"name": TEXT, "for": TEXT, "source": TEXT}))})
@@ -51,7 +51,7 @@ def _line(recipe: Recipe) -> list[str]:
 
 def _described(recipe: Recipe) -> dict[str, object]:
     return {
-        "name": named(recipe.name).name,
+        "name": recipe_named(recipe.name).name,
         "for": recipe.purpose,
         "source": recipe.source,
         "parameters": dict(recipe.parameters),

@@ -19,8 +19,8 @@ from graphpatch.formats.output import refuse_inputs
 from graphpatch.page.view import View, refuse_model, view
 from graphpatch.table import plural
 
-PAIRS = 5  # of a model
-RULES = 3  # of a pair
+MOST_PAIRS_SHOWN = 5  # of a model
+MOST_RULES = 3  # of a pair
 NOWHERE = "; graphpatch match MODEL --pattern PATTERN says why"
 VERDICTS = {"flows": "flows", "zero": "zeros", "none": "None", "error": "an error"}
 
@@ -147,9 +147,9 @@ def _text(document: dict[str, Any], path: str) -> Iterator[str]:
         if one["rule"] is None:  # what --pattern marks
             yield f"  marked: {plural(one['ops'], 'op')}{'' if one['ops'] else NOWHERE}"
     for graph in graphs:
-        for pair in graph["pairs"][:PAIRS]:
+        for pair in graph["pairs"][:MOST_PAIRS_SHOWN]:
             yield f"  {pair['from']} -> {pair['to']}: {_flow_in_words(pair)}"
-        more = len(graph["pairs"]) + graph["pairs_left_out"] - PAIRS
+        more = len(graph["pairs"]) + graph["pairs_left_out"] - MOST_PAIRS_SHOWN
         if more > 0:
             yield f"  ... {more:,} more pair{'' if more == 1 else 's'}"
         yield from (f"  note: {note}" for note in graph["notes"])
@@ -167,8 +167,8 @@ def _flow_in_words(pair: dict[str, Any]) -> str:
     rules = [
         f"{name} at {ops} op{'' if ops == 1 else 's'}" for name, ops in pair["changed"].items()
     ]
-    more = f" and {len(rules) - RULES} more rules" if len(rules) > RULES + 1 else ""
-    named = rules[:RULES] if more else rules
+    more = f" and {len(rules) - MOST_RULES} more rules" if len(rules) > MOST_RULES + 1 else ""
+    named = rules[:MOST_RULES] if more else rules
     return f"{words[0]}, {'changed by ' + ', '.join(named) + more if named else 'not changed'}"
 
 

@@ -26,7 +26,7 @@ def context_collections(source: Source, meta: Field) -> Iterator[tuple[Field, st
                 yield part, key, message(CollectionDef, held)
 
 
-def entry(key: str, collection: CollectionDef) -> bytes:
+def collection_entry(key: str, collection: CollectionDef) -> bytes:
     """A collection as an entry of MetaGraphDef.collection_def."""
     return encoded(1, key.encode()) + encoded(2, collection.SerializeToString(deterministic=True))
 
@@ -36,7 +36,7 @@ def contexts(collection: CollectionDef, key: str) -> list[Any]:
     return [message(message_class(CONTEXTS[key]), raw) for raw in collection.bytes_list.value]
 
 
-def nested(context: Any) -> list[Any]:
+def nested_contexts(context: Any) -> list[Any]:
     """The contexts that lie in this one."""
     return [
         getattr(one, which)
@@ -50,7 +50,7 @@ def with_nested(found: Iterable[Any]) -> Iterator[Any]:
     """Contexts, each followed by those that lie in it."""
     for context in found:
         yield context
-        yield from with_nested(nested(context))
+        yield from with_nested(nested_contexts(context))
 
 
 def is_loop(context: Any) -> bool:

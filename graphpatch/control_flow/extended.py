@@ -17,10 +17,10 @@ from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
 from graphpatch.control_flow.context_collections import (
     CONTEXTS,
+    collection_entry,
     context_collections,
-    entry,
     is_loop,
-    nested,
+    nested_contexts,
 )
 from graphpatch.control_flow.messages import message_class
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES
@@ -45,7 +45,7 @@ def context_replacements(source: Source, meta: Field, graph: Graph) -> Iterator[
             continue
         changed = undone is not None and take_back(collection, key, undone)
         if _extend_all(collection, CONTEXTS[key], now, beside) or changed:
-            pieces = reframed(source, part.start, [entry(key, collection)])
+            pieces = reframed(source, part.start, [collection_entry(key, collection)])
             yield Replacement(part.start, part.end, pieces)
 
 
@@ -55,16 +55,16 @@ def has_contexts(source: Source, meta: Field) -> bool:
 
 
 @dataclass(frozen=True)
-class Added:
+class AddedTensors:
     """The tensors that were added beside an op; `outer` are those outside of its loop."""
 
     inner: list[str]
     outer: list[str]
 
 
-def _added_beside(body: Body) -> dict[str, Added]:
+def _added_beside(body: Body) -> dict[str, AddedTensors]:
     """For each op of the file, by its name there, what was added beside it."""
-    found: dict[str, Added] = defaultdict(lambda: Added([], []))
+    found: dict[str, AddedTensors] = defaultdict(lambda: AddedTensors([], []))
     for root, order in body.placed.items():
         op, at = body.heads.ops[root], order.index(root)
         for place, index in enumerate(order):
@@ -95,7 +95,7 @@ def _tensors(body: Body, indices: Sequence[int]) -> list[str]:
 
 
 def _extend_all(
-    collection: CollectionDef, kind: str, now: dict[str, str], beside: dict[str, Added]
+    collection: CollectionDef, kind: str, now: dict[str, str], beside: dict[str, AddedTensors]
 ) -> bool:
     """Extend the contexts of a collection; whether there was anything to do."""
     before = list(collection.bytes_list.value)
@@ -110,7 +110,7 @@ def _extend_all(
     return True
 
 
-def _extend(context: Any, now: dict[str, str], beside: dict[str, Added]) -> list[str]:
+def _extend(context: Any, now: dict[str, str], beside: dict[str, AddedTensors]) -> list[str]:
     """Put the added tensors into a context whose ops they stand beside, and rename its borders.
 
     Returns the tensors that were added at its borders, but belong to the context around it.
@@ -119,7 +119,7 @@ def _extend(context: Any, now: dict[str, str], beside: dict[str, Added]) -> list
     external = {value.key for value in context.values_def.external_values}
     inside = {op_of(text) for text in values if text not in external}
     added, elsewhere = [], set(borders)
-    for inner in nested(context):
+    for inner in nested_contexts(context):
         added += _extend(inner, now, beside)
         elsewhere |= _borders(inner)
     for name in sorted(inside & beside.keys()):

@@ -12,7 +12,7 @@ TEXT, INT, BOOL, MESSAGE = 9, 5, 8, 11
 ONE, MANY = 1, 3
 
 # Of each message its fields: number, name, type, one or many, the message it holds.
-MESSAGES: dict[str, list[tuple[int, str, int, int, str]]] = {
+PROTO_FIELDS: dict[str, list[tuple[int, str, int, int, str]]] = {
     "ExternalValue": [(1, "key", TEXT, ONE, ""), (2, "value", TEXT, ONE, "")],
     "ValuesDef": [
         (1, "values", TEXT, MANY, ""),
@@ -59,7 +59,7 @@ def _pool() -> Any:
     file = descriptor_pb2.FileDescriptorProto(
         name="graphpatch/control_flow.proto", package=PACKAGE, syntax="proto3"
     )
-    for name, fields in MESSAGES.items():
+    for name, fields in PROTO_FIELDS.items():
         message = file.message_type.add(name=name)
         for number, field, kind, label, held in fields:
             type_name = f".{PACKAGE}.{held}" if held else None

@@ -11,13 +11,13 @@ from typing import Any
 from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
 from graphpatch.control_flow.branches import Branch, Cond, Context, Loop
-from graphpatch.control_flow.context_collections import COLLECTION, entry
+from graphpatch.control_flow.context_collections import COLLECTION, collection_entry
 from graphpatch.control_flow.contexts import ControlFlow, has_control_flow
 from graphpatch.control_flow.frames import is_constant, position
 from graphpatch.control_flow.messages import message_class
 from graphpatch.control_flow.op_types import MERGES
 from graphpatch.control_flow.pruned import body_pivot, branch_pivots, with_pruned_ops
-from graphpatch.control_flow.values_def import KnownValues, known_values, origin
+from graphpatch.control_flow.values_def import KnownValues, known_values, outer_tensor
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
@@ -53,7 +53,7 @@ def _collection(key: str, messages: _Messages, kind: type[Context]) -> bytes:
     found = [messages.of(one) for one in messages.inside[None] if isinstance(one, kind)]
     raw = [one.SerializeToString(deterministic=True) for one in found]
     collection = CollectionDef(bytes_list=CollectionDef.BytesList(value=raw))
-    return encoded(COLLECTION, entry(key, collection)) if raw else b""
+    return encoded(COLLECTION, collection_entry(key, collection)) if raw else b""
 
 
 class _Messages:
@@ -140,7 +140,7 @@ class _Messages:
         counts = start is not None and start.name.rpartition("/")[2].startswith(COUNTER)
         if not counts or enter is None:
             return ""
-        return origin(self.found, less.data_inputs[1])
+        return outer_tensor(self.found, less.data_inputs[1])
 
     def _reads(self, index: int, slot: int) -> Node | None:
         inputs = Node(self.body, index).data_inputs

@@ -12,9 +12,9 @@ from typing import Any
 from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
 from graphpatch.control_flow.context_collections import (
+    collection_entry,
     context_collections,
     contexts,
-    entry,
     with_nested,
 )
 from graphpatch.graph.graph import TakenBack
@@ -24,7 +24,7 @@ from graphpatch.names import op_of
 COUNTS, RAW = "contexts", "collections"  # the keys in what is written down
 
 
-def record(source: Source, meta: Field) -> dict[str, Any]:
+def recorded_contexts(source: Source, meta: Field) -> dict[str, Any]:
     """What to write down of the contexts of a MetaGraphDef before anything is changed."""
     counts: dict[str, list[int]] = {}
     raw: dict[str, str] = {}
@@ -34,7 +34,7 @@ def record(source: Source, meta: Field) -> dict[str, Any]:
         collection.bytes_list.value[:] = [
             one.SerializeToString(deterministic=True) for one in found
         ]
-        if entry(key, collection) != source.data[part.value : part.end]:
+        if collection_entry(key, collection) != source.data[part.value : part.end]:
             raw[key] = bytes(source.data[part.start : part.end]).hex()
     return {COUNTS: counts, **({RAW: raw} if raw else {})}
 

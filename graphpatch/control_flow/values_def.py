@@ -51,7 +51,7 @@ def known_values(found: ControlFlow, pivots: Mapping[Branch, int]) -> dict[Conte
     return dict(known)
 
 
-def origin(found: ControlFlow, text: str) -> str:
+def outer_tensor(found: ControlFlow, text: str) -> str:
     """The tensor outside that is brought into contexts, perhaps through several, as this one."""
     for node in first_producers(found.body.producer(text)):
         entered = node.op in ENTERS and is_constant(node)
@@ -82,7 +82,7 @@ def _guarded(
     """A Switch by which a tensor from outside comes into a branch."""
     switch, number = Node(found.body, index), found.guards[index].number
     brought = parse(switch.data_inputs[0]).full
-    first, mine = origin(found, brought), known[context]
+    first, mine = outer_tensor(found, brought), known[context]
     mine.values.update({first, brought} if context.outer is not None else {first})
     if context.outer is not None:
         mine.external[brought] = brought
@@ -97,7 +97,7 @@ def _entered(found: ControlFlow, known: KnownValues, index: int) -> None:
     enter = Node(found.body, index)
     known.values.add(f"{enter.name}:0")
     if is_constant(enter):
-        first = origin(found, enter.data_inputs[0])
+        first = outer_tensor(found, enter.data_inputs[0])
         known.values.add(first)
         known.external[first] = f"{enter.name}:0"
 

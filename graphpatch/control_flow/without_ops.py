@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from graphpatch.control_flow.context_collections import CONTEXTS, contexts, is_loop, nested
+from graphpatch.control_flow.context_collections import CONTEXTS, contexts, is_loop, nested_contexts
 from graphpatch.names import op_of
 
 
@@ -30,7 +30,7 @@ def _prune(context: Any, there: Container[str]) -> bool:
     for texts in lists:
         texts[:] = [text for text in texts if op_of(text) in there]
     _prune_external(context.values_def.external_values, there)
-    gone = [not _prune(inner, there) for inner in nested(context)]
+    gone = [not _prune(inner, there) for inner in nested_contexts(context)]
     for place in reversed([place for place, is_gone in enumerate(gone) if is_gone]):
         del context.nested_contexts[place]
     return True

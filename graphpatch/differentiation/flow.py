@@ -8,7 +8,7 @@ from typing import Literal
 from graphpatch import opdefs
 from graphpatch.control_flow.op_types import CONTROL_FLOW
 from graphpatch.differentiation import table
-from graphpatch.differentiation.keys import gradient_type, is_registered, override
+from graphpatch.differentiation.keys import gradient_type, is_registered, override_key
 from graphpatch.dtypes import DIFFERENTIABLE, HANDLES
 from graphpatch.graph.body import Node
 from graphpatch.opdefs import FlatArg
@@ -50,7 +50,7 @@ def into(op_type: str, slot: int, count: int, dtype: str | None, output: str | N
     known = opdefs.lookup(op_type)
     if known is None or known.gradient != "registered" or dtype not in TRAINABLE:
         return "none"
-    asked = table.lookup(op_type) is not None or op_type in CONTROL_FLOW
+    asked = table.recorded_gradient(op_type) is not None or op_type in CONTROL_FLOW
     if dtype in HANDLES and not asked:
         return "none"
     found = table.outputs_of(op_type, slot, count)
@@ -64,7 +64,7 @@ def gives(op_type: str) -> Literal["", "zero", "none"]:
 
     A step function has a gradient that is registered, and None or zero.
     """
-    found = table.lookup(op_type)
+    found = table.recorded_gradient(op_type)
     rows = found.inputs if found is not None else ()
     if not rows or any(rows):
         return ""
@@ -84,7 +84,7 @@ def is_step(op_type: str) -> bool:
 @cache
 def may_be_zero(op_type: str) -> bool:
     """Whether some input of an op type gets zeros, at least where some outputs have no gradient."""
-    known, found = opdefs.lookup(op_type), table.lookup(op_type)
+    known, found = opdefs.lookup(op_type), table.recorded_gradient(op_type)
     if known is None or found is None:
         return False
     return any(row is not None and len(row) < len(known.outputs) for row in found.inputs)
@@ -92,7 +92,7 @@ def may_be_zero(op_type: str) -> bool:
 
 def raises(op_type: str) -> str:
     """What the registered gradient of an op type raises, whatever it is asked; or nothing."""
-    found = table.lookup(op_type)
+    found = table.recorded_gradient(op_type)
     return found.raises if found is not None else ""
 
 
@@ -101,7 +101,7 @@ def is_none(node: Node, slot: int) -> bool:
 
     Not for one whose gradient is not known: that of a function, or of a key of somebody's own.
     """
-    key = override(node)
+    key = override_key(node)
     known = node.opdef if key is None else opdefs.lookup(key)
     if known is None or known.gradient == "missing":
         return False
@@ -112,7 +112,7 @@ def is_none(node: Node, slot: int) -> bool:
 
 def lets_through(node: Node) -> bool:
     """Whether a gradient comes back through an op to one of its inputs, as far as is known."""
-    key = override(node)
+    key = override_key(node)
     if key is not None and not is_registered(key):
         return True
     known = node.opdef if key is None else opdefs.lookup(key)

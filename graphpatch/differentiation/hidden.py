@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 from graphpatch import names
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.keys import CUSTOM, override
+from graphpatch.differentiation.keys import CUSTOM, override_key
 from graphpatch.graph.body import Body, Node
 
 GRADIENTS = "gradients"
 """What TensorFlow calls the scope of what tf.gradients adds: no loss is computed from it."""
 
-Use = tuple[int, int]
+InputSlot = tuple[int, int]
 """An op that reads, and the slot by which it does."""
 
 
@@ -51,7 +51,7 @@ def is_in_gradients(node: Node) -> bool:
 
 def _customs(body: Body) -> Iterator[int]:
     for index in body.by_type.get("IdentityN", ()):
-        if (override(Node(body, index)) or "").startswith(CUSTOM):
+        if (override_key(Node(body, index)) or "").startswith(CUSTOM):
             yield index
 
 
@@ -78,7 +78,7 @@ def _is_idle_identity(node: Node) -> bool:
     return node.op == "Identity" and not is_returned and not node.body.readers.get(node.name)
 
 
-def _ways_on(body: Body, index: int, customs: dict[int, int]) -> Iterator[Use]:
+def _ways_on(body: Body, index: int, customs: dict[int, int]) -> Iterator[InputSlot]:
     """The uses of an op by which a gradient may come back to it, or would but for an IdentityN."""
     node = Node(body, index)
     for reader, slot in body.readers.get(node.name, ()):

@@ -10,7 +10,7 @@ CUSTOM = "CustomGradient-"
 """How the keys begin that tf.custom_gradient makes; no other process registers them."""
 
 
-def override(node: Node) -> str | None:
+def override_key(node: Node) -> str | None:
     """The key under which TensorFlow looks for the op's gradient, where it is not the op type."""
     value = node.attr(attrs.OVERRIDE)
     return None if value is None else value.s.decode(errors="backslashreplace")
@@ -18,7 +18,7 @@ def override(node: Node) -> str | None:
 
 def gradient_type(node: Node) -> str:
     """The op type whose gradient TensorFlow takes for the op: its own, or that of an override."""
-    return override(node) or node.op
+    return override_key(node) or node.op
 
 
 def is_registered(key: str) -> bool:

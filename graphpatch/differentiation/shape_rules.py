@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-from graphpatch.differentiation.shape_windows import WINDOWS, Shape
+from graphpatch.differentiation.shape_windows import WINDOW_SHAPES, Shape
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import constant
 
@@ -127,7 +127,7 @@ RULES: dict[str, ShapeRule] = {
     "LoopCond": _scalar,
     "VarHandleOp": _scalar,
     **dict.fromkeys(REDUCED, _reduced),
-    **WINDOWS,
+    **WINDOW_SHAPES,
 }
 
 SCALARS = {

@@ -77,14 +77,14 @@ def _channel(node: Node, rank: int) -> int:
 def _attr(node: Node, key: str) -> Any:
     value = node.attr(key)
     if value is not None:
-        return attrs.plain(value)
+        return attrs.as_json(value)
     known = opdefs.lookup(node.op)
     default = next((one.default for one in known.attrs if one.name == key), None) if known else None
     return list(default) if isinstance(default, tuple) else default
 
 
 KEPT = "BiasAdd BiasAddV1 FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 LRN".split()
-WINDOWS = {
+WINDOW_SHAPES = {
     **dict.fromkeys(KEPT, kept),
     **dict.fromkeys(("Conv2D", "Conv3D"), convolved),
     "DepthwiseConv2dNative": depthwise,

@@ -20,7 +20,7 @@ from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 
 HOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault", "VariableV2", "Variable"})
-ALIKE = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
+SAME_SHAPE = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
 
 
 class Shapes(msgspec.Struct, eq=False):
@@ -109,7 +109,7 @@ class Shapes(msgspec.Struct, eq=False):
             if node.op == "VarHandleOp":
                 value = node.attr("shape")
                 return None if value is None else _sizes(value.shape)
-            if node.op not in ALIKE:
+            if node.op not in SAME_SHAPE:
                 return None
         return None
 

@@ -53,7 +53,7 @@ def _by_name() -> dict[str, GradientRow]:
     return {op.name: op for op in table().ops}
 
 
-def lookup(op_type: str) -> GradientRow | None:
+def recorded_gradient(op_type: str) -> GradientRow | None:
     """What the gradient of this op type gives, or None where none was asked."""
     return _by_name().get(op_type)
 
@@ -70,7 +70,7 @@ def outputs_of(op_type: str, slot: int, count: int) -> frozenset[str] | None:
 @cache
 def _outputs_at(op_type: str, place: int | None) -> frozenset[str] | None:
     """The same of an input that an op declares; None stands for one that it does not."""
-    known, row = opdefs.lookup(op_type), lookup(op_type)
+    known, row = opdefs.lookup(op_type), recorded_gradient(op_type)
     names = [arg.name for arg in known.outputs] if known is not None else []
     if row is None or place is None or place >= len(row.inputs):
         return frozenset(names)

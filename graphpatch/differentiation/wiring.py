@@ -13,7 +13,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import tensor_named
 from graphpatch.names import TensorName
-from graphpatch.opdefs import FlatArg, place_of
+from graphpatch.opdefs import FlatArg, tensor_index
 
 # (index of the op, output); an argument of a function is an op with the index -1 - its place.
 Tensor = tuple[int, int]
@@ -75,7 +75,7 @@ class Wiring:
     def _output(self, index: int, name: TensorName) -> int:
         if not name.arg:
             return name.index
-        place = place_of(self.outputs(index), name.arg, name.index)
+        place = tensor_index(self.outputs(index), name.arg, name.index)
         if place is None:
             raise ModelError(f"{Node(self.body, index)} has no output {name}")
         return place

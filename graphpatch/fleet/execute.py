@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from graphpatch.fleet.pool import Pool
 
 
-def check(order: Order) -> tuple[int, Iterator[Done]]:
+def check_models(order: Order) -> tuple[int, Iterator[Done]]:
     """How many models there are, and for each whether it has the rules applied."""
     job = order.job()
     tasks = _unwritten(search(order.models, order.allow_chained))
-    return len(tasks), _results(order, work.check, job, tasks)
+    return len(tasks), _results(order, work.check_model, job, tasks)
 
 
-def patch(order: Order, here: Work | None = None) -> tuple[int, Iterator[Done]]:
+def patch_models(order: Order, here: Work | None = None) -> tuple[int, Iterator[Done]]:
     """How many models there are, and what became of each, as each ends.
 
     What is not for workers is done `here`.
@@ -54,7 +54,7 @@ def patch(order: Order, here: Work | None = None) -> tuple[int, Iterator[Done]]:
             from graphpatch.fleet.manifest import Manifest
 
             return len(tasks), _recorded(order, job, tasks, Manifest(into, job))
-    return len(tasks), _results(order, here or work.patch, job, tasks)
+    return len(tasks), _results(order, here or work.patch_model, job, tasks)
 
 
 def _needs_folder(one: FoundModels) -> bool:
@@ -70,7 +70,7 @@ def _recorded(order: Order, job: Job, tasks: list[Task], manifest: Manifest) -> 
     """The results, each written down."""
     if order.resume:
         tasks = [replace(task, known=manifest.known(task)) for task in tasks]
-    results = _results(order, work.patch, replace(job, recorded=True), tasks)
+    results = _results(order, work.patch_model, replace(job, recorded=True), tasks)
     try:
         for done in results:
             manifest.add(done)
@@ -89,9 +89,9 @@ def _results(order: Order, work: Work, job: Job, tasks: Sequence[Task]) -> Itera
     """What became of each task: one after the other in this process, or by workers."""
     pool = _pool(order, tasks)
     if pool is not None:
-        from graphpatch.fleet.run import Run
+        from graphpatch.fleet.run import FleetRun
 
-        return Run(work, job, tasks, pool).results()
+        return FleetRun(work, job, tasks, pool).results()
     gc.freeze()  # what there is now is never looked at by the collection after a model
     return map(partial(work, job), tasks)
 

@@ -14,20 +14,20 @@ import msgspec
 
 from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
-from graphpatch.fleet.task import Done, Job, Known, Task
+from graphpatch.fleet.task import Done, Job, RecordedOutput, Task
 from graphpatch.formats.output import reported, write_file
 
-NAME = "graphpatch-manifest.jsonl"
+MANIFEST_NAME = "graphpatch-manifest.jsonl"
 
 
-class Rules(msgspec.Struct, forbid_unknown_fields=True):
+class ManifestRules(msgspec.Struct, forbid_unknown_fields=True):
     """The rules that a line is of."""
 
     file: str
     sha256: str
 
 
-class Line(msgspec.Struct, forbid_unknown_fields=True):
+class ManifestEntry(msgspec.Struct, forbid_unknown_fields=True):
     """A line. Anybody may have written it: one that is not so counts as none."""
 
     source: str
@@ -37,7 +37,7 @@ class Line(msgspec.Struct, forbid_unknown_fields=True):
     error: str = ""
     sha256: str = ""
     output_sha256: str = ""
-    rules: Rules | None = None
+    rules: ManifestRules | None = None
     matches: dict[str, dict[str, int]] = {}
     consumer: dict[str, list[str]] = {}
 
@@ -52,21 +52,21 @@ class Manifest:
     def __init__(self, folder: str, job: Job) -> None:
         self.folder = folder.rstrip("/") if remote.is_remote(folder) else str(Path(folder))
         self.job = job
-        self.path = f"{self.folder}/{NAME}"
+        self.path = f"{self.folder}/{MANIFEST_NAME}"
         self.digest = job.digest()
         self.lines = self._read()
         self.added = 0
 
-    def known(self, task: Task) -> Known | None:
+    def known(self, task: Task) -> RecordedOutput | None:
         """What is written of a task's output, where the same rules made it."""
         name = self._relative(task.output)
         if name not in self.lines:
             return None
-        line = msgspec.convert(self.lines[name], Line)
+        line = msgspec.convert(self.lines[name], ManifestEntry)
         same = line.rules is not None and line.rules.sha256 == self.digest
         if not same or line.version != self.job.version or not line.sha256:
             return None
-        return Known(line.sha256, line.output_sha256)
+        return RecordedOutput(line.sha256, line.output_sha256)
 
     def add(self, done: Done) -> None:
         """Write down what became of a model; what was done before is written down already."""
@@ -86,7 +86,7 @@ class Manifest:
         """Write the whole. Raises OutputError where that cannot be done."""
         data = "".join(map(_text, self.lines.values())).encode()
         if remote.is_remote(self.path):
-            remote.write(self.path, data)
+            remote.write_small(self.path, data)
         else:
             with reported(self.path):
                 write_file(Path(self.path), [data])
@@ -116,7 +116,7 @@ class Manifest:
     def _read(self) -> dict[str, dict[str, Any]]:
         """The lines by their outputs. One that was cut short, by an end in the middle, is none."""
         if remote.is_remote(self.path):
-            data = remote.read(self.path) if remote.exists(self.path) else b""
+            data = remote.read_small(self.path) if remote.exists(self.path) else b""
         else:
             data = _bytes(Path(self.path))
         if data and not data.endswith(b"\n") and not remote.is_remote(self.path):
@@ -126,7 +126,7 @@ class Manifest:
         for text in data.split(b"\n"):
             # ValueError: not UTF-8. RecursionError: nested so deeply that nobody of us wrote it.
             with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
-                line = msgspec.json.decode(text, type=Line)
+                line = msgspec.json.decode(text, type=ManifestEntry)
                 lines[line.output] = msgspec.json.decode(text)
         return lines
 

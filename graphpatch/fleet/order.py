@@ -105,14 +105,14 @@ def _files(rules: str) -> Files:
         return in_folder(Path() if rules == "-" or is_recipe(rules) else Path(rules).parent)
     first, chain, rest = rules.partition("::")
     folder = first.rpartition("/")[0] + "/"
-    return lambda name: remote.read(
+    return lambda name: remote.read_small(
         f"{folder}{remote.inner_path(checked_name(name), rules)}{chain}{rest}"
     )
 
 
 def _read(rules: str) -> bytes:
     if remote.is_remote(rules):
-        return remote.read(rules)
+        return remote.read_small(rules)
     if is_recipe(rules):
         return msgspec.json.encode(recipe_rules(rules))
     return raw_rules(rules)

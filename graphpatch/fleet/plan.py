@@ -8,12 +8,12 @@ from pathlib import Path, PurePosixPath
 
 from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
-from graphpatch.fleet.search import FoundModels, joined
+from graphpatch.fleet.search import FoundModels, path_below
 from graphpatch.fleet.task import Task
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.output import refuse_inputs
-from graphpatch.formats.target import FILES, beside
+from graphpatch.formats.target import FILES, patched_name
 
 
 def plan(
@@ -73,8 +73,8 @@ def _beside(model: str) -> str:
         raise OutputError(f"{model}: say where the output of a remote model goes, by -o")
     path = Path(model)
     if path.name in SAVED_MODEL_FILES:
-        return beside(path.parent, is_folder=True)
-    return beside(path, is_folder=path.is_dir())
+        return patched_name(path.parent, is_folder=True)
+    return patched_name(path, is_folder=path.is_dir())
 
 
 def _mirrored(found: Sequence[FoundModels], out: str) -> list[str]:
@@ -82,7 +82,7 @@ def _mirrored(found: Sequence[FoundModels], out: str) -> list[str]:
         refuse_file(out)
     for tree in dict.fromkeys(one.tree for one in found if one.tree):
         _refuse_inside(out, tree)
-    return [joined(out, one.relative) for one in found]
+    return [path_below(out, one.relative) for one in found]
 
 
 def _refuse_inside(out: str, tree: str) -> None:

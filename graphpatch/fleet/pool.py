@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from graphpatch.errors import FleetError
 
-STARTS = 3  # times that workers are started before that is given up
+MOST_STARTS = 3  # times that workers are started before that is given up
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,7 +46,7 @@ class Pool:
         Raises FleetError where they cannot be started.
         """
         failed: BaseException | None = None
-        for _ in range(STARTS):
+        for _ in range(MOST_STARTS):
             try:
                 if self.executor is not None:
                     return self.executor.submit(call, *args, **kwargs)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 # Stores in which an object appears when its upload is complete; elsewhere a new name is renamed.
-WHOLE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}
+WHOLE_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}
 PIECE = 1 << 20  # bytes that are copied at once
 OWN_MEMORY = "memory"  # each process has another one
 
@@ -119,7 +119,7 @@ def files(base: str, descend: Callable[[tuple[str, ...]], bool]) -> Iterator[str
             yield "/".join(parts)
 
 
-def read(path: str) -> bytes:
+def read_small(path: str) -> bytes:
     """A small file, whole. Raises FleetError where it cannot be read."""
     store, inside = opened(path)
     with errors_as(f"cannot read {path}", FleetError):
@@ -178,7 +178,7 @@ def deliver(local: Path, path: str) -> None:
             _deliver_file(store, local, inside)
 
 
-def write(path: str, data: bytes) -> None:
+def write_small(path: str, data: bytes) -> None:
     """Write a small file, whole."""
     store, inside = opened(path)
     with errors_as(f"cannot write {path}", OutputError):
@@ -191,7 +191,7 @@ def write(path: str, data: bytes) -> None:
 
 def _is_whole(store: Any) -> bool:
     protocols = (store.protocol,) if isinstance(store.protocol, str) else store.protocol
-    return not WHOLE.isdisjoint(protocols)
+    return not WHOLE_OBJECT_STORES.isdisjoint(protocols)
 
 
 def _deliver_file(store: AbstractFileSystem, local: Path, inside: str) -> None:

@@ -14,7 +14,7 @@ from graphpatch.fleet.work import Work
 from graphpatch.formats.unfinished import sweep
 
 
-class Run:
+class FleetRun:
     """The tasks of one command, on their way.
 
     When a worker dies, all that were handed out with its task are suspects. They are done again;

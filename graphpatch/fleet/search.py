@@ -87,10 +87,10 @@ def _below(base: str, pattern: tuple[str, ...]) -> Iterator[FoundModels]:
     for relative, message in found:
         named = [relative] if message is None else [relative, f"{relative}/{message}"]
         if any(patterns.meant(pattern, name.split("/")) for name in named):
-            yield FoundModels(joined(base, relative), relative, True, tree)
+            yield FoundModels(path_below(base, relative), relative, True, tree)
 
 
-def joined(base: str, relative: str) -> str:
+def path_below(base: str, relative: str) -> str:
     """A path below a folder, spelled as the folder is."""
     if base == ".":
         return relative
@@ -128,7 +128,7 @@ def _listed(path: str, allow_chained: bool) -> list[FoundModels]:
         if path == "-":
             text = sys.stdin.buffer.read().decode()
         elif remote.is_remote(path):
-            text = remote.read(path).decode()
+            text = remote.read_small(path).decode()
         else:
             text = Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -47,7 +47,7 @@ def _rules(
     return rules_in(raw, label, emit, allow_python, allow_none=allow_none)
 
 
-class Known(msgspec.Struct, frozen=True):
+class RecordedOutput(msgspec.Struct, frozen=True):
     """What a manifest says of an output: the content of its source, and its own."""
 
     source: str
@@ -64,7 +64,7 @@ class Task(msgspec.Struct, frozen=True):
     model: str
     output: str = ""
     searched: bool = False
-    known: Known | None = None
+    known: RecordedOutput | None = None
 
 
 class Done(msgspec.Struct, frozen=True):

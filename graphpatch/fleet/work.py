@@ -31,7 +31,7 @@ Work = Callable[[Job, Task], Done]
 Finish = Callable[[Result], Result]
 
 
-def patch(job: Job, task: Task) -> Done:
+def patch_model(job: Job, task: Task) -> Done:
     """Patch one model, and write it; every error is told in what is returned."""
     return _alone(_patch, job, task)
 
@@ -51,7 +51,7 @@ def in_process(progress: Progress, finish: Finish | None = None) -> Work:
     return work
 
 
-def check(job: Job, task: Task) -> Done:
+def check_model(job: Job, task: Task) -> Done:
     """Whether a model has the rules applied; it is an error where it has not."""
     return _alone(_check, job, task)
 

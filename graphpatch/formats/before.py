@@ -59,7 +59,7 @@ def _record(
     if graph.around.meta is not None:
         from graphpatch.control_flow import undo
 
-        record |= undo.record(model.source, graph.around.meta)
+        record |= undo.recorded_contexts(model.source, graph.around.meta)
     if model.file and (fingerprint := _fingerprint(Path(model.path, FINGERPRINT))):
         record["fingerprint"] = fingerprint.hex()
     return record
@@ -83,7 +83,7 @@ def _fingerprint(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def checked(model: Model) -> bool | None:
+def is_original(model: Model) -> bool | None:
     """Whether a model that was taken back is its original; None where that cannot be told."""
     origins = [graph.undone.origin for graph in model.graphs if graph.undone is not None]
     known = next((one for one in origins if "hash" in one), None)

@@ -66,7 +66,7 @@ def _read(pieces: Sequence[Piece]) -> Iterator[memoryview]:
         if isinstance(piece, bytes) or piece.source.descriptor < 0:
             yield memoryview(piece_bytes(piece))
         else:
-            yield from _mapped(piece) if mapped.BEFORE else _copied(piece)
+            yield from _mapped(piece) if mapped.BEFORE_MAPPING else _copied(piece)
 
 
 def _mapped(span: Span) -> Iterator[memoryview]:

@@ -11,7 +11,7 @@ import msgspec
 
 from graphpatch.errors import ModelError
 from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.graph import Around, Graph, open_graph
+from graphpatch.graph.graph import ContainerFacts, Graph, open_graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import (
     BYTES,
@@ -96,7 +96,7 @@ def _open_meta(source: Source, meta: Field, progress: Progress | None) -> Graph:
     graph = open_graph(source, graphs[0].value, graphs[0].end, progress)
     infos = _parts(source, meta, META_INFO)
     tags = [tag for info in infos for tag in _parts(source, info, TAGS)]
-    graph.around = Around(
+    graph.around = ContainerFacts(
         meta,
         ",".join(utf8(source.data, tag.value, tag.end) for tag in tags),
         has_contexts(source, meta),
@@ -161,10 +161,10 @@ def _object_graph(source: Source, meta: Field, graph: Graph) -> Iterator[Replace
     gone = graph.undone.functions if graph.undone is not None else frozenset()
     if not graph.around.is_object_based or not (graph.restored or gone):
         return
-    from graphpatch.formats.object_graph import additions, without
+    from graphpatch.formats.object_graph import additions, without_functions
 
     (part,) = _parts(source, meta, OBJECT_GRAPH)
-    left, count = without(source, part, gone)
+    left, count = without_functions(source, part, gone)
     added = additions(graph.restored, count).SerializeToString(deterministic=True)
     pieces = reframed(source, part.start, [*left, added] if added else left)
     yield Replacement(part.start, part.end, pieces)

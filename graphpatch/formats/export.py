@@ -18,7 +18,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.as_function import Part
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edit import SHAPES
+from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import PLACEHOLDERS
 from graphpatch.table import short
@@ -28,7 +28,7 @@ SHAPES_ARE_MEANT = 24
 
 # Ops with a handle that lives as long as one call: they need no value from outside.
 OF_A_CALL = ("TensorArray", "Stack")
-LOOPS = ENTERS | NEXTS
+LOOP_OPS = ENTERS | NEXTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _sorted(tensors: Iterable[ExportedTensor]) -> tuple[ExportedTensor, ...]:
     return tuple(sorted(tensors, key=lambda one: one.argument.name))
 
 
-def notes(found: Exported) -> list[str]:
+def export_notes(found: Exported) -> list[str]:
     """What whoever exports a graph should know: what is left out, or goes by another name."""
     said = []
     if left := _left_out(found):
@@ -124,7 +124,7 @@ def _check(part: Part) -> None:
     for node in (Node(part.body, index) for index in part.indices):
         if node.opdef is None:
             raise OutputError(f"{node}: an op type that neither TensorFlow nor the model defines")
-        if node.op in LOOPS:
+        if node.op in LOOP_OPS:
             raise OutputError(
                 f"{node} belongs to a v1 loop, through which no tape gives a gradient; as a .pb "
                 f"the graph has one in a Session"
@@ -161,7 +161,7 @@ def _tensors(graph: Graph, tensors: Sequence[str], taken: set[str]) -> Iterator[
 
 def _shape(graph: Graph, node: Node, output: int) -> TensorShapeProto:
     """The shape that the graph tells of an output: of a placeholder, or noted by TensorFlow."""
-    noted = node.attr(SHAPES)
+    noted = node.attr(OUTPUT_SHAPES)
     if noted is not None and output < len(noted.list.shape):
         return noted.list.shape[output]
     declared = node.attr("shape") if node.op.startswith("Placeholder") else None

@@ -59,7 +59,7 @@ _ARCHIVE = "a {kind} archive; unpack it, and name a model in it"
 _ARRAYS = "NumPy arrays, not a graph; name a .pb, .pbtxt or .meta file, or a SavedModel folder"
 
 # What a file starts with, and what to say then.
-STARTS: tuple[tuple[bytes, str], ...] = (
+FIRST_BYTES: tuple[tuple[bytes, str], ...] = (
     (b"\x1f\x8b", _PACKED.format(tool="gzip", command="gunzip -k", name="{name}")),
     (b"BZh", _PACKED.format(tool="bzip2", command="bunzip2 -k", name="{name}")),
     (b"\xfd7zXZ\x00", _PACKED.format(tool="xz", command="unxz -k", name="{name}")),
@@ -96,7 +96,7 @@ def _is_onnx(data: Bytes) -> bool:
 
 def foreign_file(name: str, data: Bytes) -> str:
     """What a file is that TensorFlow did not write, and what to do; nothing for any other file."""
-    for start, says in STARTS:
+    for start, says in FIRST_BYTES:
         if data[: len(start)] == start:
             return _said(says, name)
     return next((_said(says, name) for test, says in TESTS if test(data)), "")

@@ -8,14 +8,14 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from google.protobuf.message import Message
 
-from graphpatch.above import ask
+from graphpatch.above import FromAbove
 from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.model import Model
 from graphpatch.formats.opened import opened
 from graphpatch.formats.sizes import as_bytes
 from graphpatch.graph.heads import Progress
 
-TAKEN = (
+MODEL_TAKEN = (
     "a path, bytes, a graphpatch.Model, a GraphDef, MetaGraphDef or SavedModel message, "
     "a tf.Graph, or a concrete function"
 )
@@ -65,6 +65,8 @@ ModelLike: TypeAlias = (
     | ConcreteFunction
 )
 
+model_of: FromAbove[[Any, str], Model] = FromAbove("model_of")
+
 
 def in_memory(argument: str, given: object, progress: Progress | None = None) -> Model:
     """The model that an argument holds, which is not a path.
@@ -90,11 +92,9 @@ def is_graph(given: object) -> bool:
 def _live(argument: str, given: Any) -> Model:
     if is_graph(given):
         name = getattr(given, "name", "")  # a FuncGraph has one
-        taken: Model = ask("model_of", given, f"<FuncGraph {name}>" if name else "<tf.Graph>")
-        return taken
+        return model_of(given, f"<FuncGraph {name}>" if name else "<tf.Graph>")
     if "ConcreteFunction" in _tensorflow_classes(given):
-        traced: Model = ask("model_of", given.graph, f"<function {given.graph.name}>")
-        return traced
+        return model_of(given.graph, f"<function {given.graph.name}>")
     raise not_taken(argument, given)
 
 
@@ -107,7 +107,7 @@ def not_taken(argument: str, given: object) -> TypeError:
         what = f"a {given.DESCRIPTOR.full_name} message"
     elif isinstance(given, list | dict | tuple):
         more = "; are the rules and the model swapped?"
-    return TypeError(f"{argument}: expected {TAKEN}; found {what}{more}")
+    return TypeError(f"{argument}: expected {MODEL_TAKEN}; found {what}{more}")
 
 
 def _is_model(given: Message) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
-from graphpatch.above import ask
+from graphpatch.above import FromAbove
 from graphpatch.errors import ModelError
 from graphpatch.formats.model import Model
 from graphpatch.formats.opened import opened
@@ -16,6 +16,8 @@ from graphpatch.formats.sizes import as_message
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
+
+tensorflow_class: FromAbove[[str], Any] = FromAbove("tensorflow_class")
 
 
 def graph_def(model: Model, tags: str = "") -> Any:
@@ -35,7 +37,7 @@ def meta_graph_def(model: Model, tags: str = "") -> Any:
         raise ModelError(f"{model.path}: {error}") from error
 
 
-def chosen(model: Model, tags: str) -> Graph:
+def graph_with_tags(model: Model, tags: str) -> Graph:
     """The graph of a model that has these tags, or the only one that it has."""
     found = [graph for graph in model.graphs if not tags or graph.around.tags == tags]
     if len(found) == 1:
@@ -48,7 +50,7 @@ def _chosen(model: Model, tags: str) -> tuple[Model, Graph]:
     """The graph as it would be written: one that is exported becomes another when it is."""
     if model.export is not None:
         model = opened(b"".join(map(piece_bytes, model.pieces())), model.path)
-    return model, chosen(model, tags)
+    return model, graph_with_tags(model, tags)
 
 
 def _class(name: str) -> Any:
@@ -57,5 +59,5 @@ def _class(name: str) -> Any:
     TensorFlow takes its own class alone; without it nobody needs that.
     """
     if sys.modules.get("tensorflow") is not None:
-        return ask("tensorflow_class", name)
+        return tensorflow_class(name)
     return {"GraphDef": GraphDef, "MetaGraphDef": MetaGraphDef}[name]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from graphpatch.above import ask
+from graphpatch.above import FromAbove
 from graphpatch.arguments import check_path, check_progress
 from graphpatch.control_flow.contexts import has_control_flow
 from graphpatch.errors import ModelError, OutputError
@@ -153,9 +153,9 @@ class Model:
         Raises OutputError where the graph cannot be exported, ModelError where it is broken.
         """
         if self.export is not None:
-            from graphpatch.formats.export import notes
+            from graphpatch.formats.export import export_notes
 
-            return notes(self.function(self.export))
+            return export_notes(self.function(self.export))
         if self.container is GRAPH:
             return [NO_CONTEXTS] if has_control_flow(self.graphs[0].main) else []
         return [note for _, _, note in self._ready() if note]
@@ -210,7 +210,7 @@ class Model:
             >>> graph.get_tensor_by_name("features:0").shape
             TensorShape([1, 4, 4, 1])
         """
-        return ask("import_into", self, graph, name, tags)
+        return import_into(self, graph, name, tags)
 
     def save(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Write the model to `path`, whole or not at all, over what was there.
@@ -272,10 +272,7 @@ class Model:
         return suffix == ".pbtxt" or (self.is_text and suffix not in {".pb", ".meta"})
 
     def text_notes(self, path: str) -> list[str]:
-        """Notes on the file, if a name like `path` makes it text.
-
-        Raises OutputError and ModelError as `pieces` does.
-        """
+        """Notes on a file whose name makes it text; OutputError, ModelError as of `pieces`."""
         if not self._as_text(self._other(Path(path).suffix)):
             return []
         from graphpatch.formats import text
@@ -295,5 +292,7 @@ def _ready(graph: Graph) -> tuple[Graph, bytes, str]:
     except ModelError as error:
         return graph, b"", f"{error}; they are missing, as they were in the model"
 
+
+import_into: FromAbove[[Model, LiveGraph, str, str], Any] = FromAbove("import_into")
 
 __all__ = ["GRAPH", "META", "SAVED", "Model"]

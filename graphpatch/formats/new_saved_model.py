@@ -14,7 +14,7 @@ from tensorboard.compat.proto.struct_pb2 import StructuredValue
 
 from graphpatch import opdefs
 from graphpatch.formats.export import Exported, ExportedTensor
-from graphpatch.formats.object_graph import additions, arguments, named, spec
+from graphpatch.formats.object_graph import additions, arguments, dict_value, spec
 from graphpatch.graph import attrs
 from graphpatch.graph.emit import library_pieces
 from graphpatch.graph.wire import Piece, enclosed, encoded
@@ -79,7 +79,7 @@ def object_graph(found: Exported, name: str) -> SavedObjectGraph:
     function.bare_concrete_function.allowed_positional_arguments = int(len(words) == 1)
     concrete = objects.concrete_functions[name]
     concrete.canonicalized_input_signature.CopyFrom(arguments([], _specs(found.inputs)))
-    concrete.output_signature.CopyFrom(named(_specs(found.outputs)))
+    concrete.output_signature.CopyFrom(dict_value(_specs(found.outputs)))
     return objects
 
 

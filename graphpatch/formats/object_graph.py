@@ -54,7 +54,9 @@ def additions(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
     return found
 
 
-def without(source: Source, objects: Field, functions: Container[str]) -> tuple[list[Piece], int]:
+def without_functions(
+    source: Source, objects: Field, functions: Container[str]
+) -> tuple[list[Piece], int]:
     """The object graph without what restores these functions, and how many objects it has then.
 
     What `additions` added of others stays, its objects numbered anew.
@@ -117,11 +119,11 @@ def arguments(
     found = StructuredValue()
     found.tuple_value.values.add().tuple_value.values.extend(positional)
     found.tuple_value.values[0].tuple_value.SetInParent()
-    found.tuple_value.values.append(named(by_name))
+    found.tuple_value.values.append(dict_value(by_name))
     return found
 
 
-def named(values: Mapping[str, StructuredValue]) -> StructuredValue:
+def dict_value(values: Mapping[str, StructuredValue]) -> StructuredValue:
     """A dict."""
     found = StructuredValue()
     found.dict_value.SetInParent()

@@ -42,7 +42,7 @@ def _recognised(name: str, source: Source, as_text: bool) -> tuple[Source, Conta
             return source, recognise(source)
         from graphpatch.formats import text
 
-        data, container = text.parse(source.data[:])
+        data, container = text.parse_text(source.data[:])
         return Source(data), container
     except ModelError as error:
         said = foreign_file(name, source.data) or told_by_name(name)

@@ -38,10 +38,10 @@ def default_output(model: Model) -> str:
     """Where the patched model goes when nobody says: `MODEL.patched.pb` beside the model."""
     if model.path == "-":
         return "-"
-    return beside(Path(model.path), is_folder=bool(model.file))
+    return patched_name(Path(model.path), is_folder=bool(model.file))
 
 
-def beside(path: Path, is_folder: bool) -> str:
+def patched_name(path: Path, is_folder: bool) -> str:
     """The name beside a model that its patched one has."""
     if is_folder:
         named = path if path.name not in {"", ".."} else path.resolve()

@@ -46,7 +46,7 @@ FOREIGN = {
 }
 
 
-def parse(data: bytes) -> tuple[bytes, Container]:
+def parse_text(data: bytes) -> tuple[bytes, Container]:
     """The serialized message that a text file holds, and which container it is.
 
     Raises ModelError with line and column where it is not valid, or names a field that the

@@ -13,9 +13,9 @@ from graphpatch.gradients import recipes
 from graphpatch.gradients.adjoint_ops import OF_OPS
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.functions import SINGLE
-from graphpatch.gradients.linear import rule_of
+from graphpatch.gradients.linear import linear_inputs_of
 from graphpatch.gradients.program import Program, Step, Value
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN, Shape, joint
+from graphpatch.gradients.shapes import SCALAR, UNKNOWN, BroadcastShape, joint
 from graphpatch.gradients.signature import Signature
 
 DY, Y = "dy0", "y0"
@@ -35,7 +35,7 @@ class Adjoint:
     program: Program
     signature: Signature
     linear: frozenset[int]
-    shapes: dict[int, Shape]
+    shapes: dict[int, BroadcastShape]
     came: dict[int | str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Adjoint:
             if step.op_type in JOINED:
                 self.shapes[number] = joint(*map(self.shape, step.tensors))
 
-    def shape(self, value: Value) -> Shape:
+    def shape(self, value: Value) -> BroadcastShape:
         """What is known of the shape of a value."""
         known = self.shapes.get(value.source) if isinstance(value.source, int) else None
         return known or value.shape
@@ -76,7 +76,7 @@ class Adjoint:
 
     def _back(self, number: int, step: Step) -> None:
         came = self.came[number]
-        rule = rule_of(step)
+        rule = linear_inputs_of(step)
         assert rule is not None, step.op_type
         for place, value in enumerate(step.tensors):
             if place in rule.places and self.is_linear(value):
@@ -99,7 +99,7 @@ class Adjoint:
             return value
         return self.program.op("StopGradient", value)
 
-    def elementwise(self, result: Value, value: Value, whole: Shape) -> Value:
+    def elementwise(self, result: Value, value: Value, whole: BroadcastShape) -> Value:
         """What comes back through an op to one of its inputs, which it may have repeated."""
         shape = self.shape(value)
         if shape.exactly is not None and shape.exactly == whole.exactly:

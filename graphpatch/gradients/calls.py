@@ -7,9 +7,9 @@ from collections.abc import Collection
 import msgspec
 
 from graphpatch.errors import did_you_mean
-from graphpatch.gradients.expression import Call, Expression, Numbers
+from graphpatch.gradients.expression import Call, Expression, NumberList
 from graphpatch.gradients.functions import FUNCTIONS, Function
-from graphpatch.gradients.tokens import fault
+from graphpatch.gradients.tokens import formula_error
 from graphpatch.gradients.words import variable
 from graphpatch.tokens import Token
 
@@ -28,12 +28,14 @@ def bind(text: str, name: Token, given: list[Given], parameters: Collection[str]
     for place, argument in enumerate(given):
         word = _place(text, name, function, place, argument)
         if word in values:
-            raise fault(text, argument.value.column, f"{function.name} is given {word} twice")
+            raise formula_error(
+                text, argument.value.column, f"{function.name} is given {word} twice"
+            )
         values[word] = _shaped(text, function, word, argument.value)
     missing = [word for word in function.arguments if word not in values]
     if missing:
         message = f"{function.name} needs {' and '.join(missing)}: {function.spelled}"
-        raise fault(text, name.column, message)
+        raise formula_error(text, name.column, message)
     further = range(len(function.arguments), len(given)) if function.rest else ()
     more = [word for place in further if (word := f"{function.rest}{place}") in values]
     arguments = tuple(values[word] for word in (*function.arguments, *more))
@@ -46,11 +48,11 @@ def _function(text: str, name: Token, parameters: Collection[str]) -> Function:
     if function is not None:
         return function
     if name.text in parameters or variable(name.text):
-        raise fault(
+        raise formula_error(
             text, name.column, f"{name.text} is a value, not a function; write * to multiply"
         )
     near = did_you_mean(name.text, FUNCTIONS) or f"; legal: {', '.join(FUNCTIONS)}"
-    raise fault(text, name.column, f"no function is called {name.text!r}{near}")
+    raise formula_error(text, name.column, f"no function is called {name.text!r}{near}")
 
 
 def _place(text: str, name: Token, function: Function, place: int, argument: Given) -> str:
@@ -62,18 +64,18 @@ def _place(text: str, name: Token, function: Function, place: int, argument: Giv
         if place < len(takes):
             return takes[place]
         message = f"{function.name} takes {len(takes)} at most: {function.spelled}"
-        raise fault(text, argument.value.column, message)
+        raise formula_error(text, argument.value.column, message)
     word = argument.keyword.text
     if word not in takes:
         near = did_you_mean(word, takes) or f": {function.spelled}"
-        raise fault(text, argument.keyword.column, f"{function.name} has no {word!r}{near}")
+        raise formula_error(text, argument.keyword.column, f"{function.name} has no {word!r}{near}")
     return word
 
 
 def _shaped(text: str, function: Function, word: str, value: Expression) -> Expression:
     """The value, where only a list stands that may be one."""
-    if isinstance(value, Numbers) and not _may_be_list(function, word):
-        raise fault(text, value.column, f"{word} of {function.name} cannot be a list")
+    if isinstance(value, NumberList) and not _may_be_list(function, word):
+        raise formula_error(text, value.column, f"{word} of {function.name} cannot be a list")
     return value
 
 

@@ -24,7 +24,7 @@ from graphpatch.gradients.spec import (
     Gradient,
     Python,
     Registered,
-    parse,
+    parse_gradient,
 )
 
 STOP = "stop_gradient"
@@ -126,4 +126,6 @@ def _spelled(gradient: Gradient | None) -> Any:
 
 
 def _read(layers: list[list[Any]]) -> tuple[Layer, ...]:
-    return tuple(Layer(place, None if one == STOP else parse(one)) for place, one in layers)
+    return tuple(
+        Layer(place, None if one == STOP else parse_gradient(one)) for place, one in layers
+    )

@@ -10,7 +10,7 @@ import msgspec
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
 from graphpatch.dtypes import DTYPE_NAMES
-from graphpatch.gradients.tensors import Tensor
+from graphpatch.gradients.tensors import ConstantTensor
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 """The dtypes that formulas compute in."""
@@ -86,7 +86,7 @@ def vector(*values: int) -> Constant:
     return Constant("int32", struct.pack(f"<{len(values)}i", *values), (len(values),))
 
 
-def tensor(value: Tensor, dtype: str) -> Constant:
+def tensor(value: ConstantTensor, dtype: str) -> Constant:
     """A tensor in this dtype, each number rounded to the nearest."""
     import numpy as np
 

@@ -16,7 +16,7 @@ from graphpatch.gradients.linear import linear_steps
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.nodedef_form import Nodes, node_defs
 from graphpatch.gradients.program import Program, Value
-from graphpatch.gradients.shapes import Shape, of
+from graphpatch.gradients.shapes import BroadcastShape, of
 from graphpatch.gradients.signature import Signature
 
 # The library has the gradients of products, which are known to have the shapes of their inputs:
@@ -66,7 +66,7 @@ def _lowered(program: Program, formula: Formula, signature: Signature) -> dict[s
     return found
 
 
-def _known(program: Program, signature: Signature, op_type: str) -> dict[int, Shape]:
+def _known(program: Program, signature: Signature, op_type: str) -> dict[int, BroadcastShape]:
     """The shapes of matrix products that are the op's own gradients."""
     if op_type not in PRODUCTS:
         return {}
@@ -76,7 +76,7 @@ def _known(program: Program, signature: Signature, op_type: str) -> dict[int, Sh
         return {}
     known = {}
     for name, dx in own.items():
-        shape = Shape(None, frozenset({name})) if op_type in BROADCAST else of(name)
+        shape = BroadcastShape(None, frozenset({name})) if op_type in BROADCAST else of(name)
         if isinstance(dx.source, int):
             known[dx.source] = shape
     return known

@@ -27,7 +27,7 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Attr:
+class AttrRef:
     """`attr.alpha`: a number or a boolean among the attrs of the op's NodeDef."""
 
     name: str
@@ -35,7 +35,7 @@ class Attr:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ParameterRef:
     """A number or a boolean that a rule gives by name."""
 
     name: str
@@ -43,7 +43,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class NumberList:
     """`[1, 2]`: a list, which only options such as `axes` and the indices of `gather` take."""
 
     items: tuple[Expression, ...]
@@ -60,14 +60,14 @@ class Call:
     column: int = field(default=0, compare=False)
 
 
-Expression: TypeAlias = Literal | Variable | Attr | Parameter | Numbers | Call
+Expression: TypeAlias = Literal | Variable | AttrRef | ParameterRef | NumberList | Call
 
 
 def parts(expression: Expression) -> tuple[Expression, ...]:
     """What an expression is made of, in the order of the text."""
     if isinstance(expression, Call):
         return (*expression.arguments, *(value for _, value in expression.options))
-    return expression.items if isinstance(expression, Numbers) else ()
+    return expression.items if isinstance(expression, NumberList) else ()
 
 
 def depth(expression: Expression) -> int:

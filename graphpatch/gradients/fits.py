@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from graphpatch import opdefs
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.gradient import gradients
+from graphpatch.gradients.gradient import gradient_ops
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, Named, Registered
@@ -37,7 +37,7 @@ def signature(node: Node) -> Signature:
     """The op as formulas see it: inputs x0, x1, ..., outputs y0, ..., and the attrs."""
     inputs, outputs, op = node.arguments or [], node.outputs or [], node.opdef
     known = {} if op is None else {one.name: one.default for one in op.attrs}
-    found = {key: attrs.plain(value) for key, value in node.attrs().items()}
+    found = {key: attrs.as_json(value) for key, value in node.attrs().items()}
     kept = op is not None and len(inputs) == len(outputs) == 1 and 0 in op.keeps_shape
     return Signature.of(
         [(f"x{place}", arg.dtype or "") for place, arg in enumerate(inputs)],
@@ -67,7 +67,7 @@ def _check_formula(gradient: Computed, node: Node) -> None:
     if node.outputs is None:
         return  # an op that only the consumer knows; the gradient is checked when it is built
     try:
-        gradients(gradient.formula, signature(node))
+        gradient_ops(gradient.formula, signature(node))
     except (FormulaError, ValueError) as error:
         raise PatchError(f"{node}: {error}") from error
 

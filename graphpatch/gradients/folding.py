@@ -6,9 +6,9 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from graphpatch.gradients.expression import Call, Expression, Literal, Parameter, Scalar
+from graphpatch.gradients.expression import Call, Expression, Literal, ParameterRef, Scalar
 from graphpatch.gradients.functions import Function, look_up
-from graphpatch.gradients.syntax import parse
+from graphpatch.gradients.syntax import parse_formula
 
 _QUICK: dict[str, Callable[..., Any]] = {
     "+": operator.add,
@@ -33,27 +33,27 @@ def fold(function: Function, operands: Sequence[Scalar]) -> Scalar:
         return _plain(quick(*map(float, operands)))
     import numpy as np
 
-    from graphpatch.gradients.numpy_functions import named
+    from graphpatch.gradients.numpy_functions import numpy_function
 
     arrays = [np.asarray(value if isinstance(value, bool) else float(value)) for value in operands]
     with np.errstate(all="ignore"):
-        return _plain(named(function.numpy)(*arrays).item())
+        return _plain(numpy_function(function.numpy)(*arrays).item())
 
 
 def _plain(value: Any) -> Scalar:
     return value if isinstance(value, bool) else float(value)
 
 
-def holds(condition: str, values: Mapping[str, Scalar]) -> bool:
+def condition_holds(condition: str, values: Mapping[str, Scalar]) -> bool:
     """Whether a condition of the formula language is true of these parameters."""
-    return _value(parse(condition, values), values) is True
+    return _value(parse_formula(condition, values), values) is True
 
 
 def _value(expression: Expression, values: Mapping[str, Scalar]) -> Scalar:
     if isinstance(expression, Call):
         operands = [_value(part, values) for part in expression.arguments]
         return fold(look_up(expression.function), operands)
-    if isinstance(expression, Parameter):
+    if isinstance(expression, ParameterRef):
         return values[expression.name]
     if isinstance(expression, Literal):
         return expression.value

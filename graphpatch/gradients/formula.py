@@ -8,20 +8,20 @@ from typing import TypeAlias
 
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients.expression import (
-    Attr,
+    AttrRef,
     Call,
     Expression,
-    Parameter,
+    ParameterRef,
     Scalar,
     Variable,
     walk,
 )
 from graphpatch.gradients.functions import OF_THE_OP
-from graphpatch.gradients.syntax import parse
-from graphpatch.gradients.tensors import Tensor
+from graphpatch.gradients.syntax import parse_formula
+from graphpatch.gradients.tensors import ConstantTensor
 from graphpatch.gradients.words import legal_parameter
 
-Source: TypeAlias = str | Sequence[str | None]
+FormulaText: TypeAlias = str | Sequence[str | None]
 """A formula as a rules file has it: a text, or a list with a text or null for each input."""
 
 
@@ -37,11 +37,13 @@ class Formula:
     expressions: tuple[Expression | None, ...] = field(compare=False)
     alike: bool
     names: tuple[str, ...] = ()
-    values: tuple[tuple[str, Scalar | Tensor], ...] = ()
+    values: tuple[tuple[str, Scalar | ConstantTensor], ...] = ()
 
     @classmethod
     def parse(
-        cls, source: Source, parameters: Mapping[str, Scalar | Tensor] | Iterable[str] = ()
+        cls,
+        source: FormulaText,
+        parameters: Mapping[str, Scalar | ConstantTensor] | Iterable[str] = (),
     ) -> Formula:
         """The formula of a text, or of a list with a text or None for each input.
 
@@ -50,17 +52,17 @@ class Formula:
         """
         names = _legal_names(parameters)
         texts = (source,) if isinstance(source, str) else tuple(_listed(source))
-        expressions = tuple(None if text is None else parse(text, names) for text in texts)
+        expressions = tuple(None if text is None else parse_formula(text, names) for text in texts)
         formula = cls(texts, expressions, isinstance(source, str), names)
         return formula.bind(parameters) if isinstance(parameters, Mapping) else formula
 
-    def bind(self, values: Mapping[str, Scalar | Tensor] | None) -> Formula:
+    def bind(self, values: Mapping[str, Scalar | ConstantTensor] | None) -> Formula:
         """The formula with values for parameters. Raises FormulaError for one it does not have."""
         for name, value in (values or {}).items():
             if name not in self.names:
                 near = did_you_mean(name, self.names) or f"; it has: {', '.join(self.names) or '-'}"
                 raise FormulaError(f"the formula has no parameter {name!r}{near}")
-            if not isinstance(value, (bool, int, float, Tensor)):
+            if not isinstance(value, (bool, int, float, ConstantTensor)):
                 raise FormulaError(f"parameter {name!r} is {value!r}, not a number or a boolean")
         merged = {**dict(self.values), **(values or {})}
         return replace(self, values=tuple(sorted(merged.items())))
@@ -79,12 +81,12 @@ class Formula:
     @property
     def attrs(self) -> frozenset[str]:
         """The attrs of the op that it reads."""
-        return frozenset(part.name for part in self._parts() if isinstance(part, Attr))
+        return frozenset(part.name for part in self._parts() if isinstance(part, AttrRef))
 
     @property
     def parameters(self) -> frozenset[str]:
         """The parameters it reads."""
-        return frozenset(part.name for part in self._parts() if isinstance(part, Parameter))
+        return frozenset(part.name for part in self._parts() if isinstance(part, ParameterRef))
 
     @property
     def reads_op(self) -> bool:

@@ -11,7 +11,7 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients.constants import DTYPE_NUMBERS
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import gradients, zeros
+from graphpatch.gradients.gradient import gradient_ops, zeros
 from graphpatch.gradients.nodedef_form import node_defs
 from graphpatch.gradients.program import Program, Value, op_def
 from graphpatch.gradients.signature import Signature
@@ -44,7 +44,7 @@ def gradient_function(
         if dtype in NO_NUMBERS:
             raise FormulaError(f"{argument} is {dtype}; a gradient function cannot take it")
     count = max((int(argument[1:]) + 1 for argument, _ in inputs), default=0)
-    found = gradients(formula.cut(count), signature, parameters)
+    found = gradient_ops(formula.cut(count), signature, parameters)
     returned = {
         f"d{argument}": value for (argument, _), value in zip(inputs, found.results, strict=True)
     }

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from graphpatch.gradients import along, recipes
 from graphpatch.gradients.program import Value
 
-Kind = Literal["number", "tensor", "truth", "any", "like", "index"]
+ArgumentKind = Literal["number", "tensor", "truth", "any", "like", "index"]
 """What an argument may be.
 
 number: a number or a tensor of a float dtype; tensor: only the latter (all of a call's numbers and
@@ -29,7 +29,7 @@ axes: a list of axes (or one); axis: an axis counted from the front; flag: a boo
 integer, from the end where it is negative; count: 1 or more; natural: 0 or more; part: from 0 to 1.
 """
 
-Recipe: TypeAlias = Callable[..., Value]
+FunctionBuilder: TypeAlias = Callable[..., Value]
 
 Wide: TypeAlias = Mapping[str, str]
 
@@ -58,15 +58,15 @@ class Function:
     name: str
     arguments: tuple[str, ...]
     does: str
-    spelling: str | Recipe
+    spelling: str | FunctionBuilder
     numpy: str
     wide: Wide = field(default_factory=lambda: NATIVE, hash=False)
-    kinds: tuple[Kind, ...] = ("number", "number", "number")
+    kinds: tuple[ArgumentKind, ...] = ("number", "number", "number")
     options: Mapping[str, Option] = field(default_factory=dict, hash=False)
     rest: str = ""
     required: tuple[str, ...] = ()
 
-    def kinds_of(self, count: int) -> tuple[Kind, ...]:
+    def kinds_of(self, count: int) -> tuple[ArgumentKind, ...]:
         """What each of so many arguments may be."""
         return (*self.kinds, *self.kinds[-1:] * count)[:count]
 
@@ -81,14 +81,14 @@ class Function:
 
 def _window(name: str, arguments: tuple[str, ...], does: str) -> Function:
     """A function with the windows of the op."""
-    kinds: tuple[Kind, ...] = ("tensor",)
+    kinds: tuple[ArgumentKind, ...] = ("tensor",)
     return Function(name, arguments, f"{does}, with the op's own attrs", "", "", kinds=kinds)
 
 
 _X = ("x",)
 _AB = ("a", "b")
-_TRUTHS: tuple[Kind, ...] = ("truth", "truth")
-_LIKE: tuple[Kind, ...] = ("tensor", "like")
+_TRUTHS: tuple[ArgumentKind, ...] = ("truth", "truth")
+_LIKE: tuple[ArgumentKind, ...] = ("tensor", "like")
 _OVER: Mapping[str, Option] = {"axes": "axes", "from_axis": "axis", "keepdims": "flag"}
 
 _OPERATORS = (

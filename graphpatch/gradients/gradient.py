@@ -16,8 +16,8 @@ from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.shapes import SCALAR, UNKNOWN
 from graphpatch.gradients.signature import NOT_SERVED, Signature
-from graphpatch.gradients.tensors import Tensor
-from graphpatch.gradients.tokens import fault
+from graphpatch.gradients.tensors import ConstantTensor
+from graphpatch.gradients.tokens import formula_error
 from graphpatch.table import plural
 
 
@@ -35,8 +35,10 @@ class Gradients(msgspec.Struct, frozen=True):
     results: tuple[Value | None, ...]
 
 
-def gradients(
-    formula: Formula, signature: Signature, parameters: Mapping[str, Scalar | Tensor] | None = None
+def gradient_ops(
+    formula: Formula,
+    signature: Signature,
+    parameters: Mapping[str, Scalar | ConstantTensor] | None = None,
 ) -> Gradients:
     """The ops that compute dx of each input of the signature.
 
@@ -56,11 +58,11 @@ def gradients(
     return Gradients(program, tuple(results))
 
 
-def check(
+def check_formula_suits(
     formula: Formula, signature: Signature, parameters: Mapping[str, Scalar] | None = None
 ) -> None:
     """Raise FormulaError where the formula does not suit the op."""
-    gradients(formula, signature, parameters)
+    gradient_ops(formula, signature, parameters)
 
 
 def choose(formula: Formula, signature: Signature) -> list[Chosen | None]:
@@ -100,7 +102,9 @@ def _own(formula: Formula, name: str, dtype: str) -> Chosen | None:
     if text is None or expression is None:
         return None
     if dtype not in FLOATS:
-        raise fault(text, 1, f"{name} is {dtype}, and carries no gradient: write null for it")
+        raise formula_error(
+            text, 1, f"{name} is {dtype}, and carries no gradient: write null for it"
+        )
     return Chosen(text, expression)
 
 

@@ -66,7 +66,7 @@ def linear_steps(program: Program, values: Iterable[Value]) -> frozenset[int] | 
     return frozenset(linear) if all(_is_of(one, linear) for one in values) else None
 
 
-def rule_of(step: Step) -> LinearIn | None:
+def linear_inputs_of(step: Step) -> LinearIn | None:
     """In which inputs an op is linear; None where it is in none."""
     if step.op_type == "ConcatV2":  # of any number of tensors, with the axis last
         return LinearIn(tuple(range(len(list(step.tensors)) - 1)), jointly=True)
@@ -81,7 +81,7 @@ def is_zero(program: Program, value: Value) -> bool:
 
 
 def _is_linear(program: Program, step: Step, linear: set[int], depends: set[int]) -> bool:
-    rule = rule_of(step)
+    rule = linear_inputs_of(step)
     if rule is None:
         return False
     places = [place for place, one in enumerate(step.tensors) if _is_of(one, depends)]

@@ -10,24 +10,30 @@ from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients import constants, options
 from graphpatch.gradients.constants import CASTABLE, FLOATS
 from graphpatch.gradients.expression import (
-    Attr,
+    AttrRef,
     Call,
     Expression,
     Literal,
-    Numbers,
-    Parameter,
+    NumberList,
+    ParameterRef,
     Scalar,
     Variable,
 )
 from graphpatch.gradients.folding import fold
-from graphpatch.gradients.functions import OF_THE_OP, Function, Kind, Recipe, look_up
+from graphpatch.gradients.functions import (
+    OF_THE_OP,
+    ArgumentKind,
+    Function,
+    FunctionBuilder,
+    look_up,
+)
 from graphpatch.gradients.own import own
 from graphpatch.gradients.own_at import forward, of_signature
 from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.shapes import UNKNOWN
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.tensors import Tensor
-from graphpatch.gradients.tokens import fault
+from graphpatch.gradients.tensors import ConstantTensor
+from graphpatch.gradients.tokens import formula_error
 from graphpatch.gradients.windows import WINDOWS, windowed
 
 Operand: TypeAlias = Scalar | Value
@@ -44,7 +50,7 @@ class Lowering:
         self,
         program: Program,
         signature: Signature,
-        values: Mapping[str, Scalar | Tensor],
+        values: Mapping[str, Scalar | ConstantTensor],
         text: str,
         place: int = 0,
     ) -> None:
@@ -57,7 +63,7 @@ class Lowering:
 
     def fault(self, expression: Expression, message: str) -> FormulaError:
         """The error to raise for a part of the formula."""
-        return fault(self.text, expression.column, message)
+        return formula_error(self.text, expression.column, message)
 
     def lower(self, expression: Expression) -> Operand:
         """The tensor, or the plain number or boolean, that an expression is.
@@ -72,7 +78,7 @@ class Lowering:
             return expression.value
         if isinstance(expression, Variable):
             return self._variable(expression)
-        if isinstance(expression, Numbers):
+        if isinstance(expression, NumberList):
             raise self.fault(expression, "a list stands only in axes=, perm= and gather")
         return self._given(expression)
 
@@ -93,18 +99,18 @@ class Lowering:
             raise self.fault(expression, f"a gradient is a number, and this is {operand.dtype}")
         return operand
 
-    def _given(self, expression: Attr | Parameter) -> Operand:
-        if isinstance(expression, Parameter):
+    def _given(self, expression: AttrRef | ParameterRef) -> Operand:
+        if isinstance(expression, ParameterRef):
             if expression.name not in self.values:
                 raise self.fault(expression, f"parameter {expression.name!r} has no value")
             value = self.values[expression.name]
-            return self._const(value, expression) if isinstance(value, Tensor) else value
+            return self._const(value, expression) if isinstance(value, ConstantTensor) else value
         try:
             return self.signature.attr(expression.name)
         except FormulaError as error:
             raise self.fault(expression, str(error)) from None
 
-    def _const(self, tensor: Tensor, expression: Parameter) -> Value:
+    def _const(self, tensor: ConstantTensor, expression: ParameterRef) -> Value:
         """A tensor of the rule, in the dtype of dy."""
         dtype = self.signature.upstream_dtype or tensor.dtype
         value = constants.tensor(tensor, dtype)
@@ -144,7 +150,7 @@ class Lowering:
         return self._apply(call, function, operands)
 
     def _indices(self, argument: Expression) -> Operand:
-        if isinstance(argument, Numbers):
+        if isinstance(argument, NumberList):
             return self.program.vector(*options.integers(self.text, argument, self.lower))
         value = self.lower(argument)
         if not isinstance(value, Value) or value.dtype not in ("int32", "int64"):
@@ -164,7 +170,7 @@ class Lowering:
             raise self.fault(call, str(error)) from None
 
     def _check(
-        self, function: Function, kind: Kind, operand: Operand, argument: Expression
+        self, function: Function, kind: ArgumentKind, operand: Operand, argument: Expression
     ) -> None:
         """Raise where an operand is not what the function takes in this place."""
         is_tensor = isinstance(operand, Value)
@@ -189,7 +195,7 @@ class Lowering:
             raise self.fault(argument, f"{message}; write: cast_like(..., dy)")
 
     def _apply(self, call: Call, function: Function, operands: Sequence[Operand]) -> Value:
-        given = options.evaluate(self.text, call, self.lower)
+        given = options.option_values(self.text, call, self.lower)
         dtype = self._common_dtype(call, function, operands)
         wide = function.wide.get(dtype, dtype)
         values = []
@@ -204,7 +210,11 @@ class Lowering:
         return self.program.cast(result, dtype) if result.dtype == wide else result
 
     def _spelled(
-        self, recipe: Recipe, call: Call, values: Sequence[Value], given: Mapping[str, object]
+        self,
+        recipe: FunctionBuilder,
+        call: Call,
+        values: Sequence[Value],
+        given: Mapping[str, object],
     ) -> Value:
         try:
             return recipe(self.program, *values, **given)

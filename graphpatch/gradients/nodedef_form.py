@@ -14,7 +14,7 @@ from graphpatch.gradients.constants import DTYPE_NUMBERS, Constant
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import AttrValue, Program, Step, Value, needed, op_def
-from graphpatch.gradients.shapes import Shape
+from graphpatch.gradients.shapes import BroadcastShape
 from graphpatch.gradients.signature import Signature
 
 
@@ -26,7 +26,7 @@ class Nodes(msgspec.Struct, frozen=True):
 
     nodes: tuple[NodeDef, ...]
     results: tuple[str, ...]
-    shapes: tuple[Shape, ...]
+    shapes: tuple[BroadcastShape, ...]
 
 
 def formula_nodes(

@@ -17,7 +17,7 @@ from typing import Any
 
 from graphpatch.errors import RulesError
 
-SUFFIX = ".npy"
+NPY_SUFFIX = ".npy"
 LARGEST_FILE = 256 << 20  # bytes of one file: what it holds is written into each model
 _HEADERS = {(1, 0): "read_array_header_1_0", (2, 0): "read_array_header_2_0"}
 # What numpy raises for a header that is none.
@@ -37,7 +37,7 @@ def in_folder(folder: Path) -> Files:
 
 def checked_name(name: str) -> str:
     """The name of an .npy file, if it stays in the folder of the rules. Raises RulesError."""
-    if not name.endswith(SUFFIX):
+    if not name.endswith(NPY_SUFFIX):
         raise RulesError(f"expected lists of numbers or the name of an .npy file, found {name!r}")
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     if posix.is_absolute() or windows.anchor or ".." in (*posix.parts, *windows.parts):

@@ -16,27 +16,27 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients import numpy_ops, options
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.expression import (
-    Attr,
+    AttrRef,
     Call,
     Expression,
     Literal,
-    Numbers,
-    Parameter,
+    NumberList,
+    ParameterRef,
     Scalar,
     Variable,
 )
 from graphpatch.gradients.folding import fold
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import OF_THE_OP, SINGLE, look_up
-from graphpatch.gradients.numpy_functions import Array, named, sum_like
-from graphpatch.gradients.tensors import Tensor
-from graphpatch.gradients.tokens import fault
+from graphpatch.gradients.numpy_functions import Array, numpy_function, sum_like
+from graphpatch.gradients.tensors import ConstantTensor
+from graphpatch.gradients.tokens import formula_error
 
 Operand: TypeAlias = Scalar | Array
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class FormulaOp:
     """The op that a formula is for, and the input whose gradient it is."""
 
     type: str
@@ -51,7 +51,7 @@ class Op:
 
 def numpy_gradient(
     formula: Formula,
-    parameters: Mapping[str, Scalar | Tensor] | None,
+    parameters: Mapping[str, Scalar | ConstantTensor] | None,
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     upstream: Sequence[Array],
@@ -76,7 +76,7 @@ def numpy_gradient(
         if text is None or expression is None or like.dtype.name not in FLOATS:
             results.append(None)
             continue
-        op = Op(op_type, place, inputs, attrs or {})
+        op = FormulaOp(op_type, place, inputs, attrs or {})
         found = evaluate(expression, text, variables, values, attrs or {}, default, op)
         results.append(_fitted(found, like))
     return results
@@ -86,10 +86,10 @@ def evaluate(
     expression: Expression,
     text: str,
     variables: Mapping[str, Array],
-    values: Mapping[str, Scalar | Tensor],
+    values: Mapping[str, Scalar | ConstantTensor],
     attrs: Mapping[str, Any],
     default: Any = np.float64,
-    op: Op | None = None,
+    op: FormulaOp | None = None,
 ) -> Operand:
     """The array, or the plain number or boolean, that an expression is.
 
@@ -104,26 +104,30 @@ def evaluate(
             return done[id(part)]
         if isinstance(part, Literal):
             return part.value
-        if isinstance(part, Numbers):
-            raise fault(text, part.column, "a list stands only in axes=, perm= and gather")
+        if isinstance(part, NumberList):
+            raise formula_error(text, part.column, "a list stands only in axes=, perm= and gather")
         known: Mapping[str, Any] = (
             variables if isinstance(part, Variable) else values if _is_parameter(part) else attrs
         )
         if part.name not in known:
-            raise fault(text, part.column, f"there is no {part.name}; there is: {', '.join(known)}")
+            raise formula_error(
+                text, part.column, f"there is no {part.name}; there is: {', '.join(known)}"
+            )
         value = known[part.name]
-        found: Operand = value.array().astype(default) if isinstance(value, Tensor) else value
+        found: Operand = (
+            value.array().astype(default) if isinstance(value, ConstantTensor) else value
+        )
         return found
 
     with np.errstate(all="ignore"):
         return value_of(expression)
 
 
-def _is_parameter(part: Parameter | Attr) -> bool:
-    return isinstance(part, Parameter)
+def _is_parameter(part: ParameterRef | AttrRef) -> bool:
+    return isinstance(part, ParameterRef)
 
 
-def _call(call: Call, text: str, value_of: Any, default: Any, op: Op | None) -> Operand:
+def _call(call: Call, text: str, value_of: Any, default: Any, op: FormulaOp | None) -> Operand:
     function = look_up(call.function)
     if function.name == "where":
         condition = value_of(call.arguments[0])
@@ -132,13 +136,13 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: Op | None) -> 
     kinds = function.kinds_of(len(call.arguments))
     operands: list[Any] = [
         np.array(options.integers(text, argument, value_of))
-        if isinstance(argument, Numbers)
+        if isinstance(argument, NumberList)
         else value_of(argument)
         for argument in call.arguments
     ]
     if function.name in OF_THE_OP:
         return _of_the_op(call, text, operands, op)
-    given = options.evaluate(text, call, value_of)
+    given = options.option_values(text, call, value_of)
     if not function.options and not any(isinstance(operand, np.ndarray) for operand in operands):
         return fold(function, operands)
     computed = [
@@ -149,21 +153,23 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: Op | None) -> 
     dtype = computed[0].dtype if computed else np.dtype(default)
     if any(operand.dtype != dtype for operand in computed) or dtype.name not in FLOATS:
         found = ", ".join(sorted({operand.dtype.name for operand in computed}))
-        raise fault(text, call.column, f"{function.name!r} meets {found}; write: cast_like(...)")
+        raise formula_error(
+            text, call.column, f"{function.name!r} meets {found}; write: cast_like(...)"
+        )
     wide = np.dtype(function.wide.get(dtype.name, dtype))
     arrays = [
         _array(operand, dtype).astype(wide) if kind in ("number", "tensor") else np.asarray(operand)
         for kind, operand in zip(kinds, operands, strict=True)
     ]
-    result = np.asarray(named(function.numpy)(*arrays, **given))
+    result = np.asarray(numpy_function(function.numpy)(*arrays, **given))
     return result.astype(dtype) if result.dtype == wide else result
 
 
-def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: Op | None) -> Array:
-    if call.function in numpy_ops.WINDOWS:
+def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: FormulaOp | None) -> Array:
+    if call.function in numpy_ops.NUMPY_WINDOWS:
         return numpy_ops.windowed(call.function, operands, op.attrs if op is not None else {})
     if op is None or not op.type:
-        raise fault(text, call.column, f"{call.function} needs one op, and there is none")
+        raise formula_error(text, call.column, f"{call.function} needs one op, and there is none")
     if call.function == "forward":
         return numpy_ops.forward(op.type, op.at(operands), op.attrs)
     return numpy_ops.own(op.type, op.place, operands[0], op.at(operands[1:]), op.attrs)

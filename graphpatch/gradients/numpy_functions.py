@@ -15,7 +15,7 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[Any]
 
 
-def named(name: str) -> Callable[..., Any]:
+def numpy_function(name: str) -> Callable[..., Any]:
     """The function of this name: one of this file, or else numpy's."""
     from graphpatch.gradients import numpy_along
 

@@ -14,28 +14,30 @@ from graphpatch.gradients.numpy_functions import Array, sum_like
 from graphpatch.gradients.numpy_windows import Attrs
 from graphpatch.gradients.windows import check_windows
 
-Forward = Callable[..., Array]
-Own = Callable[[int, Array, Sequence[Array], Attrs], Array]
+ForwardFunction = Callable[..., Array]
+NumpyGradient = Callable[[int, Array, Sequence[Array], Attrs], Array]
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.7580993408473768
 
 
 def forward(op_type: str, xs: Sequence[Array], attrs: Attrs) -> Array:
     """Output 0 of an op. Raises FormulaError for an op type that is not here."""
-    if op_type not in FORWARD:
-        raise FormulaError(f"numpy has no {op_type}; there is: {', '.join(FORWARD)}")
+    if op_type not in NUMPY_FORWARD:
+        raise FormulaError(f"numpy has no {op_type}; there is: {', '.join(NUMPY_FORWARD)}")
     dtype = next((x.dtype for x in xs if x.dtype.kind not in "iu"), xs[0].dtype)
-    return np.asarray(FORWARD[op_type](*xs, attrs)).astype(dtype)
+    return np.asarray(NUMPY_FORWARD[op_type](*xs, attrs)).astype(dtype)
 
 
 def own(op_type: str, place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
     """The gradient of an op by one of its inputs. Raises FormulaError as `forward` does."""
-    if op_type not in OWN:
-        raise FormulaError(f"numpy has no gradient of {op_type}; there is: {', '.join(OWN)}")
-    return np.asarray(OWN[op_type](place, dy, xs, attrs)).astype(dy.dtype)
+    if op_type not in NUMPY_GRADIENTS:
+        raise FormulaError(
+            f"numpy has no gradient of {op_type}; there is: {', '.join(NUMPY_GRADIENTS)}"
+        )
+    return np.asarray(NUMPY_GRADIENTS[op_type](place, dy, xs, attrs)).astype(dy.dtype)
 
 
-WINDOWS: Mapping[str, Forward] = {
+NUMPY_WINDOWS: Mapping[str, ForwardFunction] = {
     "conv2d": windows.convolve,
     "conv2d_transpose": lambda dy, w, x, attrs: windows.by_input(dy, w, x.shape, attrs),
     "depthwise_conv2d": lambda x, w, attrs: windows.convolve(x, w, attrs, depthwise=True),
@@ -44,7 +46,7 @@ WINDOWS: Mapping[str, Forward] = {
     ),
     "avg_pool": windows.average,
     "avg_pool_transpose": lambda dy, x, attrs: windows.average_by_input(x, dy, attrs),
-    "max_pool": windows.largest,
+    "max_pool": windows.max_pool,
     "max_pool_transpose": lambda dy, x, attrs: windows.largest_by_input(x, dy, attrs),
     "bias_add": lambda x, bias, attrs: x + _channels(bias, attrs),
 }
@@ -53,10 +55,10 @@ WINDOWS: Mapping[str, Forward] = {
 def windowed(function: str, given: Sequence[Array], attrs: Attrs) -> Array:
     """A function of formulas with the windows of an op. Raises FormulaError where it has none."""
     check_windows(function, attrs)
-    return np.asarray(WINDOWS[function](*given, attrs)).astype(given[0].dtype)
+    return np.asarray(NUMPY_WINDOWS[function](*given, attrs)).astype(given[0].dtype)
 
 
-def _matrices(first: str, second: str) -> tuple[Forward, Own]:
+def _matrices(first: str, second: str) -> tuple[ForwardFunction, NumpyGradient]:
     def of(a: Array, b: Array, attrs: Attrs) -> Array:
         return functions.matmul(a, b, bool(attrs.get(first)), bool(attrs.get(second)))
 
@@ -72,7 +74,7 @@ def _matrices(first: str, second: str) -> tuple[Forward, Own]:
     return of, own
 
 
-def _convolution(depthwise: bool) -> tuple[Forward, Own]:
+def _convolution(depthwise: bool) -> tuple[ForwardFunction, NumpyGradient]:
     def of(x: Array, weights: Array, attrs: Attrs) -> Array:
         return windows.convolve(x, weights, attrs, depthwise)
 
@@ -99,7 +101,7 @@ def _bias(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Array:
     return dy if place == 0 else sum_like(dy, _channels(xs[1], attrs)).reshape(-1)
 
 
-def _reduced(mean: bool) -> tuple[Forward, Own]:
+def _reduced(mean: bool) -> tuple[ForwardFunction, NumpyGradient]:
     reduce: Any = np.mean if mean else np.sum
 
     def of(x: Array, axes: Array, attrs: Attrs) -> Array:
@@ -125,7 +127,7 @@ def _normalised_own(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) ->
     return found
 
 
-def _slope(of: Callable[[Array, Attrs], Array]) -> Own:
+def _slope(of: Callable[[Array, Attrs], Array]) -> NumpyGradient:
     """Of an op that works element by element: dy times the derivative at x."""
     return lambda place, dy, xs, attrs: dy * of(xs[0], attrs)
 
@@ -147,7 +149,7 @@ def _softmax_own(place: int, dy: Array, xs: Sequence[Array], attrs: Attrs) -> Ar
     return found
 
 
-def _of_two(first: Any, second: Any) -> Own:
+def _of_two(first: Any, second: Any) -> NumpyGradient:
     """Of an op of a and b: dy times these functions of a and b, summed to their shapes."""
     return lambda place, dy, xs, attrs: sum_like(
         dy * (first, second)[place](*np.broadcast_arrays(*xs)), xs[place]
@@ -188,11 +190,11 @@ _PAIRS: Mapping[str, tuple[Any, Any, Any]] = {
 }
 
 
-def _pair(of: Any) -> Forward:
+def _pair(of: Any) -> ForwardFunction:
     return lambda a, b, _: of(a, b)
 
 
-_BOTH: Mapping[str, tuple[Forward, Own]] = {
+_BOTH: Mapping[str, tuple[ForwardFunction, NumpyGradient]] = {
     "MatMul": _matrices("transpose_a", "transpose_b"),
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), _matrices("adj_x", "adj_y")),
     "Conv2D": _convolution(depthwise=False),
@@ -203,7 +205,7 @@ _BOTH: Mapping[str, tuple[Forward, Own]] = {
         lambda place, dy, xs, attrs: windows.average_by_input(xs[0], dy, attrs),
     ),
     "MaxPool": (
-        windows.largest,
+        windows.max_pool,
         lambda place, dy, xs, attrs: windows.largest_by_input(xs[0], dy, attrs),
     ),
     "Sum": _reduced(mean=False),
@@ -216,13 +218,13 @@ _BOTH: Mapping[str, tuple[Forward, Own]] = {
     **{name: (_pair(of), _of_two(*slopes)) for name, (of, *slopes) in _PAIRS.items()},
 }
 
-FORWARD: Mapping[str, Forward] = {
+NUMPY_FORWARD: Mapping[str, ForwardFunction] = {
     **{name: of for name, (of, _) in _BOTH.items()},
     "Conv2DBackpropInput": lambda sizes, weights, x, attrs: windows.by_input(
         x, weights, tuple(sizes), attrs
     ),
 }
-OWN: Mapping[str, Own] = {
+NUMPY_GRADIENTS: Mapping[str, NumpyGradient] = {
     **{name: gradient for name, (_, gradient) in _BOTH.items()},
     "Conv2DBackpropInput": _transposed,
 }

@@ -82,14 +82,14 @@ def _pads(padding: str, size: int, reach: int, stride: int) -> tuple[int, int]:
     return missing // 2, missing - missing // 2
 
 
-def windows_of(x: Array, window: tuple[int, int], attrs: Attrs) -> Windows:
+def sliding_windows(x: Array, window: tuple[int, int], attrs: Attrs) -> Windows:
     """The windows on an image as the op has it."""
     return Windows(channels_last(x, attrs).shape[1:3], window, attrs)
 
 
 def convolve(x: Array, weights: Array, attrs: Attrs, depthwise: bool = False) -> Array:
     """Conv2D, or DepthwiseConv2dNative, of an image."""
-    cut = windows_of(x, weights.shape[:2], attrs).of(channels_last(x, attrs))
+    cut = sliding_windows(x, weights.shape[:2], attrs).of(channels_last(x, attrs))
     if depthwise:
         found = np.einsum("brcijk,ijkm->brckm", cut, weights)
         return as_given(found.reshape(*found.shape[:3], -1), attrs)
@@ -111,7 +111,7 @@ def by_input(dy: Array, weights: Array, shape: Any, attrs: Attrs, depthwise: boo
 
 def by_filter(x: Array, dy: Array, shape: Any, attrs: Attrs, depthwise: bool = False) -> Array:
     """The gradient of a convolution by a filter of this shape."""
-    cut = windows_of(x, tuple(shape[:2]), attrs).of(channels_last(x, attrs))
+    cut = sliding_windows(x, tuple(shape[:2]), attrs).of(channels_last(x, attrs))
     dy = channels_last(dy, attrs)
     if depthwise:
         dy = dy.reshape(*dy.shape[:3], *shape[2:])
@@ -121,7 +121,7 @@ def by_filter(x: Array, dy: Array, shape: Any, attrs: Attrs, depthwise: bool = F
 
 
 def _pooled(x: Array, attrs: Attrs, fill: float) -> tuple[Windows, Array]:
-    places = windows_of(x, spatial(attrs, "ksize"), attrs)
+    places = sliding_windows(x, spatial(attrs, "ksize"), attrs)
     return places, places.of(channels_last(x, attrs), fill)
 
 
@@ -140,7 +140,7 @@ def average_by_input(x: Array, dy: Array, attrs: Attrs) -> Array:
     return as_given(places.image((parts * whole).astype(dy.dtype)), attrs)
 
 
-def largest(x: Array, attrs: Attrs) -> Array:
+def max_pool(x: Array, attrs: Attrs) -> Array:
     """MaxPool."""
     _, cut = _pooled(x, attrs, -np.inf)
     return as_given(cut.max(axis=(3, 4)), attrs)

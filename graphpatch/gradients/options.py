@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from graphpatch.gradients.expression import Call, Expression, Numbers, Scalar
+from graphpatch.gradients.expression import Call, Expression, NumberList, Scalar
 from graphpatch.gradients.functions import look_up
-from graphpatch.gradients.tokens import fault
+from graphpatch.gradients.tokens import formula_error
 
 Evaluate = Callable[[Expression], object]
 
@@ -14,7 +14,7 @@ _LEAST = {"place": None, "natural": 0, "count": 1}
 """The least integer that an option of this kind may be."""
 
 
-def evaluate(text: str, call: Call, value_of: Evaluate) -> dict[str, object]:
+def option_values(text: str, call: Call, value_of: Evaluate) -> dict[str, object]:
     """The options of a call by name; `value_of` computes one that is not a list.
 
     Raises FormulaError where one is not what the function takes.
@@ -33,24 +33,24 @@ def evaluate(text: str, call: Call, value_of: Evaluate) -> dict[str, object]:
         else:
             found[word] = _axes(text, word, expression, value_of)
     if "axes" in found and "from_axis" in found:
-        raise fault(text, call.column, f"{call.function} takes axes or from_axis, not both")
+        raise formula_error(text, call.column, f"{call.function} takes axes or from_axis, not both")
     missing = [word for word in look_up(call.function).required if word not in found]
     if missing:
-        raise fault(text, call.column, f"{call.function} needs {missing[0]}=")
+        raise formula_error(text, call.column, f"{call.function} needs {missing[0]}=")
     return found
 
 
 def _part(text: str, word: str, expression: Expression, value_of: Evaluate) -> float:
     value = _plain(text, word, expression, value_of)
     if isinstance(value, bool) or not 0 <= value <= 1:
-        raise fault(text, expression.column, f"{word} is from 0 to 1, not {value:g}")
+        raise formula_error(text, expression.column, f"{word} is from 0 to 1, not {value:g}")
     return float(value)
 
 
 def _flag(text: str, word: str, expression: Expression, value_of: Evaluate) -> bool:
     value = _plain(text, word, expression, value_of)
     if not isinstance(value, bool):
-        raise fault(text, expression.column, f"{word} is true or false, not {value:g}")
+        raise formula_error(text, expression.column, f"{word} is true or false, not {value:g}")
     return value
 
 
@@ -59,17 +59,19 @@ def _axis(
 ) -> int:
     value = _plain(text, word, expression, value_of)
     if isinstance(value, bool) or not float(value).is_integer():
-        raise fault(text, expression.column, f"{word}: expected an integer, found {value}")
+        raise formula_error(text, expression.column, f"{word}: expected an integer, found {value}")
     if least is not None and value < least:
-        raise fault(text, expression.column, f"{word} counts from {least}, and this is {value:g}")
+        raise formula_error(
+            text, expression.column, f"{word} counts from {least}, and this is {value:g}"
+        )
     return int(value)
 
 
 def _axes(text: str, word: str, expression: Expression, value_of: Evaluate) -> tuple[int, ...]:
-    items = expression.items if isinstance(expression, Numbers) else (expression,)
+    items = expression.items if isinstance(expression, NumberList) else (expression,)
     axes = tuple(_axis(text, word, item, value_of) for item in items)
     if len(set(axes)) < len(axes):
-        raise fault(text, expression.column, f"{word} names an axis twice")
+        raise formula_error(text, expression.column, f"{word} names an axis twice")
     return axes
 
 
@@ -77,10 +79,10 @@ def _plain(text: str, word: str, expression: Expression, value_of: Evaluate) -> 
     value = value_of(expression)
     if not isinstance(value, (bool, int, float)):
         message = f"{word}: expected a number, a parameter or an attr, found a tensor"
-        raise fault(text, expression.column, message)
+        raise formula_error(text, expression.column, message)
     return value
 
 
-def integers(text: str, numbers: Numbers, value_of: Evaluate) -> tuple[int, ...]:
+def integers(text: str, numbers: NumberList, value_of: Evaluate) -> tuple[int, ...]:
     """A list of integers. Raises FormulaError where one is none."""
     return tuple(_axis(text, "an index", item, value_of) for item in numbers.items)

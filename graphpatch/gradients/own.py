@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping
 from graphpatch.errors import FormulaError
 from graphpatch.gradients import recipes
 from graphpatch.gradients.constants import FLOATS
-from graphpatch.gradients.own_at import At, count, summed
+from graphpatch.gradients.own_at import OpCall, count, summed
 from graphpatch.gradients.program import Value
 from graphpatch.gradients.shapes import UNKNOWN
 
-Own = Callable[[At, int, Value], Value]
+OpGradient = Callable[[OpCall, int, Value], Value]
 
 
-def _matmul(first: str, second: str) -> Own:
+def _matmul(first: str, second: str) -> OpGradient:
     """Of y = A B, where these attrs say that A and B stand transposed or adjoint."""
 
-    def own(at: At, place: int, dy: Value) -> Value:
+    def own(at: OpCall, place: int, dy: Value) -> Value:
         a, b = at.xs
         ta, tb = (bool(at.signature.attrs.get(name, False)) for name in (first, second))
         if place == 0:
@@ -33,8 +33,8 @@ def _matmul(first: str, second: str) -> Own:
     return own
 
 
-def _convolution(by_input: str, by_filter: str) -> Own:
-    def own(at: At, place: int, dy: Value) -> Value:
+def _convolution(by_input: str, by_filter: str) -> OpGradient:
+    def own(at: OpCall, place: int, dy: Value) -> Value:
         if place == 0:
             return at.op(by_input, at.sizes(0), at.xs[1], dy)
         return at.op(by_filter, at.xs[0], at.sizes(1), dy)
@@ -42,10 +42,10 @@ def _convolution(by_input: str, by_filter: str) -> Own:
     return own
 
 
-def _transposed(convolution: str, by_filter: str) -> Own:
+def _transposed(convolution: str, by_filter: str) -> OpGradient:
     """Of a transposed convolution of (sizes, filter, x)."""
 
-    def own(at: At, place: int, dy: Value) -> Value:
+    def own(at: OpCall, place: int, dy: Value) -> Value:
         if place == 2:
             return at.op(convolution, dy, at.xs[1])
         return at.op(by_filter, dy, at.sizes(1), at.xs[2])
@@ -53,19 +53,19 @@ def _transposed(convolution: str, by_filter: str) -> Own:
     return own
 
 
-def _bias(at: At, place: int, dy: Value) -> Value:
+def _bias(at: OpCall, place: int, dy: Value) -> Value:
     return dy if place == 0 else at.op("BiasAddGrad", dy)
 
 
-def _average(at: At, place: int, dy: Value) -> Value:
+def _average(at: OpCall, place: int, dy: Value) -> Value:
     return at.op("AvgPoolGrad", at.sizes(0), dy)
 
 
-def _largest(at: At, place: int, dy: Value) -> Value:
+def _largest(at: OpCall, place: int, dy: Value) -> Value:
     return at.op("MaxPoolGrad", at.xs[0], at.y, dy)
 
 
-def _spread(at: At, place: int, dy: Value) -> Value:
+def _spread(at: OpCall, place: int, dy: Value) -> Value:
     """Of Sum and Mean over the axes x1."""
     program, (x, axes) = at.program, at.xs
     kept = program.op("Sum", x, axes, shape=UNKNOWN, keep_dims=True)
@@ -76,7 +76,7 @@ def _spread(at: At, place: int, dy: Value) -> Value:
     return program.op("BroadcastTo", whole, at.sizes(0), shape=x.shape)
 
 
-def _normalised(at: At, place: int, dy: Value) -> Value:
+def _normalised(at: OpCall, place: int, dy: Value) -> Value:
     """Of batch norm with the moments that it was trained to: it is linear in x."""
     program, attrs = at.program, at.signature.attrs
     if attrs.get("is_training", True) or attrs.get("data_format", "NHWC") != "NHWC" or place:
@@ -89,22 +89,22 @@ def _normalised(at: At, place: int, dy: Value) -> Value:
     return program.op("Mul", dy, program.cast(factor, dy.dtype), shape=dy.shape)
 
 
-def _of_input(op_type: str) -> Own:
+def _of_input(op_type: str) -> OpGradient:
     """An op that takes dy and the input."""
     return lambda at, place, dy: at.op(op_type, dy, at.xs[0], shape=dy.shape)
 
 
-def _of_output(op_type: str) -> Own:
+def _of_output(op_type: str) -> OpGradient:
     """An op that takes dy and the output."""
     return lambda at, place, dy: at.op(op_type, dy, at.y, shape=dy.shape)
 
 
-def _of_y(op_type: str) -> Own:
+def _of_y(op_type: str) -> OpGradient:
     """An op that takes the output and dy."""
     return lambda at, place, dy: at.op(op_type, at.y, dy, shape=dy.shape)
 
 
-def _softmax(at: At, place: int, dy: Value) -> Value:
+def _softmax(at: OpCall, place: int, dy: Value) -> Value:
     program, y = at.program, at.y
     axes = program.vector(-1)
     product = program.op("Mul", dy, y)
@@ -112,19 +112,19 @@ def _softmax(at: At, place: int, dy: Value) -> Value:
     return program.op("Mul", program.op("Sub", dy, total), y)
 
 
-def _added(at: At, place: int, dy: Value) -> Value:
+def _added(at: OpCall, place: int, dy: Value) -> Value:
     return summed(at, place, dy)
 
 
-def _subtracted(at: At, place: int, dy: Value) -> Value:
+def _subtracted(at: OpCall, place: int, dy: Value) -> Value:
     return summed(at, place, at.program.op("Neg", dy) if place else dy)
 
 
-def _multiplied(at: At, place: int, dy: Value) -> Value:
+def _multiplied(at: OpCall, place: int, dy: Value) -> Value:
     return summed(at, place, at.program.op("Mul", dy, at.xs[1 - place]))
 
 
-def _divided(at: At, place: int, dy: Value) -> Value:
+def _divided(at: OpCall, place: int, dy: Value) -> Value:
     program, (a, b) = at.program, at.xs
     found = program.op("RealDiv", dy, b)
     if place:
@@ -132,10 +132,10 @@ def _divided(at: At, place: int, dy: Value) -> Value:
     return summed(at, place, found)
 
 
-def _greater(op_type: str) -> Own:
+def _greater(op_type: str) -> OpGradient:
     """Of Maximum and Minimum: to the one that it took, the first of two equal ones."""
 
-    def own(at: At, place: int, dy: Value) -> Value:
+    def own(at: OpCall, place: int, dy: Value) -> Value:
         taken, zero = at.program.op(op_type, *at.xs), at.program.scalar(0.0, dy.dtype)
         pair = (zero, dy) if place else (dy, zero)
         return summed(at, place, at.program.op("SelectV2", taken, *pair))
@@ -143,11 +143,11 @@ def _greater(op_type: str) -> Own:
     return own
 
 
-def _same(at: At, place: int, dy: Value) -> Value:
+def _same(at: OpCall, place: int, dy: Value) -> Value:
     return dy
 
 
-OWN: Mapping[str, Own] = {
+OP_GRADIENTS: Mapping[str, OpGradient] = {
     "MatMul": _matmul("transpose_a", "transpose_b"),
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), _matmul("adj_x", "adj_y")),
     "Conv2D": _convolution("Conv2DBackpropInput", "Conv2DBackpropFilter"),
@@ -181,14 +181,14 @@ OWN: Mapping[str, Own] = {
 }
 
 
-def own(at: At, place: int, dy: Value) -> Value:
+def own(at: OpCall, place: int, dy: Value) -> Value:
     """The op's gradient by its input `place`. Raises FormulaError for an op not in the table."""
     op_type, like = at.signature.op_type, at.xs[place]
-    if op_type not in OWN:
-        raise FormulaError(f"own(dy) is known for {', '.join(OWN)}, not for {op_type}")
+    if op_type not in OP_GRADIENTS:
+        raise FormulaError(f"own(dy) is known for {', '.join(OP_GRADIENTS)}, not for {op_type}")
     if like.dtype not in FLOATS:
         raise FormulaError(f"input {place} of {op_type} is {like.dtype}: it has no gradient")
-    result = OWN[op_type](at, place, dy)
+    result = OP_GRADIENTS[op_type](at, place, dy)
     if result.shape == like.shape:
         return result
     return at.program.op("Identity", result, shape=like.shape)

@@ -9,12 +9,12 @@ import msgspec
 from graphpatch.errors import FormulaError
 from graphpatch.gradients import recipes
 from graphpatch.gradients.program import AttrValue, Program, Value, op_def
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN, Shape
+from graphpatch.gradients.shapes import SCALAR, UNKNOWN, BroadcastShape
 from graphpatch.gradients.signature import Signature
-from graphpatch.opdefs import Attr
+from graphpatch.opdefs import AttrDef
 
 
-class At(msgspec.Struct, frozen=True):
+class OpCall(msgspec.Struct, frozen=True):
     """An op of this signature, at these inputs."""
 
     program: Program
@@ -36,7 +36,7 @@ class At(msgspec.Struct, frozen=True):
         given = {name: _attr(one, self.signature.attrs) for name, one in known.items()}
         return {name: value for name, value in given.items() if value is not None}
 
-    def op(self, op_type: str, *inputs: Value, shape: Shape = UNKNOWN) -> Value:
+    def op(self, op_type: str, *inputs: Value, shape: BroadcastShape = UNKNOWN) -> Value:
         """An op with the attrs of this one."""
         return self.program.op(op_type, *inputs, shape=shape, **self.attrs(op_type))
 
@@ -47,7 +47,7 @@ class At(msgspec.Struct, frozen=True):
 
 def of_signature(
     program: Program, signature: Signature, function: str, given: Sequence[Value]
-) -> At:
+) -> OpCall:
     """The op at these inputs, its own where fewer are given. Raises FormulaError."""
     if not signature.op_type:
         raise FormulaError(
@@ -60,10 +60,10 @@ def of_signature(
     for place, (one, like) in enumerate(zip(given, own, strict=False)):
         if one.dtype != like.dtype:
             raise FormulaError(f"{function}: input {place} is {like.dtype}, and this {one.dtype}")
-    return At(program, signature, (*given, *own[len(given) :]))
+    return OpCall(program, signature, (*given, *own[len(given) :]))
 
 
-def forward(at: At) -> Value:
+def forward(at: OpCall) -> Value:
     """Output 0 of the op. Raises FormulaError for an op that cannot be run again."""
     op_type = at.signature.op_type
     try:
@@ -77,7 +77,7 @@ def forward(at: At) -> Value:
     return at.op(op_type, *at.xs, shape=at.signature.shape("y0") if same else UNKNOWN)
 
 
-def _attr(attr: Attr, given: Mapping[str, object]) -> AttrValue | None:
+def _attr(attr: AttrDef, given: Mapping[str, object]) -> AttrValue | None:
     """The value as a program holds it; None for the default, which a node may leave out."""
     value = given.get(attr.name, attr.default)
     if isinstance(value, list | tuple):
@@ -91,7 +91,7 @@ def _attr(attr: Attr, given: Mapping[str, object]) -> AttrValue | None:
     return float(value) if isinstance(value, float) else None
 
 
-def summed(at: At, place: int, value: Value) -> Value:
+def summed(at: OpCall, place: int, value: Value) -> Value:
     """The value summed to the shape of an input that was repeated."""
     like = at.xs[place]
     if value.shape.exactly is not None and value.shape == like.shape:
@@ -99,7 +99,7 @@ def summed(at: At, place: int, value: Value) -> Value:
     return recipes.sum_like(at.program, value, like)
 
 
-def count(at: At, value: Value, dtype: str) -> Value:
+def count(at: OpCall, value: Value, dtype: str) -> Value:
     """How many elements a value has, as a number of a dtype."""
     sizes = at.program.shape_of(value)
     axes = at.program.vector(0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from graphpatch.gradients.expression import Call, Expression, Numbers, Parameter, Variable
+from graphpatch.gradients.expression import Call, Expression, NumberList, ParameterRef, Variable
 from graphpatch.gradients.formula import Formula
 
 
-def with_inputs(formula: Formula, count: int, names: Sequence[str]) -> Formula:
+def with_parameter_inputs(formula: Formula, count: int, names: Sequence[str]) -> Formula:
     """The formula for `count` inputs as one for these and one more for each of the parameters.
 
     The input after the last stands for the first name, and so on. No gradient flows to them.
@@ -40,9 +40,9 @@ def _read(
 def _made(
     expression: Expression, read: Mapping[str, str], done: dict[int, Expression]
 ) -> Expression:
-    if isinstance(expression, Parameter) and expression.name in read:
+    if isinstance(expression, ParameterRef) and expression.name in read:
         return Variable(read[expression.name], expression.column)
-    if isinstance(expression, Numbers):
+    if isinstance(expression, NumberList):
         items = tuple(_read(one, read, done) for one in expression.items)
         return replace(expression, items=items)
     if isinstance(expression, Call):

@@ -11,7 +11,7 @@ import msgspec
 from graphpatch import opdefs
 from graphpatch.gradients import constants, shapes
 from graphpatch.gradients.constants import FLOATS, Constant
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN, Shape
+from graphpatch.gradients.shapes import SCALAR, UNKNOWN, BroadcastShape
 
 AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | Constant
 """The value of an attr; a dtype is its name, a string is bytes."""
@@ -22,18 +22,18 @@ class Value(msgspec.Struct, frozen=True):
 
     source: str | int
     dtype: str
-    shape: Shape
+    shape: BroadcastShape
     constant: Constant | None = None
 
 
-Input: TypeAlias = Value | tuple[Value, ...]
+StepInput: TypeAlias = Value | tuple[Value, ...]
 
 
 class Step(msgspec.Struct, frozen=True):
     """One op: its type, its inputs (a list of tensors is a tuple), all attrs that it needs."""
 
     op_type: str
-    inputs: tuple[Input, ...]
+    inputs: tuple[StepInput, ...]
     attrs: tuple[tuple[str, AttrValue], ...]
 
     @property
@@ -60,7 +60,11 @@ class Program:
         self._numbers: dict[Step, int] = {}
 
     def op(
-        self, op_type: str, *inputs: Input, shape: Shape | None = None, **attrs: AttrValue
+        self,
+        op_type: str,
+        *inputs: StepInput,
+        shape: BroadcastShape | None = None,
+        **attrs: AttrValue,
     ) -> Value:
         """Output 0 of an op.
 
@@ -116,7 +120,7 @@ def needed(program: Program, values: Iterable[Value]) -> list[int]:
     return sorted(numbers)
 
 
-def _input_attrs(op_type: str, inputs: tuple[Input, ...]) -> dict[str, AttrValue]:
+def _input_attrs(op_type: str, inputs: tuple[StepInput, ...]) -> dict[str, AttrValue]:
     """The attrs that say which dtype the inputs have, and how many a list of them holds."""
     attrs: dict[str, AttrValue] = {}
     for arg, value in zip(op_def(op_type).inputs, inputs, strict=True):

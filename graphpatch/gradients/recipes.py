@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from graphpatch.gradients.program import Program, Value
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN, Shape, reduced
+from graphpatch.gradients.shapes import SCALAR, UNKNOWN, BroadcastShape, reduced
 
 _ERF_IS_ONE = 30.0
 
@@ -106,7 +106,9 @@ def sum_like(program: Program, value: Value, like: Value, sizes: Value | None = 
     return sum_to(program, value, shape, sizes or program.shape_of(value), like.shape)
 
 
-def sum_to(program: Program, value: Value, shape: Value, sizes: Value, known: Shape) -> Value:
+def sum_to(
+    program: Program, value: Value, shape: Value, sizes: Value, known: BroadcastShape
+) -> Value:
     """The value, which has these sizes, summed down to a shape of which this much is known."""
     axes = program.op("BroadcastGradientArgs", shape, sizes, shape=UNKNOWN)
     total = program.op("Sum", value, axes, shape=UNKNOWN, keep_dims=False)
@@ -156,7 +158,7 @@ class Reduction:
         return self.reduce(program, x, over, shape, keepdims)
 
     def reduce(
-        self, program: Program, x: Value, over: Value, shape: Shape, keepdims: bool
+        self, program: Program, x: Value, over: Value, shape: BroadcastShape, keepdims: bool
     ) -> Value:
         """The op itself."""
         return program.op(self.op_type, x, over, shape=shape, keep_dims=keepdims)
@@ -168,7 +170,7 @@ def _axes_from(program: Program, x: Value, first: int) -> Value:
     return program.op("Range", start, program.op("Rank", x, shape=SCALAR), one, shape=UNKNOWN)
 
 
-def _reduced_shape(x: Value, over_all: bool, keepdims: bool) -> Shape:
+def _reduced_shape(x: Value, over_all: bool, keepdims: bool) -> BroadcastShape:
     if keepdims:
         return reduced(x.shape)
     return SCALAR if over_all else UNKNOWN
@@ -178,7 +180,7 @@ class Extreme(Reduction):
     """Max or Min, NaN where one of the elements is."""
 
     def reduce(
-        self, program: Program, x: Value, over: Value, shape: Shape, keepdims: bool
+        self, program: Program, x: Value, over: Value, shape: BroadcastShape, keepdims: bool
     ) -> Value:
         """The op, and NaN in its place where `Any` finds one."""
         found = super().reduce(program, x, over, shape, keepdims)
@@ -191,7 +193,7 @@ class Norm(Reduction):
     """The Euclidean norm: the square root of the sum of squares."""
 
     def reduce(
-        self, program: Program, x: Value, over: Value, shape: Shape, keepdims: bool
+        self, program: Program, x: Value, over: Value, shape: BroadcastShape, keepdims: bool
     ) -> Value:
         """Square, the sum, Sqrt."""
         squares = program.op("Square", x)

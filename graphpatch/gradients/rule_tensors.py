@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphpatch.errors import RulesError
-from graphpatch.gradients.npy import SUFFIX, Files
+from graphpatch.gradients.npy import NPY_SUFFIX, Files
 from graphpatch.gradients.tensors import packed
 
 CONSTANTS = "constants"
-GRADIENTS = ("override_gradient", "filter_gradient")
+GRADIENT_PATCHES = ("override_gradient", "filter_gradient")
 
 
 def with_tensors(document: Any, files: Files | None = None) -> Any:
@@ -29,7 +29,7 @@ def _rule(number: int, rule: Any, files: Files | None) -> Any:
     if not isinstance(patch, Mapping):
         return rule
     found = dict(patch)
-    for kind in GRADIENTS:
+    for kind in GRADIENT_PATCHES:
         if isinstance(patch.get(kind), Mapping):
             found[kind] = _gradient(f"rules[{number}].patch.{kind}", patch[kind], files)
     return {**rule, "patch": found}
@@ -46,7 +46,7 @@ def _gradient(path: str, spec: Mapping[str, Any], files: Files | None) -> dict[s
 
 
 def _packed(path: str, value: Any, files: Files | None) -> Any:
-    if isinstance(value, str) and not value.endswith(SUFFIX):
+    if isinstance(value, str) and not value.endswith(NPY_SUFFIX):
         return value
     try:
         return packed(value, files)

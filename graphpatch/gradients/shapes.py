@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Shape(msgspec.Struct, frozen=True):
+class BroadcastShape(msgspec.Struct, frozen=True):
     """The shape that tensors have when broadcast together, by their names.
 
     The shape broadcasts to the joint one of `most` (None where that is unknown), and the joint
@@ -25,24 +25,24 @@ class Shape(msgspec.Struct, frozen=True):
         return self.most if self.most == self.least else None
 
 
-SCALAR = Shape(frozenset(), frozenset())
-UNKNOWN = Shape(None, frozenset())
+SCALAR = BroadcastShape(frozenset(), frozenset())
+UNKNOWN = BroadcastShape(None, frozenset())
 
 
-def of(name: str) -> Shape:
+def of(name: str) -> BroadcastShape:
     """The shape of one tensor."""
-    return Shape(frozenset({name}), frozenset({name}))
+    return BroadcastShape(frozenset({name}), frozenset({name}))
 
 
-def joint(*shapes: Shape) -> Shape:
+def joint(*shapes: BroadcastShape) -> BroadcastShape:
     """The shape that these have when broadcast together."""
     least = frozenset[str]().union(*(shape.least for shape in shapes))
     known = [shape.most for shape in shapes if shape.most is not None]
     if len(known) < len(shapes):
-        return Shape(None, least)
-    return Shape(frozenset[str]().union(*known), least)
+        return BroadcastShape(None, least)
+    return BroadcastShape(frozenset[str]().union(*known), least)
 
 
-def reduced(shape: Shape) -> Shape:
+def reduced(shape: BroadcastShape) -> BroadcastShape:
     """The shape with some sizes set to 1."""
-    return Shape(shape.most, frozenset())
+    return BroadcastShape(shape.most, frozenset())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients.constants import DTYPE_NUMBERS, FLOATS
 from graphpatch.gradients.expression import Scalar
-from graphpatch.gradients.shapes import SCALAR, Shape, joint, of
+from graphpatch.gradients.shapes import SCALAR, BroadcastShape, joint, of
 
 _NUMBERED = {"x": re.compile(r"x\d+", re.ASCII), "y": re.compile(r"y\d+", re.ASCII)}
 
@@ -74,7 +74,7 @@ class Signature:
         """The dtype of the first upstream gradient that there is."""
         return next((dtype for _, dtype in self.outputs if dtype in FLOATS), None)
 
-    def shape(self, name: str) -> Shape:
+    def shape(self, name: str) -> BroadcastShape:
         """The shape of a variable: dy0 has that of y0, and all have one where they do."""
         if name in self.scalars:
             return SCALAR

@@ -18,8 +18,8 @@ from graphpatch import opdefs
 from graphpatch.errors import RulesError
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.library import LIBRARY, alike, named
-from graphpatch.gradients.tensors import Tensor, unpacked
+from graphpatch.gradients.library import LIBRARY, alike, library_entry
+from graphpatch.gradients.tensors import ConstantTensor, unpacked
 
 KEY_PREFIX = "graphpatch:"
 REGISTERED, FORMULA, PYTHON, CONSTANTS = "registered", "formula", "python", "constants"
@@ -54,7 +54,7 @@ class Named:
     """A gradient of the library, with its parameters."""
 
     name: str
-    parameters: tuple[tuple[str, Scalar | Tensor], ...] = ()
+    parameters: tuple[tuple[str, Scalar | ConstantTensor], ...] = ()
 
     @cached_property
     def key(self) -> str:
@@ -77,12 +77,12 @@ class Named:
 
     def for_op(self, op_type: str) -> Named:
         """The gradient of the same family that is meant for this op type."""
-        name = named(self.name, op_type).name
+        name = library_entry(self.name, op_type).name
         return self if name == self.name else replace(self, name=name)
 
 
 @dataclass(frozen=True)
-class Written:
+class InlineFormula:
     """A formula that the rules file spells out."""
 
     formula: Formula
@@ -99,7 +99,7 @@ class Written:
         given = {name: json_value(value) for name, value in self.formula.values}
         return KEY_PREFIX + _json({FORMULA: texts, **({CONSTANTS: given} if given else {})})
 
-    def for_op(self, op_type: str) -> Written:
+    def for_op(self, op_type: str) -> InlineFormula:
         """The formula itself, which is for any op type."""
         return self
 
@@ -113,11 +113,11 @@ class Python(msgspec.Struct, frozen=True):
     path: str
 
 
-Computed = Named | Written
+Computed = Named | InlineFormula
 Gradient = Default | Registered | Computed | Python
 
 
-def parse(spec: GradientSpec) -> Gradient:
+def parse_gradient(spec: GradientSpec) -> Gradient:
     """The gradient that a rules file means.
 
     Raises RulesError with the nearest legal name, or the parameter that is wrong.
@@ -125,7 +125,7 @@ def parse(spec: GradientSpec) -> Gradient:
     if isinstance(spec, str):
         return _from_name(spec)
     if FORMULA in spec and spec.keys() <= {FORMULA, CONSTANTS}:
-        return Written(_formula(spec[FORMULA], spec.get(CONSTANTS, {})))
+        return InlineFormula(_formula(spec[FORMULA], spec.get(CONSTANTS, {})))
     if len(spec) != 1:
         found = f"{len(spec)} keys: {', '.join(spec)}" if spec else "an empty object"
         raise RulesError(
@@ -159,13 +159,13 @@ def from_key(key: str) -> Computed | None:
     spec = msgspec.json.decode(text) if text.startswith("{") else text
     if isinstance(spec, dict) and spec.keys() & {OWN, SURROGATE}:
         return None
-    found = parse(spec)
-    return found if isinstance(found, Named | Written) else None
+    found = parse_gradient(spec)
+    return found if isinstance(found, Named | InlineFormula) else None
 
 
-def json_value(value: Scalar | Tensor) -> Any:
+def json_value(value: Scalar | ConstantTensor) -> Any:
     """A parameter as JSON holds it."""
-    return value.packed() if isinstance(value, Tensor) else value
+    return value.packed() if isinstance(value, ConstantTensor) else value
 
 
 def _formula(source: Any, constants: Any) -> Formula:
@@ -175,7 +175,7 @@ def _formula(source: Any, constants: Any) -> Formula:
     values = {}
     for name, value in constants.items():
         values[name] = found = unpacked(value)
-        if isinstance(found, bool) or not isinstance(found, int | float | Tensor):
+        if isinstance(found, bool) or not isinstance(found, int | float | ConstantTensor):
             raise RulesError(f"constants.{name}: expected a number or a tensor, found {found!r}")
     formula = Formula.parse(source, values) if values else Formula.parse(source)
     unread = sorted(values.keys() - formula.parameters)

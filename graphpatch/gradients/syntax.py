@@ -11,9 +11,9 @@ from collections.abc import Collection
 
 from graphpatch.gradients import words
 from graphpatch.gradients.calls import Given, bind
-from graphpatch.gradients.expression import Call, Expression, Literal, Numbers, depth
+from graphpatch.gradients.expression import Call, Expression, Literal, NumberList, depth
 from graphpatch.gradients.functions import FUNCTIONS
-from graphpatch.gradients.tokens import fault, tokenize
+from graphpatch.gradients.tokens import formula_error, tokenize
 from graphpatch.tokens import Token
 
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
@@ -26,7 +26,7 @@ _DEEPEST = 100
 """How deep a formula may nest, so that it never meets the limit of Python's own recursion."""
 
 
-def parse(text: str, parameters: Collection[str] = ()) -> Expression:
+def parse_formula(text: str, parameters: Collection[str] = ()) -> Expression:
     """The expression that a formula stands for.
 
     `parameters` are the names it may use besides the language's own. Raises FormulaError, with
@@ -65,22 +65,26 @@ class _Parser:
     def expect(self, symbol: str, purpose: str = "") -> None:
         if not self.sees(symbol):
             found = self.here
-            raise fault(self.text, found.column, f"expected {symbol!r}{purpose}, found {found}")
+            raise formula_error(
+                self.text, found.column, f"expected {symbol!r}{purpose}, found {found}"
+            )
         self.advance()
 
     def whole(self) -> Expression:
         if self.at_end():
-            raise fault(self.text, 1, "the formula is empty; the gradient that is always 0 is: 0")
+            raise formula_error(
+                self.text, 1, "the formula is empty; the gradient that is always 0 is: 0"
+            )
         while self.sees(words.LET):
             self.definition()
         expression = self.expression(0)
         if not self.at_end():
-            raise fault(self.text, self.here.column, self.left_over())
+            raise formula_error(self.text, self.here.column, self.left_over())
         unused = sorted(self.defined.keys() - self.used)
         if unused:
-            raise fault(self.text, 1, f"let {unused[0]} = ... is never used")
+            raise formula_error(self.text, 1, f"let {unused[0]} = ... is never used")
         if depth(expression) > _DEEPEST:
-            raise fault(self.text, 1, f"nested more than {_DEEPEST} deep")
+            raise formula_error(self.text, 1, f"nested more than {_DEEPEST} deep")
         return expression
 
     def definition(self) -> None:
@@ -88,10 +92,10 @@ class _Parser:
         self.advance()
         name = self.advance()
         if name.kind != "name":
-            raise fault(self.text, name.column, f"expected a name after let, found {name}")
+            raise formula_error(self.text, name.column, f"expected a name after let, found {name}")
         taken = [*self.parameters, *self.defined, *FUNCTIONS]
         if not words.legal_parameter(name.text) or name.text in taken:
-            raise fault(self.text, name.column, f"{name.text} has a meaning already")
+            raise formula_error(self.text, name.column, f"{name.text} has a meaning already")
         self.expect("=", " after the name")
         value = self.expression(0)
         self.expect(";", ", which ends a let")
@@ -105,14 +109,14 @@ class _Parser:
         if self.sees(";"):
             return "a formula is one expression; what it names comes before: let NAME = ...;"
         if self.here.text in words.ELSEWHERE:
-            return words.unknown(self.here.text, self.parameters, FUNCTIONS)
+            return words.unknown_word(self.here.text, self.parameters, FUNCTIONS)
         return f"expected an operator or the end, found {self.here}"
 
     def expression(self, least: int) -> Expression:
         """What stands here, as far as its operators bind tighter than `least`."""
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise fault(self.text, self.here.column, f"nested more than {_DEEPEST} deep")
+            raise formula_error(self.text, self.here.column, f"nested more than {_DEEPEST} deep")
         left = self.operand(least)
         while (binds := self.binding()) > least:
             left = self.operation(left, binds)
@@ -157,23 +161,27 @@ class _Parser:
             return Call("-x", (self.expression(_SIGN - 1),), column=token.column)
         if token.text == "+":
             return self.expression(_SIGN - 1)
-        raise fault(self.text, token.column, f"expected a value, found {token}")
+        raise formula_error(self.text, token.column, f"expected a value, found {token}")
 
     def number(self, token: Token) -> Expression:
         value = float(token.text)
         if value == float("inf"):
-            raise fault(self.text, token.column, f"{token.text} is beyond any float; write: inf")
+            raise formula_error(
+                self.text, token.column, f"{token.text} is beyond any float; write: inf"
+            )
         return Literal(value, token.column)
 
     def word(self, token: Token, least: int) -> Expression:
         if token.text == "not":
             if least >= _NOT:
-                raise fault(self.text, token.column, "put the 'not ...' in parentheses")
+                raise formula_error(self.text, token.column, "put the 'not ...' in parentheses")
             return Call("not", (self.expression(_NOT - 1),), column=token.column)
         if token.text == words.LET:
-            raise fault(self.text, token.column, "a let stands at the beginning: let NAME = ...;")
+            raise formula_error(
+                self.text, token.column, "a let stands at the beginning: let NAME = ...;"
+            )
         if token.text in words.OPERATOR_WORDS:
-            raise fault(self.text, token.column, f"expected a value, found {token}")
+            raise formula_error(self.text, token.column, f"expected a value, found {token}")
         if token.text in self.defined and not self.sees("("):
             self.used.add(token.text)
             return self.defined[token.text]
@@ -184,16 +192,18 @@ class _Parser:
         expression = words.meaning(token.text, token.column, self.parameters)
         if expression is None:
             known = [*self.parameters, *self.defined]
-            message = words.unknown(token.text, known, FUNCTIONS)
-            raise fault(self.text, token.column, message)
+            message = words.unknown_word(token.text, known, FUNCTIONS)
+            raise formula_error(self.text, token.column, message)
         return expression
 
     def attr(self, token: Token) -> Expression:
         self.advance()
         name = self.advance()
         if name.kind != "name":
-            raise fault(self.text, name.column, f"expected the name of an attr, found {name}")
-        return words.attr(name.text, token.column)
+            raise formula_error(
+                self.text, name.column, f"expected the name of an attr, found {name}"
+            )
+        return words.attr_ref(name.text, token.column)
 
     def call(self, name: Token) -> Expression:
         given: list[Given] = []
@@ -223,4 +233,4 @@ class _Parser:
                 self.expect(",", " or ']'")
             items.append(self.expression(0))
         self.advance()
-        return Numbers(tuple(items), opening.column)
+        return NumberList(tuple(items), opening.column)

@@ -21,7 +21,7 @@ DTYPES = {"float32": 4, "float64": 8}
 MOST_AXES = 32  # that all versions of numpy have
 
 
-class Tensor(msgspec.Struct, frozen=True):
+class ConstantTensor(msgspec.Struct, frozen=True):
     """Numbers of a dtype, as little-endian bytes, in a shape."""
 
     shape: tuple[int, ...]
@@ -65,12 +65,14 @@ def packed(value: Any, files: Files | None = None) -> Any:
     return of_array(array).packed()
 
 
-def of_array(array: Any) -> Tensor:
+def of_array(array: Any) -> ConstantTensor:
     """The tensor of an array: float32 where that holds its dtype, else float64."""
     import numpy as np
 
     dtype = "float32" if array.dtype in (np.float16, np.float32) else "float64"
-    return Tensor(array.shape, dtype, array.astype(np.dtype(dtype).newbyteorder("<")).tobytes())
+    return ConstantTensor(
+        array.shape, dtype, array.astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+    )
 
 
 def unpacked(value: Any) -> Any:
@@ -89,7 +91,7 @@ def unpacked(value: Any) -> Any:
         data = b""
     if not dtype or len(value) != 2 or not _fills(sizes, len(data) / DTYPES[dtype]):
         raise RulesError('expected {"shape": [...], "float32": "BASE64"} that fills the shape')
-    return Tensor(tuple(sizes), dtype, data)
+    return ConstantTensor(tuple(sizes), dtype, data)
 
 
 def _fills(sizes: Any, count: float) -> bool:

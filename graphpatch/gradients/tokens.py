@@ -28,7 +28,7 @@ _FOREIGN = {
 }
 
 
-def fault(text: str, column: int, message: str) -> FormulaError:
+def formula_error(text: str, column: int, message: str) -> FormulaError:
     """The error to raise for what stands at `column` (from 1) of the formula `text`."""
     return FormulaError(f"formula, column {column}: {message}\n{pointed(text, column)}")
 
@@ -37,7 +37,7 @@ def tokenize(text: str) -> list[Token]:
     """The tokens of a formula, an end token last. Raises FormulaError at what is none."""
     if len(text) > LONGEST_TEXT:
         message = f"the formula has {len(text):,} characters, and {LONGEST_TEXT:,} is the most"
-        raise fault(text, LONGEST_TEXT, message)
+        raise formula_error(text, LONGEST_TEXT, message)
     return tokens_of(text, _token)
 
 
@@ -47,12 +47,14 @@ def _token(text: str, position: int, before: list[Token]) -> Token:
     if found is None:
         hint = _FOREIGN.get(text[position])
         reason = f"; {hint}" if hint else ""
-        raise fault(text, column, f"a formula has no {text[position]!r}{reason}")
+        raise formula_error(text, column, f"a formula has no {text[position]!r}{reason}")
     token = Token(_kind(found), found.group(), column)
     if token.kind == "number" and len(token.text) > LONGEST_NUMBER:
-        raise fault(text, column, f"a number has at most {LONGEST_NUMBER} characters")
+        raise formula_error(text, column, f"a number has at most {LONGEST_NUMBER} characters")
     if before and _runs_on(before[-1], token):
-        raise fault(text, column, f"{before[-1].text}{token.text} is neither a number nor a name")
+        raise formula_error(
+            text, column, f"{before[-1].text}{token.text} is neither a number nor a name"
+        )
     return token
 
 

@@ -14,7 +14,7 @@ from graphpatch.gradients.attach import Attached, merge, pair
 from graphpatch.names import fresh, op_of
 
 
-class Op(msgspec.Struct, frozen=True, eq=False):
+class OpDtypes(msgspec.Struct, frozen=True, eq=False):
     """The op that a gradient function is traced for: the dtypes of its inputs and outputs by name.
 
     `attrs` are those that the NodeDef carries, large tensors left out.

@@ -8,31 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from graphpatch.errors import FormulaError
-from graphpatch.gradients.own_at import At
+from graphpatch.gradients.own_at import OpCall
 from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.signature import Signature
 
 
-def _convolution(op_type: str) -> Callable[[At], Value]:
+def _convolution(op_type: str) -> Callable[[OpCall], Value]:
     return lambda at: at.op(op_type, *at.xs)
 
 
-def _transposed(op_type: str) -> Callable[[At], Value]:
+def _transposed(op_type: str) -> Callable[[OpCall], Value]:
     """Of (dy, filter, x): an image of the shape of x."""
     return lambda at: at.op(op_type, at.sizes(2), at.xs[1], at.xs[0], shape=at.xs[2].shape)
 
 
-def _mean_back(at: At) -> Value:
+def _mean_back(at: OpCall) -> Value:
     dy, x = at.xs
     return at.op("AvgPoolGrad", at.sizes(1), dy, shape=x.shape)
 
 
-def _largest_back(at: At) -> Value:
+def _largest_back(at: OpCall) -> Value:
     dy, x = at.xs
     return at.op("MaxPoolGrad", x, at.op("MaxPool", x), dy, shape=x.shape)
 
 
-WINDOWS: Mapping[str, tuple[str, Callable[[At], Value]]] = {
+WINDOWS: Mapping[str, tuple[str, Callable[[OpCall], Value]]] = {
     "conv2d": ("strides", _convolution("Conv2D")),
     "conv2d_transpose": ("strides", _transposed("Conv2DBackpropInput")),
     "depthwise_conv2d": ("strides", _convolution("DepthwiseConv2dNative")),
@@ -54,7 +54,7 @@ def windowed(
     dtypes = {one.dtype for one in given}
     if len(dtypes) > 1:
         raise FormulaError(f"{function} meets {', '.join(sorted(dtypes))}; write: cast_like(...)")
-    return WINDOWS[function][1](At(program, signature, tuple(given)))
+    return WINDOWS[function][1](OpCall(program, signature, tuple(given)))
 
 
 def check_windows(function: str, attrs: Mapping[str, object]) -> None:

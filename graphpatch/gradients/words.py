@@ -7,9 +7,16 @@ import re
 from collections.abc import Collection
 
 from graphpatch.errors import did_you_mean
-from graphpatch.gradients.expression import Attr, Expression, Literal, Parameter, Scalar, Variable
+from graphpatch.gradients.expression import (
+    AttrRef,
+    Expression,
+    Literal,
+    ParameterRef,
+    Scalar,
+    Variable,
+)
 
-CONSTANTS: dict[str, Scalar] = {
+NAMED_NUMBERS: dict[str, Scalar] = {
     "inf": math.inf,
     "nan": math.nan,
     "pi": math.pi,
@@ -44,30 +51,32 @@ def variable(word: str) -> str | None:
 def meaning(word: str, column: int, parameters: Collection[str]) -> Expression | None:
     """What a word stands for that is not called as a function, or None for an unknown one."""
     if word in parameters:
-        return Parameter(word, column)
-    if word in CONSTANTS:
-        return Literal(CONSTANTS[word], column)
+        return ParameterRef(word, column)
+    if word in NAMED_NUMBERS:
+        return Literal(NAMED_NUMBERS[word], column)
     name = variable(word)
     return Variable(name, column) if name else None
 
 
-def unknown(word: str, parameters: Collection[str], functions: Collection[str]) -> str:
+def unknown_word(word: str, parameters: Collection[str], functions: Collection[str]) -> str:
     """The message for a word that stands for nothing."""
     if word in functions:
         return f"{word} is a function, and needs its arguments: {word}(...)"
     if word in ELSEWHERE:
         return f"a formula has no {word!r}; {ELSEWHERE[word]}"
-    legal = [*parameters, "x", "y", "dy", "attr", *CONSTANTS, *OPERATOR_WORDS, LET, *functions]
+    legal = [*parameters, "x", "y", "dy", "attr", *NAMED_NUMBERS, *OPERATOR_WORDS, LET, *functions]
     named = ", ".join([*parameters, "x0, x1, ..., y0, ..., dy0, ..., attr.NAME"])
     return f"unknown name {word!r}{did_you_mean(word, legal)}; a formula knows {named}"
 
 
 def legal_parameter(word: str) -> bool:
     """Whether a parameter may have this name."""
-    taken = word in CONSTANTS or word in OPERATOR_WORDS or word in ("attr", LET) or variable(word)
+    taken = (
+        word in NAMED_NUMBERS or word in OPERATOR_WORDS or word in ("attr", LET) or variable(word)
+    )
     return re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII) is not None and not taken
 
 
-def attr(word: str, column: int) -> Attr:
+def attr_ref(word: str, column: int) -> AttrRef:
     """`attr.NAME`."""
-    return Attr(word, column)
+    return AttrRef(word, column)

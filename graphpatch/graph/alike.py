@@ -88,14 +88,14 @@ class Form(NamedTuple):
         ]
 
 
-Key = tuple[str, bytes, tuple[Any, ...]]
+FormKey = tuple[str, bytes, tuple[Any, ...]]
 """What tells forms apart: op type, rest, the length of the name and how inputs are spelled."""
 
-Values = tuple[bytes, ...]
+AttrBytes = tuple[bytes, ...]
 """The attrs that vary, of one op."""
 
 
-Own = tuple[Key, tuple[str, ...], tuple[bytes, ...]]
+OwnBytes = tuple[FormKey, tuple[str, ...], tuple[bytes, ...]]
 """By what the form of an op is known, and the names that are the op's own; as bytes too."""
 
 
@@ -105,7 +105,7 @@ class Forms(msgspec.Struct, eq=False):
     body: Body
     rests: dict[bytes, tuple[bytes, dict[int, bytes]] | None] = msgspec.field(default_factory=dict)
 
-    def of_all(self, indices: Sequence[int]) -> list[Own | None]:
+    def of_all(self, indices: Sequence[int]) -> list[OwnBytes | None]:
         """By what the form of each op is known.
 
         None where it counts as like no other: an op that was added, or is spelled in another way
@@ -115,7 +115,7 @@ class Forms(msgspec.Struct, eq=False):
         groups: dict[tuple[str, int], list[int]] = {}
         for index in indices:
             groups.setdefault((heads.ops[index], len(heads.inputs[index])), []).append(index)
-        found: dict[int, Own | None] = {}
+        found: dict[int, OwnBytes | None] = {}
         for (op, _), group in groups.items():
             there = [index for index in group if index < len(heads.starts)]
             inputs = zip(*[heads.inputs[index] for index in there], strict=True)
@@ -128,7 +128,7 @@ class Forms(msgspec.Struct, eq=False):
 
     def _plain(
         self, op: str, indices: Sequence[int], columns: Sequence[Sequence[str]]
-    ) -> list[Own | None]:
+    ) -> list[OwnBytes | None]:
         """Of ops that read output 0 of others alone; columns of their names and of their inputs."""
         raw = [[text.encode() for text in column] for column in columns]
         sizes = [list(map(len, column)) for column in raw]
@@ -138,7 +138,7 @@ class Forms(msgspec.Struct, eq=False):
         owns = list(zip(*columns, strict=True))
         # Tuples of columns are made without a call in Python for each op.
         keys = zip(repeat(op, len(rests)), rests, zip(*sizes, strict=True), strict=True)
-        found: list[Own | None] = list(zip(keys, owns, zip(*raw, strict=True), strict=True))  # type: ignore[arg-type]
+        found: list[OwnBytes | None] = list(zip(keys, owns, zip(*raw, strict=True), strict=True))  # type: ignore[arg-type]
         different = list(map(len, map(set, owns)))
         if None in rests or different.count(len(columns)) < len(owns):
             for place, (count, rest) in enumerate(zip(different, rests, strict=True)):
@@ -146,7 +146,7 @@ class Forms(msgspec.Struct, eq=False):
                     found[place] = self._other(indices[place])
         return found
 
-    def _other(self, index: int) -> Own | None:
+    def _other(self, index: int) -> OwnBytes | None:
         """Of any op."""
         heads = self.body.heads
         name, op, inputs = heads.names[index], heads.ops[index], heads.inputs[index]
@@ -168,7 +168,7 @@ class Forms(msgspec.Struct, eq=False):
         raw = source.data[value:end]
         return raw[len(head) :] if raw.startswith(head) else None
 
-    def form(self, key: Key) -> tuple[Form, Values] | None:
+    def form(self, key: FormKey) -> tuple[Form, AttrBytes] | None:
         """The form that is known by this, and other bytes that its ops have of their own."""
         op, rest, (length, *spelled) = key
         if rest not in self.rests:

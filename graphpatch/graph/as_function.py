@@ -11,7 +11,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph import nodedef
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.colocation import located, without_absent
-from graphpatch.graph.edit import SHAPES
+from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.topology import PLACEHOLDERS
 
 
@@ -53,7 +53,7 @@ class Part:
         places = set(map(located, inside))
         for node in map(self._node, self.indices):
             spelled = [self._spelled(text, inside) for text in node.inputs]
-            payload = nodedef.with_attr(self.body.payload(node.index), SHAPES, None)
+            payload = nodedef.with_attr(self.body.payload(node.index), OUTPUT_SHAPES, None)
             payload = without_absent(payload, places)
             yield nodedef.with_inputs(payload, [text for text in spelled if text])
 

@@ -15,7 +15,7 @@ OVERRIDE = "_gradient_op_type"
 DTYPE_NUMBERS = {name: number for number, name in DTYPE_NAMES.items() if number < 100}
 
 
-def plain(value: AttrValue) -> Any:
+def as_json(value: AttrValue) -> Any:
     """The value as JSON would have it: dtypes and functions by name, shapes as lists.
 
     An unknown dimension is -1, an unknown rank None. Of a tensor only dtype and shape are told.

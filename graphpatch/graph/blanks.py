@@ -43,7 +43,7 @@ class Blank(msgspec.Struct, Generic[AnyStr], frozen=True):
         return list(taken if self.is_hole else map(self.format.__mod__, taken))
 
 
-class Written(msgspec.Struct, frozen=True, eq=False):
+class EditPayload(msgspec.Struct, frozen=True, eq=False):
     """What an edit writes of an op: its payload, that of each node it added, and all together.
 
     `order` is that in which they are written, by their places in `payloads`, and `whole` all of
@@ -59,7 +59,7 @@ class Written(msgspec.Struct, frozen=True, eq=False):
 class Filled(msgspec.Struct, frozen=True, eq=False):
     """One edit of many ops; `rows` are what these have of their own."""
 
-    written: Written
+    written: EditPayload
     rows: Sequence[tuple[bytes, ...]]
 
     def payload(self, row: int, place: int) -> bytes:

@@ -15,10 +15,10 @@ def calls(body: Body) -> Iterator[tuple[Node, str]]:
         keys = _function_attrs(op)
         for index in indices if keys or op in functions else ():
             node = Node(body, index)
-            yield from ((node, name) for name in called(node, keys))
+            yield from ((node, name) for name in called_functions(node, keys))
 
 
-def called(node: Node, keys: Sequence[str] | None = None) -> Iterator[str]:
+def called_functions(node: Node, keys: Sequence[str] | None = None) -> Iterator[str]:
     """The functions that an op calls; `keys` are the attrs of its op type that name functions."""
     if node.op in node.body.library.signatures:
         yield node.op

@@ -11,7 +11,7 @@ from graphpatch import names
 from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.opdefs import place_of
+from graphpatch.opdefs import tensor_index
 from graphpatch.shown import one_line
 from graphpatch.table import short
 
@@ -21,7 +21,7 @@ IN_FUNCTION = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./-]*")
 NEVER_FIRST = {IN_MAIN: "_>/-", IN_FUNCTION: ">/-"}
 
 
-def check(graph: Graph) -> None:
+def check_graph(graph: Graph) -> None:
     """Raise ModelError for names that are not unique, inputs that name no tensor, odd op types.
 
     Rules go by names and topology: where these are not sound, no patch is.
@@ -72,7 +72,7 @@ def _resolved(body: Body) -> None:
     for index, slot, text in odd:
         if text[:1] == "^":
             _refuse_before_data(Node(body, index), slot)
-        elif not known.setdefault(text, known.get(text) or gives(body, text)):
+        elif not known.setdefault(text, known.get(text) or gives_output(body, text)):
             raise ModelError(f"{Node(body, index)} reads {text!r}, an output that is not there")
 
 
@@ -90,11 +90,11 @@ def _returned(body: Body) -> None:
     for arg in body.signature.output_arg if body.signature is not None else ():
         text = body.ret.get(arg.name, "")
         there = names.op_of(text) in body.by_name or names.op_of(text) in body.arguments
-        if text[:1] == "^" or not there or not gives(body, text):
+        if text[:1] == "^" or not there or not gives_output(body, text):
             raise ModelError(f"{_where(body)} returns {text!r}, a tensor that is not there")
 
 
-def gives(body: Body, text: str) -> bool:
+def gives_output(body: Body, text: str) -> bool:
     """Whether the op that a tensor is of gives it; so it seems where the op type is not known."""
     tensor = names.parse(text)
     if tensor.op not in body.by_name or ":" not in text:
@@ -118,7 +118,7 @@ def _gives_listed(node: Node, tensor: names.TensorName) -> bool:
         return True
     if not tensor.arg:
         return tensor.index < len(flat)
-    return place_of(flat, tensor.arg, tensor.index) is not None
+    return tensor_index(flat, tensor.arg, tensor.index) is not None
 
 
 def foreign(graph: Graph) -> Iterator[str]:

@@ -18,9 +18,9 @@ from graphpatch.graph.nodedef import (
     Payload,
     PayloadPart,
     attr_entry,
-    joined,
+    fields_in_order,
     mentions,
-    parts,
+    payload_of,
     with_attr,
     with_input,
     with_name,
@@ -60,14 +60,16 @@ def restore_attr(payload: Payload, key: str, was: str | None, raw: Raw | None) -
     """The payload with the attr as it was; neither payload has our own attr."""
     if raw is None:
         return with_attr(payload, key, None if was is None else bytes.fromhex(was))
-    return _put_back([part.piece for part in parts(payload) if part[:2] != (ATTR, key)], raw)
+    return _put_back(
+        [part.piece for part in fields_in_order(payload) if part[:2] != (ATTR, key)], raw
+    )
 
 
 def restore_name(payload: Payload, was: str, raw: Raw | None) -> Payload:
     """The payload with the name as it was."""
     if raw is None:
         return with_name(payload, was)
-    return _put_back([part.piece for part in parts(payload) if part.number != NAME], raw)
+    return _put_back([part.piece for part in fields_in_order(payload) if part.number != NAME], raw)
 
 
 def restore_input(payload: Payload, slot: int, was: str, raw: Raw | None) -> Payload:
@@ -75,7 +77,7 @@ def restore_input(payload: Payload, slot: int, was: str, raw: Raw | None) -> Pay
     if raw is None:
         return with_input(payload, slot, was)
     kept, inputs = [], 0
-    for part in parts(payload):
+    for part in fields_in_order(payload):
         inputs += part.number == INPUT
         if part.number != INPUT or inputs != slot + 1:
             kept.append(part.piece)
@@ -83,7 +85,7 @@ def restore_input(payload: Payload, slot: int, was: str, raw: Raw | None) -> Pay
 
 
 def _bare(payload: Payload) -> list[PayloadPart]:
-    return [part for part in parts(payload) if part.key != OURS]
+    return [part for part in fields_in_order(payload) if part.key != OURS]
 
 
 def _is_plain(found: Sequence[tuple[int, PayloadPart]], plain: bytes) -> bool:
@@ -98,4 +100,4 @@ def _raw(found: Sequence[tuple[int, PayloadPart]]) -> dict[str, Any]:
 def _put_back(pieces: list[Piece], raw: Raw) -> Payload:
     for at, text in raw:
         pieces.insert(at, bytes.fromhex(text))
-    return joined(pieces)
+    return payload_of(pieces)

@@ -18,8 +18,8 @@ from graphpatch.graph.displaced import displaced_attr, displaced_input, displace
 from graphpatch.graph.edits import Edit, Origin, Returned
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.inputs import set_many
-from graphpatch.graph.placing import Taken, append, place, rename
-from graphpatch.graph.provenance import KEY as PROVENANCE
+from graphpatch.graph.placing import TakenNames, append, place_beside, rename
+from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.graph.provenance import Author, entries, rewritten, signed, turns
 from graphpatch.graph.restored import Restored
 from graphpatch.graph.topology import uses
@@ -27,7 +27,7 @@ from graphpatch.graph.wire import piece_bytes
 
 # Attrs of an op that hold as well for the node that takes its name: where it runs, and its shapes.
 INHERITED = ("_class", "_tpu_replicate", "_XlaCompile", "_XlaScope", "_xla_compile_id")
-SHAPES = "_output_shapes"
+OUTPUT_SHAPES = "_output_shapes"
 
 Attrs = Mapping[str, AttrValue]
 T = TypeVar("T")
@@ -111,11 +111,11 @@ class Editor:
         `reads`, what x0, x1, ... are in a formula, is written down where it is given.
         """
         body = beside.body
-        name = names.fresh(name, Taken(body))
+        name = names.fresh(name, TakenNames(body))
         raw = {key: value.SerializeToString(deterministic=True) for key, value in attrs.items()}
         raw |= _inherited(beside, INHERITED)
         node = append(body, name, op, tuple(inputs))
-        place(node, beside.index, before)
+        place_beside(node, beside.index, before)
         payload = nodedef.encode(name, op, list(inputs), beside.device, raw)
         more = {"reads": tuple(reads)} if reads else {}
         self._write(node, payload, self.author.edit(edits.Added, **self._patched_op(), **more))
@@ -124,11 +124,11 @@ class Editor:
     def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
         """Add an op that is another one on other inputs, written next to it."""
         body = node.body
-        new = append(body, names.fresh(name, Taken(body)), node.op, tuple(inputs))
-        place(new, node.index, before=False)
+        new = append(body, names.fresh(name, TakenNames(body)), node.op, tuple(inputs))
+        place_beside(new, node.index, before=False)
         payload = nodedef.with_name(body.payload(node.index), new.name)
         payload = nodedef.with_inputs(payload, inputs)
-        for key in (SHAPES, PROVENANCE):
+        for key in (OUTPUT_SHAPES, PROVENANCE):
             payload = nodedef.with_attr(payload, key, None)
         rules = dict.fromkeys(edit.rule for edit in entries(node))
         copies = tuple(rule for rule in rules if rule != self.author.rule)
@@ -181,10 +181,10 @@ class Editor:
         no gradient reaches the moved op any more, `reads` is written down on the new one.
         """
         name, spelled = node.name, _spelled(node)
-        shapes = nodedef.attr_span(node.body.payload(node.index), SHAPES)
-        self._rename(node, names.fresh(f"{name}/forward", Taken(node.body)), shadow)
+        shapes = nodedef.attr_span(node.body.payload(node.index), OUTPUT_SHAPES)
+        self._rename(node, names.fresh(f"{name}/forward", TakenNames(node.body)), shadow)
         if shapes is not None:
-            attrs = {**attrs, SHAPES: nodedef.attr_value(shapes)}
+            attrs = {**attrs, OUTPUT_SHAPES: nodedef.attr_value(shapes)}
         new = self.add(name, op, inputs(node), attrs, beside=node, reads=reads)
         self._respell(new, spelled)
         return new

@@ -110,15 +110,15 @@ class Origin(
         return "origin"
 
 
-Written = Added | Renamed | Enclosed | Shadowed | AttrSet | InputSet | Returned | Origin
+ProvenanceEntry = Added | Renamed | Enclosed | Shadowed | AttrSet | InputSet | Returned | Origin
 
 
 @cache
-def _decoder() -> msgspec.json.Decoder[Written]:
-    return msgspec.json.Decoder(Written)
+def _decoder() -> msgspec.json.Decoder[ProvenanceEntry]:
+    return msgspec.json.Decoder(ProvenanceEntry)
 
 
-def read(text: bytes) -> Edit | Origin:
+def read_entry(text: bytes) -> Edit | Origin:
     """An edit, or what the model was, from what was written; ValueError says why it is neither."""
     try:
         return _decoder().decode(text)
@@ -128,7 +128,7 @@ def read(text: bytes) -> Edit | Origin:
         raise ValueError(str(error)) from None
 
 
-def write(edit: Edit | Origin) -> bytes:
+def write_entry(edit: Edit | Origin) -> bytes:
     """What is written down: the rule first, then what it did."""
     told = msgspec.to_builtins(edit)
     did = {"did": told.pop("did")}

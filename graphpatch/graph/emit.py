@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from graphpatch.graph.body import Body, text_entry
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import entry
-from graphpatch.graph.nodedef import joined
+from graphpatch.graph.nodedef import payload_of
 from graphpatch.graph.wire import (
     Field,
     Piece,
@@ -83,7 +83,7 @@ def _beside(body: Body, index: int, number: int) -> list[Piece]:
             pieces += reframed(body.source, body.heads.starts[index], payload)
         else:
             pieces += enclosed(number, payload)
-    return joined(pieces)
+    return payload_of(pieces)
 
 
 def _libraries(graph: Graph) -> list[Replacement]:

@@ -14,7 +14,7 @@ from graphpatch.graph.as_function import Part
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Node
 from graphpatch.graph.colocation import located, without_absent
-from graphpatch.graph.edit import SHAPES
+from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.emit import library_pieces
 from graphpatch.graph.graph import VERSIONS, Graph
 from graphpatch.graph.wire import Piece, Span, enclosed
@@ -90,7 +90,7 @@ class Extract:
                 if not text.startswith("^") or names.op_of(text) in inside
             ]
             payload = body.payload(node.index)
-            for key in (SHAPES, *(HINTS if "MatMul" in node.op else ())):
+            for key in (OUTPUT_SHAPES, *(HINTS if "MatMul" in node.op else ())):
                 payload = nodedef.with_attr(payload, key, None)
             if texts != list(node.inputs):
                 payload = nodedef.with_inputs(payload, texts)

@@ -31,7 +31,7 @@ class Columns(NamedTuple):
     inputs: list[tuple[str, ...]]
 
 
-def columns(nodes: Sequence[bytes]) -> Columns | None:
+def node_columns(nodes: Sequence[bytes]) -> Columns | None:
     """Of nodes, each as a field of a GraphDef; raises DecodeError where they do not parse.
 
     None where a name, op type or input is empty, or a node has several names or op types: such

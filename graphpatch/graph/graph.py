@@ -45,7 +45,7 @@ class TakenBack(msgspec.Struct, frozen=True, eq=False):
     is_whole: bool
 
 
-class Around(msgspec.Struct, frozen=True):
+class ContainerFacts(msgspec.Struct, frozen=True):
     """What the container of a graph says of it; of a GraphDef alone, nothing.
 
     `meta` is the MetaGraphDef around, with its `tags`; `has_contexts`: it tells the contexts of v1
@@ -77,7 +77,7 @@ class Graph:
     cut: list[tuple[Field, Field]] = field(default_factory=list)  # dropped: (its library, it)
     keeps_library: bool = False  # though nothing be left in it
     undone: TakenBack | None = None  # for the container around
-    around: Around = field(default_factory=Around)
+    around: ContainerFacts = field(default_factory=ContainerFacts)
 
     @property
     def bodies(self) -> Iterator[Body]:
@@ -93,6 +93,10 @@ class Graph:
     def body(self, label: str) -> Body:
         """The body of this label: `main`, or a function's name."""
         return self.main if label == self.main.label else self.functions[label]
+
+    def body_if_there(self, label: str) -> Body | None:
+        """The body of this label, or None."""
+        return self.main if label == self.main.label else self.functions.get(label)
 
     def copy(self) -> Graph:
         """The same graph, to be changed without this one seeing it."""

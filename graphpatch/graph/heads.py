@@ -19,7 +19,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import ModelError
-from graphpatch.graph.flat import columns
+from graphpatch.graph.flat import node_columns
 from graphpatch.graph.wire import BYTES, Field, Source, field_at, fields, utf8
 
 LARGE = 1 << 14  # bytes from which on a NodeDef is read head first
@@ -99,7 +99,7 @@ def _append_run(heads: Heads, source: Source, end: int) -> bool:
     run = heads.starts[first : bisect_left(heads.starts, end, first)]
     data, ends = source.data, [*run[1:], end]
     try:
-        found = columns([data[start:stop] for start, stop in zip(run, ends, strict=True)])
+        found = node_columns([data[start:stop] for start, stop in zip(run, ends, strict=True)])
     except DecodeError:
         return False
     if found is None:

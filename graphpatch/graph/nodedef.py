@@ -44,7 +44,7 @@ class PayloadPart(NamedTuple):
     piece: Piece
 
 
-def parts(payload: Payload) -> Iterator[PayloadPart]:
+def fields_in_order(payload: Payload) -> Iterator[PayloadPart]:
     """The fields of a NodeDef one by one, in their order."""
     for _, source, field in _fields(payload):
         number = field.number if field.wire == BYTES and field.number <= ATTR else 0
@@ -240,10 +240,10 @@ def _replaced(payload: Payload, places: list[int], new: bytes) -> Payload:
             out.append(Span(source, field.start, field.end))
         else:
             out.append(source.data[field.start : field.end])
-    return joined(out)
+    return payload_of(out)
 
 
-def joined(pieces: Iterable[Piece]) -> Payload:
+def payload_of(pieces: Iterable[Piece]) -> Payload:
     """The payload of these fields: small ones that lie side by side as one piece."""
     out: Payload = []
     for is_bytes, some in groupby(pieces, lambda piece: isinstance(piece, bytes)):

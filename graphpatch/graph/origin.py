@@ -15,7 +15,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.nodedef import attr_span
-from graphpatch.graph.provenance import KEY
+from graphpatch.graph.provenance import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 
 ORIGIN_BYTES = b'"origin"'
@@ -36,7 +36,7 @@ def origin_node(graph: Graph) -> Node | None:
     """The node on which it is written down."""
     for body in graph.bodies:
         for node in provenance.touched(body):
-            span = attr_span(body.payload(node.index), KEY)
+            span = attr_span(body.payload(node.index), PROVENANCE_ATTR)
             if (
                 span is not None
                 and ORIGIN_BYTES in piece_bytes(span)

@@ -12,7 +12,7 @@ from graphpatch.graph.long_order import LongOrder
 LONG = 200  # ops beside one another from which on a list is too slow to search
 
 
-class Taken:
+class TakenNames:
     """The names that an op of a body cannot have: those of its ops and of its arguments."""
 
     def __init__(self, body: Body) -> None:
@@ -68,7 +68,7 @@ def rename_all(body: Body, indices: Sequence[int], new: Sequence[str]) -> None:
             body.renamed.setdefault(index, was)
 
 
-def place(new: Node, beside: int, before: bool) -> None:
+def place_beside(new: Node, beside: int, before: bool) -> None:
     """Write a new op next to another, behind what it reads: files stay in topological order."""
     body = new.body
     root = body.root.get(beside, beside)

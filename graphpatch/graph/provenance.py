@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from graphpatch.graph.edits import Edit, Origin, Returned
     from graphpatch.graph.graph import Graph
 
-KEY = "_graphpatch"
+PROVENANCE_ATTR = "_graphpatch"
 
 E = TypeVar("E", bound="Edit")
 
@@ -51,20 +51,20 @@ def signed(payload: Payload, *more: Edit) -> Payload:
     """The payload with more edits written down."""
     from graphpatch.graph import edits
 
-    span = attr_span(payload, KEY)
+    span = attr_span(payload, PROVENANCE_ATTR)
     value = AttrValue() if span is None else attr_value(span)
-    value.list.s.extend(map(edits.write, more))
-    return with_attr(payload, KEY, value.SerializeToString(deterministic=True))
+    value.list.s.extend(map(edits.write_entry, more))
+    return with_attr(payload, PROVENANCE_ATTR, value.SerializeToString(deterministic=True))
 
 
 def rewritten(payload: Payload, found: Sequence[Edit | Origin]) -> Payload:
     """The payload with these edits written down, and no others."""
     if not found:
-        return with_attr(payload, KEY, None)
+        return with_attr(payload, PROVENANCE_ATTR, None)
     from graphpatch.graph import edits
 
-    value = AttrValue(list=AttrValue.ListValue(s=map(edits.write, found)))
-    return with_attr(payload, KEY, value.SerializeToString(deterministic=True))
+    value = AttrValue(list=AttrValue.ListValue(s=map(edits.write_entry, found)))
+    return with_attr(payload, PROVENANCE_ATTR, value.SerializeToString(deterministic=True))
 
 
 def entries(node: Node) -> list[Edit]:
@@ -86,10 +86,10 @@ def _written(node: Node) -> tuple[list[Edit], list[Origin]]:
     try:
         if value.WhichOneof("value") != "list":
             raise ValueError("it is not a list of edits")
-        found = list(map(edits.read, value.list.s))
+        found = list(map(edits.read_entry, value.list.s))
     except ValueError as error:
         raise ModelError(
-            f"{node}: its attr {KEY} is not one that graphpatch wrote: {error}"
+            f"{node}: its attr {PROVENANCE_ATTR} is not one that graphpatch wrote: {error}"
         ) from None
     return (
         [one for one in found if isinstance(one, edits.Edit)],
@@ -172,9 +172,9 @@ def _returned(body: Body) -> Iterator[tuple[Node, Returned]]:
 
 
 def _value(payload: Payload) -> AttrValue | None:
-    if not mentions(payload, KEY):
+    if not mentions(payload, PROVENANCE_ATTR):
         return None
     if len(payload) == 1 and isinstance(payload[0], bytes):
-        return attr_values(payload).get(KEY)
-    span = attr_span(payload, KEY)
+        return attr_values(payload).get(PROVENANCE_ATTR)
+    span = attr_span(payload, PROVENANCE_ATTR)
     return None if span is None else attr_value(span)

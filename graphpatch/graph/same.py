@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BLOCK = 1 << 20
 
 
-def same(one: Piece, other: Piece) -> bool:
+def same_bytes(one: Piece, other: Piece) -> bool:
     """Whether two pieces are the same bytes; large ones are read block by block."""
     if isinstance(one, bytes) or isinstance(other, bytes):
         return piece_bytes(one) == piece_bytes(other)

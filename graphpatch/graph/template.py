@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from graphpatch.graph.alike import MARK, RAW_MARK, Form, UnlikeError
-from graphpatch.graph.blanks import Blank, Filled, Written
+from graphpatch.graph.blanks import Blank, EditPayload, Filled
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.placing import append_all, rename_all
@@ -33,20 +33,20 @@ class Template(msgspec.Struct, frozen=True, eq=False):
     names: tuple[int, ...]
     ops: tuple[str, ...]
     inputs: tuple[tuple[int, ...], ...]
-    written: Written
+    written: EditPayload
     notes: tuple[Blank[str], ...]
     idle: tuple[Blank[str], ...]
     renames: bool
 
 
-Edit = tuple[int, Template, tuple[str, ...], tuple[bytes, ...]]
+TemplateEdit = tuple[int, Template, tuple[str, ...], tuple[bytes, ...]]
 """An op that is to be edited (by its index), and what it has of its own.
 
 Its names, and what comes into the holes of payloads: these in bytes, and others.
 """
 
 
-class Alike(NamedTuple):
+class TemplatedOps(NamedTuple):
     """What one template leaves of many ops, which are told by their places among all edits.
 
     `names` has a column for each node, `inputs` those of each node that was added.
@@ -64,7 +64,7 @@ class Alike(NamedTuple):
         return [names for text, names in new.items() if not texts[text].is_name]
 
 
-def fill(editor: Editor, body: Body, edits: Sequence[Edit]) -> bool:
+def fill(editor: Editor, body: Body, edits: Sequence[TemplateEdit]) -> bool:
     """Edit these ops, in their order; False, and nothing done, where a name is taken."""
     found = _filled(edits)
     fresh = list(chain.from_iterable([names for one in found for names in one.fresh()]))
@@ -80,7 +80,7 @@ def fill(editor: Editor, body: Body, edits: Sequence[Edit]) -> bool:
     return True
 
 
-def _tell(editor: Editor, edits: Sequence[Edit]) -> None:
+def _tell(editor: Editor, edits: Sequence[TemplateEdit]) -> None:
     """Let the editor report what templates say of each op."""
     for _, template, own, _ in edits:
         for text in template.notes:
@@ -89,7 +89,7 @@ def _tell(editor: Editor, edits: Sequence[Edit]) -> None:
             editor.skipped(text.filled(own))
 
 
-def _put(body: Body, ops: Sequence[int], found: Sequence[Alike], at: Sequence[int]) -> None:
+def _put(body: Body, ops: Sequence[int], found: Sequence[TemplatedOps], at: Sequence[int]) -> None:
     """Say where the nodes of each op are written, and with what; those added begin at `at`."""
     placed: dict[int, list[int]] = {}
     for template, places, _, _, filled in found:
@@ -110,7 +110,7 @@ def _put(body: Body, ops: Sequence[int], found: Sequence[Alike], at: Sequence[in
     body.placed.update(in_order)
 
 
-def _filled(edits: Sequence[Edit]) -> list[Alike]:
+def _filled(edits: Sequence[TemplateEdit]) -> list[TemplatedOps]:
     """What is left of each op, by templates."""
     alike: dict[Template, list[int]] = {}
     for place, (_, template, _, _) in enumerate(edits):
@@ -121,7 +121,7 @@ def _filled(edits: Sequence[Edit]) -> list[Alike]:
         columns = [text.filled_all(owns) for text in template.texts]
         read = [_rows([columns[one] for one in some], len(rows)) for some in template.inputs]
         names, filled = [columns[one] for one in template.names], Filled(template.written, rows)
-        found.append(Alike(template, places, names, read, filled))
+        found.append(TemplatedOps(template, places, names, read, filled))
     return found
 
 
@@ -129,7 +129,7 @@ def _rows(columns: Sequence[Sequence[T]], count: int) -> list[tuple[T, ...]]:
     return list(zip(*columns, strict=True)) if columns else [()] * count
 
 
-def _rename(body: Body, edits: Sequence[Edit], found: Sequence[Alike]) -> None:
+def _rename(body: Body, edits: Sequence[TemplateEdit], found: Sequence[TemplatedOps]) -> None:
     """Let ops have the names that templates give them, in their order."""
     names: dict[int, str] = {}
     for one in found:
@@ -139,7 +139,7 @@ def _rename(body: Body, edits: Sequence[Edit], found: Sequence[Alike]) -> None:
     rename_all(body, [edits[place][0] for place in places], [names[place] for place in places])
 
 
-def _append(body: Body, found: Sequence[Alike], at: Sequence[int]) -> None:
+def _append(body: Body, found: Sequence[TemplatedOps], at: Sequence[int]) -> None:
     """Append the nodes that were added: those of an edit begin where `at` says it."""
     first, count = at[0], at[-1] - at[0]
     names, ops = [""] * count, [""] * count
@@ -186,7 +186,9 @@ def _template(form: Form, left: Body, is_touched: bool, editor: Editor) -> Templ
         names=tuple(map(place, heads.names)),
         ops=tuple(heads.ops[1:]),
         inputs=tuple(tuple(map(place, read)) for read in heads.inputs[1:]),
-        written=Written(tuple(map(blanks.data, payloads)), order, blanks.data(whole), is_touched),
+        written=EditPayload(
+            tuple(map(blanks.data, payloads)), order, blanks.data(whole), is_touched
+        ),
         notes=tuple(map(blanks.text, editor.notes)),
         idle=tuple(map(blanks.text, editor.idle)),
         texts=tuple(texts),

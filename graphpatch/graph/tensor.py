@@ -28,7 +28,7 @@ TENSOR, DTYPE, SHAPE, CONTENT = 8, 1, 2, 4
 
 # The field of TensorProto that holds the values of a dtype, where they are not in tensor_content,
 # and numpy's type of one element in tensor_content; bfloat16 as its bits.
-FIELDS: dict[str, tuple[str, str]] = {
+VALUE_FIELDS: dict[str, tuple[str, str]] = {
     "float32": ("float_val", "<f4"),
     "float64": ("double_val", "<f8"),
     "float16": ("half_val", "<f2"),
@@ -107,7 +107,9 @@ def _tensor(span: Span) -> ConstTensor | None:
             shape = message(TensorShapeProto, span.source.data[field.value : field.end])
     sizes = tuple(dim.size for dim in shape.dim)
     return (
-        ConstTensor(dtype, sizes, span) if dtype in FIELDS and min(sizes, default=0) >= 0 else None
+        ConstTensor(dtype, sizes, span)
+        if dtype in VALUE_FIELDS and min(sizes, default=0) >= 0
+        else None
     )
 
 
@@ -115,7 +117,7 @@ def _content(tensor: ConstTensor) -> Span | None:
     """Where the elements lie one after the other, as tensor_content or as one packed field."""
     import numpy as np
 
-    span, whole = tensor.span, tensor.size * np.dtype(FIELDS[tensor.dtype][1]).itemsize
+    span, whole = tensor.span, tensor.size * np.dtype(VALUE_FIELDS[tensor.dtype][1]).itemsize
     for field in fields(span.source.data, span.start, span.end):
         raw = field.number in (CONTENT, RAW.get(tensor.dtype)) and field.wire == BYTES
         if raw and field.end - field.value == whole > 0 and tensor.dtype != "string":
@@ -128,7 +130,7 @@ def _listed(tensor: ConstTensor) -> Iterator[tuple[Array, int]]:
 
     Where there are none, and no tensor_content that is too short or too long, all are zero.
     """
-    name, _ = FIELDS[tensor.dtype]
+    name, _ = VALUE_FIELDS[tensor.dtype]
     proto = message(TensorProto, piece_bytes(tensor.span))
     try:
         given = _array(tensor.dtype, list(getattr(proto, name)))
@@ -147,7 +149,7 @@ def _array(dtype: str, given: list[Any]) -> Array:
     """What a repeated field holds, as an array: halves are written as bits, complex as pairs."""
     import numpy as np
 
-    kind = FIELDS[dtype][1]
+    kind = VALUE_FIELDS[dtype][1]
     if dtype == "bfloat16":
         return _widened(np.array(given, np.uint16))
     if dtype == "float16":
@@ -160,7 +162,7 @@ def _array(dtype: str, given: list[Any]) -> Array:
 def _decoded(dtype: str, raw: bytes) -> Array:
     import numpy as np
 
-    found: Array = np.frombuffer(raw, FIELDS[dtype][1])
+    found: Array = np.frombuffer(raw, VALUE_FIELDS[dtype][1])
     return _widened(found) if dtype == "bfloat16" else found
 
 

@@ -8,7 +8,7 @@ from graphpatch import names
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
-from graphpatch.opdefs import FlatArg, place_of
+from graphpatch.opdefs import FlatArg, tensor_index
 
 PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
 """Ops whose value nobody gives where they are not fed."""
@@ -65,7 +65,7 @@ def tensor_named(body: Body, text: str) -> TensorName | None:
     if flat is None:
         return found
     if found.arg:
-        return None if place_of(flat, found.arg, found.index) is None else found
+        return None if tensor_index(flat, found.arg, found.index) is None else found
     if found.index >= len(flat):
         return None
     one = flat[found.index]

@@ -22,8 +22,8 @@ from graphpatch.graph.heads import Heads
 from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.origin import origin
 from graphpatch.graph.provenance import returned
-from graphpatch.graph.undo_node import IsWanted, Undone, refuse, undo_node
-from graphpatch.opdefs import place_of
+from graphpatch.graph.undo_node import IsWanted, Undone, refuse_dependent, undo_node
+from graphpatch.opdefs import tensor_index
 
 
 @dataclass
@@ -73,7 +73,9 @@ def _undo_body(body: Body, wanted: IsWanted) -> UndoneBody:
     for node in provenance.touched(body):
         edits = provenance.entries(node)
         if edits and isinstance(edits[0], Added) and wanted(edits[0]):
-            refuse(next((one for one in edits if not wanted(one)), None), node, edits[0].rule)
+            refuse_dependent(
+                next((one for one in edits if not wanted(one)), None), node, edits[0].rule
+            )
             undone.dropped[node.index] = edits[0]
             undone.taken.add(edits[0].rule)
             continue
@@ -97,7 +99,7 @@ def _refuse_copied(undone: Sequence[UndoneBody]) -> None:
     for node in [node for one in undone for node in one.clones]:
         for edit in provenance.of_kind(node, "added"):
             for rule in edit.copies or ():
-                refuse(edit if rule in taken else None, node, rule)
+                refuse_dependent(edit if rule in taken else None, node, rule)
 
 
 def _refuse_old_clones(graph: Graph, undone: Sequence[UndoneBody]) -> None:
@@ -184,7 +186,7 @@ def _is_there(body: Body, op: str, text: str) -> bool:
     if body.is_main or text.startswith("^"):
         return True
     tensor, flat = names.parse(text), body.node(op).outputs
-    return flat is None or place_of(flat, tensor.arg, tensor.index) is not None
+    return flat is None or tensor_index(flat, tensor.arg, tensor.index) is not None
 
 
 def _missing(undone: UndoneBody, reader: Node, text: str) -> ModelError | PatchError:

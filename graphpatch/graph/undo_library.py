@@ -9,7 +9,7 @@ from tensorboard.compat.proto.function_pb2 import GradientDef, RegisteredGradien
 from graphpatch.errors import ModelError
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
-from graphpatch.graph.calls import called
+from graphpatch.graph.calls import called_functions
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.provenance import touched
 from graphpatch.graph.wire import Field, fields, message
@@ -80,7 +80,7 @@ def _used(graph: Graph, registered: Mapping[str, str]) -> set[str]:
 
 
 def _needs(node: Node, registered: Mapping[str, str]) -> Iterator[str]:
-    yield from called(node)
+    yield from called_functions(node)
     key = node.attr(OVERRIDE)
     if key is not None:
         yield registered.get(key.s.decode(errors="replace"), "")

@@ -21,8 +21,8 @@ from graphpatch.graph.nodedef import (
     OP,
     Payload,
     field_text,
+    fields_in_order,
     is_same,
-    parts,
     with_attr,
     with_inputs,
 )
@@ -60,7 +60,7 @@ def undo_node(node: Node, entries: Sequence[Edit], wanted: IsWanted) -> Undone:
 
     Raises PatchError where an edit of another rule rests on one of them.
     """
-    payload = with_attr(node.body.payload(node.index), provenance.KEY, None)
+    payload = with_attr(node.body.payload(node.index), provenance.PROVENANCE_ATTR, None)
     undone = Undone(node, payload, node.name, node.op, list(node.inputs), list(entries))
     undone.is_plain = has_plain_inputs(undone, entries)
     for place in reversed(range(len(entries))):
@@ -68,7 +68,7 @@ def undo_node(node: Node, entries: Sequence[Edit], wanted: IsWanted) -> Undone:
             edit = undone.entries.pop(place)
             rests = RESTS_ON.get(type(edit), ())
             later = (one for one in undone.entries[place:] if isinstance(one, rests))
-            refuse(next(later, None), node, edit.rule)
+            refuse_dependent(next(later, None), node, edit.rule)
             if type(edit) in UNDO:
                 UNDO[type(edit)](undone, edit, place)
     if undone.is_plain:
@@ -88,14 +88,16 @@ def has_plain_inputs(undone: Undone, entries: Sequence[Edit]) -> bool:
 def _check(undone: Undone) -> None:
     """Raise ModelError where what was written down does not make a NodeDef of it again."""
     found: dict[int, list[str]] = {NAME: [""], OP: [""], INPUT: []}
-    for part in parts(undone.payload):
+    for part in fields_in_order(undone.payload):
         if part.number in found:
             found[part.number].append(field_text(part.piece))
     if (found[NAME][-1], found[OP][-1], found[INPUT]) != (undone.name, undone.op, undone.inputs):
-        raise ModelError(f"{undone.node}: {provenance.KEY} tells of another op than this one")
+        raise ModelError(
+            f"{undone.node}: {provenance.PROVENANCE_ATTR} tells of another op than this one"
+        )
 
 
-def refuse(other: Edit | None, node: Node, rule: str) -> None:
+def refuse_dependent(other: Edit | None, node: Node, rule: str) -> None:
     """Raise PatchError for an edit of another rule that rests on what this one did."""
     if other is not None:
         raise PatchError(
@@ -129,7 +131,9 @@ def _input(undone: Undone, edit: InputSet, place: int) -> None:
     if not _passed_on(undone, edit, place, "slot"):
         slot, was = edit.slot, edit.was
         if slot >= len(undone.inputs):
-            raise ModelError(f"{undone.node} has no input {slot}, of which {provenance.KEY} tells")
+            raise ModelError(
+                f"{undone.node} has no input {slot}, of which {provenance.PROVENANCE_ATTR} tells"
+            )
         if not undone.is_plain:
             undone.payload = restore_input(undone.payload, slot, was, _raw(edit))
         undone.inputs[slot] = was

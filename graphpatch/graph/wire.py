@@ -62,7 +62,7 @@ def map_file(path: Path) -> Source:
             data = _read_whole(descriptor, stamp)
             os.close(descriptor)
             return Source(data)
-        for each in mapped.BEFORE:
+        for each in mapped.BEFORE_MAPPING:
             each()
         source = Source(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), descriptor, stamp)
     except BaseException:

@@ -13,7 +13,7 @@ from graphpatch.match.glob import texts
 from graphpatch.match.spec import Match
 from graphpatch.table import short
 
-KEY = "added"
+ADDED_KEY = "added"
 """What a miss calls this condition; it is not a key of a match."""
 
 
@@ -54,10 +54,10 @@ def adder(node: Node) -> str:
     return next((edit.rule for edit in added if not edit.clone_of), "")
 
 
-def left_out(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
+def not_added(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
     """That ops meet all of these conditions, and are none of the model's; or nothing."""
     others = dict(tests)
-    is_own = others.pop(KEY, None)
+    is_own = others.pop(ADDED_KEY, None)
     if is_own is None:
         return []
     found = [node for body in bodies for node in _not(is_own, list(others.values()), body)]

@@ -18,7 +18,7 @@ WEIGHTS = {"op": 8, "added": 8, "pattern": 8, "name": 4, "name_regex": 4, "body"
 FAR = 8
 """From here on an op is not near: another op type in another place has nothing to say."""
 
-PLAIN = frozenset({"op", "name", "name_regex", "body", "any", "all", "not", added.KEY})
+PLAIN = frozenset({"op", "name", "name_regex", "body", "any", "all", "not", added.ADDED_KEY})
 """The keys of which it does not help to know what the nearest ops have instead."""
 
 

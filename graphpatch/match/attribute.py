@@ -28,17 +28,17 @@ class OneOf(Compared, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 def attr(wanted: dict[str, Any]) -> Condition:
     """Each of these attrs has this value, or one of these, or is there or not."""
-    return on_ops(lambda node: all(holds(node, key, one) for key, one in wanted.items()))
+    return on_ops(lambda node: all(attr_holds(node, key, one) for key, one in wanted.items()))
 
 
-def holds(node: Node, key: str, wanted: Any) -> bool:
+def attr_holds(node: Node, key: str, wanted: Any) -> bool:
     """Whether one attr of an op is what is asked for."""
     value, found = node.attr(key), given(node, key)
     if isinstance(wanted, bool) and not isinstance(found, bool):
         return (value is not None) is wanted
     if not isinstance(wanted, OneOf):
         return _equal(found, wanted)
-    if wanted.bounds and not compare.holds(found, wanted):
+    if wanted.bounds and not compare.meets(found, wanted):
         return False
     return wanted.values is UNSET or any(_equal(found, one) for one in wanted.values)
 
@@ -47,14 +47,14 @@ def given(node: Node, key: str) -> Any:
     """The value of an attr; what TensorFlow takes where the NodeDef leaves it out."""
     value = node.attr(key)
     if value is not None:
-        return attrs.plain(value)
+        return attrs.as_json(value)
     known = {} if node.opdef is None else {one.name: one.default for one in node.opdef.attrs}
     return known.get(key)
 
 
 def in_words(node: Node, wanted: dict[str, Any]) -> str:
     """What the attrs are that are not what is asked for, in words."""
-    failed = [key for key, one in wanted.items() if not holds(node, key, one)]
+    failed = [key for key, one in wanted.items() if not attr_holds(node, key, one)]
     return ", ".join(_shown(node, key) for key in failed)
 
 

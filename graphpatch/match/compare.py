@@ -61,10 +61,10 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
-def holds(value: object, wanted: Compared) -> bool:
+def meets(value: object, wanted: Compared) -> bool:
     """Whether a number meets all bounds; of a list, whether it has some, and all of them do."""
     if isinstance(value, list | tuple):
-        return bool(value) and all(holds(one, wanted) for one in value)
+        return bool(value) and all(meets(one, wanted) for one in value)
     return is_number(value) and all(
         bool(SIGNS[sign](value, bound)) for sign, bound in wanted.bounds.items()
     )

@@ -209,7 +209,7 @@ def conditions(match: Match) -> dict[str, Condition]:
         raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
     found = {key: _built(key, given[key], match) for key in KEYS if key in given}
     own = added.of_the_model(match)
-    return found if own is None else {**found, added.KEY: own}
+    return found if own is None else {**found, added.ADDED_KEY: own}
 
 
 def holds(match: Match) -> Condition:

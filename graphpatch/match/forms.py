@@ -6,8 +6,8 @@ import functools
 from collections.abc import Sequence
 
 from graphpatch.errors import PatternError, RulesError, did_you_mean
-from graphpatch.match.pattern.check import check
-from graphpatch.match.pattern.syntax import parse, repeated
+from graphpatch.match.pattern.check import check_pattern
+from graphpatch.match.pattern.syntax import parse_pattern, repeated
 from graphpatch.match.spec import WHOLE, Match, Pattern
 
 Wanted = str | Pattern | Sequence[str | Pattern]
@@ -21,7 +21,7 @@ def forms(wanted: Wanted) -> tuple[Pattern, ...]:
     if isinstance(wanted, str):
         return _text(wanted)
     if isinstance(wanted, Pattern):
-        check(wanted)
+        check_pattern(wanted)
         return (wanted,)
     if not wanted:
         raise PatternError("pattern: the list is empty: it needs a pattern")
@@ -32,13 +32,13 @@ def forms(wanted: Wanted) -> tuple[Pattern, ...]:
 def _text(text: str) -> tuple[Pattern, ...]:
     name = text.strip()
     if not name.startswith("@"):
-        return (parse(text),)
+        return (parse_pattern(text),)
     from graphpatch.match import ready
 
-    return tuple(form.pattern() for form in ready.named(name[1:]).forms)
+    return tuple(form.pattern() for form in ready.ready_pattern(name[1:]).forms)
 
 
-def notes(wanted: Wanted | None) -> list[str]:
+def type_notes(wanted: Wanted | None) -> list[str]:
     """What a pattern may not mean as it was written: a type in several chains is several ops."""
     every = wanted if isinstance(wanted, tuple | list) else (wanted,)
     texts = [one for one in every if isinstance(one, str) and not one.strip().startswith("@")]

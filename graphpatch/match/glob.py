@@ -47,7 +47,7 @@ def compiled(glob: str) -> Means:
         raise RulesError(f"the glob {glob[:QUOTED]!r}: {error}") from None
 
 
-def matches(glob: str, name: str) -> bool:
+def matches_glob(glob: str, name: str) -> bool:
     """Whether the name is one that the glob means."""
     return compiled(glob)(name)
 

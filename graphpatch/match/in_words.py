@@ -85,7 +85,7 @@ def of_match(node: Node, match: Match) -> str:
 
 IN_WORDS: dict[str, Callable[[Node, Any], str]] = {
     **{key: one.in_words for key, one in KEYS.items() if one.in_words is not None},
-    added.KEY: added.in_words,
+    added.ADDED_KEY: added.in_words,
     "inputs": _inputs,
     "consumers": _consumers,
     "any": _any,

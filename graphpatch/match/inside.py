@@ -17,7 +17,7 @@ from graphpatch.control_flow.contexts import ControlFlow, control_flow, has_cont
 from graphpatch.differentiation.bodies import LOOPS, OP_BY_OP, Bodies
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import called
+from graphpatch.graph.calls import called_functions
 from graphpatch.graph.library import Library
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test
@@ -39,7 +39,7 @@ class Inside(
     ] = None
 
 
-class Around(msgspec.Struct, frozen=True):
+class EnclosingContext(msgspec.Struct, frozen=True):
     """A loop or branch that an op is in: its names; of a branch `number`, which one it is."""
 
     kind: str
@@ -65,17 +65,17 @@ def inside(wanted: str | Inside) -> Condition:
     return prepared
 
 
-def _any_of_kind(kind: str, around: Around) -> bool:
+def _any_of_kind(kind: str, around: EnclosingContext) -> bool:
     return around.kind == kind
 
 
-def _of_these_names(wanted: Inside) -> Callable[[Around], bool]:
+def _of_these_names(wanted: Inside) -> Callable[[EnclosingContext], bool]:
     by_kind = {"loop": wanted.loop, "branch": wanted.branch}
     if wanted.when is not None and wanted.branch is None:
         by_kind["branch"] = "**"
     globs = {kind: glob.one_of(texts(one)) for kind, one in by_kind.items() if one is not None}
 
-    def meant(around: Around) -> bool:
+    def meant(around: EnclosingContext) -> bool:
         is_one = globs.get(around.kind)
         if is_one is None or not any(map(is_one, around.names)):
             return False
@@ -90,7 +90,7 @@ class Surroundings(msgspec.Struct, eq=False):
     flows: dict[Body, ControlFlow | None] = msgspec.field(default_factory=dict)
     callers: dict[Library, Mapping[str, Sequence[Node]]] = msgspec.field(default_factory=dict)
 
-    def of_op(self, node: Node) -> Iterator[Around]:
+    def of_op(self, node: Node) -> Iterator[EnclosingContext]:
         """The v1 loops and branches around an op, from the inner one on."""
         flow = self._flow(node.body)
         context = None if flow is None else flow.context(node.index)
@@ -99,7 +99,7 @@ class Surroundings(msgspec.Struct, eq=False):
             yield _of_context(node.body, context)
             context = context.outer
 
-    def of_function(self, body: Body) -> Iterator[Around]:
+    def of_function(self, body: Body) -> Iterator[EnclosingContext]:
         """The loops and branches in which a function is called, by whatever way."""
         seen, todo = {body.label}, [body]
         while todo:
@@ -133,27 +133,29 @@ def _flow(body: Body) -> ControlFlow | None:
         return None
 
 
-def _of_context(body: Body, context: Context) -> Around:
+def _of_context(body: Body, context: Context) -> EnclosingContext:
     if isinstance(context, Branch):
         pred = op_of(context.cond.current.pred)
-        return Around("branch", (pred, _scope(pred)), context.number)
+        return EnclosingContext("branch", (pred, _scope(pred)), context.number)
     names = [context.frame.name]
     names += [_scope(body.heads.names[index]) for index in context.frame.conditions[:1]]
-    return Around("loop", tuple(names))
+    return EnclosingContext("loop", tuple(names))
 
 
 def _scope(name: str) -> str:
     return name.rpartition("/")[0] or name
 
 
-def _of_call(call: Node, label: str) -> Iterator[Around]:
+def _of_call(call: Node, label: str) -> Iterator[EnclosingContext]:
     if call.op in LOOPS:
-        yield Around("loop", (call.name,))
+        yield EnclosingContext("loop", (call.name,))
     elif call.op in OP_BY_OP:
-        for place, name in enumerate(called(call)):
+        for place, name in enumerate(called_functions(call)):
             if name == label:
                 # An If names the branch for true first; a Case counts them from 0.
-                yield Around("branch", (call.name,), place if "Case" in call.op else 1 - place)
+                yield EnclosingContext(
+                    "branch", (call.name,), place if "Case" in call.op else 1 - place
+                )
 
 
 def in_words(node: Node, wanted: object) -> str:

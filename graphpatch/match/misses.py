@@ -13,7 +13,7 @@ from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
-from graphpatch.match.paths import unknown
+from graphpatch.match.paths import unknown_tensors
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.spec import Match
 from graphpatch.table import plural
@@ -34,7 +34,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     every = sum(map(len, bodies))
     lines = [f"  looked at {every} ops"]
     wanted = conditions(match)
-    asked = {key: condition for key, condition in wanted.items() if key != added.KEY}
+    asked = {key: condition for key, condition in wanted.items() if key != added.ADDED_KEY}
     given = match.given()
     counts = {key: _alone(bodies, key, given[key], one) for key, one in asked.items()}
     there = ""
@@ -56,7 +56,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     lines += ["  all of these together: 0 of them"] if met else []
     missing = _no_tensors(graphs, match)
     almost_met = [] if missing or there else almost(bodies, match, wanted)
-    almost_met += added.left_out(bodies, wanted)
+    almost_met += added.not_added(bodies, wanted)
     return "\n".join(lines + almost_met + _moved(bodies, wanted) + missing)
 
 
@@ -72,7 +72,7 @@ def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
     """
     graphs, named = list(graphs), texts(match.op or ())
     there = _types(graphs)
-    if not any(glob.matches(one, op) for one in named for op in there):
+    if not any(glob.matches_glob(one, op) for one in named for op in there):
         return []
     return [
         op
@@ -102,7 +102,7 @@ def _branches(bodies: Sequence[Body], key: str, value: Match | Sequence[Match]) 
     """How many ops each match alone means of those that `any`, `all` or `not` has."""
     lines = []
     for place, match in enumerate([value] if isinstance(value, Match) else value):
-        made = {key: one for key, one in conditions(match).items() if key != added.KEY}
+        made = {key: one for key, one in conditions(match).items() if key != added.ADDED_KEY}
         each = [f"{one} {_count(bodies, condition)}" for one, condition in made.items()]
         which = key if isinstance(value, Match) else f"{key}[{place}]"
         count = _count(bodies, holds(match))
@@ -115,7 +115,7 @@ def _moved(bodies: Iterable[Body], wanted: Mapping[str, Condition]) -> list[str]
     if "op" not in wanted:
         return []
     # At the name is what a rule added.
-    others = [condition for key, condition in wanted.items() if key not in ("op", added.KEY)]
+    others = [condition for key, condition in wanted.items() if key not in ("op", added.ADDED_KEY)]
     lines = []
     for body in bodies:
         signed = provenance.may_be_signed(body)
@@ -134,7 +134,7 @@ def _moved(bodies: Iterable[Body], wanted: Mapping[str, Condition]) -> list[str]
 
 def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
     lines = []
-    for text in unknown(graphs, match):
+    for text in unknown_tensors(graphs, match):
         arguments = [name for graph in graphs for body in graph.bodies for name in body.arguments]
         near = nearest_names(text.partition(":")[0], [*arguments, *_names(graphs)])
         shown = f"; nearest: {', '.join(near)}" if near else ""

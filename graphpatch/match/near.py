@@ -36,7 +36,7 @@ def near_lines(bodies: Sequence[Body], wanted: Wanted) -> list[str]:
         if not counts[name] and name not in pattern.absent:
             unfound = list(_unfound_types(bodies, name, match))
             lines += unfound or ([] if misses[best] else _nearest_ops(bodies, match))
-    return lines + [f"    near: {words(miss, pattern)}" for miss in misses[best]]
+    return lines + [f"    near: {miss_in_words(miss, pattern)}" for miss in misses[best]]
 
 
 def _nearness(pattern: Pattern, misses: Sequence[NearMiss]) -> float:
@@ -52,7 +52,7 @@ def nearest_places(
     return sorted(found, key=lambda miss: -len(miss.reached))[:most]
 
 
-def words(miss: NearMiss, pattern: Pattern) -> str:
+def miss_in_words(miss: NearMiss, pattern: Pattern) -> str:
     """A near miss as one line: what was found, what was not, and which condition failed there."""
     found = ", ".join(f"{name} is {node}" for name, node in miss.reached.items())
     if not miss.missing:
@@ -87,7 +87,7 @@ def _unfound_types(bodies: Iterable[Body], name: str, match: Match) -> Iterator[
     """The nearest of the bodies' op types for each that is in none of them."""
     legal = sorted({op for body in bodies for op in body.by_type})
     for text in texts(match.op or ()):
-        if not any(glob.matches(text, op) for op in legal):
+        if not any(glob.matches_glob(text, op) for op in legal):
             near = nearest(text, legal)
             yield f"    no op is a {text} ({name!r})" + (
                 f"; nearest: {', '.join(near)}" if near else ""

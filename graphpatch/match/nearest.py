@@ -40,6 +40,8 @@ def elsewhere(text: str, names: Iterable[str]) -> str:
         op = text.rpartition(":")[0]
         return f"; {text!r} is a tensor, and its op is {op!r}" if op in names else ""
     deeper = f"**/{text}"
-    found = [] if text.startswith("**") else [one for one in names if glob.matches(deeper, one)]
+    found = (
+        [] if text.startswith("**") else [one for one in names if glob.matches_glob(deeper, one)]
+    )
     why = "a name is matched from its start" if "/" in text else "* stays within a scope"
     return f"; {why}: {deeper!r} matches {len(found):,}" if found else ""

@@ -16,7 +16,7 @@ from graphpatch.match.described import described
 
 T = TypeVar("T")
 SLICE = re.compile(r"(-?\d{1,9})?:(-?\d{1,9})?(?::(-?[1-9]\d{0,8})?)?")
-WORDS = {"first": 0, "last": -1}
+NTH_WORDS = {"first": 0, "last": -1}
 DIGITS = re.compile(r"(\d+)")
 NTH = 'a number, "first", "last", a list of numbers, or a slice such as ":-1" (all but the last)'
 
@@ -38,7 +38,7 @@ class Nth(
 
 def nth(wanted: Any, others: Condition) -> Condition:
     """The op is number so many of those for which the `others` hold, counted in each body."""
-    choose = chosen(wanted)
+    choose = taker(wanted)
     order = ordered(wanted)
 
     def prepared(body: Body) -> Test:
@@ -50,16 +50,16 @@ def nth(wanted: Any, others: Condition) -> Condition:
     return prepared
 
 
-def chosen(wanted: Any) -> Callable[[Sequence[T]], list[T]]:
+def taker(wanted: Any) -> Callable[[Sequence[T]], list[T]]:
     """Takes of a list what is meant: a number, "first", "last", several, or a slice as in Python.
 
     Raises RulesError where it is none of these. A number beyond the list means nothing of it.
     """
     at = wanted.at if isinstance(wanted, Nth) else wanted
     if isinstance(at, str):
-        if at not in WORDS:
+        if at not in NTH_WORDS:
             return _sliced(at)
-        at = WORDS[at]
+        at = NTH_WORDS[at]
     places = at if isinstance(at, tuple | list) else (at,)
     return lambda found: [found[n] for n in places if -len(found) <= n < len(found)]
 

@@ -112,7 +112,7 @@ def _limits(value: Walk | Between, body: Body, holds: Holds) -> tuple[Passes, Pa
     )
 
 
-def unknown(graphs: Iterable[Graph], match: Match) -> list[str]:
+def unknown_tensors(graphs: Iterable[Graph], match: Match) -> list[str]:
     """The tensors that a match names for its paths and that no body of these graphs has."""
     bodies = [body for graph in graphs for body in graph.bodies]
     return [

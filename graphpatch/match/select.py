@@ -14,7 +14,7 @@ from graphpatch.match import glob
 from graphpatch.match.condition import Condition, everything
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
-from graphpatch.match.nth import chosen, ordered
+from graphpatch.match.nth import ordered, taker
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.spec import WHOLE, Match
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from graphpatch.match.pattern.overlaps import Dropped, Kept
 
 
-class Found(msgspec.Struct, frozen=True):
+class MatchedOps(msgspec.Struct, frozen=True):
     """What a match means in a graph: the ops that a patch goes to, each once.
 
     Where the match has a pattern, `kept` has its matches that count, with the ops that each
@@ -68,7 +68,7 @@ def select(graph: Graph, match: Match) -> list[Node]:
     return find(graph, match).nodes
 
 
-def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> Found:
+def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
     """The ops that a match means, in the order of `select`, and where a pattern holds.
 
     `on` names the ops of the pattern that are meant, or is `("match",)` for all of them as one.
@@ -77,17 +77,17 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> Found:
     """
     if match.pattern is not None:
         return _find_pattern(graph, match, on)
-    found, wanted = Found(), conditions(match)
+    found, wanted = MatchedOps(), conditions(match)
     for body in _bodies(graph, match):
         found.nodes.extend(_in_body(body, match, wanted))
     return found
 
 
-def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> Found:
+def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     from graphpatch.match.forms import forms
     from graphpatch.match.pattern.search import Finder
 
-    found = Found()
+    found = MatchedOps()
     finders = [Finder(form, conditions) for form in forms(match.pattern or ())]
     meant = holds(replace(match, pattern=None, nth=None))
     for body in _bodies(graph, match):
@@ -103,7 +103,7 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> Found:
 def _bodies(graph: Graph, match: Match) -> Iterator[Body]:
     wanted = texts(match.body) if match.body is not None else ("**",)
     for body in graph.bodies:
-        if not body.is_ours and any(glob.matches(one, body.label) for one in wanted):
+        if not body.is_ours and any(glob.matches_glob(one, body.label) for one in wanted):
             yield body
 
 
@@ -136,5 +136,5 @@ def _numbered(body: Body, kept: list[Kept], wanted: Any) -> list[Kept]:
     for one in kept:
         by_last.setdefault(one.binding.last, []).append(one)
     order = ordered(wanted)(body, by_last)
-    meant = chosen(wanted)([one for index in order for one in by_last[index]])
+    meant = taker(wanted)([one for index in order for one in by_last[index]])
     return [one for one in kept if any(one is other for other in meant)]

@@ -45,7 +45,7 @@ def shape(wanted: Shape | tuple[Any, ...]) -> Condition:
 
     def prepared(body: Body) -> Test:
         shapes = Shapes(Wiring(body))
-        return lambda node: holds(shape_of(shapes, node), asked)
+        return lambda node: shape_holds(shape_of(shapes, node), asked)
 
     return prepared
 
@@ -58,7 +58,7 @@ def shape_of(shapes: Shapes, node: Node) -> Sizes:
         return None
 
 
-def holds(found: Sizes, wanted: Shape) -> bool:
+def shape_holds(found: Sizes, wanted: Shape) -> bool:
     """Whether a shape is what is asked for."""
     if found is None:
         return False
@@ -74,10 +74,10 @@ def holds(found: Sizes, wanted: Shape) -> bool:
 
 def in_words(node: Node, wanted: object) -> str:
     """The shape of an op's output 0, in words."""
-    return f"shape is {words(shape_of(Shapes(Wiring(node.body)), node))}"
+    return f"shape is {sizes_in_words(shape_of(Shapes(Wiring(node.body)), node))}"
 
 
-def words(found: Sizes) -> str:
+def sizes_in_words(found: Sizes) -> str:
     """A shape as text; ? for a size that is not known."""
     if found is None:
         return "not known"
@@ -94,4 +94,4 @@ def _fits(found: Sequence[int | None], wanted: Sequence[Any]) -> bool:
 
 
 def _is(found: int, wanted: int | Compared) -> bool:
-    return compare.holds(found, wanted) if isinstance(wanted, Compared) else found == wanted
+    return compare.meets(found, wanted) if isinstance(wanted, Compared) else found == wanted

@@ -110,7 +110,7 @@ class Pattern(
     are. `closed`: ops of the match that others of it read are read by nothing else (with names:
     these ops are), those apart that read nothing themselves, as constants do.
 
-    `graphpatch.match.pattern.syntax.parse` makes one from the text form.
+    `graphpatch.match.pattern.syntax.parse_pattern` makes one from the text form.
     """
 
     nodes: Annotated[

@@ -177,10 +177,10 @@ def _rounded(dtype: str, wanted: Any) -> Any:
 
     if isinstance(wanted, str):
         return wanted.encode()
-    if dtype not in FLOATS:
+    if dtype not in FLOAT_DTYPES:
         return wanted
     with np.errstate(over="ignore"):
-        found = np.dtype(FLOATS[dtype]).type(wanted)
+        found = np.dtype(FLOAT_DTYPES[dtype]).type(wanted)
         if dtype == "bfloat16":
             # To the nearest float32 of which the lower half is 0, to the even one of two.
             bits = int(found.view(np.uint32))
@@ -190,7 +190,7 @@ def _rounded(dtype: str, wanted: Any) -> Any:
     return found if np.isfinite(found) or not math.isfinite(wanted) else np.float64(wanted)
 
 
-FLOATS = {
+FLOAT_DTYPES = {
     **{dtype: dtype for dtype in ("float16", "float32", "float64", "complex64", "complex128")},
     "bfloat16": "float32",
 }

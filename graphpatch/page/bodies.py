@@ -11,12 +11,12 @@ from graphpatch.analysis.doctor.look import Finding
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
-from graphpatch.graph.calls import called
+from graphpatch.graph.calls import called_functions
 from graphpatch.names import op_of
 from graphpatch.page.folds import folds
-from graphpatch.page.lanes import columns
+from graphpatch.page.lanes import lane_columns
 from graphpatch.page.order import ordered
-from graphpatch.page.sides import Line, Side, head, mark_changed
+from graphpatch.page.sides import BodySide, OpLine, head, mark_changed
 from graphpatch.page.tables import Tables, tensor_text
 from graphpatch.shown import one_line
 
@@ -27,17 +27,17 @@ Findings = Mapping[str, Sequence[Finding]]
 class Head(NamedTuple):
     """What a line is about: of the last side that has it, as it is after a patch."""
 
-    side: Side
-    line: Line
+    side: BodySide
+    line: OpLine
     node: Node | None  # none for an argument of a function
     place: int  # the index of the node
 
 
 @dataclass(eq=False)
-class Lines:
+class BodyLines:
     """A body of one model, or of two, whose lines stand beside each other."""
 
-    sides: Sequence[Side]
+    sides: Sequence[BodySide]
     order: list[str]
     rows: dict[str, int] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class Lines:
         raise AssertionError(key)
 
 
-def lines(sides: Sequence[Side], is_applied: bool) -> Lines:
+def lines(sides: Sequence[BodySide], is_applied: bool) -> BodyLines:
     """The lines of one or two sides in one order, which is right for both.
 
     `is_applied`: what the rules at ops say is done; else they mark ops alone.
@@ -72,11 +72,11 @@ def lines(sides: Sequence[Side], is_applied: bool) -> Lines:
     order = ordered(reads, starts, {key: key.lstrip("+") for key in reads})
     for side in sides if is_applied else ():
         mark_changed(side, order)
-    return Lines(sides, order)
+    return BodyLines(sides, order)
 
 
-def document(
-    found: Lines,
+def body_document(
+    found: BodyLines,
     tables: Tables,
     rules: Mapping[str, Any],
     told: Findings,
@@ -118,16 +118,16 @@ def document(
     }
 
 
-def _shapes(side: Side) -> Shapes | None:
+def _shapes(side: BodySide) -> Shapes | None:
     """The shapes of a body's tensors; None for a body that is too large to infer them."""
     return Shapes(side.flowing.wiring) if len(side.lines) <= MOST_SHAPES else None
 
 
-def _side(found: Lines, side: Side) -> dict[str, Any]:
+def _side(found: BodyLines, side: BodySide) -> dict[str, Any]:
     there = [side.lines.get(key) for key in found.order]
     reads = [None if line is None else [found.rows[key] for key in line.reads] for line in there]
     return {
-        "columns": columns(reads),
+        "columns": lane_columns(reads),
         "flow": [int(line.flow) if line is not None else 0 for line in there],
         "arrives": [int(line.arrives) if line is not None else 0 for line in there],
         "edges": [
@@ -153,7 +153,7 @@ def _types(heads: Sequence[Head], tables: Tables) -> list[int]:
     return [numbers[one] for one in types]
 
 
-def _tensor(shapes: Mapping[Side, Shapes | None], one: Head) -> str:
+def _tensor(shapes: Mapping[BodySide, Shapes | None], one: Head) -> str:
     return tensor_text(one.side.flowing.wiring, shapes[one.side], one.place)
 
 
@@ -161,7 +161,7 @@ def _attrs(tables: Tables, one: Head) -> int:
     return -1 if one.node is None else tables.form(one.side.flowing.wiring, one.place)
 
 
-def _inputs(found: Lines, one: Head) -> list[int | str | list[int | str]]:
+def _inputs(found: BodyLines, one: Head) -> list[int | str | list[int | str]]:
     """What an op reads: the rows of lines, with what is read of them where that is not output 0.
 
     Of what is not in view, the names.
@@ -179,7 +179,7 @@ def _inputs(found: Lines, one: Head) -> list[int | str | list[int | str]]:
     return read
 
 
-def _marks(found: Lines, rules: Mapping[str, Any]) -> dict[int, list[int]]:
+def _marks(found: BodyLines, rules: Mapping[str, Any]) -> dict[int, list[int]]:
     places = {name: place for place, name in enumerate(rules)}
     marks: dict[int, list[int]] = {}
     for key in {key for side in found.sides for key in side.rules}:
@@ -189,7 +189,7 @@ def _marks(found: Lines, rules: Mapping[str, Any]) -> dict[int, list[int]]:
     return dict(sorted(marks.items()))
 
 
-def _ends(found: Lines) -> dict[int, str]:
+def _ends(found: BodyLines) -> dict[int, str]:
     first, last = ("source", "target") if found.sides[0].body.is_main else ("input", "output")
     sources = {key: first for side in found.sides for key in side.sources()}
     targets = {key: last for side in found.sides for key in side.targets()}
@@ -197,7 +197,7 @@ def _ends(found: Lines) -> dict[int, str]:
     return {found.rows[key]: end for key, end in both.items() if key in found.rows}
 
 
-def _findings(found: Lines, tables: Tables, told: Findings) -> dict[int, list[int]]:
+def _findings(found: BodyLines, tables: Tables, told: Findings) -> dict[int, list[int]]:
     """What doctor says of lines: of those where a gradient ends, and of those that it blames."""
     own: dict[str, list[Finding]] = {key: [] for key in told}
     for side in found.sides:
@@ -212,17 +212,19 @@ def _findings(found: Lines, tables: Tables, told: Findings) -> dict[int, list[in
     return findings
 
 
-def _calls(found: Lines, numbers: Mapping[str, int]) -> dict[int, list[int]]:
+def _calls(found: BodyLines, numbers: Mapping[str, int]) -> dict[int, list[int]]:
     """The functions that ops call, as far as they have lines of their own."""
     calls: dict[int, list[int]] = {}
     for row, (_, _, node, _) in enumerate(found.heads) if numbers else ():
-        inside = [numbers[name] for name in called(node) if name in numbers] if node else []
+        inside = (
+            [numbers[name] for name in called_functions(node) if name in numbers] if node else []
+        )
         if inside:
             calls[row] = inside
     return calls
 
 
-def _carried(found: Lines) -> dict[int, list[list[str]]]:
+def _carried(found: BodyLines) -> dict[int, list[list[str]]]:
     """The nodes that rules added for an op: op type and name."""
     carried = {}
     for row, (side, line, _, _) in enumerate(found.heads):
@@ -234,7 +236,7 @@ def _carried(found: Lines) -> dict[int, list[list[str]]]:
     return carried
 
 
-def _plots(found: Lines, tables: Tables, rules: Mapping[str, Any]) -> dict[int, int]:
+def _plots(found: BodyLines, tables: Tables, rules: Mapping[str, Any]) -> dict[int, int]:
     """The curves of ops that rules are at; of others the op type tells."""
     plots = {}
     has_rules = any(one.rules for one in found.sides)

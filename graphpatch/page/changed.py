@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from graphpatch.graph.body import Node
-from graphpatch.graph.calls import called
-from graphpatch.page.bodies import Lines
-from graphpatch.page.flowing import Flow
-from graphpatch.page.sides import Side
+from graphpatch.graph.calls import called_functions
+from graphpatch.page.bodies import BodyLines
+from graphpatch.page.flowing import LaneFlow
+from graphpatch.page.sides import BodySide
 
 
 def rules_between(
-    main: Lines, functions: Mapping[str, Lines], source: str, target: str
+    main: BodyLines, functions: Mapping[str, BodyLines], source: str, target: str
 ) -> Counter[str]:
     """The rules at ops on the way of a gradient, and in functions that are called there.
 
@@ -33,18 +33,18 @@ def rules_between(
             if name in functions and name not in seen:
                 seen.add(name)
                 inner = functions[name].sides[-1]
-                flows = [key for key, line in inner.lines.items() if line.flow >= Flow.FULL]
+                flows = [key for key, line in inner.lines.items() if line.flow >= LaneFlow.FULL]
                 todo += [(inner, key) for key in flows]
     return found
 
 
-def _called(side: Side, key: str) -> list[str]:
+def _called(side: BodySide, key: str) -> list[str]:
     """The functions that the ops of a line call."""
     nodes = [Node(side.body, index) for index in side.lines[key].nodes if index >= 0]
-    return [name for node in nodes for name in called(node)]
+    return [name for node in nodes for name in called_functions(node)]
 
 
-def _way(side: Side, source: str, target: str) -> Sequence[str]:
+def _way(side: BodySide, source: str, target: str) -> Sequence[str]:
     """The lines on the way, from the target back to the source, on which a gradient flows."""
     after = _reached(side, [target])
     readers: dict[str, list[str]] = {}
@@ -60,7 +60,7 @@ def _way(side: Side, source: str, target: str) -> Sequence[str]:
     return [key for key in after if key in seen]
 
 
-def _reached(side: Side, starts: list[str]) -> dict[str, None]:
+def _reached(side: BodySide, starts: list[str]) -> dict[str, None]:
     found: dict[str, None] = {}
     todo = [key for key in starts if key in side.lines]
     while todo:
@@ -71,7 +71,7 @@ def _reached(side: Side, starts: list[str]) -> dict[str, None]:
     return found
 
 
-def _onward(side: Side, key: str) -> list[str]:
+def _onward(side: BodySide, key: str) -> list[str]:
     """The lines that a line reads and into which more than zeros flow."""
     reads = side.lines[key].reads
-    return [read for read, flow in reads.items() if flow >= Flow.FULL and read in side.lines]
+    return [read for read, flow in reads.items() if flow >= LaneFlow.FULL and read in side.lines]

@@ -8,8 +8,8 @@ from typing import Any
 
 import graphpatch
 from graphpatch.analysis.doctor.answers import Answers
-from graphpatch.analysis.doctor.backward import Backward
-from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
+from graphpatch.analysis.doctor.backward import GradientReach
+from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.look import Finding
 from graphpatch.analysis.doctor.survey import doctors
 from graphpatch.analysis.rule_words import own_name
@@ -17,33 +17,32 @@ from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.body import Body
-from graphpatch.graph.calls import called
-from graphpatch.page.bodies import Lines, lines
-from graphpatch.page.bodies import document as body_document
+from graphpatch.graph.calls import called_functions
+from graphpatch.page.bodies import BodyLines, body_document, lines
 from graphpatch.page.changed import rules_between
-from graphpatch.page.ends import Ends, ends, pairs, tensors
+from graphpatch.page.ends import GradientEnds, ends_of, pairs, tensors
 from graphpatch.page.flowing import flowing
 from graphpatch.page.rule_marks import Marks
-from graphpatch.page.sides import Side, side
+from graphpatch.page.sides import BodySide, side
 from graphpatch.page.tables import Tables
 from graphpatch.shown import one_line
 from graphpatch.table import short
 
-VERSION = 1
+DOCUMENT_VERSION = 1
 
 
 @dataclass(eq=False)
-class Made:
+class BuiltDocument:
     """A document, and the lines of the main graphs that it has, for what runs them."""
 
     document: dict[str, Any]
-    ends: list[Ends] = field(default_factory=list)
-    mains: list[Lines] = field(default_factory=list)
+    ends: list[GradientEnds] = field(default_factory=list)
+    mains: list[BodyLines] = field(default_factory=list)
 
 
 def made(
     models: Sequence[Model], marks: Marks, sources: Sequence[str], targets: Sequence[str]
-) -> Made:
+) -> BuiltDocument:
     """The document of a model, or of one before and one after.
 
     Raises ModelError for a broken graph, and where no tensor leads from the ends that are named to
@@ -51,10 +50,10 @@ def made(
     """
     asked = [doctors(model) for model in models]
     tables = Tables()
-    found = Made({})
+    found = BuiltDocument({})
     graphs, bodies = [], list[dict[str, Any]]()
     for place, both in enumerate(zip(*asked, strict=True)):
-        one = _Graph(both, marks, place, ends(_wiring(both[0]), sources, targets), tables)
+        one = _Graph(both, marks, place, ends_of(_wiring(both[0]), sources, targets), tables)
         if sources or targets:
             one.refuse_apart(models[0].path)
         graphs.append(one.document(bodies))
@@ -62,7 +61,7 @@ def made(
         found.mains.append(one.main)
     found.document = {
         "graphpatch": graphpatch.__version__,
-        "document": VERSION,
+        "document": DOCUMENT_VERSION,
         "models": list(_model_documents(models)),
         "rules": marks.document(),
         "graphs": graphs,
@@ -91,7 +90,7 @@ class _Graph:
     """One graph of each model: its ends, its bodies, and what doctor says of its pairs."""
 
     def __init__(
-        self, both: Sequence[Doctor], marks: Marks, place: int, chosen: Ends, tables: Tables
+        self, both: Sequence[Doctor], marks: Marks, place: int, chosen: GradientEnds, tables: Tables
     ) -> None:
         self.both, self.marks, self.place, self.ends, self.tables = (
             both,
@@ -132,7 +131,7 @@ class _Graph:
             "notes": list(self._notes()),
         }
 
-    def _back(self, doctor: Doctor) -> Backward:
+    def _back(self, doctor: Doctor) -> GradientReach:
         """The way back in the main graph; of a TF2 SavedModel as a tape differentiates it."""
         graph, answers = doctor.session.graph, self._answers(doctor)
         return answers.backward(graph.main, *self._tensors(answers.wiring(graph.main)))
@@ -143,13 +142,13 @@ class _Graph:
     def _tensors(self, wiring: Wiring) -> tuple[list[Tensor], list[Tensor]]:
         return tensors(wiring, self.ends.sources), tensors(wiring, self.ends.targets)
 
-    def _main(self, number: int) -> Side:
+    def _main(self, number: int) -> BodySide:
         """The lines of the main graph of one model."""
         back, answers = self.backs[number], self._answers(self.both[number])
         found = flowing(answers, back, self._tensors(back.wiring))
         return side(found, self._rules("main", number))
 
-    def _function(self, doctor: Doctor, number: int, name: str) -> Side:
+    def _function(self, doctor: Doctor, number: int, name: str) -> BodySide:
         answers: Answers = doctor.tape
         body = answers.graph.functions[name]
         wiring = answers.wiring(body)
@@ -162,27 +161,27 @@ class _Graph:
         is_last = number == len(self.both) - 1
         return self.marks.of_body(self.place, label) if is_last else {}
 
-    def _functions(self) -> dict[str, Lines]:
+    def _functions(self) -> dict[str, BodyLines]:
         """The lines of the functions that lines call, those that graphpatch added left out."""
-        found: dict[str, Lines] = {}
+        found: dict[str, BodyLines] = {}
         todo = [self.main] if any(one.tape.graph.functions for one in self.both) else []
         while todo:
             heads = todo.pop().heads
-            for name in (name for one in heads if one.node for name in called(one.node)):
+            for name in (name for one in heads if one.node for name in called_functions(one.node)):
                 sides = [] if name in found else list(self._sides(name))
                 if sides:
                     found[name] = lines(sides, self.marks.is_applied)
                     todo.append(found[name])
         return found
 
-    def _sides(self, name: str) -> Iterator[Side]:
+    def _sides(self, name: str) -> Iterator[BodySide]:
         """The lines of a function in each model that has it."""
         for number, doctor in enumerate(self.both):
             body = doctor.tape.graph.functions.get(name)
             if body is not None and not _is_ours(body):
                 yield self._function(doctor, number, name)
 
-    def _body(self, found: Lines, numbers: Mapping[str, int]) -> dict[str, Any]:
+    def _body(self, found: BodyLines, numbers: Mapping[str, int]) -> dict[str, Any]:
         label = found.sides[0].body.label
         told: dict[str, list[Finding]] = {}
         for one in (pair for some in self.pairs for pair in some):
@@ -191,7 +190,7 @@ class _Graph:
                     told.setdefault(own_name(finding.node), []).append(finding)
         return body_document(found, self.tables, self.marks.written, told, numbers)
 
-    def _is_blocked(self, one: Diagnosis) -> bool:
+    def _is_blocked(self, one: PairDiagnosis) -> bool:
         """Whether nothing flows as this graph is differentiated: in a Session, or on a tape."""
         return (
             one.tape if self.both[0].session.graph.around.is_object_based else one.verdict
@@ -206,7 +205,7 @@ class _Graph:
                 "changed": self._changed(several[-1]),
             }
 
-    def _changed(self, pair: Diagnosis) -> dict[str, int]:
+    def _changed(self, pair: PairDiagnosis) -> dict[str, int]:
         """The rules that change what flows between two ends, each with the number of its ops."""
         if not self.marks.is_applied or not self.marks.written:
             return {}
@@ -234,7 +233,7 @@ def _is_ours(body: Body) -> bool:
     return body.is_ours or body.label.startswith("graphpatch_")
 
 
-def _verdict(one: Diagnosis) -> dict[str, Any]:
+def _verdict(one: PairDiagnosis) -> dict[str, Any]:
     return {
         "verdict": one.verdict,
         "tape": one.tape,

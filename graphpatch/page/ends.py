@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from graphpatch.analysis.doctor.backward import Backward
-from graphpatch.analysis.doctor.causes import SHAPES
-from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
-from graphpatch.analysis.doctor.survey import fed, outputs
+from graphpatch.analysis.doctor.backward import GradientReach
+from graphpatch.analysis.doctor.causes import SHAPE_READERS
+from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
+from graphpatch.analysis.doctor.survey import fed_floats, unread_outputs
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.topology import VARIABLES, tensor_named
 from graphpatch.match.nearest import nearest_names
-from graphpatch.page.flowing import between
+from graphpatch.page.flowing import ops_between
 
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
 MOST_PAIRS = 12
@@ -22,7 +22,7 @@ WORK = 400_000  # ops that are looked at for pairs, all together
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class GradientEnds:
     """Tensors of the main graph, by name: the gradients of `targets` flow back to `sources`.
 
     `are_named`: somebody asked about them; else they are what a user would name.
@@ -33,7 +33,7 @@ class Ends:
     are_named: bool = True
 
 
-def ends(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> Ends:
+def ends_of(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> GradientEnds:
     """The ends of a graph; names that it does not have are left out.
 
     Default: from what is computed of the sources, read by no op, and may be a loss, to what is
@@ -42,14 +42,14 @@ def ends(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> Ends
     numbers that they were computed of are the targets. The first is the one to which most ops lead.
     """
     to = wiring.named(sources) if sources else _fed(wiring) or _variables(wiring)
-    back = wiring.named(targets) or _dependent(wiring, outputs(wiring, every=False), to)
+    back = wiring.named(targets) or _dependent(wiring, unread_outputs(wiring, every=False), to)
     names = tuple(map(wiring.spelled, to)), tuple(map(wiring.spelled, back))
-    return Ends(*names, bool(sources or targets))
+    return GradientEnds(*names, bool(sources or targets))
 
 
 def _fed(wiring: Wiring) -> list[Tensor]:
     """What is fed: real numbers, else what is not text (names of checkpoints), else all of it."""
-    found = fed(wiring)
+    found = fed_floats(wiring)
     real = [tensor for tensor in found if wiring.dtype(tensor) in REAL]
     return real or [tensor for tensor in found if wiring.dtype(tensor) != "string"] or found
 
@@ -63,7 +63,7 @@ def _dependent(
     wiring: Wiring, targets: Sequence[Tensor], sources: Sequence[Tensor]
 ) -> list[Tensor]:
     """Of the targets those that are computed of a source; all where none is."""
-    found = between(wiring, sources, targets)
+    found = ops_between(wiring, sources, targets)
     led_to = [tensor for tensor in targets if tensor[0] in found]
     real = [tensor for tensor in led_to if wiring.dtype(tensor) in REAL]
     kept = real or _real_before(wiring, led_to, found, sources) or led_to
@@ -79,7 +79,7 @@ def _real_before(
     found: dict[Tensor, None] = {}
     seen, todo = set(targets), list(targets)
     for index, _ in todo:
-        if wiring.body.heads.ops[index] in SHAPES:
+        if wiring.body.heads.ops[index] in SHAPE_READERS:
             continue
         for tensor in wiring.inputs(index):
             if tensor in seen or tensor[0] not in inside or tensor in sources:
@@ -121,7 +121,9 @@ def refuse_unknown(models: Sequence[Model], texts: Sequence[str]) -> None:
             )
 
 
-def pairs(doctor: Doctor, chosen: Ends, back: Backward) -> tuple[list[Diagnosis], int]:
+def pairs(
+    doctor: Doctor, chosen: GradientEnds, back: GradientReach
+) -> tuple[list[PairDiagnosis], int]:
     """What doctor says of each pair of ends, and how many pairs it was not asked about.
 
     Of many pairs the first are asked about, fewer in a large graph. `back` is the way back of the
@@ -135,13 +137,13 @@ def pairs(doctor: Doctor, chosen: Ends, back: Backward) -> tuple[list[Diagnosis]
     return found, max(0, len(every) - most)
 
 
-def _pairs(wiring: Wiring, chosen: Ends) -> Iterator[tuple[str, str]]:
+def _pairs(wiring: Wiring, chosen: GradientEnds) -> Iterator[tuple[str, str]]:
     """The pairs to ask about: of ends that nobody named, those that are connected, if any are."""
     every = [(a, b) for b in chosen.targets for a in chosen.sources]
     if chosen.are_named or len(every) == 1:
         return iter(every)
     ends = tensors(wiring, chosen.sources), tensors(wiring, chosen.targets)
-    inside = between(wiring, *ends)
+    inside = ops_between(wiring, *ends)
     counted = ends[1][: max(1, WORK // (len(inside) + 1))]
     before = {wiring.spelled(one): _before(wiring, one, inside) for one in counted}
     op = {wiring.spelled(one): one[0] for one in ends[0]}
@@ -149,13 +151,13 @@ def _pairs(wiring: Wiring, chosen: Ends) -> Iterator[tuple[str, str]]:
 
 
 def _diagnosis(
-    doctor: Doctor, back: Backward, source: Tensor, target: Tensor, targets: int
-) -> Diagnosis:
+    doctor: Doctor, back: GradientReach, source: Tensor, target: Tensor, targets: int
+) -> PairDiagnosis:
     """What doctor says of a pair; of one that flows, in a graph without functions, `back` tells."""
     wiring = back.wiring
     is_plain = not doctor.session.graph.functions and not doctor.session.stored.in_loops
     flows = source in back.live and not back.refusals and wiring.dtype(target) in REAL
     if targets == 1 and is_plain and flows:
         names = wiring.spelled(source), wiring.spelled(target)
-        return Diagnosis(*names, "flows", "flows", connected=True)
+        return PairDiagnosis(*names, "flows", "flows", connected=True)
     return doctor.diagnose(source, target)

@@ -21,7 +21,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from graphpatch.errors import OutputError
 from graphpatch.formats import Model
 from graphpatch.formats.output import reported
-from graphpatch.graph.attrs import plain
+from graphpatch.graph.attrs import as_json
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.nodedef import attr_value
@@ -90,7 +90,7 @@ def _node(node: Node, rule: str) -> NodeDef:
         if span.end - span.start < SMALL and not key.startswith("_"):
             value = attr_value(span)
             found.attr[key].CopyFrom(
-                AttrValue(s=repr(plain(value)).encode()) if value.HasField("tensor") else value
+                AttrValue(s=repr(as_json(value)).encode()) if value.HasField("tensor") else value
             )
     if rule:
         found.device = f"/rule: {one_line(rule)}"

@@ -8,14 +8,14 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from graphpatch.analysis.doctor.answers import Answers
-from graphpatch.analysis.doctor.backward import Answer, Backward
+from graphpatch.analysis.doctor.backward import Answer, GradientReach
 from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.control_flow.op_types import EXITS
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 
 
-class Flow(IntEnum):
+class LaneFlow(IntEnum):
     """What flows along a lane, or through an op; the greatest counts where several meet."""
 
     ABSENT = 0
@@ -28,16 +28,16 @@ class Flow(IntEnum):
 
 
 # Python 3.11 takes ten times as long to find a member by its class; lines are many.
-NONE, ZERO, FULL = Flow.NONE, Flow.ZERO, Flow.FULL
+NONE, ZERO, FULL = LaneFlow.NONE, LaneFlow.ZERO, LaneFlow.FULL
 
-NOTHING = Answer()
+NO_ANSWER = Answer()
 
 
 class Passage(NamedTuple):
     """An op in view: what comes to it, and by input slot the op it reads and what flows there."""
 
-    arrives: Flow
-    edges: tuple[tuple[int, int, Flow], ...]  # slot, op that is read, what flows back into it
+    arrives: LaneFlow
+    edges: tuple[tuple[int, int, LaneFlow], ...]  # slot, op that is read, what flows back into it
     raises: bool = False
 
 
@@ -53,7 +53,7 @@ class Flowing:
 
 
 def flowing(
-    answers: Answers, back: Backward, ends: tuple[Sequence[Tensor], Sequence[Tensor]]
+    answers: Answers, back: GradientReach, ends: tuple[Sequence[Tensor], Sequence[Tensor]]
 ) -> Flowing:
     """Follow a gradient op by op, between sources and targets.
 
@@ -62,17 +62,19 @@ def flowing(
     """
     sources, targets = ends
     found = Flowing(back.wiring, answers, sources, targets)
-    inside = between(back.wiring, sources, targets)
+    inside = ops_between(back.wiring, sources, targets)
     raising = {one.node.index for one in back.refusals if one.node.body is back.wiring.body}
     in_loops = set(_raising_in_loops(answers, back, inside))
     for index in inside:
         passage = _passage(answers, back, index, inside, index in raising)
-        is_loop = index in in_loops and passage.arrives > Flow.NONE
+        is_loop = index in in_loops and passage.arrives > LaneFlow.NONE
         found.passages[index] = passage._replace(raises=True) if is_loop else passage
     return found
 
 
-def _raising_in_loops(answers: Answers, back: Backward, inside: dict[int, None]) -> Iterator[int]:
+def _raising_in_loops(
+    answers: Answers, back: GradientReach, inside: dict[int, None]
+) -> Iterator[int]:
     """The ops of v1 loops at which tf.gradients raises: without contexts, at each of their ends."""
     body, stored = back.wiring.body, answers.stored.in_loops
     for refusal in back.refusals:
@@ -83,7 +85,7 @@ def _raising_in_loops(answers: Answers, back: Backward, inside: dict[int, None])
             yield from (index for index in ends if body.heads.names[index] not in stored)
 
 
-def between(
+def ops_between(
     wiring: Wiring, sources: Sequence[Tensor], targets: Sequence[Tensor]
 ) -> dict[int, None]:
     """The ops that depend on a source and that a target depends on, in the order of discovery."""
@@ -105,7 +107,7 @@ def between(
 
 
 def _passage(
-    answers: Answers, back: Backward, index: int, inside: dict[int, None], raises: bool
+    answers: Answers, back: GradientReach, index: int, inside: dict[int, None], raises: bool
 ) -> Passage:
     wiring = back.wiring
     tensors = wiring.tensors(index)
@@ -114,7 +116,7 @@ def _passage(
     arrives = FULL if live else ZERO if got else NONE
     reads = [(slot, read) for slot, read in enumerate(wiring.inputs(index)) if read[0] in inside]
     asked = got and reads and index in back.visited  # what reads nothing in view is not asked
-    answer = _answer(answers, wiring, index) if asked else NOTHING
+    answer = _answer(answers, wiring, index) if asked else NO_ANSWER
     edges = []
     for slot, read in reads:
         flows = slot in answer.slots and read in back.got and wiring.trainable(read)
@@ -128,4 +130,4 @@ def _answer(answers: Answers, wiring: Wiring, index: int) -> Answer:
     try:
         return answers.ask(wiring, index)
     except ModelError:  # its attrs do not tell its inputs
-        return NOTHING
+        return NO_ANSWER

@@ -24,7 +24,7 @@ SCRIPTS = (
 )
 PLACE = re.compile(r"\{(\w+)\}")
 # What ends a script, or begins a comment in one, wherever it is in a text of the model.
-UNSAFE = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
+HTML_ESCAPES = {ord(one): f"\\u{ord(one):04x}" for one in "<>&\u2028\u2029"}
 
 
 def page(document: dict[str, Any], title: str) -> str:
@@ -45,7 +45,7 @@ def page(document: dict[str, Any], title: str) -> str:
 
 def as_script(document: Any) -> str:
     """A document as JSON in ASCII that cannot end the element that it is in."""
-    return json_text(document, separators=(",", ":")).translate(UNSAFE)
+    return json_text(document, separators=(",", ":")).translate(HTML_ESCAPES)
 
 
 @cache

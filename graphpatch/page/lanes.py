@@ -41,7 +41,7 @@ class _Columns:
         heapq.heappush(self.heap, column)
 
 
-def columns(reads: Sequence[Iterable[int] | None]) -> list[int]:
+def lane_columns(reads: Sequence[Iterable[int] | None]) -> list[int]:
     """The column of each line, from the lines further down that it reads.
 
     None stands for a line that is not there: it has no column, ABSENT. What a line reads that does

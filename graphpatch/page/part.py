@@ -9,30 +9,34 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from graphpatch.application import page_part
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.page.document import made
-from graphpatch.page.flowing import Flow
+from graphpatch.page.flowing import LaneFlow
 from graphpatch.page.rule_marks import SELECTED, Marks
 from graphpatch.page.view import view
+from graphpatch.selection import page_part_of_ops
 
 TENSORS = 12  # rows
 WIDEST = 8  # columns of lanes
 LARGEST_MODEL = 5_000  # nodes of a model that is looked at only to be shown
 HEIGHT, PITCH = 22, 12
-WORDS = ("not there", "none", "zero", "full", "changed", "ends here", "error")
+ANSWER_WORDS = ("not there", "none", "zero", "full", "changed", "ends here", "error")
 DASHES = ' stroke-dasharray="2 3"'
 INK = {
-    Flow.FULL: "#2563eb",
-    Flow.CHANGED: "#b45309",
-    Flow.BLOCKED: "#c4162a",
-    Flow.ERROR: "#c4162a",
+    LaneFlow.FULL: "#2563eb",
+    LaneFlow.CHANGED: "#b45309",
+    LaneFlow.BLOCKED: "#c4162a",
+    LaneFlow.ERROR: "#c4162a",
 }
 
 
-def part_of_model(model: Model, **options: Any) -> str:
-    """The part about a model, a patched one beside its original, with the options of `view`."""
-    return _shown(model, lambda: view(model, **options).document())
+def part_of_model(
+    model: Model, patched: Model | None, sources: Sequence[str], targets: Sequence[str]
+) -> str:
+    """The part about a model, or a patched one beside its original, as `view` shows it."""
+    return _shown(model, lambda: view(model, patched, sources=sources, targets=targets).document())
 
 
 def part_of_selection(model: Model, names: Mapping[tuple[int, str, str], None]) -> str:
@@ -93,7 +97,7 @@ def _row(
         count = last - first + 1
         texts = ["", f"... {count:,} op{'' if count == 1 else 's'}", ""]
     else:
-        flows = [WORDS[side["flow"][first]] for side in body["sides"]]
+        flows = [ANSWER_WORDS[side["flow"][first]] for side in body["sides"]]
         marks = ", ".join(document["rules"][n]["name"] for n in body["marks"].get(first, ()))
         words = " → ".join(dict.fromkeys(flows)) + (f" ({marks})" if marks else "")
         texts = [document["tables"]["types"][body["types"][first]], body["names"][first], words]
@@ -106,12 +110,12 @@ def _lanes(side: Mapping[str, Any], rows: Sequence[tuple[int, int, bool]], numbe
     first, _, kept = rows[number]
     row_of = {line: place for place, (a, b, _) in enumerate(rows) for line in range(a, b + 1)}
     lines = [
-        f'<path d="M{_x(a)} {p}L{_x(b)} {q}" stroke="{INK.get(Flow(flow), "#8b949e")}"'
-        f' stroke-width="2"{"" if flow > Flow.ZERO else DASHES}></path>'
+        f'<path d="M{_x(a)} {p}L{_x(b)} {q}" stroke="{INK.get(LaneFlow(flow), "#8b949e")}"'
+        f' stroke-width="2"{"" if flow > LaneFlow.ZERO else DASHES}></path>'
         for a, p, b, q, flow in dict.fromkeys(_pieces(side, row_of, rows, number))
     ]
-    flow = Flow(side["flow"][first])
-    if kept and flow != Flow.ABSENT:
+    flow = LaneFlow(side["flow"][first])
+    if kept and flow != LaneFlow.ABSENT:
         fill = INK.get(flow, "#ffffff")
         lines.append(
             f'<circle cx="{_x(side["columns"][first])}" cy="{HEIGHT // 2}" r="4" fill="{fill}"'
@@ -142,3 +146,7 @@ def _pieces(
 
 def _x(column: int) -> int:
     return PITCH // 2 + PITCH * max(0, min(column, WIDEST - 1))
+
+
+page_part.is_for(part_of_model)
+page_part_of_ops.is_for(part_of_selection)

@@ -19,14 +19,14 @@ from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.numpy_form import evaluate, numpy_gradient
 from graphpatch.gradients.numpy_functions import Array
-from graphpatch.gradients.spec import Default, Named, Python, Registered, parse
-from graphpatch.gradients.tensors import Tensor
+from graphpatch.gradients.spec import Default, Named, Python, Registered, parse_gradient
+from graphpatch.gradients.tensors import ConstantTensor
 
 LOWEST, HIGHEST, POINTS = -3.0, 3.0, 61
 UPSTREAM = (1.0, -1.0)
 
 # Ops of one input: what they compute, and TensorFlow's default gradient of them.
-FORWARD: dict[str, tuple[Callable[[Array], Array], str | None]] = {
+CURVES: dict[str, tuple[Callable[[Array], Array], str | None]] = {
     "Abs": (np.abs, "dy * sign(x)"),
     "Ceil": (np.ceil, None),
     "Elu": (lambda x: np.where(x > 0, x, np.expm1(x)), "where(x > 0, dy, dy * (y + 1))"),
@@ -50,7 +50,7 @@ FORWARD: dict[str, tuple[Callable[[Array], Array], str | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
+class DrawnGradient:
     """A gradient that can be drawn: in words, and dx of given x, y and dy; None gives no tensor."""
 
     words: str
@@ -77,25 +77,25 @@ def plot(patch: Mapping[str, Any] | None, op_type: str) -> dict[str, Any] | None
         for side, one in sides.items()
         for dy in ((None,) if axis == "dy" else UPSTREAM)
     ]
-    if any(one.reads & {"y0"} and op_type not in FORWARD for one in sides.values()):
+    if any(one.reads & {"y0"} and op_type not in CURVES for one in sides.values()):
         return None
     words = {side: one.words for side, one in sides.items()}
     return {"op": op_type, "axis": axis, "words": words, "curves": curves}
 
 
-def _default(op_type: str) -> Back | None:
+def _default(op_type: str) -> DrawnGradient | None:
     """TensorFlow's default gradient of an op type."""
-    if op_type not in FORWARD:
+    if op_type not in CURVES:
         return None
-    text = FORWARD[op_type][1]
-    return NOTHING if text is None else _of_formula(Formula.parse(text))
+    text = CURVES[op_type][1]
+    return GIVES_NONE if text is None else _of_formula(Formula.parse(text))
 
 
-def _patched(patch: Mapping[str, Any], op_type: str) -> Back | None:
+def _patched(patch: Mapping[str, Any], op_type: str) -> DrawnGradient | None:
     if "straight_through" in patch:
         return IDENTITY
     if "stop_gradient" in patch:
-        return NOTHING
+        return GIVES_NONE
     if "surrogate_gradient" in patch:
         return _surrogate(str(patch["surrogate_gradient"]))
     for kind in ("override_gradient", "filter_gradient"):
@@ -104,9 +104,9 @@ def _patched(patch: Mapping[str, Any], op_type: str) -> Back | None:
     return None
 
 
-def _of_spec(spec: Any, op_type: str) -> Back | None:
+def _of_spec(spec: Any, op_type: str) -> DrawnGradient | None:
     try:
-        found = parse(spec)
+        found = parse_gradient(spec)
     except GraphpatchError:
         return None
     if isinstance(found, Default):
@@ -132,21 +132,21 @@ def _is_by_element(formula: Formula) -> bool:
     return all(not one.options and {*one.kinds} <= {"number", "truth"} for one in functions)
 
 
-def _of_formula(formula: Formula) -> Back | None:
+def _of_formula(formula: Formula) -> DrawnGradient | None:
     """A formula of one input that reads x, y and dy alone, and numbers."""
     if formula.attrs or formula.variables - {"x0", "y0", "dy0"} or not formula.alike:
         return None
-    if any(isinstance(value, Tensor) for _, value in formula.values):
+    if any(isinstance(value, ConstantTensor) for _, value in formula.values):
         return None  # another gradient for each element
 
     def dx(x: Array, y: Array, dy: Array) -> Array | None:
         return numpy_gradient(formula, None, [x], [y], [dy])[0]
 
     given = [f"{name}={value:g}" for name, value in formula.values]
-    return Back(", ".join([str(formula), *given]), dx, formula.variables)
+    return DrawnGradient(", ".join([str(formula), *given]), dx, formula.variables)
 
 
-def _surrogate(text: str) -> Back | None:
+def _surrogate(text: str) -> DrawnGradient | None:
     """The derivative of g, by differences."""
     formula = Formula.parse(text)
     if formula.variables != {"x0"} or formula.expressions[0] is None:
@@ -162,14 +162,14 @@ def _surrogate(text: str) -> Back | None:
         )
         return np.asarray(dy * (up - down) / (2 * half))
 
-    return Back(f"dy * g'(x), g(x) = {text}", dx, frozenset({"x0", "dy0"}))
+    return DrawnGradient(f"dy * g'(x), g(x) = {text}", dx, frozenset({"x0", "dy0"}))
 
 
-def _points(back: Back, op_type: str, dy: float | None) -> list[list[float]] | None:
+def _points(back: DrawnGradient, op_type: str, dy: float | None) -> list[list[float]] | None:
     across = np.linspace(LOWEST, HIGHEST, POINTS)
     x = np.ones_like(across) if dy is None else across
     upstream = across if dy is None else np.full_like(across, dy)
-    y = FORWARD[op_type][0](x) if op_type in FORWARD else x
+    y = CURVES[op_type][0](x) if op_type in CURVES else x
     try:
         dx = back.dx(x, y, upstream)
     except GraphpatchError:
@@ -179,5 +179,5 @@ def _points(back: Back, op_type: str, dy: float | None) -> list[list[float]] | N
     return [[round(float(a), 2), round(float(b), 3)] for a, b in zip(across, dx, strict=True)]
 
 
-IDENTITY = Back("dy", lambda x, y, dy: dy)
-NOTHING = Back("None", lambda x, y, dy: None)
+IDENTITY = DrawnGradient("dy", lambda x, y, dy: dy)
+GIVES_NONE = DrawnGradient("None", lambda x, y, dy: None)

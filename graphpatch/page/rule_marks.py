@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.analysis.matches import Matches
-from graphpatch.analysis.rule_words import rules_at, words
+from graphpatch.analysis.rule_words import patch_in_words, rules_at
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.origin import origin
@@ -44,7 +44,7 @@ class Marks:
         return [
             {
                 "name": name,
-                "words": words((rule or {}).get("patch")) if rule else SELECTED,
+                "words": patch_in_words((rule or {}).get("patch")) if rule else SELECTED,
                 "rule": rule,
                 "ops": counts[name],
                 "error": self.wrong.get(name, ""),

@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from graphpatch.analysis.doctor.causes import explain
+from graphpatch.analysis.doctor.causes import causes_of
 from graphpatch.analysis.doctor.look import Finding, Look
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.page.flowing import FULL, NONE, Flow, Flowing, Passage
+from graphpatch.page.flowing import FULL, NONE, Flowing, LaneFlow, Passage
 
-ABSENT, CHANGED, BLOCKED = Flow.ABSENT, Flow.CHANGED, Flow.BLOCKED
+ABSENT, CHANGED, BLOCKED = LaneFlow.ABSENT, LaneFlow.CHANGED, LaneFlow.BLOCKED
 
 
 @dataclass(eq=False, slots=True)
-class Line:
+class OpLine:
     """An op: its nodes, the one that has its name first; what comes to it and flows on.
 
     `reads` has, by the line that is read, what flows back there. `rules` are those at the op.
@@ -31,19 +31,19 @@ class Line:
 
     key: str
     nodes: list[int]
-    arrives: Flow = NONE
-    flow: Flow = NONE
-    reads: dict[str, Flow] = field(default_factory=dict)
+    arrives: LaneFlow = NONE
+    flow: LaneFlow = NONE
+    reads: dict[str, LaneFlow] = field(default_factory=dict)
     rules: tuple[str, ...] = ()
     finding: Finding | None = None
 
 
 @dataclass(eq=False)
-class Side:
+class BodySide:
     """A body of one model: its lines by key."""
 
     flowing: Flowing
-    lines: dict[str, Line]
+    lines: dict[str, OpLine]
     key_of: dict[int, str]
     rules: dict[str, tuple[str, ...]]
 
@@ -73,14 +73,14 @@ class Side:
         return self.names[index] if found is None else found
 
 
-def side(flowing: Flowing, rules: dict[str, tuple[str, ...]]) -> Side:
+def side(flowing: Flowing, rules: dict[str, tuple[str, ...]]) -> BodySide:
     """The lines of a body; `rules` are those at its ops, by the name that each op had."""
-    found = Side(flowing, {}, _keys(flowing.wiring.body), rules)
+    found = BodySide(flowing, {}, _keys(flowing.wiring.body), rules)
     for index, passage in flowing.passages.items():
         key = found.key(index)
         line = found.lines.get(key)
         if line is None:
-            line = found.lines[key] = Line(key, [])
+            line = found.lines[key] = OpLine(key, [])
         line.nodes.append(index)
         line.arrives = max(line.arrives, passage.arrives)
     for line in found.lines.values():
@@ -109,7 +109,7 @@ def _keys(body: Body) -> dict[int, str]:
     return found
 
 
-def _follow(found: Side, line: Line) -> None:
+def _follow(found: BodySide, line: OpLine) -> None:
     """Fill in what flows on from a line to those that it reads."""
     passages = [found.flowing.passages[index] for index in line.nodes]
     raises, reads = False, line.reads
@@ -121,7 +121,7 @@ def _follow(found: Side, line: Line) -> None:
                 reads[key] = flow
     best = max(reads.values(), default=line.arrives)
     if raises:
-        line.flow = Flow.ERROR
+        line.flow = LaneFlow.ERROR
     elif line.arrives > NONE and best == NONE:
         line.flow = BLOCKED
     else:
@@ -130,18 +130,18 @@ def _follow(found: Side, line: Line) -> None:
         line.finding = _finding(found, line, passages)
 
 
-def _finding(found: Side, line: Line, passages: list[Passage]) -> Finding | None:
+def _finding(found: BodySide, line: OpLine, passages: list[Passage]) -> Finding | None:
     """Doctor's words for an op at which the gradient ends."""
     wiring, answers = found.flowing.wiring, found.flowing.answers
     for index, passage in zip(line.nodes, passages, strict=True):
         outside = [slot for slot, read, _ in passage.edges if found.key(read) != line.key]
-        if index >= 0 and outside and (passage.arrives > Flow.NONE or passage.raises):
+        if index >= 0 and outside and (passage.arrives > LaneFlow.NONE or passage.raises):
             step = PathStep(index, 0, outside[0])
-            return explain(Look(wiring, step, answers.ask(wiring, index)))
+            return causes_of(Look(wiring, step, answers.ask(wiring, index)))
     return None
 
 
-def mark_changed(found: Side, order: list[str]) -> None:
+def mark_changed(found: BodySide, order: list[str]) -> None:
     """Tell what flows after a rule from what flows before it; `order` is that of the lines.
 
     What passes an op that a rule is at is changed, and so is all that it is made of further on.
@@ -159,7 +159,7 @@ def mark_changed(found: Side, order: list[str]) -> None:
                     changed.add(read)
 
 
-def head(found: Side, line: Line) -> Node | None:
+def head(found: BodySide, line: OpLine) -> Node | None:
     """The node that a line is about: that of the op itself, where rules moved it aside too."""
     if len(line.nodes) == 1:
         index = line.nodes[0]

@@ -15,8 +15,8 @@ from graphpatch.analysis.soundness.static import as_written
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
-from graphpatch.page.bodies import Lines
-from graphpatch.page.ends import Ends
+from graphpatch.page.bodies import BodyLines
+from graphpatch.page.ends import GradientEnds
 from graphpatch.page.pictures import pictures
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.process import Died, Process
@@ -31,8 +31,8 @@ Answers = dict[str, tuple[float | None, Any, str]]
 
 
 def sizes(
-    ends: Sequence[Ends],
-    mains: Sequence[Lines],
+    ends: Sequence[GradientEnds],
+    mains: Sequence[BodyLines],
     models: Sequence[Model],
     feed: Feed | None,
     allow_unsafe_ops: bool,
@@ -60,8 +60,8 @@ def sizes(
 
 def _graph(
     place: int,
-    ends: Ends,
-    main: Lines,
+    ends: GradientEnds,
+    main: BodyLines,
     models: Sequence[Model],
     files: Sequence[Path],
     feed: Mapping[str, Any],
@@ -86,7 +86,7 @@ def _nothing(why: str) -> dict[str, Any]:
     return {"note": why, "sizes": None, "sources": []}
 
 
-def _target(main: Lines, ends: Ends) -> str | None:
+def _target(main: BodyLines, ends: GradientEnds) -> str | None:
     """The first target that is a real number."""
     wiring = main.sides[0].flowing.wiring
     for name, tensor in zip(ends.targets, main.sides[0].flowing.targets, strict=False):
@@ -100,8 +100,8 @@ def _ran(
     models: Sequence[Model],
     files: Sequence[Path],
     place: int,
-    ends: Ends,
-    main: Lines,
+    ends: GradientEnds,
+    main: BodyLines,
     target: str,
     feed: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _ran(
         found, reasons = processes[0].ask("run", [target], False)
         if target not in found:
             return _nothing(f"not run: {one_line(reasons.get(target, 'nothing is computed'))}")
-        upstream, words = chosen(found[target])
+        upstream, words = upstream_gradient(found[target])
         rows = _tensors(main)
         names = processes[0].ask("there", list(rows))
         whole = [name for name in ends.sources if name in names]
@@ -151,7 +151,7 @@ def _asked(
     return found
 
 
-def chosen(value: Any) -> tuple[Any, str]:
+def upstream_gradient(value: Any) -> tuple[Any, str]:
     """The upstream gradient: 1 at the largest element of each row of scores, else everywhere."""
     value = np.asarray(value)
     if value.ndim not in (1, 2) or not value.size:
@@ -162,7 +162,7 @@ def chosen(value: Any) -> tuple[Any, str]:
     return upstream, "the largest element of each row"
 
 
-def _tensors(main: Lines) -> dict[str, int]:
+def _tensors(main: BodyLines) -> dict[str, int]:
     """The tensors that lines give first, with their rows: those of which there are gradients."""
     found = {}
     for row, key in enumerate(main.order[:LINES]):

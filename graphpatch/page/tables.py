@@ -82,9 +82,15 @@ class Tables:
 def _plain(node: Node) -> dict[str, Any]:
     """The attrs of an op as plain values, large ones left out."""
     spans = node.attr_spans()
-    small = {k: s for k, s in spans.items() if s.end - s.start < LARGE_ATTR and k != provenance.KEY}
-    plain = {one_line(k): _shown(attrs.plain(attr_value(s))) for k, s in small.items()}
-    plain |= {one_line(k): "(large)" for k in spans.keys() - small.keys() - {provenance.KEY}}
+    small = {
+        k: s
+        for k, s in spans.items()
+        if s.end - s.start < LARGE_ATTR and k != provenance.PROVENANCE_ATTR
+    }
+    plain = {one_line(k): _shown(attrs.as_json(attr_value(s))) for k, s in small.items()}
+    plain |= {
+        one_line(k): "(large)" for k in spans.keys() - small.keys() - {provenance.PROVENANCE_ATTR}
+    }
     return dict(sorted(plain.items()))
 
 

@@ -20,7 +20,7 @@ from graphpatch.formats.load import model_from
 from graphpatch.formats.output import write_file
 from graphpatch.graph.heads import Progress
 from graphpatch.match.spec import Pattern
-from graphpatch.page.document import Made, made
+from graphpatch.page.document import BuiltDocument, made
 from graphpatch.page.ends import refuse_unknown
 from graphpatch.page.html import page
 from graphpatch.page.rule_marks import Marks, of_matches, of_patched
@@ -185,7 +185,9 @@ def _with_rules(model: Model, found: Matches) -> tuple[list[Model], Marks]:
     return [model, patched], marks
 
 
-def _run(made: Made, models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool) -> None:
+def _run(
+    made: BuiltDocument, models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool
+) -> None:
     from graphpatch.page.sizes import sizes
 
     ran = sizes(made.ends, made.mains, models, feed, allow_unsafe_ops)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from graphpatch.gradients.spec import GradientSpec, parse
+from graphpatch.gradients.spec import GradientSpec, parse_gradient
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.match.described import described
@@ -105,13 +105,13 @@ class Kind(msgspec.Struct, frozen=True):
 def _override(value: GradientSpec, emit: str) -> Patch:
     from graphpatch.patches.override import OverrideGradient
 
-    return OverrideGradient(parse(value), emit)
+    return OverrideGradient(parse_gradient(value), emit)
 
 
 def _filter(value: GradientSpec, emit: str, at: str = "outputs") -> Patch:
     from graphpatch.patches.filter import FilterGradient
 
-    return FilterGradient(parse(value), at, emit)
+    return FilterGradient(parse_gradient(value), at, emit)
 
 
 def _stop(value: bool, emit: str, at: str = "outputs") -> Patch:
@@ -133,10 +133,10 @@ def _surrogate(value: str, emit: str) -> Patch:
 
 
 def _backward_as(given: Until, emit: str) -> Patch:
-    from graphpatch.patches.backward_as import BackwardAs
+    from graphpatch.patches.backward_as import BackwardAsPatch
 
     until = (given.until,) if isinstance(given.until, str) else given.until
-    return BackwardAs(given.input, until, emit)
+    return BackwardAsPatch(given.input, until, emit)
 
 
 KINDS: dict[str, Kind] = {

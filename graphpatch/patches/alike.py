@@ -11,27 +11,27 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from graphpatch.errors import GraphpatchError
-from graphpatch.graph.alike import Form, Forms, Key, Own, UnlikeError, Values
+from graphpatch.graph.alike import AttrBytes, Form, FormKey, Forms, OwnBytes, UnlikeError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.template import Edit, Template, fill, record
+from graphpatch.graph.template import Template, TemplateEdit, fill, record
 from graphpatch.patches.place import all_in_control_flow
 
 
-class Known(NamedTuple):
+class PlannedEdit(NamedTuple):
     """What is to be done to ops, and bytes that they have of their own besides their names."""
 
     template: Template
-    values: Values
+    values: AttrBytes
 
 
 @dataclass(eq=False)
-class Alike:
+class FormEditor:
     """Does an edit to ops, of which it asks nothing but what their form tells."""
 
     edit: Callable[[Node, Editor], None]
     editor: Editor
-    known: dict[Key, Known | None] = field(default_factory=dict)
+    known: dict[FormKey, PlannedEdit | None] = field(default_factory=dict)
     templates: dict[Form, Template | None] = field(default_factory=dict)
     forms: Forms = field(init=False)
 
@@ -41,7 +41,7 @@ class Alike:
         if len(owns) == len(nodes) and (edits := self._edits(owns, body)):
             self._fill(body, edits, alone)
             return
-        waiting: list[Edit] = []
+        waiting: list[TemplateEdit] = []
         is_as_read = True  # until an op is edited alone, which may change others
         for node in nodes:
             own = owns.get(node.index) if node.body is body else None
@@ -57,7 +57,7 @@ class Alike:
             alone(node)
         self._fill(body, waiting, alone)
 
-    def _owns(self, nodes: Sequence[Node]) -> dict[int, Own | None]:
+    def _owns(self, nodes: Sequence[Node]) -> dict[int, OwnBytes | None]:
         """What is known of the forms of ops, as far as they have any."""
         body, graph = nodes[0].body, self.editor.graph
         if not body.is_main or graph.around.is_object_based or graph.around.is_exported:
@@ -68,12 +68,12 @@ class Alike:
         of = [index for index in of if index not in body.edited and index not in body.placed]
         return dict(zip(of, self.forms.of_all(of), strict=True))
 
-    def _edits(self, owns: Mapping[int, Own | None], body: Body) -> list[Edit]:
+    def _edits(self, owns: Mapping[int, OwnBytes | None], body: Body) -> list[TemplateEdit]:
         """What is to be done to each op; nothing where a form does not say it for its ops."""
         read = [own for own in owns.values() if own is not None]
         if len(read) < len(owns):
             return []
-        known: dict[Key, Known] = {}
+        known: dict[FormKey, PlannedEdit] = {}
         for key in dict.fromkeys([own[0] for own in read]):
             if key not in self.known:
                 self.known[key] = self._template(self.forms.form(key), body)
@@ -86,7 +86,7 @@ class Alike:
             for index, (key, names, raw) in zip(owns, read, strict=True)
         ]
 
-    def _edit(self, index: int, own: Own, body: Body) -> Edit | None:
+    def _edit(self, index: int, own: OwnBytes, body: Body) -> TemplateEdit | None:
         """What is to be done to an op, if its form says it."""
         key, names, raw = own
         if key not in self.known:
@@ -94,7 +94,9 @@ class Alike:
         known = self.known[key]
         return None if known is None else (index, known[0], names, raw + known[1])
 
-    def _fill(self, body: Body, edits: Sequence[Edit], alone: Callable[[Node], None]) -> None:
+    def _fill(
+        self, body: Body, edits: Sequence[TemplateEdit], alone: Callable[[Node], None]
+    ) -> None:
         """Do edits at once, or one by one where a name is taken."""
         if not edits or fill(self.editor, body, edits):
             return
@@ -103,14 +105,14 @@ class Alike:
             if len(edits) == 1 or _is_edited(node) or not fill(self.editor, body, [edit]):
                 alone(node)
 
-    def _template(self, found: tuple[Form, Values] | None, body: Body) -> Known | None:
+    def _template(self, found: tuple[Form, AttrBytes] | None, body: Body) -> PlannedEdit | None:
         if found is None:
             return None
         form, values = found
         if form not in self.templates:
             self.templates[form] = self._recorded(form, body)
         template = self.templates[form]
-        return None if template is None else Known(template, values)
+        return None if template is None else PlannedEdit(template, values)
 
     def _recorded(self, form: Form, body: Body) -> Template | None:
         try:

@@ -32,20 +32,20 @@ def idle(node: Node, at: str) -> str:
     return nothing_flows(node, side == "output", place)
 
 
-def check(nodes: Sequence[Node], at: str) -> None:
+def check_gradient_flows(nodes: Sequence[Node], at: str) -> None:
     """Raise PatchError where nothing flows back at that place of any of these ops."""
     if nodes and all(idle(node, at) for node in nodes):
         raise PatchError(f"nothing flows back there: {idle(nodes[0], at)}")
 
 
-def args(node: Node, at: str) -> list[FlatArg]:
+def tensors_at(node: Node, at: str) -> list[FlatArg]:
     """The tensors at that place of an op."""
     side, place = parsed(at)
-    flat = flow.outputs(node) if side == "output" else flow.inputs(node)
+    flat = flow.known_outputs(node) if side == "output" else flow.known_inputs(node)
     return flat if place is None else flat[place : place + 1]
 
 
-def put(node: Node, editor: Editor, inline: Inline, at: str) -> list[Node]:
+def put_beside(node: Node, editor: Editor, inline: Inline, at: str) -> list[Node]:
     """Put `inline` on the side of `node` that `at` names, and return the ops added for it.
 
     Where nothing flows back there, there is nothing to do, and the report says so.

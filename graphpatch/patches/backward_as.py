@@ -13,7 +13,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow
 from graphpatch.patches.clean import CleanPath
-from graphpatch.patches.ends import Ends, all_ends, left, notes
+from graphpatch.patches.ends import SlotsByOp, all_ends, left, noise_notes
 from graphpatch.patches.function_carrier import refuse_boundary
 from graphpatch.patches.join import Counted, join, refuse_in_part
 from graphpatch.patches.reach import check_reached, refuse_shadowed
@@ -21,7 +21,7 @@ from graphpatch.table import short
 
 
 @dataclass(frozen=True, slots=True)
-class BackwardAs:
+class BackwardAsPatch:
     """Forward unchanged; backward, up to `until` the op counts as its input `input`.
 
     For noise that the backward pass must ignore. The ops between it and `until` are cloned, and
@@ -66,12 +66,12 @@ class BackwardAs:
             refuse_in_part(node, outputs, editor, self.emit)
         self._refuse_unmet(nodes, way, ends)
         found = left(way, ends)
-        for note in notes(way, ends, found, self.until is not None):
+        for note in noise_notes(way, ends, found, self.until is not None):
             editor.note(note)
         way.make()
         self._join(way, ends, found.dead, editor)
 
-    def _join(self, way: CleanPath, ends: Ends, dead: Sequence[Node], editor: Editor) -> None:
+    def _join(self, way: CleanPath, ends: SlotsByOp, dead: Sequence[Node], editor: Editor) -> None:
         for node in dead:
             editor.shadow(node)
         counted = {node: _counted(way, node, outputs) for node, outputs in ends.items()}
@@ -80,17 +80,17 @@ class BackwardAs:
             join(node, found, editor, self.emit, [node, *behind])
             behind = []
 
-    def _ends(self, way: CleanPath) -> Ends:
+    def _ends(self, way: CleanPath) -> SlotsByOp:
         if self.until is None:
             return _all(way)
-        found: Ends = {}
+        found: SlotsByOp = {}
         for text in self.until:
             node, output = _tensor(way.body, text)
             if not way.holds(node):
                 raise PatchError(f'"until": {text} does not depend on {_noisy_ops(way)}')
             if output and node.index in way.noisy:
                 raise PatchError(f'"until": {text} is not output 0, which counts as the input')
-            arg = flow.outputs(node)[output]
+            arg = flow.known_outputs(node)[output]
             if not flow.carries(arg):
                 raise PatchError(f'"until": {text} {flow.why_not(arg)}')
             if not lets_through(node):
@@ -99,7 +99,7 @@ class BackwardAs:
                 found[node].append(output)
         return found
 
-    def _refuse_unmet(self, nodes: Sequence[Node], way: CleanPath, ends: Ends) -> None:
+    def _refuse_unmet(self, nodes: Sequence[Node], way: CleanPath, ends: SlotsByOp) -> None:
         unmet = [node for node in nodes if node.index not in way.met]
         if unmet and not provenance.shadow(unmet[0]):
             reached = ", ".join(node.name for node in ends)
@@ -110,7 +110,7 @@ class BackwardAs:
     def _check(self, node: Node) -> None:
         """Raise PatchError where the op cannot count as that input."""
         refuse_boundary(node)
-        inputs, outputs = flow.inputs(node), flow.outputs(node)
+        inputs, outputs = flow.known_inputs(node), flow.known_outputs(node)
         if self.input >= len(inputs):
             raise PatchError(f"{node} has no input {self.input}; {flow.counted_inputs(inputs)}")
         if not outputs:
@@ -130,7 +130,7 @@ class BackwardAs:
             )
 
 
-def _all(way: CleanPath) -> Ends:
+def _all(way: CleanPath) -> SlotsByOp:
     found = all_ends(way)
     if not found:
         raise PatchError(
@@ -159,5 +159,5 @@ def _tensor(body: Body, text: str) -> tuple[Node, int]:
     if found is None or producer is None:
         near = did_you_mean(names.op_of(text), body.heads.names)
         raise PatchError(f'"until": there is no tensor {text!r} in {body.label}{near}')
-    spelled = [names.parse(producer.tensor(n)) for n in range(len(flow.outputs(producer)))]
+    spelled = [names.parse(producer.tensor(n)) for n in range(len(flow.known_outputs(producer)))]
     return producer, spelled.index(found)

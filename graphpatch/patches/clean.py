@@ -21,7 +21,7 @@ from graphpatch.patches import flow
 from graphpatch.patches.join import Counted, repeat
 from graphpatch.patches.state import why_not_twice
 
-SUFFIX = "clean"
+CLEAN_SUFFIX = "clean"
 
 # What one rule may clone of what earlier ones added: so many ops and inputs, and so often the file.
 MOST_AGAIN = 2_000
@@ -143,7 +143,7 @@ class CleanPath:
         """Add the clones."""
         for node in self.clones:
             inputs = [text if text.startswith("^") else self.of(text) for text in node.inputs]
-            clone = self.editor.clone(node, f"{node.name}/{SUFFIX}", inputs)
+            clone = self.editor.clone(node, f"{node.name}/{CLEAN_SUFFIX}", inputs)
             for output in range(len(node.outputs or ())):
                 self.clean[_key(node.tensor(output))] = clone.tensor(output)
 
@@ -169,7 +169,7 @@ class CleanPath:
         return producer
 
     def _of_noisy(self, text: str, producer: Node) -> str:
-        one, name = self.counted(producer), f"{producer.name}/{SUFFIX}"
+        one, name = self.counted(producer), f"{producer.name}/{CLEAN_SUFFIX}"
         if not one.repeated:
             return one.tensor
         return repeat(one.tensor, text, name, producer, self.editor)

@@ -16,10 +16,10 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.beside import put_beside
 from graphpatch.patches.group import Group
-from graphpatch.patches.join import select
+from graphpatch.patches.join import add_select
 from graphpatch.patches.place import in_control_flow, place_of
 
-EMITS = ("auto", "construction")
+CONSTRUCTION_EMITS = ("auto", "construction")
 
 SECOND = (
     "second derivatives treat the factor of dy in a construction as a constant; "
@@ -36,7 +36,7 @@ def constructed(
     the same for ops of one signature. Raises PatchError with `emit` "construction" where it cannot
     be done.
     """
-    if emit not in EMITS:
+    if emit not in CONSTRUCTION_EMITS:
         return False
     key = ("construction", question, node.body.is_main)
     found = editor.cached(key, lambda: _nodes(gradient, _signature(node), node.op, node))
@@ -51,7 +51,7 @@ def constructed_whole(
     gradient: Computed, group: Group, op: Signature, editor: Editor, emit: str
 ) -> bool:
     """The same for a match as one op, which has this signature."""
-    if emit not in EMITS:
+    if emit not in CONSTRUCTION_EMITS:
         return False
     found = _suited(_nodes(gradient, op, "", group.last), group.last, editor, emit)
     if found is None:
@@ -72,7 +72,7 @@ def suits_filter(gradient: Computed, node: Node, dtype: str, editor: Editor, emi
     op = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
     key = ("filter construction", gradient.key, dtype, node.body.is_main)
     found = editor.cached(key, lambda: _nodes(gradient, op, "Identity", node))
-    return emit in EMITS and _suited(found, node, editor, emit) is not None
+    return emit in CONSTRUCTION_EMITS and _suited(found, node, editor, emit) is not None
 
 
 def _suited(found: Nodes | None, node: Node, editor: Editor, emit: str) -> Nodes | None:
@@ -122,5 +122,5 @@ def _put(
         tensors = {leaf: stop if n is None else reads[n] for leaf, n in leaves(len(reads)).items()}
         return put_beside(found, moved, tensors, editor, scope=f"{name}/backward/")
 
-    select(node, backward, editor, told)
+    add_select(node, backward, editor, told)
     editor.note(SECOND)

@@ -15,13 +15,13 @@ from graphpatch.graph.topology import uses
 from graphpatch.patches import flow
 from graphpatch.patches.clean import CleanPath
 
-Ends: TypeAlias = dict[Node, list[int]]
+SlotsByOp: TypeAlias = dict[Node, list[int]]
 """The ops at which the noise-free path ends, with those of their outputs."""
 
 
-def all_ends(way: CleanPath) -> Ends:
+def all_ends(way: CleanPath) -> SlotsByOp:
     """The outputs of the body: of the main graph, float tensors that no other is made of."""
-    found: Ends = {}
+    found: SlotsByOp = {}
     for node in way.body:
         if way.holds(node) and lets_through(node):
             outputs = [n for n, arg in enumerate(node.outputs or ()) if flow.carries(arg)]
@@ -57,7 +57,7 @@ class Left:
     beside: dict[Node, str]
 
 
-def left(way: CleanPath, ends: Ends) -> Left:
+def left(way: CleanPath, ends: SlotsByOp) -> Left:
     """What the ends leave; to be asked before the graph is changed."""
     region = {node.index: node for node in (*way.clones, *way.noisy_nodes())}
     stopped = {node.index for node in ends if _is_whole(node, ends[node])}
@@ -93,7 +93,7 @@ def _outside(node: Node, region: Mapping[int, Node]) -> str | None:
     return "" if any(names.op_of(text) == node.name for text in body.ret.values()) else None
 
 
-def noisy_after(way: CleanPath, ends: Ends, dead: Collection[Node]) -> Node | None:
+def noisy_after(way: CleanPath, ends: SlotsByOp, dead: Collection[Node]) -> Node | None:
     """An op behind the ends whose gradient is taken at a noisy value."""
     tensors = [names.parse(node.tensor(n)) for node, outputs in ends.items() for n in outputs]
     marks = topology.downstream(way.body, tensors)
@@ -105,7 +105,7 @@ def noisy_after(way: CleanPath, ends: Ends, dead: Collection[Node]) -> Node | No
     return None
 
 
-def is_linear_in(node: Node, marks: bytearray, ends: Ends) -> bool:
+def is_linear_in(node: Node, marks: bytearray, ends: SlotsByOp) -> bool:
     """Whether what flows back through an op does not depend on the noisy tensors that it reads."""
     producers = [node.body.producer(text) for text in node.data_inputs]
     noisy = [one is not None and bool(marks[one.index] or one in ends) for one in producers]
@@ -119,7 +119,7 @@ def _is_constant(node: Node | None) -> bool:
     return next(found, "") == "Const"
 
 
-def notes(way: CleanPath, ends: Ends, found: Left, is_named: bool) -> Iterator[str]:
+def noise_notes(way: CleanPath, ends: SlotsByOp, found: Left, is_named: bool) -> Iterator[str]:
     """What the report says of a gradient that is still noisy, or where the noise-free path ends."""
     reached = ", ".join(node.tensor(n) for node, outputs in ends.items() for n in outputs)
     if not is_named:

@@ -43,18 +43,23 @@ class FilterGradient:
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where nothing flows back there, or the gradient is not a filter."""
         self._refuse_default()
-        at.check(nodes, self.at)
+        at.check_gradient_flows(nodes, self.at)
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Filter what flows back through one op."""
-        self._put(node, at.args(node, self.at), partial(at.put, node, editor, at=self.at), editor)
+        self._put(
+            node,
+            at.tensors_at(node, self.at),
+            partial(at.put_beside, node, editor, at=self.at),
+            editor,
+        )
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Filter what flows back to a match as one op, or from it to what it reads."""
         group.refuse_open()
         self._refuse_default()
-        args = whole_inputs.args(group, self.at)
-        put = partial(whole_inputs.put, group, editor, where=self.at)
+        args = whole_inputs.group_tensors_at(group, self.at)
+        put = partial(whole_inputs.put_beside_group, group, editor, where=self.at)
         self._put(group.last, args, put, editor)
 
     def _refuse_default(self) -> None:

@@ -13,12 +13,12 @@ from graphpatch.graph.topology import FED
 from graphpatch.opdefs import FlatArg, OpDef
 
 
-def outputs(node: Node) -> list[FlatArg]:
+def known_outputs(node: Node) -> list[FlatArg]:
     """The outputs of an op; PatchError where its op type is not known."""
     return _known(node, node.outputs, "outputs")
 
 
-def inputs(node: Node) -> list[FlatArg]:
+def known_inputs(node: Node) -> list[FlatArg]:
     """The data inputs of an op; PatchError where its op type is not known, or has others."""
     refuse_malformed(node)
     return _known(node, node.arguments, "inputs")

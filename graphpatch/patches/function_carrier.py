@@ -17,7 +17,7 @@ from graphpatch.gradients.attach import Attached, attached, filtering, guard_key
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, Named, Python
-from graphpatch.gradients.traced import Op, attached_traced, filtering_traced
+from graphpatch.gradients.traced import OpDtypes, attached_traced, filtering_traced
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
@@ -37,7 +37,7 @@ def functions_for(gradient: Computed | Python, node: Node, editor: Editor) -> At
     return computed_functions(gradient, signature(node), kept, editor)
 
 
-def traced_functions(gradient: Python, op: Op, kept: bool, editor: Editor) -> Attached:
+def traced_functions(gradient: Python, op: OpDtypes, kept: bool, editor: Editor) -> Attached:
     """The pair of functions for a gradient in Python, traced for this op."""
     found = traced(gradient, op, editor)
     return _added(lambda: attached_traced(found, kept), editor)

@@ -76,7 +76,7 @@ def grouped(
         for slot, text in enumerate(node.data_inputs):
             places.setdefault(str(names.parse(text)), (node, slot))
     slots = tuple(places[str(names.parse(text))] for text in reads)
-    args = tuple(flow.inputs(node)[slot] for node, slot in slots)
+    args = tuple(flow.known_inputs(node)[slot] for node, slot in slots)
     return Group(tuple(nodes), last, slots, args, tuple(reads), captures or {}, opened)
 
 

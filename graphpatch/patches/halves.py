@@ -14,12 +14,12 @@ from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import GraphpatchError, ModelError, PatchError
 from graphpatch.gradients.expression import Call, Literal, Variable, walk
-from graphpatch.gradients.spec import Gradient, Named, Written
+from graphpatch.gradients.spec import Gradient, InlineFormula, Named
 from graphpatch.graph.body import Node
 from graphpatch.patches.group import Group
 
 
-class Parts(NamedTuple):
+class EqualParts(NamedTuple):
     """Into how many parts a variable of a formula is split, along which axis."""
 
     variable: str
@@ -46,8 +46,8 @@ def refuse_uneven_match(gradient: Gradient, group: Group) -> None:
         _refuse(parts, tensors, shapes, f"the match that ends in {group.last}")
 
 
-def _parts(gradient: Gradient, op_type: str) -> Iterator[Parts]:
-    if not isinstance(gradient, Named | Written):
+def _parts(gradient: Gradient, op_type: str) -> Iterator[EqualParts]:
+    if not isinstance(gradient, Named | InlineFormula):
         return
     try:
         formula = gradient.for_op(op_type).formula
@@ -59,11 +59,11 @@ def _parts(gradient: Gradient, op_type: str) -> Iterator[Parts]:
                 yield from _of_call(call)
 
 
-def _of_call(call: Call) -> Iterator[Parts]:
+def _of_call(call: Call) -> Iterator[EqualParts]:
     given = {name: one.value for name, one in call.options if isinstance(one, Literal)}
     split = call.arguments[0]
     if isinstance(split, Variable) and "parts" in given:
-        yield Parts(split.name, int(given["parts"]), int(given.get("axis", 0)))
+        yield EqualParts(split.name, int(given["parts"]), int(given.get("axis", 0)))
 
 
 def _tensors(node: Node) -> dict[str, Tensor]:
@@ -77,7 +77,7 @@ def _tensors(node: Node) -> dict[str, Tensor]:
 
 
 def _refuse(
-    parts: Iterable[Parts], tensors: Mapping[str, Tensor], shapes: Shapes, where: str
+    parts: Iterable[EqualParts], tensors: Mapping[str, Tensor], shapes: Shapes, where: str
 ) -> None:
     for one in parts:
         tensor = tensors.get(one.variable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from graphpatch.differentiation.hidden import hidden_ops
-from graphpatch.differentiation.keys import override
+from graphpatch.differentiation.keys import override_key
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Body, Node
 
@@ -29,7 +29,7 @@ def _message(node: Node, by: Node) -> str:
     first = f'{{"match": {{"op": "IdentityN", "name": "{by.name}"}}, '
     first += '"patch": {"override_gradient": "default"}}'
     return (
-        f"no gradient reaches {node}: {by} has a custom gradient (key {override(by)}, from "
+        f"no gradient reaches {node}: {by} has a custom gradient (key {override_key(by)}, from "
         f"tf.custom_gradient), which leads past it to what the wrapped function was given, so this "
         f"patch would never fire; put this rule before it, which takes the key off: {first}; or "
         f"patch {by.name} itself"

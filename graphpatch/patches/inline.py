@@ -49,7 +49,7 @@ def on_outputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> 
             f"{node} must stay next to its loop's Merge or Switch: patch what it reads"
         )
     _refuse_loop_start(node)
-    flat = flow.outputs(node)
+    flat = flow.known_outputs(node)
     wanted = _wanted(flat, only)
     if flow.is_source(node):
         return _behind_source(node, editor, inline, flat, wanted)
@@ -63,7 +63,7 @@ def on_outputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> 
 
 def on_inputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> list[Node]:
     """Put `inline` before the inputs of an op that carry a gradient, or before input `only`."""
-    flat, added = flow.inputs(node), []
+    flat, added = flow.known_inputs(node), []
     for slot in _wanted(flat, only):
         refuse_fixed(node, slot)
         name = f"{node.name}/{inline.suffix}_{slot}"
@@ -129,7 +129,7 @@ def nothing_flows(node: Node, at_outputs: bool, only: int | None) -> str:
     variable, a dtype that the NodeDef does not name.
     """
     which = "output" if at_outputs else "input"
-    flat = flow.outputs(node) if at_outputs else flow.inputs(node)
+    flat = flow.known_outputs(node) if at_outputs else flow.known_inputs(node)
     if only is not None and only >= len(flat):
         raise PatchError(f"{node} has no {which} {only}; it has {len(flat)}, counted from 0")
     asked = flat if only is None else [flat[only]]

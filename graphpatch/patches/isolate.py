@@ -45,7 +45,9 @@ def _around(ops: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
     inside, calls = {node.name for node in ops}, dict[str, str]()
     inline, keep_it = zeros(ops[-1])
     for node in ops:
-        for slot, (text, arg) in enumerate(zip(node.data_inputs, flow.inputs(node), strict=True)):
+        for slot, (text, arg) in enumerate(
+            zip(node.data_inputs, flow.known_inputs(node), strict=True)
+        ):
             tensor = str(names.parse(text))
             if names.op_of(text) in inside or not flow.carries(arg) or _is_source(node, slot):
                 continue

@@ -16,7 +16,7 @@ import msgspec
 from graphpatch.errors import PatchError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Written
+from graphpatch.gradients.spec import InlineFormula
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Attrs, Editor
@@ -70,12 +70,12 @@ def join(
     a formula calls x0, x1, ..., where the op itself does not tell. Raises PatchError where a
     function would have to carry some of the outputs alone.
     """
-    flat = flow.outputs(node)
+    flat = flow.known_outputs(node)
     if by_function(node, editor, emit):
         _attach(node, flat, counted, editor, behind, reads)
     elif len(flat) == 1:
         name = node.name
-        select(
+        add_select(
             node,
             lambda moved, stop: _backward(name, 0, counted[0], stop, moved, editor),
             editor,
@@ -86,7 +86,7 @@ def join(
         editor.used("construction")
 
 
-def select(
+def add_select(
     node: Node,
     backward: Callable[[Node, str], str],
     editor: Editor,
@@ -103,14 +103,14 @@ def select(
         stop = _stopped(name, 0, moved, editor)
         return [_true(name, 0, stop, moved, editor), stop, backward(moved, stop)]
 
-    values = _values(flow.outputs(node)[0])
+    values = _values(flow.known_outputs(node)[0])
     editor.take_name(node, "Select", through, values, shadow=True, reads=reads)
     editor.used("construction")
 
 
 def refuse_in_part(node: Node, outputs: Sequence[int], editor: Editor, emit: str) -> None:
     """Raise PatchError where `join` would have to carry some outputs of an op, and not others."""
-    flat = flow.outputs(node)
+    flat = flow.known_outputs(node)
     if any(arg.is_ref or arg.dtype is None for arg in flat):
         raise PatchError(f"{node}: its outputs cannot be passed on, as one is a reference")
     others = [n for n, arg in enumerate(flat) if flow.carries(arg) and n not in outputs]
@@ -153,7 +153,10 @@ def _read(name: str, output: int, one: Counted, moved: Node, editor: Editor) -> 
 
 
 def _stopped(name: str, output: int, moved: Node, editor: Editor) -> str:
-    typed, suffix = {"T": attrs.dtype(flow.outputs(moved)[output].dtype or "")}, _suffix(output)
+    typed, suffix = (
+        {"T": attrs.dtype(flow.known_outputs(moved)[output].dtype or "")},
+        _suffix(output),
+    )
     stop = editor.add(f"{name}/stop{suffix}", "StopGradient", [moved.tensor(output)], typed, moved)
     return stop.tensor(0)
 
@@ -173,7 +176,7 @@ def _true(name: str, output: int, stop: str, moved: Node, editor: Editor) -> str
 
     It is made of tensors, not of constants, and so stands in a v1 loop or branch as it is.
     """
-    typed = {"T": attrs.dtype(flow.outputs(moved)[output].dtype or "")}
+    typed = {"T": attrs.dtype(flow.known_outputs(moved)[output].dtype or "")}
     names = (f"{name}/same{_suffix(output)}", f"{name}/true{_suffix(output)}")
     same = editor.add(names[0], "Equal", [stop, stop], typed, moved).tensor(0)
     return editor.add(names[1], "OnesLike", [same], {"T": attrs.dtype("bool")}, moved).tensor(0)
@@ -181,7 +184,7 @@ def _true(name: str, output: int, stop: str, moved: Node, editor: Editor) -> str
 
 def repeat(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> str:
     """The tensor repeated to the shape of another of its dtype; an error where it cannot be."""
-    typed = {"T": attrs.dtype(flow.outputs(beside)[0].dtype or "")}
+    typed = {"T": attrs.dtype(flow.known_outputs(beside)[0].dtype or "")}
     shape = editor.add(f"{name}/Shape", "Shape", [like], typed, beside).tensor(0)
     return editor.add(f"{name}/BroadcastTo", "BroadcastTo", [tensor, shape], typed, beside).tensor(
         0
@@ -204,7 +207,7 @@ def _attach(
         same_shape=known and len(outputs) == 1,
     )
     texts = [f"sum_like(dy{o}, x{n})" for n, o in enumerate(outputs)]
-    gradient = Written(Formula.parse(["dy"] if signature.same_shape else texts))
+    gradient = InlineFormula(Formula.parse(["dy"] if signature.same_shape else texts))
     found = computed_functions(gradient, signature, is_kept(node, editor), editor)
     read = [counted[output].tensor for output in outputs]
     attach_to(node, found, read, behind or [node], editor, reads)

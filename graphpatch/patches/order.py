@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from graphpatch.errors import PatchError
-from graphpatch.gradients.spec import Named, Written
+from graphpatch.gradients.spec import InlineFormula, Named
 from graphpatch.patches.at import parsed
 from graphpatch.patches.group import Group
 
@@ -41,7 +41,7 @@ def _texts(patch: object, group: Group) -> tuple[Sequence[str | None], bool | No
         return _at_one(group, place or 0) if is_one else (["dy"], None)
     if isinstance(patch, SurrogateGradient):
         return patch.formula.texts, None
-    if isinstance(patch, OverrideGradient) and isinstance(patch.gradient, Named | Written):
+    if isinstance(patch, OverrideGradient) and isinstance(patch.gradient, Named | InlineFormula):
         return patch.gradient.formula.texts, patch.gradient.formula.alike
     return (), None
 

@@ -9,7 +9,7 @@ from graphpatch.graph.edit import Editor
 from graphpatch.graph.topology import FED
 
 # Ops that TensorFlow calls stateful since they read a state, which they leave as it is.
-READS = frozenset(
+STATE_READS = frozenset(
     "ReadVariableOp ResourceGather ResourceGatherNd VarHandleOp VarIsInitializedOp"
     " VariableShape".split()
 )
@@ -42,7 +42,7 @@ def _has_state(node: Node, editor: Editor) -> bool:
     while todo:
         one = todo.pop()
         called = _called(one, editor)
-        if not called and one.op not in READS and (one.opdef is None or one.opdef.stateful):
+        if not called and one.op not in STATE_READS and (one.opdef is None or one.opdef.stateful):
             return True
         for name in called - bodies:
             bodies.add(name)

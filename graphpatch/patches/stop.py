@@ -36,7 +36,7 @@ class StopGradient:
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where nothing flows back there anyway."""
-        at.check(nodes, self.at)
+        at.check_gradient_flows(nodes, self.at)
 
     def notes(self, nodes: Sequence[Node]) -> Iterator[str]:
         """That what follows takes its gradient at a noisy value, where it does."""
@@ -47,7 +47,7 @@ class StopGradient:
         caller = place_of(node, editor).ignoring
         if caller is not None and not editor.graph.around.is_exported:
             FilterGradient(Named("zero"), self.at, "function").rewrite(node, editor)
-        elif at.put(node, editor, typed("StopGradient", "stop"), self.at):
+        elif at.put_beside(node, editor, typed("StopGradient", "stop"), self.at):
             editor.used("construction")
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
@@ -56,5 +56,5 @@ class StopGradient:
         caller = place_of(group.last, editor).ignoring
         if caller is not None and not editor.graph.around.is_exported:
             FilterGradient(Named("zero"), self.at, "function").rewrite_whole(group, editor)
-        elif whole_inputs.put(group, editor, typed("StopGradient", "stop"), self.at):
+        elif whole_inputs.put_beside_group(group, editor, typed("StopGradient", "stop"), self.at):
             editor.used("construction")

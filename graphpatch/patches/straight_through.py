@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graphpatch.errors import PatchError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import Registered, Written
+from graphpatch.gradients.spec import InlineFormula, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
@@ -40,12 +40,12 @@ class StraightThrough:
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Let one op count as the identity of its input."""
-        flat = flow.inputs(node)
+        flat = flow.known_inputs(node)
         self.check_op(node)
         assert isinstance(self.input, int)
         if place_of(node, editor).ignoring is not None:
             texts = ["dy" if place == self.input else None for place in range(len(flat))]
-            carrier.carry(Written(Formula.parse(texts)), node, editor, "function")
+            carrier.carry(InlineFormula(Formula.parse(texts)), node, editor, "function")
         elif len(flat) == 1:
             carrier.carry(Registered("Identity", built_in=True), node, editor, "auto")
         else:
@@ -90,7 +90,7 @@ class StraightThrough:
         )
 
     def _check_whole(self, group: Group, place: int) -> None:
-        arg, outputs = group.args[place], flow.outputs(group.last)
+        arg, outputs = group.args[place], flow.known_outputs(group.last)
         if len(outputs) != 1:
             raise PatchError(f"{group.last} has {len(outputs)} outputs; straight_through needs one")
         for one in (arg, outputs[0]):
@@ -107,7 +107,7 @@ class StraightThrough:
 
     def check_op(self, node: Node) -> None:
         """Raise PatchError where the op is not the identity of that input in shape and dtype."""
-        inputs, outputs = flow.inputs(node), flow.outputs(node)
+        inputs, outputs = flow.known_inputs(node), flow.known_outputs(node)
         if isinstance(self.input, str):
             raise PatchError(
                 f'straight_through: {self.input!r} is a name of a pattern, for "on": "match"; of '

@@ -10,7 +10,7 @@ from graphpatch.gradients.expression import Call, Expression, Variable
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.nodedef_form import Nodes, formula_nodes
-from graphpatch.gradients.shapes import Shape
+from graphpatch.gradients.shapes import BroadcastShape
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
@@ -78,13 +78,13 @@ class SurrogateGradient:
         """Let one op count as the formula."""
         if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
-        self._put(node, node.data_inputs, flow.inputs(node), [node], editor)
+        self._put(node, node.data_inputs, flow.known_inputs(node), [node], editor)
 
     def check_op(self, node: Node) -> None:
         """Raise PatchError where the op cannot count as the formula of its inputs."""
         if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
-        self._nodes(node, node.data_inputs, flow.inputs(node), _output_of(node))
+        self._nodes(node, node.data_inputs, flow.known_inputs(node), _output_of(node))
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Let a match count as the formula of what it reads."""
@@ -140,7 +140,7 @@ class SurrogateGradient:
 
 def _output_of(node: Node) -> str:
     """The dtype of the op's one output."""
-    outputs = flow.outputs(node)
+    outputs = flow.known_outputs(node)
     if len(outputs) != 1:
         raise PatchError(f"{node} has {len(outputs)} outputs; surrogate_gradient needs one")
     if not flow.carries(outputs[0]):
@@ -158,7 +158,7 @@ def _refuse_unknown(node: Node, found: Nodes, whole: bool) -> None:
         )
 
 
-def _has_shape_of(node: Node, shape: Shape) -> bool:
+def _has_shape_of(node: Node, shape: BroadcastShape) -> bool:
     """Whether the formula is known to have the shape of the op's output, in every run."""
     op, exact = node.opdef, shape.exactly
     if op is None or not exact:
@@ -171,6 +171,6 @@ def _anchor(node: Node, editor: Editor) -> list[str]:
     """What a constant must wait for, so as to be in the v1 loop or branch that the op is in."""
     if not in_control_flow(node, editor):
         return []
-    typed = {"T": attrs.dtype(flow.inputs(node)[0].dtype or "")}
+    typed = {"T": attrs.dtype(flow.known_inputs(node)[0].dtype or "")}
     anchor = editor.add(f"{node.name}/surrogate/in", "Identity", [node.data_inputs[0]], typed, node)
     return [f"^{anchor.name}"]

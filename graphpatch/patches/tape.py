@@ -43,7 +43,7 @@ def through_tape(
 
 def _passed(call: Node, output: int, name: str, editor: Editor) -> str:
     """The output of the call, by an op that stops gradients in a Session and none on a tape."""
-    arg = flow.outputs(call)[output]
+    arg = flow.known_outputs(call)[output]
     if not flow.carries(arg):
         return call.tensor(output)
     typed = attrs.dtype(arg.dtype or "")

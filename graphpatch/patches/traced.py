@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphpatch.above import ask
+from graphpatch.above import FromAbove
 from graphpatch.errors import PatchError
 from graphpatch.gradients.spec import Python
-from graphpatch.gradients.traced import Op, Traced
+from graphpatch.gradients.traced import OpDtypes, Traced
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 
+trace: FromAbove[[str, OpDtypes], Traced] = FromAbove("trace")
 
-def traced(gradient: Python, op: Op, editor: Editor) -> Traced:
+
+def traced(gradient: Python, op: OpDtypes, editor: Editor) -> Traced:
     """The gradient function for one op; what TensorFlow 1.15 does not know of it is noted."""
-    found: Traced = ask("trace", gradient.path, op)
+    found = trace(gradient.path, op)
     if found.newer:
         editor.note(
             f"{gradient.path} uses ops that TensorFlow 1.15 does not know: "
@@ -26,16 +28,18 @@ def traced(gradient: Python, op: Op, editor: Editor) -> Traced:
     return found
 
 
-def seen(node: Node) -> Op:
+def seen(node: Node) -> OpDtypes:
     """An op as its gradient function sees it."""
-    inputs, outputs = (_dtypes(node, flat) for flat in (flow.inputs(node), flow.outputs(node)))
-    return Op(node.op, node.name, inputs, outputs, node.attrs(), node.device)
+    inputs, outputs = (
+        _dtypes(node, flat) for flat in (flow.known_inputs(node), flow.known_outputs(node))
+    )
+    return OpDtypes(node.op, node.name, inputs, outputs, node.attrs(), node.device)
 
 
-def seen_filter(node: Node, dtype: str) -> Op:
+def seen_filter(node: Node, dtype: str) -> OpDtypes:
     """The op in line with a tensor of `node`, which gives it on."""
     values = {"T": attrs.dtype(dtype)}
-    return Op("Identity", node.name, (dtype,), (dtype,), values, node.device)
+    return OpDtypes("Identity", node.name, (dtype,), (dtype,), values, node.device)
 
 
 def _dtypes(node: Node, flat: Sequence[FlatArg]) -> tuple[str, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import Attached
 from graphpatch.gradients.fits import windows_of
-from graphpatch.gradients.gradient import check
+from graphpatch.gradients.gradient import check_formula_suits
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Default, Gradient, Named, Python, Registered, Written
-from graphpatch.gradients.traced import Op
+from graphpatch.gradients.spec import Default, Gradient, InlineFormula, Named, Python, Registered
+from graphpatch.gradients.traced import OpDtypes
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow, function_carrier
 from graphpatch.patches.behind import refuse_behind, shadow_behind
@@ -37,25 +37,25 @@ def carry_whole(gradient: Gradient, group: Group, editor: Editor, emit: str) -> 
     function_carrier.attach_to(group.last, found, group.reads, group.nodes, editor)
 
 
-def _functions(gradient: Named | Written | Python, group: Group, editor: Editor) -> Attached:
+def _functions(gradient: Named | InlineFormula | Python, group: Group, editor: Editor) -> Attached:
     kept = function_carrier.is_kept(group.last, editor)
     if isinstance(gradient, Python):
         return function_carrier.traced_functions(gradient, _seen(group), kept, editor)
     return function_carrier.computed_functions(gradient, _checked(gradient, group), kept, editor)
 
 
-def _checked(gradient: Named | Written, group: Group) -> Signature:
+def _checked(gradient: Named | InlineFormula, group: Group) -> Signature:
     """The group as formulas see it; PatchError where this formula does not suit it."""
     try:
         signature = _signature(group)
-        check(gradient.formula, signature)
+        check_formula_suits(gradient.formula, signature)
     except (FormulaError, ValueError) as error:
         text = f"the match that ends in {group.last}: {error}; {group.reading()}"
         raise PatchError(text) from error
     return signature
 
 
-def _fitting(gradient: Gradient, group: Group, emit: str) -> Named | Written | Python:
+def _fitting(gradient: Gradient, group: Group, emit: str) -> Named | InlineFormula | Python:
     if isinstance(gradient, Default | Registered):
         raise PatchError(
             "a match as one op has no gradient under a key: a gradient of the library or a formula "
@@ -94,7 +94,7 @@ def _check_named(gradient: Named, group: Group) -> None:
 
 
 def _refuse_last(group: Group) -> None:
-    outputs = flow.outputs(group.last)
+    outputs = flow.known_outputs(group.last)
     if not any(flow.carries(arg) for arg in outputs):
         reason = flow.why_not(outputs[0]) if outputs else "is not there"
         raise PatchError(f"no gradient comes to the match: output 0 of {group.last} {reason}")
@@ -103,13 +103,16 @@ def _refuse_last(group: Group) -> None:
 def _signature(group: Group) -> Signature:
     return Signature.of(
         [(f"x{place}", arg.dtype or "") for place, arg in enumerate(group.args)],
-        [(f"y{place}", arg.dtype or "") for place, arg in enumerate(flow.outputs(group.last))],
+        [
+            (f"y{place}", arg.dtype or "")
+            for place, arg in enumerate(flow.known_outputs(group.last))
+        ],
         windows_of(group.nodes),
     )
 
 
-def _seen(group: Group) -> Op:
+def _seen(group: Group) -> OpDtypes:
     """The group as a gradient function sees it: under the name and type of its last op."""
     inputs = tuple(arg.dtype or "" for arg in group.args)
-    outputs = tuple(arg.dtype or "" for arg in flow.outputs(group.last))
-    return Op(group.last.op, group.last.name, inputs, outputs, {}, group.last.device)
+    outputs = tuple(arg.dtype or "" for arg in flow.known_outputs(group.last))
+    return OpDtypes(group.last.op, group.last.name, inputs, outputs, {}, group.last.device)

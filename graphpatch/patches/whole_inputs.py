@@ -13,14 +13,14 @@ from graphpatch.patches.inline import Inline, refuse_fixed
 from graphpatch.patches.reach import check_reached
 
 
-def args(group: Group, where: str) -> list[FlatArg]:
+def group_tensors_at(group: Group, where: str) -> list[FlatArg]:
     """The tensors at that place of a group."""
     side, place = at.parsed(where)
-    flat = flow.outputs(group.last) if side == "output" else list(group.args)
+    flat = flow.known_outputs(group.last) if side == "output" else list(group.args)
     return flat if place is None else flat[place : place + 1]
 
 
-def put(group: Group, editor: Editor, inline: Inline, where: str) -> list[Node]:
+def put_beside_group(group: Group, editor: Editor, inline: Inline, where: str) -> list[Node]:
     """Put `inline` on the side of a group that `where` names, and return the ops added for it.
 
     A tensor that the group reads in several places comes through one op, so that what flows back
@@ -28,7 +28,7 @@ def put(group: Group, editor: Editor, inline: Inline, where: str) -> list[Node]:
     """
     side, place = at.parsed(where)
     if side == "output":
-        return at.put(group.last, editor, inline, where)
+        return at.put_beside(group.last, editor, inline, where)
     places = range(len(group.args)) if place is None else [place]
     if place is not None and place >= len(group.args):
         raise PatchError(f"the match has no input {place}; {group.reading()}")

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.above import ask
-from graphpatch.analysis.doctor.diagnosis import Diagnosis as Pair
+from graphpatch.analysis.doctor.diagnosis import PairDiagnosis as Pair
 from graphpatch.analysis.doctor.fix import Fixed
 from graphpatch.analysis.doctor.fix import fix as fixed_by_rules
 from graphpatch.analysis.doctor.survey import Seen, survey
 from graphpatch.analysis.unsafe import refuse_unsafe
+from graphpatch.application import page_part
 from graphpatch.arguments import tensor_names
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
 from graphpatch.table import beside, html_table, plural
 
-IN_WORDS = {
+VERDICT_WORDS = {
     "flows": "the gradient flows",
     "zero": "the gradient is there, and is zero",
     "none": "the gradient is None",
@@ -91,7 +91,7 @@ class Diagnosis:
             (
                 pair.source,
                 pair.target,
-                IN_WORDS[pair.verdict],
+                VERDICT_WORDS[pair.verdict],
                 result["says"] if result else "",
                 "; ".join(f"{one.node.op} {one.node.name}: {one.what}" for one in pair.findings),
             )
@@ -100,11 +100,9 @@ class Diagnosis:
         table = html_table(repr(self)[1:-1], ("by", "of", "verdict", "run", "blocked by"), rows)
         if self.loaded is None or not self.pairs:
             return table
-        ends = {
-            name: list(dict.fromkeys(getattr(pair, name[:-1]) for pair in self.pairs))
-            for name in ("sources", "targets")
-        }
-        return beside(table, ask("part_of_model", self.loaded, **ends))
+        sources = list(dict.fromkeys(pair.source for pair in self.pairs))
+        targets = list(dict.fromkeys(pair.target for pair in self.pairs))
+        return beside(table, page_part(self.loaded, None, sources, targets))
 
     def _results(self) -> Iterator[tuple[Pair, dict[str, Any] | None]]:
         """Each pair with what running it gave."""

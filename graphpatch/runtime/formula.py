@@ -9,9 +9,9 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients.constants import Constant
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import Gradients, check, gradients
+from graphpatch.gradients.gradient import Gradients, check_formula_suits, gradient_ops
 from graphpatch.gradients.lowering import Lowering
-from graphpatch.gradients.parameter_inputs import with_inputs
+from graphpatch.gradients.parameter_inputs import with_parameter_inputs
 from graphpatch.gradients.program import AttrValue, Program, Step, Value, needed, op_def
 from graphpatch.gradients.signature import Signature
 
@@ -75,21 +75,21 @@ def formula_gradients(
     FormulaError where the formula does not suit these tensors.
     """
     count, more = len(inputs), list((given or {}).values())
-    formula = with_inputs(formula, count, list(given or {}))
+    formula = with_parameter_inputs(formula, count, list(given or {}))
     shaped = [*inputs, *outputs, *(one for one in more if one.shape != ())]
     scalars = {f"x{count + place}" for place, one in enumerate(more) if one.shape == ()}
     inputs = [*inputs, *more]
     signature = Signature.of(
         _dtypes("x", inputs), _dtypes("y", outputs), attrs, _same_shape(shaped), scalars, op_type
     )
-    found = gradients(formula, signature)
+    found = gradient_ops(formula, signature)
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
     arguments |= {f"y{place}": tensor for place, tensor in enumerate(outputs)}
     arguments |= _upstream(formula, outputs, upstream)
-    return computed(found, arguments)[:count]
+    return result_values(found, arguments)[:count]
 
 
-def computed(found: Gradients, arguments: Mapping[str, Any]) -> list[Any]:
+def result_values(found: Gradients, arguments: Mapping[str, Any]) -> list[Any]:
     """The tensor of each result, None for None, from those that its variables stand for."""
     steps = _run(found, arguments)
     return [None if value is None else _of(value, arguments, steps) for value in found.results]
@@ -97,7 +97,7 @@ def computed(found: Gradients, arguments: Mapping[str, Any]) -> list[Any]:
 
 def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Raise FormulaError where a formula does not suit an op of these tensors."""
-    check(formula, Signature.of(_dtypes("x", inputs), _dtypes("y", outputs)))
+    check_formula_suits(formula, Signature.of(_dtypes("x", inputs), _dtypes("y", outputs)))
 
 
 def formula_value(formula: Formula, inputs: Sequence[Any]) -> Any:

@@ -15,7 +15,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
-from graphpatch.opdefs import place_of
+from graphpatch.opdefs import tensor_index
 
 if TYPE_CHECKING:
     from graphpatch.runtime.formula import GradientFunction
@@ -30,7 +30,7 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
     """
     arguments = list(body.arguments)
     message = as_graph_def(body)
-    message.library.function.extend(called(graph, body).values())
+    message.library.function.extend(called_in_order(graph, body).values())
     graph_def = message.SerializeToString(deterministic=True)
     results = [names.parse(body.ret[arg.name]) for arg in _results(body)]
 
@@ -67,7 +67,9 @@ def as_graph_def(body: Body) -> GraphDef:
     return graph_def
 
 
-def called(graph: Graph, body: Body, among: Container[int] | None = None) -> dict[str, FunctionDef]:
+def called_in_order(
+    graph: Graph, body: Body, among: Container[int] | None = None
+) -> dict[str, FunctionDef]:
     """The functions that ops of a body call, each behind those that it calls itself.
 
     `among`: the indices of those ops; all ops where it is silent.
@@ -76,7 +78,7 @@ def called(graph: Graph, body: Body, among: Container[int] | None = None) -> dic
     for node, name in calls(body):
         if (among is None or node.index in among) and name in graph.functions.keys() - found:
             _, part = graph.function_fields[name]
-            found |= called(graph, graph.functions[name])
+            found |= called_in_order(graph, graph.functions[name])
             found[name] = FunctionDef.FromString(graph.source.data[part.value : part.end])
     return found
 
@@ -100,7 +102,7 @@ def flat_index(body: Body, tensor: names.TensorName) -> int:
     """Which of all outputs of its op a tensor is."""
     if body.is_main:
         return tensor.index
-    place = place_of(body.node(tensor.op).outputs or [], tensor.arg, tensor.index)
+    place = tensor_index(body.node(tensor.op).outputs or [], tensor.arg, tensor.index)
     if place is None:
         raise ModelError(f"{body.label} reads {tensor}, an output that is not there")
     return place

@@ -6,9 +6,10 @@ import warnings
 from typing import Any
 
 from graphpatch.errors import GraphpatchError
+from graphpatch.formats import model as formats_model
 from graphpatch.formats.given import ModelLike, is_graph
 from graphpatch.formats.load import model_from
-from graphpatch.formats.messages import chosen
+from graphpatch.formats.messages import graph_with_tags
 from graphpatch.formats.model import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.runtime.imported import import_here
@@ -60,7 +61,7 @@ def meta_graph(model: Model, tags: str = "") -> Any:
     Raises what `import_model` does.
     """
     meta = model.meta_graph_def(tags)
-    graph = chosen(model, tags)
+    graph = graph_with_tags(model, tags)
     register_lone_keys(graph)
     _warn_of_lists(graph)
     return meta
@@ -84,3 +85,6 @@ def _warn_of_lists(graph: Graph) -> None:
             "otherwise TensorFlow raises a bare AssertionError",
             stacklevel=3,
         )
+
+
+formats_model.import_into.is_for(import_into)

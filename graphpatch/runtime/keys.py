@@ -35,7 +35,7 @@ def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None
     return None if found is None else tensorflow_gradient(found.formula)
 
 
-def registered(key: str) -> GradientFunction | None:
+def registered_gradient(key: str) -> GradientFunction | None:
     """The gradient function that TensorFlow has under a key; None where nothing flows back.
 
     Raises LookupError where nobody registered the key.
@@ -55,7 +55,7 @@ def _composed_gradient(whole: Composed, allow_python: bool) -> GradientFunction 
         found = list(upstream)
         for layer in whole.outputs:
             found = _passed(layer, op.outputs, found)
-        found = _own_gradient(own or registered(whole.own), op, found)
+        found = _own_gradient(own or registered_gradient(whole.own), op, found)
         for layer in whole.inputs:
             found = _passed(layer, op.inputs, found)
         return found
@@ -99,7 +99,7 @@ def _by_identity(gradient: Registered | Python, tensor: Any, dy: Any) -> Any:
     import tensorflow as tf
 
     if isinstance(gradient, Registered):
-        function = registered(gradient.key)
+        function = registered_gradient(gradient.key)
     else:
         from graphpatch.runtime.trace import gradient_at
 

@@ -103,7 +103,7 @@ def gradient_in_parts(
     from graphpatch.analysis.cuts import ordered_cuts  # networkx, when it is needed
 
     asked = tensor_names("wrt", wrt)
-    listed = nested(cut)
+    listed = cuts_in_order(cut)
     data = graph.as_graph_def().SerializeToString()
     opened = open_graph(Source(data), 0, len(data))
     found, cuts = ordered_cuts(opened, tensor_name("loss", loss), listed, asked)
@@ -222,7 +222,7 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0]
 
 
-def nested(cut: Any) -> list[list[str]]:
+def cuts_in_order(cut: Any) -> list[list[str]]:
     """Several cuts in a row; one where no list holds another."""
     if isinstance(cut, list | tuple) and any(isinstance(one, list | tuple) for one in cut):
         return [tensor_names(f"cut[{place}]", one) for place, one in enumerate(cut)]

@@ -18,7 +18,7 @@ from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
 from graphpatch.graph.colocation import COLOCATION, LOC, located
-from graphpatch.graph.edit import SHAPES
+from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.gradients import gradients
@@ -114,7 +114,7 @@ def _without_stale_shapes(file: Any, asked: Sequence[Section]) -> Any:
     meta.CopyFrom(file)
     for node in meta.graph_def.node:
         if any(section.holds(node.name) for section in asked):
-            node.attr.pop(SHAPES, None)
+            node.attr.pop(OUTPUT_SHAPES, None)
     return meta
 
 

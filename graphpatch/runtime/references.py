@@ -12,17 +12,17 @@ import numpy as np
 from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
-from graphpatch.formats.messages import chosen
+from graphpatch.formats.messages import graph_with_tags
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
 from graphpatch.recipe_notes import activations
 from graphpatch.runtime.import_model import import_model
 from graphpatch.runtime.running import Running, placeholders
-from graphpatch.runtime.values import tensor_name
+from graphpatch.runtime.values import full_tensor_name
 
-GRADIENT = "deeplift_rescale"
-INSIDE = (
+RESCALE = "deeplift_rescale"
+INSIDE_CALL = (
     "a call may come to it with other inputs each time, so no tensor of the graph is its reference;"
     " @deeplift takes references from the batch there too"
 )
@@ -69,7 +69,7 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
     import tensorflow as tf
 
     loaded = model_from("model", model)
-    graph_read = chosen(loaded, "")
+    graph_read = graph_with_tags(loaded, "")
     ops, skipped = _sorted(graph_read)
     if not ops:
         name, why = next(iter(skipped.items()), ("", ""))
@@ -77,7 +77,7 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
         raise ModelError(f"{loaded.path} has no activation to measure in its main graph{more}")
     with tf.Graph().as_default() as graph:
         import_model(loaded)
-        given = {tensor_name(name): np.asarray(value) for name, value in feed.items()}
+        given = {full_tensor_name(name): np.asarray(value) for name, value in feed.items()}
         _check(graph, given)
         inputs = {name: graph.get_operation_by_name(name).inputs[0].name for name in ops}
         values, reasons = Running(graph, given).run(sorted(set(inputs.values())), optimise=False)
@@ -86,11 +86,11 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
 
 def _sorted(graph: Graph) -> tuple[list[str], dict[str, str]]:
     """The activations whose input can be measured; why the others are skipped, by name."""
-    types = {*LIBRARY[GRADIENT].ops, *LIBRARY[GRADIENT].by_op_type}
+    types = {*LIBRARY[RESCALE].ops, *LIBRARY[RESCALE].by_op_type}
     ops, skipped = [], {}
     for kind, node in (*activations([graph]), *_pooling(graph)):
         if not node.body.is_main:
-            skipped[f"{node.name} in function {node.body.label}"] = INSIDE
+            skipped[f"{node.name} in function {node.body.label}"] = INSIDE_CALL
         elif kind in types:
             ops.append(node.name)
         else:
@@ -128,7 +128,7 @@ def _written(
             continue
         file = f"{stem}/{number:03}.npy"
         arrays[file] = value
-        gradient = {GRADIENT: {"reference": file}}
+        gradient = {RESCALE: {"reference": file}}
         match = {"name": name, "body": "main"}
         rules.append({"name": name, "match": match, "patch": {"override_gradient": gradient}})
     if not rules:

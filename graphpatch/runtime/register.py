@@ -47,7 +47,7 @@ def register_gradients(model: ModelLike) -> list[str]:
         >>> keys[0]
         'graphpatch/guided_relu_8c9e5a2f'
     """
-    found = {key: (graph, node) for graph in _graphs(model) for node, key in keyed(graph)}
+    found = {key: (graph, node) for graph in _graphs(model) for node, key in overridden_ops(graph)}
     return [key for key in sorted(found) if _register(key, *found[key])]
 
 
@@ -57,7 +57,7 @@ def register_lone_keys(graph: Graph) -> list[str]:
     What `register_gradients` does, for no more than a Session cannot do without.
     """
     gradients = graph.library.gradients
-    found = {key: node for node, key in keyed(graph) if node.op not in gradients}
+    found = {key: node for node, key in overridden_ops(graph) if node.op not in gradients}
     return [key for key in sorted(found) if _register(key, graph, found[key])]
 
 
@@ -80,13 +80,13 @@ def _register(key: str, graph: Graph, node: Node) -> bool:
     """Register a key if it is ours; whether it is."""
     if key in _DONE:
         return True
-    gradient = gradient_of(key, graph, node)
+    gradient = gradient_for(key, graph, node)
     if gradient is not None:
         _add(key, gradient)
     return gradient is not None
 
 
-def gradient_of(key: str, graph: Graph, node: Node) -> GradientFunction | None:
+def gradient_for(key: str, graph: Graph, node: Node) -> GradientFunction | None:
     """The gradient function (op, *dy) of an op with a key of ours, None for another's key."""
     from graphpatch.runtime import keys
     from graphpatch.runtime.function_gradient import function_gradient
@@ -102,7 +102,7 @@ def register_in_functions(graph: Graph) -> None:
 
     TensorFlow looks keys up where it differentiates the bodies of While, If and calls.
     """
-    for node, key in keyed(graph):
+    for node, key in overridden_ops(graph):
         if not node.body.is_main:
             _register(key, graph, node)
 
@@ -124,7 +124,7 @@ def _function(graph: Graph, node: Node) -> Body:
     return graph.functions[name]
 
 
-def keyed(graph: Graph) -> Iterator[tuple[Node, str]]:
+def overridden_ops(graph: Graph) -> Iterator[tuple[Node, str]]:
     """The ops that have an override, with its key.
 
     Left out are keys that are for tf.saved_model.load alone, which restores their gradients.

@@ -158,7 +158,7 @@ def without_failed(
     op = getattr(error, "op", None)
     failed = op.name if op is not None else named[1] if named else ""
     try:
-        lost = downstream([graph.get_operation_by_name(failed)], fed)
+        lost = waiting_ops([graph.get_operation_by_name(failed)], fed)
     except (KeyError, ValueError):
         return []
     kept = [name for name in wanted if name in fed or not _is_of(graph, name, lost)]
@@ -169,7 +169,7 @@ def _is_of(graph: Any, name: str, ops: Container[Any]) -> bool:
     return graph.get_tensor_by_name(name).op in ops
 
 
-def downstream(ops: Sequence[Any], fed: Container[str] = ()) -> set[Any]:
+def waiting_ops(ops: Sequence[Any], fed: Container[str] = ()) -> set[Any]:
     """These ops, and all that wait for them; who reads a fed tensor does not wait for its op."""
     found, todo = set(), list(ops)
     while todo:

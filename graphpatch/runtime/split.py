@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphpatch.analysis.cuts import ordered_cuts
-from graphpatch.analysis.split import Backward, Split
+from graphpatch.analysis.split import BackwardGraph, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.errors import CutError, ModelError
@@ -19,7 +19,7 @@ from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.imported import bare_meta, imported
-from graphpatch.runtime.parts import Parts, add_parts, nested
+from graphpatch.runtime.parts import Parts, add_parts, cuts_in_order
 from graphpatch.runtime.register import register_gradients
 
 
@@ -63,7 +63,7 @@ def split(
         >>> sorted(path.name for path in Path("parts").iterdir())
         ['part1.pb', 'part2.pb', 'parts.json']
     """
-    ends = tensor_name("loss", loss), nested(cut), tensor_names("wrt", wrt)
+    ends = tensor_name("loss", loss), cuts_in_order(cut), tensor_names("wrt", wrt)
     loaded = model_from("model", model, progress)
     if len(loaded.graphs) != 1:
         raise CutError(f"{loaded.path} holds {len(loaded.graphs)} graphs; one is split at a time")
@@ -94,8 +94,8 @@ def _imported(model: Model) -> Any:
         raise ModelError(f"{model.path}: {error}") from error
 
 
-def _backward(graph: Any, parts: Parts) -> Backward:
-    return Backward(
+def _backward(graph: Any, parts: Parts) -> BackwardGraph:
+    return BackwardGraph(
         _exported(graph),
         parts.loss,
         parts.cuts,

@@ -10,7 +10,7 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch import opdefs
-from graphpatch.gradients.traced import Op
+from graphpatch.gradients.traced import OpDtypes
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 
 
@@ -18,7 +18,7 @@ from graphpatch.graph.attrs import DTYPE_NUMBERS
 class StandIn:
     """An op as its gradient function sees it: `op.inputs`, `op.outputs`, `op.get_attr("...")`."""
 
-    seen: Op
+    seen: OpDtypes
     inputs: Sequence[Any]
     outputs: Sequence[Any]
 

@@ -9,7 +9,7 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient import Gradients
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import Program
-from graphpatch.runtime.formula import GradientFunction, computed, op_attrs, signature_of
+from graphpatch.runtime.formula import GradientFunction, op_attrs, result_values, signature_of
 from graphpatch.runtime.gradients import gradients
 
 
@@ -43,7 +43,7 @@ def _value(formula: Formula, op: Any, inputs: Sequence[Any]) -> Any:
     number = Lowering(program, signature, dict(formula.values), text).number(expression, dtype)
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
     found = Gradients(program, (program.cast(number, dtype),))
-    return computed(found, arguments)[0]
+    return result_values(found, arguments)[0]
 
 
 def _same_shape(one: Any, other: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, EncodeError
 
 from graphpatch.errors import ModelError
+from graphpatch.formats import given, messages
 from graphpatch.formats.model import Model
 from graphpatch.formats.opened import opened
 from graphpatch.formats.sizes import TOO_LARGE, as_bytes, is_too_large
@@ -58,3 +59,7 @@ def tensorflow_class(name: str) -> Any:
     import tensorflow as tf
 
     return getattr(tf.compat.v1, name)
+
+
+given.model_of.is_for(model_of)
+messages.tensorflow_class.is_for(tensorflow_class)

@@ -12,13 +12,14 @@ from typing import Any
 
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import PatchError, RulesError, did_you_mean
-from graphpatch.gradients.traced import Op, Traced
+from graphpatch.gradients.traced import OpDtypes, Traced
+from graphpatch.patches import traced
 from graphpatch.runtime.formula import GradientFunction
 from graphpatch.runtime.stand_in import StandIn
 from graphpatch.runtime.traced_graph import traced_function
 
 
-def trace(path: str, op: Op) -> Traced:
+def trace(path: str, op: OpDtypes) -> Traced:
     """The gradient function at `package.module:function`, traced for one op.
 
     It is called as TensorFlow calls a registered one, with (op, *upstream gradients), None for an
@@ -81,7 +82,7 @@ def _tensorflow() -> Any:
     return tf
 
 
-def _arguments(op: Op) -> list[str]:
+def _arguments(op: OpDtypes) -> list[str]:
     outputs = range(len(op.outputs))
     return [
         *(f"x{place}" for place in range(len(op.inputs))),
@@ -99,7 +100,7 @@ class _Call:
 
     path: str
     function: GradientFunction
-    op: Op
+    op: OpDtypes
     flowing: list[str] = field(default_factory=list)
 
     @property
@@ -147,3 +148,6 @@ class _Call:
                 f"{self.op}, which is {like.dtype.name}"
             )
         return tf.identity(tensor)
+
+
+traced.trace.is_for(trace)

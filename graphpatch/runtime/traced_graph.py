@@ -17,11 +17,13 @@ from graphpatch.gradients.traced import Traced
 from graphpatch.graph.as_function import Part
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.wire import Source, piece_bytes
-from graphpatch.runtime.function_gradient import called
+from graphpatch.runtime.function_gradient import called_in_order
 
 # Of the attrs that TensorFlow adds for itself, those that running or differentiating a While or
 # If needs; the others hold names and settings of the process that traced it.
-OWN = frozenset({"_lower_using_switch_merge", "_num_original_outputs", "_stateful_parallelism"})
+TRACING_ATTRS = frozenset(
+    {"_lower_using_switch_merge", "_num_original_outputs", "_stateful_parallelism"}
+)
 SETTINGS = frozenset({"config_proto", "config", "executor_type"})
 
 
@@ -46,7 +48,7 @@ def traced_function(
         function.ret[result] = part.spelled(tensor.name)
     for payload in part.payloads():
         function.node_def.append(NodeDef.FromString(b"".join(map(piece_bytes, payload))))
-    nested = called(opened, opened.main, set(part.indices))
+    nested = called_in_order(opened, opened.main, set(part.indices))
     renamed = _cleaned(nested)
     _clean(function, renamed)
     library = tuple(nested.values())
@@ -107,7 +109,7 @@ def _clean(function: FunctionDef, renamed: Mapping[str, str]) -> None:
         node.op = renamed.get(node.op, node.op)
         node.ClearField("experimental_debug_info")
         for key in list(node.attr):
-            if (key.startswith("_") and key not in OWN) or key in SETTINGS:
+            if (key.startswith("_") and key not in TRACING_ATTRS) or key in SETTINGS:
                 del node.attr[key]
                 continue
             for one in _functions(node.attr[key]):

@@ -7,13 +7,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 # What AutoGraph looks for on a function: it calls one that has it, and converts any other.
 AUTOGRAPH_INFO = "autograph_info__"
 
 
-def unconverted(function: Function) -> Function:
+def unconverted(function: Decorated) -> Decorated:
     """The function, which runs as it is in a tf.function; functions that it is given do not.
 
     Those are converted as far as the tf.function asks for it: they are the user's. TensorFlow is

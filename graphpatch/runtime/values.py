@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graphpatch.errors import ModelError, RulesError
-from graphpatch.gradients.npy import SUFFIX, array
+from graphpatch.gradients.npy import NPY_SUFFIX, array
 
 Values = Mapping[str, Any]
 
@@ -85,11 +85,13 @@ def _fed(archive: zipfile.ZipFile, path: str | Path, name: str) -> tuple[str, An
     except UNPACKING as error:
         raise ModelError(f"cannot unpack {name} of {path}: {error}") from None
     try:
-        return tensor_name(name.removesuffix(SUFFIX)), array(raw, f"{name} in {path}").copy()
+        return full_tensor_name(name.removesuffix(NPY_SUFFIX)), array(
+            raw, f"{name} in {path}"
+        ).copy()
     except RulesError as error:
         raise ModelError(str(error)) from None
 
 
-def tensor_name(name: str) -> str:
+def full_tensor_name(name: str) -> str:
     """The name of a tensor: that of an op means its output 0."""
     return name if ":" in name else f"{name}:0"

@@ -16,16 +16,16 @@ from graphpatch.match.classes import CLASSES
 from graphpatch.match.compare import Compared
 from graphpatch.match.conditions import ON_EDGES
 from graphpatch.match.empty import MAY_BE_EMPTY
-from graphpatch.match.nth import SLICE, WORDS
+from graphpatch.match.nth import NTH_WORDS, SLICE
 from graphpatch.match.ready import READY
 from graphpatch.patches import KINDS
 from graphpatch.rule_spec import RulesFile
-from graphpatch.schema.gradient import TEXT, gradient
+from graphpatch.schema.gradient import SOME_TEXT, gradient
 
 # The types of ours that users know by another name.
 RENAMED = {"RuleSpec": "Rule", "PatchSpec": "Patch"}
-SIGNS = Compared.__struct_encode_fields__
-GRADIENT = {"$ref": "#/$defs/Gradient"}
+COMPARISONS = Compared.__struct_encode_fields__
+GRADIENT_REF = {"$ref": "#/$defs/Gradient"}
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # A name, not an address: it tells one version's schema from another's.
 ID = f"urn:graphpatch:rules:{graphpatch.__version__}"
@@ -78,11 +78,11 @@ def _constrain(defined: dict[str, Any]) -> None:
     patch, match = defined["Patch"], defined["Match"]["properties"]
     for name, kind in KINDS.items():
         if kind.value == GradientSpec:
-            patch["properties"][name] = GRADIENT
+            patch["properties"][name] = GRADIENT_REF
     patch["oneOf"] = [{"required": [name]} for name in KINDS]
     options = dict.fromkeys(option for kind in KINDS.values() for option in kind.options)
     patch["dependentSchemas"] = {option: {"anyOf": list(_with(option))} for option in options}
-    patch["properties"]["surrogate_gradient"] = TEXT
+    patch["properties"]["surrogate_gradient"] = SOME_TEXT
     patch["properties"]["on"] = _texts({"type": "string"})
     for key in match.keys() - MAY_BE_EMPTY:
         match[key] = _not_empty(match[key])
@@ -94,7 +94,7 @@ def _constrain(defined: dict[str, Any]) -> None:
     defined["Pattern"]["properties"]["nodes"]["minProperties"] = 1
     defined["OneOf"] |= {"minProperties": 1}
     defined["OneOf"]["properties"]["in"]["minItems"] = 1
-    defined["Near"]["anyOf"] = [{"required": [key]} for key in ("near", *SIGNS)]
+    defined["Near"]["anyOf"] = [{"required": [key]} for key in ("near", *COMPARISONS)]
     match["class"] = _texts({"enum": list(CLASSES)})
     match["nth"] = _slices(match["nth"])
     defined["Nth"]["properties"]["at"] = _slices(defined["Nth"]["properties"]["at"])
@@ -130,7 +130,7 @@ def _not_empty(found: dict[str, Any]) -> dict[str, Any]:
 
 def _slices(found: dict[str, Any]) -> dict[str, Any]:
     """The same, where a text is a word or a slice, and a list has something in it."""
-    words = {"pattern": f"^({'|'.join(WORDS)}|{SLICE.pattern})$"}
+    words = {"pattern": f"^({'|'.join(NTH_WORDS)}|{SLICE.pattern})$"}
     forms = [one | words if one.get("type") == "string" else one for one in found["anyOf"]]
     return _not_empty({"anyOf": forms})
 

@@ -10,15 +10,15 @@ from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.entry import Entry
 from graphpatch.gradients.spec import DEFAULT, FORMULA, PYTHON, REGISTERED
 
-TEXT = {"type": "string", "pattern": r"\S"}
-FORMULAS = {
+SOME_TEXT = {"type": "string", "pattern": r"\S"}
+FORMULA_SCHEMA = {
     "anyOf": [
-        TEXT,
+        SOME_TEXT,
         {
             "type": "array",
-            "items": {"anyOf": [TEXT, {"type": "null"}]},
+            "items": {"anyOf": [SOME_TEXT, {"type": "null"}]},
             "minItems": 1,
-            "contains": TEXT,
+            "contains": SOME_TEXT,
         },
     ]
 }
@@ -35,13 +35,13 @@ def gradient() -> dict[str, Any]:
             {
                 "type": "object",
                 "properties": {
-                    REGISTERED: TEXT
+                    REGISTERED: SOME_TEXT
                     | _described(
                         "A gradient that the program that loads the file registers under this "
                         "name.",
                         "MyGrad",
                     ),
-                    FORMULA: FORMULAS
+                    FORMULA: FORMULA_SCHEMA
                     | _described(
                         "A formula of dy, inputs x0, x1, ... and outputs y0, ...; a list has one "
                         "for each input.",

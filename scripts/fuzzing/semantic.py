@@ -17,7 +17,7 @@ from typing import Any
 import graphpatch
 from fuzzing.semantic_graphs import answer, differing, rules_of
 from graphpatch.analysis.revert import revert
-from graphpatch.graph.provenance import KEY
+from graphpatch.graph.provenance import PROVENANCE_ATTR
 
 EACH = 25  # graphs of one process
 IMPORTED = "imported, TensorFlow has no or other gradients, patched or not"
@@ -113,7 +113,7 @@ def _nodes(graph: Any) -> list[tuple[str, str, Any]]:
     found = []
     for label, nodes in (("", graph.node), *functions):
         for node in nodes:
-            node.attr.pop(KEY, None)
+            node.attr.pop(PROVENANCE_ATTR, None)
             found.append((label, node.name, node))
     return sorted(found, key=itemgetter(0, 1))
 

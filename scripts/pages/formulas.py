@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from graphpatch.gradients.functions import FUNCTIONS, OPERATORS, Function
-from graphpatch.gradients.words import CONSTANTS
+from graphpatch.gradients.words import NAMED_NUMBERS
 
 
 def operators() -> str:
@@ -20,7 +20,7 @@ def functions() -> str:
 
 def constants() -> str:
     """The constants, as one line."""
-    return ", ".join(f"`{name}`" for name in CONSTANTS)
+    return ", ".join(f"`{name}`" for name in NAMED_NUMBERS)
 
 
 def _table(title: str, rows: Iterable[tuple[str, Function]]) -> str:

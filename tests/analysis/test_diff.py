@@ -13,6 +13,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from graphpatch import Model, apply, load
 from graphpatch.analysis.diff import CHANGES, Diff, diff
 from graphpatch.formats.container import GRAPH
+from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import LARGE
 from graphpatch.graph.wire import Source
 from tests import graphs
@@ -112,3 +113,26 @@ def test_the_command(run_cli: Run, rules_file: Callable[..., Path], model_file: 
     assert run_cli("diff", model_file, model_file).stdout == "no difference\n"
     assert run_cli("diff", model_file, patched, "--json").json["equal"] is False
     assert run_cli("diff", model_file, model_file, "--json").code == 0
+
+
+def listings(count: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often the bodies are listed to compare a model of so many patched functions."""
+    relu = [node("r", "Relu", "a")]
+    bodies = [
+        graphs.function(f"f{at}", ["a"], relu, {"b": "r:activations:0"}) for at in range(count)
+    ]
+    graph = graphs.graphdef(node("x", "Placeholder"), *(node(f"c{at}", f"f{at}", "x")
+                                                        for at in range(count)))  # fmt: skip
+    graph.library.function.extend(bodies)
+    original = load(graph)
+    patched = apply([GUIDED], original).model
+    listed: list[Graph] = []
+    bodies_of = vars(Graph)["bodies"].fget
+    with monkeypatch.context() as patch:
+        patch.setattr(Graph, "bodies", property(lambda one: listed.append(one) or bodies_of(one)))
+        assert len(diff(original, patched).gradients) == count
+    return len(listed)
+
+
+def test_a_body_is_not_searched_for_each_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert listings(10, monkeypatch) == listings(40, monkeypatch)

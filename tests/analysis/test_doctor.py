@@ -11,7 +11,7 @@ import pytest
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 import graphpatch
-from graphpatch.analysis.doctor.diagnosis import Diagnosis
+from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import Seen, survey
 from graphpatch.errors import ModelError
@@ -36,7 +36,7 @@ def seen(model: graphpatch.Model, **more: Any) -> Seen:
     return found
 
 
-def one(model: graphpatch.Model, **more: Any) -> Diagnosis:
+def one(model: graphpatch.Model, **more: Any) -> PairDiagnosis:
     [found] = seen(model, **more).diagnoses
     return found
 

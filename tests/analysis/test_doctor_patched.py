@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import graphpatch
-from graphpatch.analysis.doctor.diagnosis import Diagnosis
+from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import survey
 from tests import graphs
@@ -54,7 +54,7 @@ def test_rules_that_stop_gradients_are_not_about_activations(tmp_path: Path) -> 
         assert ("activations" in kinds) is told, rules
 
 
-def one(model: graphpatch.Model) -> Diagnosis:
+def one(model: graphpatch.Model) -> PairDiagnosis:
     [seen] = survey(model, ["x"], ["y"])
     [found] = seen.diagnoses
     return found

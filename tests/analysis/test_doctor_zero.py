@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import graphpatch
-from graphpatch.analysis.doctor.diagnosis import Diagnosis
+from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.survey import survey
 from tests.graphs import const, graphdef, node
 
@@ -17,7 +17,7 @@ X = node("x", "Placeholder", dtype="float32")
 NORM = node("n", "FusedBatchNormV3", "x", "c", "c", "c", "c", T="float32", U="float32")
 
 
-def diagnosis(folder: Path, target: str, *nodes: Any) -> Diagnosis:
+def diagnosis(folder: Path, target: str, *nodes: Any) -> PairDiagnosis:
     path = folder / "model.pb"
     path.write_bytes(graphdef(X, const("c"), *nodes).SerializeToString())
     [seen] = survey(graphpatch.load(path), ["x"], [target])

@@ -14,7 +14,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph.graph import Graph
 from graphpatch.match.select import find
 from graphpatch.rules import Rule
-from graphpatch.step import Applied, patch
+from graphpatch.step import Applied, patch_matched
 
 DIGITS = Path(__file__).parent.parent.parent / "scripts/models/digits.pb"
 
@@ -65,13 +65,13 @@ def test_a_rule_that_fails_halfway_leaves_nothing(
     whole = match_rules(given, model)[bad].matches
 
     def failing(rule: Rule, found: Any) -> Applied:
-        step = patch(rule, found)
+        step = patch_matched(rule, found)
         if rule is given[bad]:
             raise PatchError("halfway")
         return step
 
     copies.clear()
-    monkeypatch.setattr(matching, "patch", failing)
+    monkeypatch.setattr(matching, "patch_matched", failing)
     found = match_rules(given, model)
     failed = found.pop(bad)
     assert (failed.error, failed.matches) == ("halfway", whole)

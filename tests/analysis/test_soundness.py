@@ -10,7 +10,7 @@ import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
-from graphpatch.graph.provenance import KEY
+from graphpatch.graph.provenance import PROVENANCE_ATTR
 from tests import graphs
 from tests.graphs import node
 
@@ -127,13 +127,13 @@ def test_forged_provenance_hides_nothing(tmp_path: Path) -> None:
     """The node tells that it was the Relu of the original, so that `revert` gives that."""
     path = original(tmp_path)
     relu = node("r", "Relu", "x")
-    relu.attr[KEY].list.SetInParent()
+    relu.attr[PROVENANCE_ATTR].list.SetInParent()
     was = relu.SerializeToString().hex()
     told = f'{{"rule":"a","id":"b","did":"enclosed","was":"Relu","node":"{was}"}}'
 
     def forge(graph: GraphDef, nodes: dict[str, Any]) -> None:
         nodes["r"].op = "Elu"
-        nodes["r"].attr[KEY].list.s.append(told.encode())
+        nodes["r"].attr[PROVENANCE_ATTR].list.s.append(told.encode())
 
     forged = patched(path, [{**RULES[0], "expect": {"min": 0}, "match": {"op": "No"}}], forge)
     found = failures(path, forged)
@@ -148,7 +148,7 @@ def test_gradients_that_an_optimiser_took_out_are_named(tmp_path: Path) -> None:
         """What Grappler leaves of a call and of a StopGradient."""
         nodes["r"].op, nodes["r"].input[:] = "Identity", ["r/forward"]
         nodes["r"].attr.pop("_gradient_op_type")
-        nodes["r"].attr.pop(KEY)
+        nodes["r"].attr.pop(PROVENANCE_ATTR)
 
     whole = patched(path, RULES, name="whole")
     less = patched(path, RULES, inline, name="less")

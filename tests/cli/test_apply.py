@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import text_format
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
-from graphpatch.fleet.manifest import NAME as MANIFEST
+from graphpatch.fleet.manifest import MANIFEST_NAME as MANIFEST
 from graphpatch.formats import load, text
 from tests import graphs
 

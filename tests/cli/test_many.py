@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import graphpatch
-from graphpatch.fleet.manifest import NAME
+from graphpatch.fleet.manifest import MANIFEST_NAME
 from tests import graphs
 from tests.refusals import LARGE, MODEL, RULE, everything, rules_text, sound_files
 
@@ -49,14 +49,14 @@ def lines(done: Any) -> dict[str, Any]:
 
 
 def manifest(folder: Path) -> dict[str, Any]:
-    text = (folder / NAME).read_text().splitlines()
+    text = (folder / MANIFEST_NAME).read_text().splitlines()
     found = {one["output"]: one for one in map(json.loads, text)}
     assert len(found) == len(text)
     return found
 
 
 def outputs(folder: Path) -> dict[str, bytes]:
-    return {name: data for name, data in everything(folder).items() if name != NAME}
+    return {name: data for name, data in everything(folder).items() if name != MANIFEST_NAME}
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
@@ -256,7 +256,7 @@ def test_resume_of_one_model_into_a_folder(run_cli: Run, folder: Path) -> None:
 def test_a_manifest_that_was_cut_short(run_cli: Run, folder: Path) -> None:
     args = ("apply", "rules.json", "reg", "-o", "out", "--resume", "--json", "-j", "1")
     run_cli(*args, cwd=folder)
-    path = folder / "out" / NAME
+    path = folder / "out" / MANIFEST_NAME
     path.write_bytes(path.read_bytes()[:-30])
     assert len(passed(run_cli(*args, cwd=folder))) == 4
     assert len(manifest(folder / "out")) == 5

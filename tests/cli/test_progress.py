@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from graphpatch.cli import progress
-from graphpatch.cli.progress import Bar, Lines, bar
+from graphpatch.cli.progress import Bar, LogProgress, bar
 
 
 class Terminal(io.StringIO):
@@ -23,7 +23,7 @@ def test_off_a_terminal_long_work_says_a_line_now_and_then(
     log = io.StringIO()
     monkeypatch.setattr(sys, "stderr", log)
     with bar(of_many) as shown:
-        assert isinstance(shown, Lines)
+        assert isinstance(shown, LogProgress)
         shown("reading", 1, 5)
         assert log.getvalue() == ""
         shown.said -= progress.LINES

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import graphpatch
-from graphpatch.fleet.manifest import NAME
+from graphpatch.fleet.manifest import MANIFEST_NAME
 from tests import graphs
 from tests.refusals import LARGE, RULE, everything, rules_text
 
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def outputs(folder: Path) -> dict[str, bytes]:
-    return {name: data for name, data in everything(folder).items() if name != NAME}
+    return {name: data for name, data in everything(folder).items() if name != MANIFEST_NAME}
 
 
 def test_it_writes_what_this_machine_does(run_cli: Run, folder: Path, cluster: Any) -> None:
@@ -103,7 +103,7 @@ def disturbed(folder: Path, out: str, cluster: Any, chosen: random.Random, most:
         time.sleep(chosen.uniform(0, 0.4))
         # Those that are at work: a nanny tells of a worker's process while that starts, too.
         pids = {one.pid for one in cluster.workers.values() if one.pid} - killed
-        if (folder / out / NAME).exists() and pids and len(killed) < most:
+        if (folder / out / MANIFEST_NAME).exists() and pids and len(killed) < most:
             pid = chosen.choice(sorted(pids))
             os.kill(pid, signal.SIGKILL)
             killed.add(pid)

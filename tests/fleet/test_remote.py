@@ -14,7 +14,7 @@ from graphpatch import cli
 from graphpatch.errors import FleetError, ModelError, OutputError
 from graphpatch.fleet import remote
 from graphpatch.fleet.content import content
-from graphpatch.fleet.manifest import NAME
+from graphpatch.fleet.manifest import MANIFEST_NAME
 from tests import graphs
 from tests.models import catalogue
 from tests.refusals import LARGE, MODEL, RULE, everything, rules_text, summary
@@ -56,7 +56,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, st
 def stored(store: Any, root: str) -> dict[str, bytes]:
     """All files below a folder of the store, but the manifest."""
     found = {path.removeprefix(f"{root}/"): store.cat_file(path) for path in store.find(root)}
-    return {name: data for name, data in found.items() if name != NAME}
+    return {name: data for name, data in found.items() if name != MANIFEST_NAME}
 
 
 def test_a_store_gets_what_a_disk_gets(
@@ -68,13 +68,13 @@ def test_a_store_gets_what_a_disk_gets(
     here = ("apply", registry / "rules.json", registry / "reg", "-o", registry / "out")
     assert run(capsys, *here, "-j", "1")[0] == 0
     on_disk = everything(registry / "out")
-    on_disk.pop(NAME)
+    on_disk.pop(MANIFEST_NAME)
     assert stored(store, "/out") == on_disk
     lines = sorted((json.loads(line) for line in out.splitlines()), key=lambda one: one["model"])
     names = ["a.pb", "saved", "v1/a.pb", "v1/large.pb"]
     assert [one["model"] for one in lines] == [f"memory://reg/{name}" for name in names]
     assert [one["output"] for one in lines] == [f"memory://out/{name}" for name in names]
-    said = [json.loads(line) for line in store.cat_file(f"/out/{NAME}").splitlines()]
+    said = [json.loads(line) for line in store.cat_file(f"/out/{MANIFEST_NAME}").splitlines()]
     assert sorted(one["output"] for one in said) == names
 
 

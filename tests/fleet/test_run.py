@@ -19,9 +19,9 @@ import pytest
 from graphpatch.fleet import pool as pools
 from graphpatch.fleet import work
 from graphpatch.fleet.pool import Pool
-from graphpatch.fleet.run import Run
+from graphpatch.fleet.run import FleetRun
 from graphpatch.fleet.task import Done, Job, Task
-from graphpatch.fleet.work import patch
+from graphpatch.fleet.work import patch_model
 from graphpatch.formats import Model
 from graphpatch.formats.unfinished import sweep
 from tests import graphs
@@ -51,10 +51,10 @@ def tasks(folder: Path, count: int) -> list[Task]:
 
 def test_each_is_done_once(tmp_path: Path, pool: Pool) -> None:
     given = tasks(tmp_path, 20)
-    done = list(Run(patch, JOB, given, pool).results())
+    done = list(FleetRun(patch_model, JOB, given, pool).results())
     assert sorted(one.task.place for one in done) == list(range(20))
     assert not any(one.error for one in done)
-    alone = [patch(JOB, task) for task in given]
+    alone = [patch_model(JOB, task) for task in given]
     assert [one.task.place for one in alone] == list(range(20))
     by_place = sorted(done, key=lambda one: one.task.place)
     assert [one.report | {"replaced": True} for one in by_place] == [one.report for one in alone]
@@ -69,7 +69,7 @@ def deadly(job: Job, task: Task) -> Done:
 
 def test_a_model_that_no_process_survives_fails_alone(tmp_path: Path, pool: Pool) -> None:
     given = [Task(place, f"{place}.pb") for place in range(12)]
-    done = {one.task.place: one for one in Run(deadly, JOB, given, pool).results()}
+    done = {one.task.place: one for one in FleetRun(deadly, JOB, given, pool).results()}
     assert sorted(done) == list(range(12))
     assert done.pop(3).error == "3.pb: worker processes died over it, again and again"
     assert not any(one.error for one in done.values())
@@ -88,7 +88,7 @@ def once(job: Job, task: Task) -> Done:
 def test_what_a_dead_worker_was_at_is_done_again(tmp_path: Path, pool: Pool) -> None:
     given = [Task(place, "model", str(tmp_path / f"out{place}.pb")) for place in range(30)]
     job = Job(b"", "", root=str(tmp_path))
-    done = list(Run(once, job, given, pool).results())
+    done = list(FleetRun(once, job, given, pool).results())
     assert sorted(one.task.place for one in done) == list(range(30))
     assert not any(one.error for one in done)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(map(str, range(0, 30, 3)))
@@ -100,7 +100,7 @@ def slow(job: Job, task: Task) -> Done:
 
 
 def test_an_interrupt_ends_the_workers(tmp_path: Path, pool: Pool) -> None:
-    results = Run(slow, JOB, [Task(place, "m") for place in range(4)], pool).results()
+    results = FleetRun(slow, JOB, [Task(place, "m") for place in range(4)], pool).results()
     main = threading.main_thread().ident or 0
     threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
     start = time.monotonic()
@@ -116,7 +116,7 @@ def test_ten_workers_killed_at_random_moments(tmp_path: Path, pool: Pool) -> Non
     chosen = random.Random(7)
     moments = set(chosen.sample(range(1, 190), 10))
     done = []
-    for one in Run(patch, JOB, given, pool).results():
+    for one in FleetRun(patch_model, JOB, given, pool).results():
         done.append(one)
         if len(done) in moments:
             time.sleep(chosen.uniform(0, 0.01))
@@ -133,7 +133,7 @@ def test_ten_workers_killed_at_random_moments(tmp_path: Path, pool: Pool) -> Non
 def test_the_fork_server_is_killed(tmp_path: Path, pool: Pool) -> None:
     """Its workers end with it; another server is started, and nothing is lost."""
     given, done, killed = tasks(tmp_path, 60), [], list[int]()
-    for one in Run(patch, JOB, given, pool).results():
+    for one in FleetRun(patch_model, JOB, given, pool).results():
         done.append(one)
         server = vars(forkserver)["_forkserver"]._forkserver_pid
         if len(done) in (10, 30):
@@ -176,7 +176,7 @@ def test_no_model_stays_open(
     before, enabled = opened(), gc.isenabled()
     (gc.enable if collecting else gc.disable)()
     try:
-        done, after = [patch(JOB, task) for task in given], opened()
+        done, after = [patch_model(JOB, task) for task in given], opened()
         assert gc.isenabled() is collecting
     finally:
         (gc.enable if enabled else gc.disable)()

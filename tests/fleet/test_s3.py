@@ -20,7 +20,7 @@ import pytest
 
 import graphpatch
 from graphpatch.fleet.content import content
-from graphpatch.fleet.manifest import NAME
+from graphpatch.fleet.manifest import MANIFEST_NAME
 from tests import graphs
 from tests.models import catalogue
 from tests.refusals import LARGE, MODEL, RULE, everything, rules_text, summary
@@ -82,7 +82,7 @@ def stored(store: Any, root: str = "bucket/out") -> dict[str, bytes]:
     # A folder that comes to be while it is looked for is found as a file.
     paths = [path for path in store.find(root) if path.startswith(f"{root}/")]
     found = {path.removeprefix(f"{root}/"): store.cat_file(path) for path in paths}
-    return {name: data for name, data in found.items() if name != NAME}
+    return {name: data for name, data in found.items() if name != MANIFEST_NAME}
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
@@ -91,9 +91,9 @@ def test_a_bucket_gets_what_a_disk_gets(run_cli: Run, folder: Path, store: Any, 
     there = run_cli(*ARGS, "--jobs", jobs, cwd=folder)
     assert (there.code, there.stderr) == (here.code, here.stderr) == (0, "12 models: 12 patched\n")
     on_disk = everything(folder / "here")
-    lines = [json.loads(line) for line in on_disk.pop(NAME).splitlines()]
+    lines = [json.loads(line) for line in on_disk.pop(MANIFEST_NAME).splitlines()]
     assert stored(store) == on_disk
-    said = [json.loads(line) for line in store.cat_file(f"bucket/out/{NAME}").splitlines()]
+    said = [json.loads(line) for line in store.cat_file(f"bucket/out/{MANIFEST_NAME}").splitlines()]
     assert {one["output"]: one["output_sha256"] for one in said} == {
         one["output"]: one["output_sha256"] for one in lines
     }
@@ -110,7 +110,7 @@ def test_a_bucket_gets_what_a_disk_gets(run_cli: Run, folder: Path, store: Any, 
 def test_a_killed_command_is_resumed(run_cli: Run, folder: Path, store: Any) -> None:
     run_cli("apply", "rules.json", "reg", "-o", "here", "-j", "1", cwd=folder)
     on_disk = everything(folder / "here")
-    on_disk.pop(NAME)
+    on_disk.pop(MANIFEST_NAME)
     process = subprocess.Popen(
         [sys.executable, "-m", "graphpatch", *ARGS, "--jobs", "2"],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},

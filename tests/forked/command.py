@@ -18,7 +18,7 @@ assert not NOT_AT_THE_START & set(sys.modules)
 
 def from_tensorflow() -> list[str]:
     """The command line of a process that runs a model, with TensorFlow imported."""
-    return [*forked.client("tensorflow"), "-c", process.MAIN]
+    return [*forked.client("tensorflow"), "-c", process.WORKER_PROGRAM]
 
 
 forked.sockets()  # while the environment is that of the server

@@ -30,14 +30,14 @@ def test_no_text(head: bytes) -> None:
 
 
 def test_a_graph_in_text_form_is_that_graph() -> None:
-    data, container = text.parse(text_format.MessageToString(SAMPLE).encode())
+    data, container = text.parse_text(text_format.MessageToString(SAMPLE).encode())
     assert container is GRAPH
     assert GraphDef.FromString(data) == SAMPLE
 
 
 def test_it_is_always_the_same_bytes() -> None:
     data = text_format.MessageToString(SAMPLE).encode()
-    assert text.parse(data) == text.parse(data)
+    assert text.parse_text(data) == text.parse_text(data)
 
 
 @given(st.floats(width=32), st.integers(-(2**63), 2**63 - 1), st.binary(max_size=50))
@@ -48,7 +48,7 @@ def test_values_come_through_unchanged(number: float, integer: int, raw: bytes) 
     tensor.double_val.append(number / 3)
     tensor.tensor_content = raw
     found = text.unparse([message.SerializeToString()], GRAPH)
-    again = GraphDef.FromString(text.parse(found)[0])
+    again = GraphDef.FromString(text.parse_text(found)[0])
     if math.isnan(number):
         assert math.isnan(again.node[0].attr["f"].f)
     else:
@@ -71,7 +71,7 @@ def test_fields_that_older_tensorflows_do_not_know_are_found() -> None:
 def test_an_any_comes_through_unread() -> None:
     meta = graphs.metagraph(SAMPLE, "serve")
     found = text.unparse([meta.SerializeToString()], META)
-    data, container = text.parse(found)
+    data, container = text.parse_text(found)
     assert container is META
     assert MetaGraphDef.FromString(data) == meta
 
@@ -80,7 +80,7 @@ def test_a_saved_model() -> None:
     raw = graphs.saved_model(graphs.metagraph(SAMPLE, "a"), graphs.metagraph(SAMPLE, "b"))
     found = text.unparse([raw], SAVED)
     assert found.startswith(b"saved_model_schema_version: 1\nmeta_graphs {\n")
-    data, container = text.parse(found)
+    data, container = text.parse_text(found)
     assert container is SAVED
     assert text.unparse([data], SAVED) == found
 
@@ -108,7 +108,7 @@ ERRORS = {
 @pytest.mark.parametrize(("data", "reason"), ERRORS.values(), ids=ERRORS)
 def test_errors_say_line_and_column(data: bytes, reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
-        text.parse(data)
+        text.parse_text(data)
 
 
 @pytest.mark.parametrize("where", ["nowhere", "graph", "node", "attr"])

@@ -14,7 +14,7 @@ from graphpatch.gradients.composed import (
     surrogate_of,
 )
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import Python, from_key, parse
+from graphpatch.gradients.spec import Python, from_key, parse_gradient
 
 FILTERS = [
     "sign",
@@ -28,7 +28,7 @@ FILTERS = [
 @pytest.mark.parametrize("place", [None, 0, 3])
 @pytest.mark.parametrize("spec", FILTERS, ids=str)
 def test_a_key_holds_filters_as_rules_spell_them(spec: object, place: int | None) -> None:
-    layer = Layer(place, parse(spec))  # type: ignore[arg-type]
+    layer = Layer(place, parse_gradient(spec))  # type: ignore[arg-type]
     whole = Composed("Relu").behind(layer).before(Layer(1, None)).before(layer)
     assert composed(whole.key) == whole
     assert whole.inputs == (layer, Layer(1, None))
@@ -54,7 +54,7 @@ def test_the_other_keys() -> None:
 
 
 def test_the_later_filter_is_passed_first_at_outputs_and_last_at_inputs() -> None:
-    first, second = Layer(None, parse("sign")), Layer(None, parse("finite"))
+    first, second = Layer(None, parse_gradient("sign")), Layer(None, parse_gradient("finite"))
     whole = Composed("Relu").behind(first).behind(second).before(first).before(second)
     assert whole.outputs == (second, first)
     assert whole.inputs == (second, first)

@@ -7,7 +7,7 @@ import pytest
 
 from graphpatch import opdefs
 from graphpatch.errors import RulesError
-from graphpatch.gradients.library import LIBRARY, named
+from graphpatch.gradients.library import LIBRARY, library_entry
 from graphpatch.gradients.library.differences import DIFFERENCES
 from graphpatch.gradients.library.quantization import QUANTIZATION
 from graphpatch.gradients.library.relevance import RELEVANCE
@@ -98,8 +98,8 @@ def test_every_entry_is_whole(name: str) -> None:
         assert opdefs.lookup(op_type) is not None, op_type
     for op_type, other in entry.by_op_type.items():
         assert op_type in LIBRARY[other].ops
-        assert named(name, op_type) is LIBRARY[other]
-    assert named(name, "Cumsum") is entry
+        assert library_entry(name, op_type) is LIBRARY[other]
+    assert library_entry(name, "Cumsum") is entry
     assert all(parameter.does for parameter in entry.parameters)
 
 
@@ -150,4 +150,4 @@ def test_parameters_that_are_wrong(name: str, given: Any, message: str) -> None:
 
 def test_an_unknown_name_names_the_nearest() -> None:
     with pytest.raises(RulesError, match="called 'guided_rel'; nearest: guided_relu"):
-        named("guided_rel")
+        library_entry("guided_rel")

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphpatch.gradients.library import LIBRARY, named
+from graphpatch.gradients.library import LIBRARY, library_entry
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.gradients.numpy_ops import forward
-from graphpatch.gradients.spec import Written
-from graphpatch.gradients.spec import parse as parse_gradient
+from graphpatch.gradients.spec import InlineFormula, parse_gradient
 from graphpatch.recipe_parts import FORMULAS, several_ops
 
 IMAGE = {"strides": [1, 2, 1, 1], "padding": "SAME"}
@@ -106,7 +105,7 @@ def test_rules_through_a_mean() -> None:
     np.testing.assert_allclose(found.ravel(), [1, 1, 1, 1])
     found = one("lrp_zplus_pool", "AvgPool", x, y, 5 * y / 2, attrs)
     np.testing.assert_allclose((x * found).ravel(), [1, 0, 4, 5])
-    assert named("lrp_alpha_beta", "AvgPool").name == "lrp_alpha_beta_pool"
+    assert library_entry("lrp_alpha_beta", "AvgPool").name == "lrp_alpha_beta_pool"
     found = one("lrp_alpha_beta_pool", "AvgPool", x, y, 5 * y / 2, attrs)
     np.testing.assert_allclose((x * found).ravel(), [2, -10, 8, 10])
 
@@ -153,7 +152,7 @@ def test_a_leaky_relu_of_several_ops_has_the_gradient_of_one(name: str) -> None:
     expected = one(single.name, "LeakyRelu", x, y, dy, {"alpha": 0.2})
     rule, *_ = several_ops("any", name)
     gradient = parse_gradient(rule["patch"]["override_gradient"])
-    assert isinstance(gradient, Written)
+    assert isinstance(gradient, InlineFormula)
     found, of_slope = numpy_gradient(gradient.formula, None, [x, slope], [y], [dy])
     assert of_slope is None
     np.testing.assert_allclose(found, expected)  # type: ignore[arg-type]
@@ -180,7 +179,7 @@ def test_smooth_activations_of_several_ops_give_differences(kind: str, function:
     y = function(x)
     rules = {rule["name"]: rule for rule in several_ops("any", "deeplift_batch")}
     gradient = parse_gradient(rules[f"@any: {kind}"]["patch"]["override_gradient"])
-    assert isinstance(gradient, Written)
+    assert isinstance(gradient, InlineFormula)
     [found] = numpy_gradient(gradient.formula, None, [x], [y], [dy])
     assert found is not None
     given, moved = np.tile(y[:2] - y[2:], (2, 1)), np.tile(x[:2] - x[2:], (2, 1))
@@ -189,7 +188,7 @@ def test_smooth_activations_of_several_ops_give_differences(kind: str, function:
     np.testing.assert_allclose(found[:, 0], dy[:, 0] * slope, rtol=1e-6)
     rules = {rule["name"]: rule for rule in several_ops("any", "lrp_epsilon")}
     gradient = parse_gradient(rules[f"@any: {kind}"]["patch"]["override_gradient"])
-    assert isinstance(gradient, Written)
+    assert isinstance(gradient, InlineFormula)
     [found] = numpy_gradient(gradient.formula, None, [x], [y], [dy])
     np.testing.assert_allclose(found, dy * y / np.where(x < 0, x - 1e-4, x + 1e-4))  # type: ignore[arg-type]
 

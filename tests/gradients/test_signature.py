@@ -8,7 +8,7 @@ import pytest
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import gradients
+from graphpatch.gradients.gradient import gradient_ops
 from graphpatch.gradients.signature import Signature
 
 UNARY = Signature.of([("x0", "float32")], [("y0", "float32")])
@@ -71,7 +71,7 @@ def test_a_formula_that_does_not_suit_the_op(
     signature: Signature, source: Any, column: int, message: str
 ) -> None:
     with pytest.raises(FormulaError) as caught:
-        gradients(Formula.parse(source), signature)
+        gradient_ops(Formula.parse(source), signature)
     said = str(caught.value).split("\n")[0]
     assert said.startswith(f"formula, column {column}: ")
     assert message in said
@@ -91,27 +91,27 @@ def test_a_formula_that_does_not_suit_the_op(
 )
 def test_a_gradient_with_the_wrong_count(signature: Signature, source: Any, message: str) -> None:
     with pytest.raises(FormulaError) as caught:
-        gradients(Formula.parse(source), signature)
+        gradient_ops(Formula.parse(source), signature)
     assert message in str(caught.value)
 
 
 def test_a_parameter_without_a_value() -> None:
     with pytest.raises(FormulaError, match="column 6: parameter 'k' has no value"):
-        gradients(Formula.parse("dy * k", ["k"]), UNARY)
-    assert gradients(Formula.parse("dy * k", ["k"]), UNARY, {"k": 2.0}).results[0] is not None
+        gradient_ops(Formula.parse("dy * k", ["k"]), UNARY)
+    assert gradient_ops(Formula.parse("dy * k", ["k"]), UNARY, {"k": 2.0}).results[0] is not None
 
 
 def test_inputs_that_carry_no_gradient_get_none() -> None:
-    found = gradients(Formula.parse("dy"), MIXED)
+    found = gradient_ops(Formula.parse("dy"), MIXED)
     assert [value and value.dtype for value in found.results] == ["float32", None, "float64"]
 
 
 def test_an_input_that_is_left_out_keeps_the_numbers_of_the_others() -> None:
     signature = Signature.of([("x0", "float32"), ("x2", "float32")], [("y0", "float32")])
-    found = gradients(Formula.parse(["dy * x2", None, "dy * x0"]), signature)
+    found = gradient_ops(Formula.parse(["dy * x2", None, "dy * x0"]), signature)
     assert all(value is not None for value in found.results)
     with pytest.raises(FormulaError, match="x1 carries no gradient: write null"):
-        gradients(Formula.parse(["dy", "dy", "dy"]), signature)
+        gradient_ops(Formula.parse(["dy", "dy", "dy"]), signature)
 
 
 @pytest.mark.parametrize("inputs", [[("a", "float32")], [("y0", "float32")], [("x", "float32")]])

@@ -4,16 +4,16 @@ import pytest
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.expression import (
-    Attr,
+    AttrRef,
     Call,
     Expression,
     Literal,
-    Numbers,
-    Parameter,
+    NumberList,
+    ParameterRef,
     Variable,
 )
 from graphpatch.gradients.functions import FUNCTIONS
-from graphpatch.gradients.syntax import parse
+from graphpatch.gradients.syntax import parse_formula
 
 PARAMETERS = ("slope", "norm", "min")
 
@@ -23,11 +23,11 @@ def spelled(expression: Expression) -> str:
     if isinstance(expression, Call):
         options = [f"{name}={spelled(value)}" for name, value in expression.options]
         return f"({' '.join([expression.function, *map(spelled, expression.arguments), *options])})"
-    if isinstance(expression, Numbers):
+    if isinstance(expression, NumberList):
         return f"[{' '.join(map(spelled, expression.items))}]"
     if isinstance(expression, Literal):
         return str(expression.value)
-    prefix = {Attr: "attr.", Parameter: "$", Variable: ""}[type(expression)]
+    prefix = {AttrRef: "attr.", ParameterRef: "$", Variable: ""}[type(expression)]
     return prefix + expression.name
 
 
@@ -73,13 +73,15 @@ def spelled(expression: Expression) -> str:
     ],
 )
 def test_what_a_text_stands_for(text: str, tree: str) -> None:
-    assert spelled(parse(text, PARAMETERS)) == tree
+    assert spelled(parse_formula(text, PARAMETERS)) == tree
 
 
 def test_a_parsed_formula_is_a_value() -> None:
-    assert parse("dy  *  x") == parse("dy*x0")
-    assert parse("dy * x") != parse("x * dy")
-    assert hash(parse("where(x > 0, dy, 0)")) == hash(parse("where(x0 > 0, dy0, 0)"))
+    assert parse_formula("dy  *  x") == parse_formula("dy*x0")
+    assert parse_formula("dy * x") != parse_formula("x * dy")
+    assert hash(parse_formula("where(x > 0, dy, 0)")) == hash(
+        parse_formula("where(x0 > 0, dy0, 0)")
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_a_parsed_formula_is_a_value() -> None:
 )
 def test_where_a_text_is_no_formula(text: str, column: int, message: str) -> None:
     with pytest.raises(FormulaError) as caught:
-        parse(text, PARAMETERS)
+        parse_formula(text, PARAMETERS)
     said, shown, caret = str(caught.value).split("\n")
     assert said.startswith(f"formula, column {column}: ")
     assert message in said
@@ -176,14 +178,14 @@ def test_where_a_text_is_no_formula(text: str, column: int, message: str) -> Non
 def test_the_caret_of_a_long_formula_stays_in_sight() -> None:
     text = "dy + " * 30 + "oops + " + "dy + " * 30 + "dy"
     with pytest.raises(FormulaError) as caught:
-        parse(text)
+        parse_formula(text)
     _, shown, caret = str(caught.value).split("\n")
     assert shown[len(caret) - 1 :].startswith("oops")
 
 
 def test_every_function_of_the_language_parses_as_it_is_spelled() -> None:
     for name, function in FUNCTIONS.items():
-        call = parse(f"{name}({', '.join('x' for _ in function.arguments)})")
+        call = parse_formula(f"{name}({', '.join('x' for _ in function.arguments)})")
         assert isinstance(call, Call)
         assert call.function == name
         assert len(call.arguments) == len(function.arguments)

@@ -15,10 +15,10 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from graphpatch import apply, load
 from graphpatch.analysis.diff import diff
 from graphpatch.errors import GraphpatchError, ModelError, RulesError
-from graphpatch.formats.text import parse
+from graphpatch.formats.text import parse_text
 from graphpatch.graph import graph as graph_module
 from graphpatch.graph import heads
-from graphpatch.graph.check import check
+from graphpatch.graph.check import check_graph
 from graphpatch.graph.wire import encoded
 from graphpatch.rules import rules_in
 from tests import graphs
@@ -144,7 +144,7 @@ def test_bodies_that_read_outputs_that_are_not_there(tmp_path: Path, text: str, 
 def test_outputs_of_lists_are_there(tmp_path: Path) -> None:
     split = node("s", "Split", "d", "x", num_split=3)
     path = saved(tmp_path / "m.pb", graphs.const("d"), split, node("y", "Relu", "s:2"))
-    check(load(path).graphs[0])
+    check_graph(load(path).graphs[0])
     with pytest.raises(ModelError, match="not there"):
         apply(GUIDED, saved(path, graphs.const("d"), split, node("y", "Relu", "s:3")))
 
@@ -194,7 +194,7 @@ def test_rules_of_a_hundred_levels_are_rules() -> None:
 def test_text_that_is_nested_deeply() -> None:
     text = b'node { attr { key: "a" value { func { ' + b'attr { key: "a" value { func { ' * 2000
     with pytest.raises(ModelError):
-        parse(text + b"}}}" * 2001 + b"}")
+        parse_text(text + b"}}}" * 2001 + b"}")
 
 
 def test_the_models_of_tests_are_sound() -> None:

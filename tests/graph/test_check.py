@@ -4,7 +4,7 @@ import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.errors import ModelError
-from graphpatch.graph.check import check, foreign
+from graphpatch.graph.check import check_graph, foreign
 from tests import graphs
 from tests.graphs import function, graphdef, node
 
@@ -73,14 +73,14 @@ BROKEN = {
 @pytest.mark.parametrize("message", SOUND.values(), ids=SOUND)
 def test_a_sound_graph_is_taken(message: GraphDef) -> None:
     graph = graphs.opened(message)
-    check(graph)
+    check_graph(graph)
     assert graph.main.label == "main"
 
 
 @pytest.mark.parametrize(("message", "reason"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_graph_is_refused(message: GraphDef, reason: str) -> None:
     with pytest.raises(ModelError) as raised:
-        check(graphs.opened(message))
+        check_graph(graphs.opened(message))
     assert reason in str(raised.value)
 
 

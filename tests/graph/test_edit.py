@@ -9,7 +9,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
-from graphpatch.graph.check import check
+from graphpatch.graph.check import check_graph
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import Author
@@ -65,7 +65,7 @@ def did(body: Body) -> dict[str, list[str]]:
 def consistent(graph: Graph) -> Graph:
     """The graph as it is written; in memory it must say the same."""
     again = graphs.opened(graphs.written(graph))
-    check(again)
+    check_graph(again)
     for new, body in zip(again.bodies, graph.bodies, strict=True):
         assert {n.name: (n.op, n.inputs) for n in new} == {n.name: (n.op, n.inputs) for n in body}
         assert new.ret == body.ret

@@ -10,7 +10,7 @@ from graphpatch.graph import edits, provenance
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.edits import AttrSet
 from graphpatch.graph.heads import LARGE
-from graphpatch.graph.provenance import KEY, Author, entries, touched
+from graphpatch.graph.provenance import PROVENANCE_ATTR, Author, entries, touched
 from tests import graphs
 from tests.graphs import attr, const, node
 
@@ -18,7 +18,7 @@ AUTHOR = Author("clip", "0123456789abcdef")
 
 
 def test_an_entry_is_one_json_object() -> None:
-    assert json.loads(edits.write(AUTHOR.edit(AttrSet, attr="T", was=None))) == {
+    assert json.loads(edits.write_entry(AUTHOR.edit(AttrSet, attr="T", was=None))) == {
         "rule": "clip", "id": "0123456789abcdef", "did": "attr", "attr": "T", "was": None,
     }  # fmt: skip
 
@@ -50,21 +50,21 @@ def test_what_was_written_down_is_read_from_the_file(size: int) -> None:
 
 
 def test_the_attr_starts_with_an_underscore_as_tensorflow_ignores_those() -> None:
-    assert KEY.startswith("_")
+    assert PROVENANCE_ATTR.startswith("_")
 
 
 @pytest.mark.parametrize(
     "value", [[b"no JSON"], [b"[]"], [b"{}"], [b'{"id": 1}'], [b'"text"'], b"no list", 3]
 )
 def test_what_is_no_provenance_of_ours_is_said(value: object) -> None:
-    attrs: dict[str, Any] = {KEY: value}
+    attrs: dict[str, Any] = {PROVENANCE_ATTR: value}
     body = graphs.main(node("a", "NoOp", **attrs))
     with pytest.raises(ModelError, match=r"NoOp 'a': its attr _graphpatch is not one that graphp"):
         entries(body.node("a"))
 
 
 def test_a_list_without_edits_is_no_provenance() -> None:
-    attrs: dict[str, Any] = {KEY: []}
+    attrs: dict[str, Any] = {PROVENANCE_ATTR: []}
     assert provenance.entries(graphs.main(node("a", "NoOp", **attrs)).node("a")) == []
 
 
@@ -85,17 +85,17 @@ EDITS = [
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_is_read_as_it_was_written(edit: edits.Edit) -> None:
-    text = edits.write(edit)
+    text = edits.write_entry(edit)
     assert text.startswith(b'{"rule":"r","id":"i","did":"%b"' % edit.did.encode())
-    assert edits.read(text) == edit
+    assert edits.read_entry(text) == edit
 
 
 def test_what_the_model_was_is_told_last() -> None:
     found = edits.Origin(container="GraphDef", size=3, hash="xxh3:", rules={"i": {"a": 1.5}})
-    assert edits.write(found) == (
+    assert edits.write_entry(found) == (
         b'{"container":"GraphDef","size":3,"hash":"xxh3:","rules":{"i":{"a":1.5}},"did":"origin"}'
     )
-    assert edits.read(edits.write(found)) == found
+    assert edits.read_entry(edits.write_entry(found)) == found
 
 
 def test_an_edit_cannot_be_changed() -> None:

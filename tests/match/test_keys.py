@@ -210,7 +210,7 @@ def test_every_key_has_a_table() -> None:
 
 
 def test_every_key_says_what_an_op_has_instead() -> None:
-    assert {*IN_WORDS, *ON_MATCH} - {added.KEY} == set(KEYS)
+    assert {*IN_WORDS, *ON_MATCH} - {added.ADDED_KEY} == set(KEYS)
     assert not set(IN_WORDS) & set(ON_MATCH)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import RulesError
-from graphpatch.match.ready import READY, Form
+from graphpatch.match.ready import READY, PatternForm
 from graphpatch.match.select import find, select
 from graphpatch.match.spec import Match
 from graphpatch.rules import rules_from
@@ -111,5 +111,5 @@ def test_a_slip_in_a_name_is_told() -> None:
 
 
 def test_conditions_of_a_form_hold_beside_its_types() -> None:
-    pattern = Form("a:Relu -> b:Relu", {"b": {"name": "out"}}).pattern()
+    pattern = PatternForm("a:Relu -> b:Relu", {"b": {"name": "out"}}).pattern()
     assert pattern.nodes == {"a": Match(op="Relu"), "b": Match(op="Relu", name="out")}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import graphpatch
-from graphpatch.analysis.doctor.diagnosis import Diagnosis
+from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import survey
 from graphpatch.dtypes import DIFFERENTIABLE
@@ -88,7 +88,7 @@ def compare(name: str, control_flow_v2: bool = True, seconds: float = float("inf
 
 
 def compare_pairs(
-    meta: Any, diagnoses: Sequence[Diagnosis], found: Agreement, end: float = float("inf")
+    meta: Any, diagnoses: Sequence[PairDiagnosis], found: Agreement, end: float = float("inf")
 ) -> None:
     """Ask TensorFlow about these pairs of a message's graph, until so late.
 
@@ -102,14 +102,14 @@ def compare_pairs(
             _compare(asked, some, found)
 
 
-def _by_target(diagnoses: Iterable[Diagnosis]) -> Iterator[list[Diagnosis]]:
-    grouped: dict[str, list[Diagnosis]] = {}
+def _by_target(diagnoses: Iterable[PairDiagnosis]) -> Iterator[list[PairDiagnosis]]:
+    grouped: dict[str, list[PairDiagnosis]] = {}
     for one in diagnoses:
         grouped.setdefault(one.target, []).append(one)
     yield from grouped.values()
 
 
-def _compare(asked: AskedPair, some: Sequence[Diagnosis], found: Agreement) -> None:
+def _compare(asked: AskedPair, some: Sequence[PairDiagnosis], found: Agreement) -> None:
     """The pairs of one target. What seems to differ is asked again, alone in a new graph."""
     verdicts = asked.of(some[0].target, [one.source for one in some])
     for foretold, (verdict, says) in zip(some, verdicts, strict=True):
@@ -171,7 +171,7 @@ def gradients(graph: Any, target: str, sources: Sequence[str]) -> list[bool]:
     return [one is not None for one in found]
 
 
-def agree(foretold: Diagnosis, verdict: str, says: str) -> bool:
+def agree(foretold: PairDiagnosis, verdict: str, says: str) -> bool:
     """Whether TensorFlow does what was foretold, and raises it in the same words of the same op."""
     if verdict != "error":
         return {"zero": "flows"}.get(foretold.verdict, foretold.verdict) == verdict

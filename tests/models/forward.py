@@ -90,7 +90,7 @@ class Worker:
         os.environ.update(PINNED)  # before TensorFlow is imported: kernels of one order
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tensorflow"])
-        command = [*forked.python("tensorflow"), "-c", process.MAIN]
+        command = [*forked.python("tensorflow"), "-c", process.WORKER_PROGRAM]
         return ProcessPoolExecutor(1, mp_context=context, initializer=_prepare, initargs=(command,))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from graphpatch.runtime.running import downstream, without_failed
+from graphpatch.runtime.running import waiting_ops, without_failed
 
 TIMEOUT = 10_000  # milliseconds; some graphs wait for a queue that nobody fills
 PATIENCE = 10  # times that, for a graph of which it is known that it runs
@@ -117,7 +117,7 @@ def _config(optimise: bool, timeout: int) -> Any:
 def float_tensors(graph: Any) -> Iterator[str]:
     """The float tensors that no other float tensor is made of: what the graph is there for."""
     hidden = _in_loops(graph)
-    hidden |= downstream([op for op in graph.get_operations() if _is_chance(op, hidden)])
+    hidden |= waiting_ops([op for op in graph.get_operations() if _is_chance(op, hidden)])
     for op in graph.get_operations():
         for output in op.outputs if op.inputs and op not in hidden else ():
             readers = [to for reader in output.consumers() for to in reader.outputs]

@@ -14,7 +14,7 @@ import graphpatch
 from graphpatch import Model, opdefs
 from graphpatch.analysis.saved import as_rules_file
 from graphpatch.errors import GraphpatchError
-from graphpatch.graph.provenance import KEY as PROVENANCE
+from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.models import catalogue

@@ -13,7 +13,7 @@ import pytest
 import graphpatch
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
-from graphpatch.graph.provenance import KEY as PROVENANCE
+from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.patches.override import never_fires
 from tests.models import catalogue
 

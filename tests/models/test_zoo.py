@@ -14,7 +14,7 @@ from graphpatch.analysis import ops
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.check import foreign
-from graphpatch.graph.provenance import KEY as PROVENANCE
+from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.patches.inline import nothing_flows
 from graphpatch.patches.override import never_fires
 from tests.models import catalogue
@@ -41,7 +41,7 @@ FORETOLD = 9
 def test_ops_says_what_the_file_holds(name: str) -> None:
     path = catalogue.models()[name]
     model = graphpatch.load(path)
-    described = [ops.describe(node) for node in ops.everything(model)]
+    described = [ops.describe(node) for node in ops.all_ops(model)]
     held = [node for graph_def in catalogue.graph_defs(path) for node in every_node(graph_def)]
     assert [(op["name"], op["type"], op["inputs"]) for op in described] == [
         (node.name, node.op, list(node.input)) for node in held
@@ -151,7 +151,7 @@ def by_name(graph_def: Any) -> Iterator[tuple[tuple[str, str], Any]]:
 
 def first_patched(model: graphpatch.Model) -> tuple[Node, graphpatch.Result] | None:
     """The first op of any body whose gradient can be stopped, with the patched model."""
-    for node in ops.everything(model):
+    for node in ops.all_ops(model):
         rule = {
             "match": {"name": node.name, "body": node.body.label},
             "patch": {"stop_gradient": True},

@@ -15,7 +15,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch.page.folds import folds
-from graphpatch.page.lanes import columns
+from graphpatch.page.lanes import lane_columns
 from graphpatch.page.pictures import pictures
 from scripts import view_models
 from tests import graphs
@@ -272,7 +272,7 @@ def drawn_bodies(draw: st.DrawFn) -> tuple[dict[str, Any], list[list[int]]]:
             [one.first, one.last, one.depth, one.name, random.randint(0, 1)]
             for one in folds(names, ())
         ],
-        "sides": [{"columns": columns(reads), "edges": edges, "flow": [3] * count}],
+        "sides": [{"columns": lane_columns(reads), "edges": edges, "flow": [3] * count}],
     }
     return body, reads
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphpatch.differentiation.wiring import Wiring
-from graphpatch.page.ends import ends
+from graphpatch.page.ends import ends_of
 from tests.graphs import attr, main, node
 
 F, INTS, S = attr("float32"), attr("int64"), attr("string")
@@ -37,5 +37,5 @@ CASES: dict[str, tuple[list[Any], tuple[str, ...], tuple[str, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_ends_that_nobody_named(case: str) -> None:
     nodes, sources, targets = CASES[case]
-    found = ends(Wiring(main(*nodes)), (), ())
+    found = ends_of(Wiring(main(*nodes)), (), ())
     assert (tuple(sorted(found.sources)), found.targets) == (sources, targets)

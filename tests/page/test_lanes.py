@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphpatch.page.folds import FEW, Fold, folds
-from graphpatch.page.lanes import ABSENT, columns
+from graphpatch.page.lanes import ABSENT, lane_columns
 from graphpatch.page.order import ordered, scopes
 
 # On a busy machine one draw may take seconds.
@@ -43,13 +43,13 @@ def lanes(reads: Reads) -> dict[int, int]:
 @quick
 @given(lists())
 def test_every_line_that_is_there_has_a_column(reads: Reads) -> None:
-    assert [column == ABSENT for column in columns(reads)] == [read is None for read in reads]
+    assert [column == ABSENT for column in lane_columns(reads)] == [read is None for read in reads]
 
 
 @quick
 @given(lists())
 def test_no_lane_crosses_a_knot(reads: Reads) -> None:
-    found = columns(reads)
+    found = lane_columns(reads)
     for producer, first in lanes(reads).items():
         between = found[first + 1 : producer]
         assert found[producer] not in between
@@ -59,7 +59,7 @@ def test_no_lane_crosses_a_knot(reads: Reads) -> None:
 @given(lists())
 def test_no_two_lanes_are_one(reads: Reads) -> None:
     """In the gap behind each line, every lane has a column of its own."""
-    found, begun = columns(reads), lanes(reads)
+    found, begun = lane_columns(reads), lanes(reads)
     for row in range(len(reads)):
         here = [found[p] for p, first in begun.items() if first <= row < p]
         assert len(here) == len(set(here))
@@ -70,13 +70,13 @@ def test_no_two_lanes_are_one(reads: Reads) -> None:
 def test_a_chain_stays_in_its_column(reads: Reads) -> None:
     """What one line alone reads, and reads alone, stands right below it where nothing joins."""
     chain: Reads = [[row + 1] for row in range(len(reads) - 1)] + [[]]
-    assert set(columns(chain)) == {0}
+    assert set(lane_columns(chain)) == {0}
 
 
 @quick
 @given(lists())
 def test_no_more_columns_than_lanes_are_open(reads: Reads) -> None:
-    found, begun = columns(reads), lanes(reads)
+    found, begun = lane_columns(reads), lanes(reads)
     widest = max(
         sum(first < row <= producer for producer, first in begun.items())
         + (row not in begun and reads[row] is not None)
@@ -163,7 +163,7 @@ def test_of_a_long_list_what_is_to_be_shown_is_open() -> None:
 @given(lists(), st.data())
 def test_a_folded_stretch_is_crossed_by_no_lane(reads: Reads, data: st.DataObject) -> None:
     """The knot of a folded scope stands in the column of its first line."""
-    found = columns(reads)
+    found = lane_columns(reads)
     first = data.draw(st.integers(0, len(reads) - 1))
     last = data.draw(st.integers(first, len(reads) - 1))
     there = [row for row in range(first, last + 1) if found[row] != ABSENT]

@@ -11,7 +11,7 @@ from tensorboard.compat.proto import graph_pb2, types_pb2
 import graphpatch
 from graphpatch.graph.body import Body
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.template import Edit, fill
+from graphpatch.graph.template import TemplateEdit, fill
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.patches import alike
 
@@ -65,7 +65,7 @@ def both(graph: Any, patch: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> 
     """Patch with templates and without, which is to be the same; how many templates filled."""
     filled: list[int] = []
 
-    def counted(editor: Editor, body: Body, edits: Sequence[Edit]) -> bool:
+    def counted(editor: Editor, body: Body, edits: Sequence[TemplateEdit]) -> bool:
         done = fill(editor, body, edits)
         filled.append(len(edits) if done else 0)
         return done

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.analysis.doctor.diagnosis import Diagnosis
+from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.survey import survey
 from graphpatch.runtime.gradient_run import AskedPair, run_pairs
 from tests import graphs
@@ -101,7 +101,7 @@ def agrees(foretold: str, found: str) -> bool:
     return foretold == {"LookupError": "error"}.get(found, found)
 
 
-def diagnosis(path: Path, source: str = "x", target: str = "y") -> Diagnosis:
+def diagnosis(path: Path, source: str = "x", target: str = "y") -> PairDiagnosis:
     [seen] = survey(graphpatch.load(path), [source], [target])
     [found] = seen.diagnoses
     return found

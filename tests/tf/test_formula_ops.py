@@ -16,7 +16,7 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functiondef_form import gradient_function
 from graphpatch.gradients.numpy_form import numpy_gradient
-from graphpatch.gradients.own import OWN
+from graphpatch.gradients.own import OP_GRADIENTS
 from tests.tf import run_graph, tensorflow1
 from tests.tf.function_calls import Calls
 from tests.tf.op_cases import CASES, OpCase, drawn
@@ -163,7 +163,7 @@ def test_tensorflow_ops() -> None:
 
 
 def test_every_op_type_of_the_table_is_here() -> None:
-    assert {case.op_type for case in CASES} | NOT_HERE == set(OWN)
+    assert {case.op_type for case in CASES} | NOT_HERE == set(OP_GRADIENTS)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from graphpatch.analysis.soundness.static import static
 from graphpatch.graph.graph import Graph
 from graphpatch.runtime.op_by_op import run_op_by_op
 from graphpatch.runtime.verify.formulas import formulas
-from graphpatch.runtime.verify.forward import on_values
+from graphpatch.runtime.verify.forward import compare_on_values
 from graphpatch.runtime.verify.side_graph import GraphSide
 from tests.tf.consumer import save
 from tests.tf.test_verify_joined import CLEAN, SURROGATE, WHOLE, net
@@ -78,7 +78,7 @@ def test_functions_run_op_by_op(folder: Path) -> None:
     for values in np.random.default_rng(0).standard_normal((30, 2, 2, 3)).astype(np.float32):
         for side in sides:
             side.feed({"x:0": values[0], "w:0": values[1]})
-        found = on_values("random", *sides, ["y:0"])
+        found = compare_on_values("random", *sides, ["y:0"])
         assert (found.compared, found.differing) == (["y:0"], {})
 
 

@@ -6,12 +6,18 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from graphpatch import opdefs
-from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal, differentiate, reached
+from graphpatch.analysis.doctor.backward import (
+    Answer,
+    GradientReach,
+    Refusal,
+    differentiate,
+    reached,
+)
 from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
 from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
-from graphpatch.differentiation.keys import CUSTOM, is_registered, override
+from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.table import outputs_of
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Body, Node
@@ -42,7 +48,7 @@ class Answers:
     tape: bool = False
     restored: Mapping[str, frozenset[int]] = field(default_factory=dict)
     _wirings: dict[str, Wiring] = field(default_factory=dict)
-    _inside: dict[str, Backward | None] = field(default_factory=dict)
+    _inside: dict[str, GradientReach | None] = field(default_factory=dict)
     _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
     _alike: dict[AlikeKey, Answer] = field(default_factory=dict)
     _reached: tuple[object, Set[int]] = (None, frozenset())
@@ -55,7 +61,7 @@ class Answers:
 
     def backward(
         self, body: Body, sources: Sequence[Tensor], targets: Sequence[Tensor]
-    ) -> Backward:
+    ) -> GradientReach:
         """How far the gradients of `targets` come on their way to `sources`."""
         stored, wiring = self.stored if body.is_main else None, self.wiring(body)
         known, within = (body.label, *sources), self._reached[1]
@@ -89,7 +95,7 @@ class Answers:
         return answer
 
     def _answer(self, wiring: Wiring, node: Node) -> Answer:
-        key = override(node)
+        key = override_key(node)
         if self.tape and key is not None and key in self.restored:
             return Answer(self.restored[key])
         if key is not None and is_registered(key):
@@ -153,7 +159,7 @@ class Answers:
         zero = dict.fromkeys(floats & given - live, frozenset[int]())
         return Answer(frozenset(floats & given), refusals, zero)
 
-    def inside(self, name: str) -> Backward | None:
+    def inside(self, name: str) -> GradientReach | None:
         """A function, from all that it gives to all that it takes; None for one that is not there.
 
         A function that calls itself counts as one that lets everything through.

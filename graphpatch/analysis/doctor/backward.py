@@ -42,7 +42,7 @@ Ask = Callable[[Wiring, int], Answer]
 
 
 @dataclass(eq=False)
-class Backward:
+class GradientReach:
     """How far gradients come in one body, from its targets back to its sources.
 
     `got` are the tensors for which there is a gradient, `live` those of which it is not always 0.
@@ -71,7 +71,7 @@ def reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
     return found
 
 
-def between(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
+def ops_on_the_way(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
     """The ops `within` on the way to the targets, in the order in which TensorFlow finds them."""
     found: dict[int, None] = {}
     todo = deque(index for index, _ in targets)
@@ -91,7 +91,7 @@ def differentiate(
     stored: StoredContexts | None,
     control_flow_v2: bool = True,
     within: Set[int] | None = None,
-) -> Backward:
+) -> GradientReach:
     """Follow the gradients of `targets` back to `sources`.
 
     `within` are the ops that depend on the sources, where that is known already. `ask` says what
@@ -99,8 +99,8 @@ def differentiate(
     loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the first, and what
     lies beyond is what would come after it is fixed.
     """
-    found = between(wiring, reached(wiring, sources) if within is None else within, targets)
-    done = Backward(wiring, set(found), set(targets), set(targets))
+    found = ops_on_the_way(wiring, reached(wiring, sources) if within is None else within, targets)
+    done = GradientReach(wiring, set(found), set(targets), set(targets))
     exits = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
     names = wiring.body.heads.names
     bare = [i for i in exits if stored is not None and names[i] not in stored.in_loops]
@@ -133,7 +133,7 @@ def _pending(wiring: Wiring, found: Sequence[int]) -> dict[int, int]:
 
 
 def _step(
-    done: Backward,
+    done: GradientReach,
     pending: dict[int, int],
     ends: set[int],
     queue: deque[int],
@@ -151,7 +151,7 @@ def _step(
 
 
 def _spread(
-    done: Backward, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
+    done: GradientReach, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
 ) -> None:
     """Visit ops until no tensor gets a gradient any more: what would be, had loops contexts."""
     while queue:
@@ -172,7 +172,7 @@ def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) ->
     }
 
 
-def _visit(done: Backward, index: int, ask: Ask, loops: Loops | None) -> None:
+def _visit(done: GradientReach, index: int, ask: Ask, loops: Loops | None) -> None:
     tensors = done.wiring.tensors(index)
     if index < 0 or done.got.isdisjoint(tensors):
         return

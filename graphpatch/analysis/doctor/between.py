@@ -16,7 +16,7 @@ from graphpatch.graph.body import Node
 
 AS_ONE = '{"surrogate_gradient": "x", "on": "match"}'
 BEHIND = "differentiate by a tensor behind it"
-BEFORE = "take the loss before it: nothing behind it is float again"
+LOSS_BEFORE = "take the loss before it: nothing behind it is float again"
 IN_BETWEEN = (
     "match the ops from what is still float to what is float again as one pattern and give it "
     f"{AS_ONE}; or {BEHIND}"
@@ -32,7 +32,7 @@ def with_pattern(
     run = _around(wiring, steps, place)
     if not run or not _counts_as_one(wiring, run):
         is_float_again = any(_given(wiring, step) in DIFFERENTIABLE for step in steps[place:])
-        return replace(finding, remedy=BEHIND if is_float_again else BEFORE)
+        return replace(finding, remedy=BEHIND if is_float_again else LOSS_BEFORE)
     first, last = (Node(wiring.body, step.index) for step in (run[0], run[-1]))
     links = (_link(Node(wiring.body, step.index), step.slot) for step in run)
     remedy = (

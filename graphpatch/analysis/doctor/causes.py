@@ -12,14 +12,14 @@ from graphpatch.analysis.doctor.look import Finding, Look, RuleDict, rule_for
 from graphpatch.analysis.doctor.ours import CARRIED, is_added, rule_of
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
-from graphpatch.differentiation.keys import gradient_type, override
+from graphpatch.differentiation.keys import gradient_type, override_key
 from graphpatch.dtypes import DIFFERENTIABLE
 
 COMPARISONS = frozenset(
     "Equal NotEqual Less LessEqual Greater GreaterEqual ApproximateEqual LogicalAnd LogicalOr"
     " LogicalNot IsNan IsInf IsFinite".split()
 )
-SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
+SHAPE_READERS = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
 NONE = "None: tf.gradients returns None, without an error"
 ZEROS = "zeros: the gradient is there, and every element of it is 0"
 
@@ -58,7 +58,7 @@ class Cause:
             "output": f"output {look.step.output}",
             "read": look.read,
             "given": look.given,
-            "key": override(node) or "",
+            "key": override_key(node) or "",
             "rule": rule_of(node),
             "in_between": IN_BETWEEN,
             "says": refusal.says if refusal is not None else "",
@@ -147,7 +147,7 @@ CAUSES = (
           "{in_between}"),
     Cause("cast", lambda look: look.op == "Cast",
           "a cast of {read} to {given}: nothing comes back through {read}", NONE, OUTSIDE),
-    Cause("shape", _is(SHAPES),
+    Cause("shape", _is(SHAPE_READERS),
           "{op}: it reads a shape, not the values", NONE,
           "the loss does not depend on the values here; there is no gradient"),
     Cause("inside", _calls_functions,
@@ -169,6 +169,6 @@ CAUSES = (
 # fmt: on
 
 
-def explain(look: Look) -> Finding:
+def causes_of(look: Look) -> Finding:
     """Why no gradient comes back through this op."""
     return next(cause for cause in CAUSES if cause.applies(look)).finding(look)

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from graphpatch.analysis.doctor.answers import Answers
-from graphpatch.analysis.doctor.backward import Answer, Backward, Refusal
+from graphpatch.analysis.doctor.backward import Answer, GradientReach, Refusal
 from graphpatch.analysis.doctor.between import with_pattern
-from graphpatch.analysis.doctor.causes import explain
+from graphpatch.analysis.doctor.causes import causes_of
 from graphpatch.analysis.doctor.known_fixes import with_way_back
 from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
 from graphpatch.analysis.doctor.ours import CARRIED, is_hidden, rule_of
@@ -45,7 +45,7 @@ IN_FUNCTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class PairDiagnosis:
     """What `tf.gradients` gives for one pair: `flows`, `zero`, `none` or `error`.
 
     `tape` is what a GradientTape gives: the functions of an object-based SavedModel are restored,
@@ -86,12 +86,12 @@ class Doctor:
     _costs: dict[tuple[str, PathStep], int] = field(default_factory=dict)
     _dependent: tuple[object, set[int]] = field(default_factory=lambda: (None, set()))
 
-    def diagnose_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Diagnosis]:
+    def diagnose_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[PairDiagnosis]:
         """What each pair is told; those of one source in turn, as much of them is the same."""
         found = {pair: self.diagnose(*pair) for pair in sorted(pairs)}
         return [found[pair] for pair in pairs]
 
-    def diagnose(self, source: Tensor, target: Tensor) -> Diagnosis:
+    def diagnose(self, source: Tensor, target: Tensor) -> PairDiagnosis:
         """Why the gradient of `target` by `source` is what it is."""
         main = self.session.graph.main
         wiring = self.session.wiring(main)
@@ -112,13 +112,13 @@ class Doctor:
             taped = "error"
         steps = self._way(wiring, source, target)
         if steps is None:
-            return Diagnosis(*ends, verdict, taped, False, says)
+            return PairDiagnosis(*ends, verdict, taped, False, says)
         is_well = verdict == within == taped == "flows"
         findings = [] if is_well else list(self._all(on_tape, source, steps))
         if refused:
             findings.insert(0, _target_finding(wiring, target, refused))
         way = spelled(wiring, source, steps)
-        return Diagnosis(*ends, verdict, taped, True, says, way, findings)
+        return PairDiagnosis(*ends, verdict, taped, True, says, way, findings)
 
     @cached_property
     def _shapes(self) -> Shapes:
@@ -148,7 +148,7 @@ class Doctor:
         answer = self.tape.ask(wiring, step.index)
         if not self._blocks(answer, wiring, step, is_target):
             return FREE
-        return A_RULE if explain(Look(wiring, step, answer)).rules else HOPELESS
+        return A_RULE if causes_of(Look(wiring, step, answer)).rules else HOPELESS
 
     def _blocks(self, answer: Answer, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
         if given_to_slot(wiring, step.index, step.output, step.slot) == "zero":
@@ -157,7 +157,7 @@ class Doctor:
             answer, wiring, step, is_target
         )
 
-    def _all(self, done: Backward, source: Tensor, steps: list[PathStep]) -> Iterator[Finding]:
+    def _all(self, done: GradientReach, source: Tensor, steps: list[PathStep]) -> Iterator[Finding]:
         """What blocks the way, from the target back; then what is raised beside it."""
         told: set[tuple[str, str]] = set()
         for finding in (*self._on_the_way(done, source, steps), *map(_raised, done.refusals)):
@@ -169,7 +169,7 @@ class Doctor:
                 yield finding
 
     def _on_the_way(
-        self, done: Backward, source: Tensor, steps: list[PathStep]
+        self, done: GradientReach, source: Tensor, steps: list[PathStep]
     ) -> Iterator[Finding]:
         wiring = done.wiring
         answers = [self.tape.ask(wiring, step.index) for step in steps]
@@ -184,7 +184,7 @@ class Doctor:
                 continue  # no gradient gets there, whatever it has
             if blocks[place] and not (place and blocks[place - 1] and _is_led_into(look)):
                 inner = list(self._inside(look))
-                found = with_way_back(explain(look), wiring, steps[place + 1 :])
+                found = with_way_back(causes_of(look), wiring, steps[place + 1 :])
                 yield from inner or [with_pattern(found, wiring, steps, place)]
         if not any(blocks) and source not in done.got:
             stuck = [i for i in done.between - done.visited if wiring.body.heads.ops[i] in MERGES]
@@ -209,7 +209,7 @@ class Doctor:
             yield from self._all(done, source, steps) if steps else map(_raised, done.refusals)
 
 
-def _verdict(done: Backward, source: Tensor) -> str:
+def _verdict(done: GradientReach, source: Tensor) -> str:
     if any(refusal.kind != CARRIED for refusal in done.refusals):
         return "error"
     if source not in done.got:
@@ -234,7 +234,7 @@ def _raised(refusal: Refusal) -> Finding:
     step = PathStep(refusal.node.index, 0, 0)
     if refusal.kind == "loop":
         return _loop(refusal)
-    return explain(Look(wiring, step, Answer(refusals=(refusal,))))
+    return causes_of(Look(wiring, step, Answer(refusals=(refusal,))))
 
 
 def _loop(refusal: Refusal) -> Finding:

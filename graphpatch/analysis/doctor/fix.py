@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
+from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.look import Finding, RuleDict, rule_for
 from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.analysis.doctor.survey import doctors, survey
@@ -23,8 +23,8 @@ class Fixed:
 
     rules: list[RuleDict]
     model: Model
-    mended: list[Diagnosis] = field(default_factory=list)
-    left: list[Diagnosis] = field(default_factory=list)
+    mended: list[PairDiagnosis] = field(default_factory=list)
+    left: list[PairDiagnosis] = field(default_factory=list)
 
 
 def fix(
@@ -64,7 +64,7 @@ class _Fixing:
     hopeless: set[tuple[str, str]] = field(default_factory=set)
     doctors: list[Doctor] = field(default_factory=list)
 
-    def diagnose(self, place: int, source: str, target: str) -> Diagnosis:
+    def diagnose(self, place: int, source: str, target: str) -> PairDiagnosis:
         """What a pair of a graph is like now."""
         if not self.doctors:
             self.doctors = doctors(self.model, self.control_flow_v2)
@@ -88,7 +88,7 @@ class _Fixing:
             self.doctors = []
 
     def _tried(
-        self, pair: Diagnosis, tried: set[tuple[str, str]]
+        self, pair: PairDiagnosis, tried: set[tuple[str, str]]
     ) -> Iterator[tuple[RuleDict, Model]]:
         """The rules that can be applied to what blocks a pair, each with its model."""
         for finding in _fixable(pair):
@@ -105,30 +105,30 @@ class _Fixing:
                 self.hopeless.add(place)
 
 
-def _is_blocked(one: Diagnosis) -> bool:
+def _is_blocked(one: PairDiagnosis) -> bool:
     return one.connected and (one.verdict != "flows" or any(_blocking(one)))
 
 
-def _fixable(pair: Diagnosis) -> Iterator[Finding]:
+def _fixable(pair: PairDiagnosis) -> Iterator[Finding]:
     """The findings, where no other one makes it vain to fix them."""
     blocking = list(_blocking(pair))
     if all(finding.rules or finding.kind in RAISING for finding in blocking):
         yield from blocking
 
 
-def _blocking(pair: Diagnosis) -> Iterator[Finding]:
+def _blocking(pair: PairDiagnosis) -> Iterator[Finding]:
     """The findings without the gradients that our own rules carry, as a tape drops them."""
     return (finding for finding in pair.findings if finding.kind != CARRIED)
 
 
-def _rules(finding: Finding, pair: Diagnosis) -> Iterator[RuleDict]:
+def _rules(finding: Finding, pair: PairDiagnosis) -> Iterator[RuleDict]:
     yield from finding.rules
     if finding.kind in RAISING and finding.node.name not in _ops(pair):
         patch = {"stop_gradient": True}
         yield rule_for(finding.node, "counts as a constant", patch)
 
 
-def _ops(pair: Diagnosis) -> set[str]:
+def _ops(pair: PairDiagnosis) -> set[str]:
     return {tensor.rpartition(":")[0] for tensor in pair.way}
 
 

@@ -12,18 +12,18 @@ from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
 
-Patch = Mapping[str, Any]
+PatchJson = Mapping[str, Any]
 
 
-def _formula(*dx: str | None) -> Patch:
+def _formula(*dx: str | None) -> PatchJson:
     return {"override_gradient": {"formula": list(dx)}}
 
 
-QUOTIENT: Patch = {"surrogate_gradient": "x0 / x1"}
+QUOTIENT: PatchJson = {"surrogate_gradient": "x0 / x1"}
 
 # By op type what it counts as on the way back: what it steps around, its derivative where it has
 # one that TensorFlow lacks, or that of its mean. For others, straight_through where it can be.
-OPS: dict[str, Patch] = {
+OPS: dict[str, PatchJson] = {
     "AdjustContrastv2": {
         "surrogate_gradient": "(x0 - mean(x0, axes=[-3, -2], keepdims=true)) * x1"
         " + mean(x0, axes=[-3, -2], keepdims=true)"
@@ -41,7 +41,7 @@ OPS: dict[str, Patch] = {
 ABOVE = "(x0 - x1) / (1 + abs(x0 - x1))"
 BELOW = "(x1 - x0) / (1 + abs(x1 - x0))"
 SURROGATES = {"Greater": ABOVE, "GreaterEqual": ABOVE, "Less": BELOW, "LessEqual": BELOW}
-PAIRS: dict[tuple[str, str], Patch] = {
+PAIRS: dict[tuple[str, str], PatchJson] = {
     ("Cast", "Cast"): {"override_gradient": {"formula": "dy"}},
     **{(op, "Cast"): {"surrogate_gradient": text} for op, text in SURROGATES.items()},
 }

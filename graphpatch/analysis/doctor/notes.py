@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.backward import between, reached
+from graphpatch.analysis.doctor.backward import ops_on_the_way, reached
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.analysis.doctor.ours import is_carrier
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
 from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation.bodies import CALLS, Bodies
-from graphpatch.differentiation.keys import CUSTOM, is_registered, override
+from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
@@ -26,7 +26,7 @@ from graphpatch.names import op_of
 from graphpatch.rules import rules_from
 from graphpatch.table import short
 
-ACTIVATIONS = frozenset({"Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"})
+RECTIFIERS = frozenset({"Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Softplus"})
 TRAINED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 STRIPPED = frozenset({"StopGradient", "Identity", "IdentityN", "PreventGradient"})
 
@@ -62,11 +62,11 @@ class Examined:
 
         A rule that stops gradients, there or elsewhere, gives it none.
         """
-        types = ACTIVATIONS.union(*NEEDED.values())
+        types = RECTIFIERS.union(*NEEDED.values())
         patches = origin(self.doctor.session.graph).get("rules", {})
         stopping = {rule for rule, patch in patches.items() if "stop_gradient" in (patch or {})}
         return any(
-            override(node) is not None
+            override_key(node) is not None
             or any(entry.id not in stopping for entry in provenance.entries(node))
             for node in self.on_way
             if node.op in types
@@ -77,19 +77,19 @@ class Examined:
         """The ops of all bodies that have an override, with its key."""
         for body in self.doctor.session.graph.bodies:
             for node in () if body.is_ours else body:
-                key = override(node)
+                key = override_key(node)
                 if key is not None:
                     yield node, key
 
 
-def notes(
+def notes_on_pairs(
     doctor: Doctor, stored: StoredContexts, pairs: Iterable[tuple[Tensor, Tensor]]
 ) -> list[Note]:
     """The notes on the ops between the tensors of these pairs."""
     examined = Examined(doctor, stored, _on_way(doctor, pairs))
     return [
         Note(kind, says, [_described(node) for node in found])
-        for kind, says, which in CLASSES
+        for kind, says, which in NOTE_KINDS
         if (found := list(which(examined)))
     ]
 
@@ -101,7 +101,7 @@ def _on_way(doctor: Doctor, pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Node
         targets.setdefault(source, []).append(target)
     found: set[int] = set()
     for source, to in targets.items():
-        found.update(between(wiring, reached(wiring, [source]), to))
+        found.update(ops_on_the_way(wiring, reached(wiring, [source]), to))
     nodes = [Node(wiring.body, index) for index in sorted(found)]
     labels = dict.fromkeys(label for node in nodes for label in _called_by(node, set()))
     functions = doctor.session.graph.functions
@@ -120,7 +120,7 @@ def _called_by(node: Node, seen: set[str]) -> Iterator[str]:
 
 def _activations(examined: Examined) -> Iterator[Node]:
     """Those whose gradient is still their own, where rules changed that of others."""
-    found = [node for node in examined.on_way if node.op in ACTIVATIONS]
+    found = [node for node in examined.on_way if node.op in RECTIFIERS]
     return (node for node in found if examined.is_patched and not _is_covered(node))
 
 
@@ -143,7 +143,7 @@ def as_match(ready: str) -> Match:
 
 
 def _is_covered(node: Node) -> bool:
-    return override(node) is not None or bool(provenance.entries(node))
+    return override_key(node) is not None or bool(provenance.entries(node))
 
 
 def _training(examined: Examined) -> Iterator[Node]:
@@ -185,7 +185,7 @@ def _beside(examined: Examined) -> Iterator[Node]:
 
 def _stripped(examined: Examined) -> Iterator[Node]:
     for node in examined.on_way:
-        if node.op == "StopGradient" or (node.op in STRIPPED and override(node) is not None):
+        if node.op == "StopGradient" or (node.op in STRIPPED and override_key(node) is not None):
             yield node
 
 
@@ -220,7 +220,7 @@ def _nested(examined: Examined) -> Iterator[Node]:
 
 Which = Callable[[Examined], Iterable[Node]]
 
-CLASSES: tuple[tuple[str, str, Which], ...] = (
+NOTE_KINDS: tuple[tuple[str, str, Which], ...] = (
     ("activations", "activations on the way that no rule covers", _activations),
     ("activation_patterns", "activations made of several ops that no rule covers", _patterns),
     (

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.analysis.doctor.answers import Answers
-from graphpatch.analysis.doctor.diagnosis import Diagnosis, Doctor
+from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.losses import may_be_loss
-from graphpatch.analysis.doctor.notes import Note, notes
+from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
 from graphpatch.control_flow.stored import StoredContexts, stored_contexts
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.held_gradients import held_gradients
-from graphpatch.graph.check import check
+from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import FED, PIPELINES, tensor_named
 from graphpatch.match.nearest import nearest_names
@@ -27,7 +27,7 @@ class Seen:
     """One graph of a model: its diagnoses, pair by pair, and what else is to be said."""
 
     graph: Graph
-    diagnoses: Sequence[Diagnosis]
+    diagnoses: Sequence[PairDiagnosis]
     notes: Sequence[Note]
 
     def document(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _doctor(
     restored: Mapping[str, frozenset[int]],
     control_flow_v2: bool,
 ) -> Doctor:
-    check(graph)
+    check_graph(graph)
     session = Answers(graph, stored, control_flow_v2)
     return Doctor(session, Answers(graph, stored, control_flow_v2, tape=True, restored=restored))
 
@@ -78,13 +78,13 @@ def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: 
     wiring = asked.session.wiring(graph.main)
     pairs = [
         (source, target)
-        for target in wiring.named(targets) or outputs(wiring, every)
-        for source in wiring.named(sources) or fed(wiring)
+        for target in wiring.named(targets) or unread_outputs(wiring, every)
+        for source in wiring.named(sources) or fed_floats(wiring)
     ]
-    return Seen(graph, asked.diagnose_all(pairs), notes(asked, stored, pairs))
+    return Seen(graph, asked.diagnose_all(pairs), notes_on_pairs(asked, stored, pairs))
 
 
-def fed(wiring: Wiring) -> list[Tensor]:
+def fed_floats(wiring: Wiring) -> list[Tensor]:
     """The placeholders, and the floats that come from an input pipeline.
 
     Where there is such a pipeline, placeholders of texts are left out: they name its iterator.
@@ -104,7 +104,7 @@ def _of_type(wiring: Wiring, op: str) -> Sequence[int]:
     return wiring.body.by_type.get(op, ())
 
 
-def outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
+def unread_outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
     """What is computed from tensors by ops that no op reads; or what of it may be a loss.
 
     Placeholders with a default are fed, and no outputs.

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from graphpatch.analysis.rule_words import words
+from graphpatch.analysis.rule_words import patch_in_words
 from graphpatch.analysis.soundness.joined import (
     counted_by_call,
     input_of,
-    joined,
+    joined_gradient,
     key_of,
     passed,
     reads_of,
@@ -20,7 +20,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.fits import signature, windows_of
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import Computed, Named, Written, from_key, parse
+from graphpatch.gradients.spec import Computed, InlineFormula, Named, from_key, parse_gradient
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
@@ -32,7 +32,7 @@ MOVED = "/forward"
 
 
 @dataclass(frozen=True, eq=False)
-class Carried:
+class StoredGradient:
     """An op that has the gradient of a formula: by a function, a construction, or its key alone.
 
     `computed` is None where no formula of ours says what flows back, and `why` tells that. Of a
@@ -56,7 +56,7 @@ class Carried:
     op_type: str = ""  # of the op whose gradient it is; nothing for a match as one op
 
 
-def carried(graph: Graph) -> Iterator[Carried]:
+def stored_gradients(graph: Graph) -> Iterator[StoredGradient]:
     """Each op of a graph that carries a gradient of ours."""
     rules = origin(graph).get("rules", {})
     for body in graph.bodies:
@@ -65,7 +65,9 @@ def carried(graph: Graph) -> Iterator[Carried]:
             if is_call(node):
                 yield from _by_call(node, function, rules)
             elif not function and (computed := _by_key(node)) is not None:
-                yield Carried(node, computed.key, "", computed, _attrs(node), op_type=node.op)
+                yield StoredGradient(
+                    node, computed.key, "", computed, _attrs(node), op_type=node.op
+                )
             elif not function and is_join(node):
                 yield from _by_construction(node, rules)
 
@@ -85,43 +87,43 @@ def _by_key(node: Node) -> Computed | None:
     return from_key(key_of(node))
 
 
-def _by_construction(node: Node, rules: Mapping[str, Any]) -> Iterator[Carried]:
+def _by_construction(node: Node, rules: Mapping[str, Any]) -> Iterator[StoredGradient]:
     """The gradient of a construction, where a rule tells what flows back."""
-    patch = rule_of(node, rules)
+    patch = patch_of(node, rules)
     kind = kind_of(patch)
     if patch is None or kind is None:
         return
-    gives, label = stopped(node), words(patch)
+    gives, label = stopped(node), patch_in_words(patch)
     moved = None if gives is None else node.body.producer(gives)
     if gives is None or moved is None:
         why = "its Select does not pass on what a StopGradient reads"
-        yield Carried(node, label, "", None, {}, why)
+        yield StoredGradient(node, label, "", None, {}, why)
         return
     try:
         found = _constructed(node, moved, patch, kind, rules)
         yield replace(found, label=label, moved=moved, gives=gives)
     except GraphpatchError as error:
-        yield Carried(node, label, "", None, {}, str(error))
+        yield StoredGradient(node, label, "", None, {}, str(error))
 
 
 def _constructed(
     node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: Mapping[str, Any]
-) -> Carried:
+) -> StoredGradient:
     """What its rule says that flows back. Raises GraphpatchError where that cannot be told."""
     if KINDS[kind].verified == "join":
-        found = joined(node, moved, patch, kind, rules)
+        found = joined_gradient(node, moved, patch, kind, rules)
         formula = found.counts_as
-        return Carried(
+        return StoredGradient(
             node, "", "", found.computed, _attrs(moved), "", found.reads, counts_as=formula
         )
-    gradient = parse(patch[kind])
-    if not isinstance(gradient, Named | Written):
-        return Carried(node, "", "", None, {}, "this kind has no formula to compare")
+    gradient = parse_gradient(patch[kind])
+    if not isinstance(gradient, Named | InlineFormula):
+        return StoredGradient(node, "", "", None, {}, "this kind has no formula to compare")
     told = reads_of(node)
     if told is None:
         computed, reads = gradient.for_op(moved.op), tuple(moved.data_inputs)
-        return Carried(node, "", "", computed, _attrs(moved), "", reads, op_type=moved.op)
-    return Carried(node, "", "", gradient, windows_of(_behind(moved)), "", tuple(told))
+        return StoredGradient(node, "", "", computed, _attrs(moved), "", reads, op_type=moved.op)
+    return StoredGradient(node, "", "", gradient, windows_of(_behind(moved)), "", tuple(told))
 
 
 def stopped(node: Node, output: int = 0) -> str | None:
@@ -134,7 +136,7 @@ def stopped(node: Node, output: int = 0) -> str | None:
     return stop.data_inputs[0]
 
 
-def rule_of(node: Node, rules: Mapping[str, Any]) -> Any:
+def patch_of(node: Node, rules: Mapping[str, Any]) -> Any:
     """The patch of the rule that put an op there, of those that the file tells."""
     edits = provenance.entries(node)
     return next((rules[edit.id] for edit in edits if edit.id in rules), None)
@@ -145,20 +147,24 @@ def kind_of(patch: Mapping[str, Any] | None) -> str | None:
     return next((kind for kind in patch or () if kind in KINDS and KINDS[kind].verified), None)
 
 
-def _by_call(node: Node, function: str, rules: Mapping[str, Any]) -> Iterator[Carried]:
+def _by_call(node: Node, function: str, rules: Mapping[str, Any]) -> Iterator[StoredGradient]:
     """The gradient of a function; and of a join, to which formula it passes it on."""
-    patch = rule_of(node, rules)
+    patch = patch_of(node, rules)
     kind = kind_of(patch)
-    label = words(patch)
+    label = patch_in_words(patch)
     if kind is not None and kind != "filter_gradient" and _is_filter(node):
         cut = f"{label}, where no gradient comes to the op"
-        yield Carried(node, cut, function, Written(Formula.parse("zeros_like(dy)")), {})
+        yield StoredGradient(
+            node, cut, function, InlineFormula(Formula.parse("zeros_like(dy)")), {}
+        )
         return
     is_own = kind == "straight_through" and not _is_whole(patch)
     if kind is None or KINDS[kind].verified != "join" or is_own:
         yield _by_function(node, function, rules)
         return
-    yield Carried(node, f"{label}, what its function passes on", function, _passed_on(node), {})
+    yield StoredGradient(
+        node, f"{label}, what its function passes on", function, _passed_on(node), {}
+    )
     if kind == "backward_as":  # what it is passed on to, `clean` asks
         return
     yield from _counted_as(node, patch, kind, rules, label)
@@ -176,17 +182,17 @@ def _is_whole(patch: Any) -> bool:
 def _passed_on(node: Node) -> Computed:
     """Of each output that carries a gradient dy, summed to the shape that it is repeated from."""
     outputs = [n for n, arg in enumerate(node.outputs or ()) if arg.dtype in DIFFERENTIABLE]
-    return Written(Formula.parse([f"sum_like(dy{o}, x{n})" for n, o in enumerate(outputs)]))
+    return InlineFormula(Formula.parse([f"sum_like(dy{o}, x{n})" for n, o in enumerate(outputs)]))
 
 
 def _counted_as(
     node: Node, patch: Mapping[str, Any], kind: str, rules: Mapping[str, Any], label: str
-) -> Iterator[Carried]:
+) -> Iterator[StoredGradient]:
     """What flows from the tensor that a function passes the gradient to."""
     gives, roots = stopped(node), counted_by_call(node)
     moved = None if gives is None else node.body.producer(gives)
     if gives is None or moved is None or len(roots) != 1:
-        yield Carried(
+        yield StoredGradient(
             node, label, "", None, {}, "its call does not pass on what a StopGradient reads"
         )
         return
@@ -194,31 +200,33 @@ def _counted_as(
         found = _constructed(node, moved, patch, kind, rules)
         yield replace(found, label=label, moved=moved, gives=gives, root=roots[0])
     except GraphpatchError as error:
-        yield Carried(node, label, "", None, {}, str(error))
+        yield StoredGradient(node, label, "", None, {}, str(error))
 
 
-def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> Carried:
-    patch = rule_of(node, rules)
-    label = words(patch)
+def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> StoredGradient:
+    patch = patch_of(node, rules)
+    label = patch_in_words(patch)
     kind, moved = kind_of(patch), _moved(node)
     if patch is None or kind is None:
-        return Carried(node, label, function, None, {}, "this kind has no formula to compare")
+        return StoredGradient(
+            node, label, function, None, {}, "this kind has no formula to compare"
+        )
     if kind == "straight_through":
         texts = passed(len(moved.data_inputs) if moved else 1, input_of(patch[kind]), "dy")
-        return Carried(node, label, function, Written(Formula.parse(texts)), {})
+        return StoredGradient(node, label, function, InlineFormula(Formula.parse(texts)), {})
     try:
-        gradient = parse(patch[kind])
+        gradient = parse_gradient(patch[kind])
     except GraphpatchError as error:
-        return Carried(node, label, function, None, {}, str(error))
-    if not isinstance(gradient, Named | Written):
-        return Carried(node, label, function, None, {}, "it is traced code, not a formula")
+        return StoredGradient(node, label, function, None, {}, str(error))
+    if not isinstance(gradient, Named | InlineFormula):
+        return StoredGradient(node, label, function, None, {}, "it is traced code, not a formula")
     if moved is None or kind != "override_gradient":
-        return Carried(node, label, function, gradient, {})
+        return StoredGradient(node, label, function, gradient, {})
     op_type = _type(moved)
     attrs = _attrs(moved)
     if patch.get("on") == "match":
-        return Carried(node, label, function, gradient, windows_of(_behind(moved)))
-    return Carried(node, label, function, gradient.for_op(op_type), attrs, op_type=op_type)
+        return StoredGradient(node, label, function, gradient, windows_of(_behind(moved)))
+    return StoredGradient(node, label, function, gradient.for_op(op_type), attrs, op_type=op_type)
 
 
 def _moved(node: Node) -> Node | None:

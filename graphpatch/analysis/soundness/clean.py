@@ -17,7 +17,7 @@ from graphpatch.analysis.soundness.carried import (
     is_call,
     is_join,
     kind_of,
-    rule_of,
+    patch_of,
     stopped,
 )
 from graphpatch.analysis.soundness.fault import Fault, at
@@ -49,7 +49,7 @@ def clean(graph: Graph) -> Iterator[Fault]:
         if body.is_ours or overlap(body, rules):  # told where gradients are compared
             continue
         for node in provenance.touched(body):
-            patch = rule_of(node, rules) if is_join(node) or is_call(node) else None
+            patch = patch_of(node, rules) if is_join(node) or is_call(node) else None
             if patch is not None and kind_of(patch) == "backward_as":
                 yield from _checked(node, input_of(patch["backward_as"]))
 

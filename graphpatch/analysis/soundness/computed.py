@@ -14,26 +14,26 @@ from graphpatch.analysis.soundness.numbering import (
     SELECTS,
     KnownOps,
     Numbering,
-    Numbers,
-    Value,
+    ValueNumber,
+    ValueNumbers,
     has_name,
     is_true,
-    read,
+    tensor_of,
 )
 from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 
-OpValues = Mapping[str, Sequence[Value]]
+OpValues = Mapping[str, Sequence[ValueNumber]]
 
 
-def computed(one: Graph, other: Graph) -> Iterator[Fault]:
+def differently_computed(one: Graph, other: Graph) -> Iterator[Fault]:
     """The ops, in functions too, that compute something else; not those that merely read them.
 
     Whatever rules tell, or somebody forged, does not count: forward, the graphs are compared as
     they are. Both graphs must be sound.
     """
-    numbers, alike = Numbers(), _alike(one, other)
+    numbers, alike = ValueNumbers(), _alike(one, other)
     before = Numbering(one, numbers, alike, one.functions)
     after = Numbering(other, numbers, alike, one.functions)
     for body in one.bodies:
@@ -81,7 +81,7 @@ class _Pair:
         self._returned(after)
         return self.found
 
-    def _settle(self, node: Node, values: list[Value]) -> list[Value]:
+    def _settle(self, node: Node, values: list[ValueNumber]) -> list[ValueNumber]:
         """Told once: what reads an op that differs finds in it what the original's op gave."""
         wanted = self.values.get(node.name)
         if wanted is None or node.name not in self.one.by_name:
@@ -90,7 +90,7 @@ class _Pair:
             self._tell(node, values)
         return list(wanted)
 
-    def _tell(self, node: Node, values: Sequence[Value]) -> None:
+    def _tell(self, node: Node, values: Sequence[ValueNumber]) -> None:
         was, now = self.one.node(node.name), _behind(node)
         changes = [one for one in differences(was, now) if not one.startswith(("attr _", "device"))]
         says = f"{was} computes something else than in the original"
@@ -115,12 +115,14 @@ class _Pair:
     def _returned(self, after: OpValues) -> None:
         for output, text in self.one.ret.items():
             now = self.other.ret.get(output)
-            if now is None or read(self.other, after, now) != read(self.one, self.values, text):
+            if now is None or tensor_of(self.other, after, now) != tensor_of(
+                self.one, self.values, text
+            ):
                 says = f"function {self.one.label!r} returns something else as {output!r}"
                 self.found.append(Fault("computed", self.one.label, output, says))
 
 
-def _of(values: OpValues, text: str) -> Value:
+def _of(values: OpValues, text: str) -> ValueNumber:
     tensor = names.parse(text)
     found = values.get(tensor.op, ())
     return found[tensor.index] if tensor.index < len(found) else (-1, tensor.index)

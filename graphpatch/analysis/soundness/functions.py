@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from graphpatch.analysis.soundness.fault import Fault, at
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import called
+from graphpatch.graph.calls import called_functions
 from graphpatch.graph.graph import Graph
 
 
@@ -29,7 +29,7 @@ def functions(graph: Graph) -> Iterator[Fault]:
 
 def _called(graph: Graph, body: Body, index: int) -> Iterator[Fault]:
     node = Node(body, index)
-    for name in called(node):
+    for name in called_functions(node):
         if name and name not in graph.functions:
             yield at("function", node, f"it calls function {name!r}, which the library lacks")
 

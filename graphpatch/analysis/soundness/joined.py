@@ -10,7 +10,7 @@ from graphpatch import names
 from graphpatch.errors import FormulaError, ModelError
 from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import Computed, Written
+from graphpatch.gradients.spec import Computed, InlineFormula
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
@@ -29,7 +29,7 @@ class Joined:
     counts_as: Formula | None = None
 
 
-def joined(
+def joined_gradient(
     node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: Mapping[str, Any]
 ) -> Joined:
     """What the rule of a Select says that flows back. Raises ModelError where it cannot be told."""
@@ -38,7 +38,7 @@ def joined(
     if kind == "backward_as":
         if overlap(node.body, rules):
             raise ModelError("backward_as cloned what carries the gradient of another rule")
-        return _passed((counted(node),), 0)
+        return _passed((gradient_target(node),), 0)
     try:
         formula = Formula.parse(patch[kind])
     except FormulaError as error:
@@ -83,7 +83,7 @@ def input_of(given: Any) -> int:
 def _passed(reads: tuple[str, ...], place: int) -> Joined:
     """Dy for the one input, summed to its shape where that was repeated; nothing for others."""
     texts = passed(len(reads), place, f"sum_like(dy, x{place})")
-    return Joined(reads, Written(Formula.parse(texts)))
+    return Joined(reads, InlineFormula(Formula.parse(texts)))
 
 
 def passed(inputs: int, place: int, text: str) -> list[str | None]:
@@ -91,7 +91,7 @@ def passed(inputs: int, place: int, text: str) -> list[str | None]:
     return [text if n == place else None for n in range(inputs)]
 
 
-def counted(node: Node) -> str:
+def gradient_target(node: Node) -> str:
     """The tensor to which the Select's gradient goes, before it was repeated to the op's shape."""
     text = node.data_inputs[2]
     repeat = node.body.producer(text)

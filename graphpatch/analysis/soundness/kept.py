@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import unlike
 from graphpatch.analysis.soundness.fault import Fault, at
-from graphpatch.analysis.surroundings import around
+from graphpatch.analysis.surroundings import differences_around
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.body import Body, Node
@@ -66,6 +66,6 @@ def _weight(left: Node, right: Node) -> Iterator[Fault]:
 def signatures(one: Model, other: Model) -> Iterator[Fault]:
     """What a consumer reads beside the graph, and finds changed."""
     if one.container is other.container:
-        for text in around(one, other):
+        for text in differences_around(one, other):
             if text.startswith(SIGNATURES):
                 yield Fault("signature", "", text, f"{text} of the MetaGraphDef was changed")

@@ -14,13 +14,13 @@ from graphpatch import names
 from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import called
+from graphpatch.graph.calls import called_functions
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.nodedef import attr_spans
 from graphpatch.graph.topology import first_producers
 from graphpatch.graph.wire import piece_bytes
 
-Value = tuple[int, int]  # the number of an op, and which of its outputs
+ValueNumber = tuple[int, int]  # the number of an op, and which of its outputs
 
 GIVE_ON = frozenset({"EnsureShape", "Identity", "PreventGradient", "Snapshot", "StopGradient"})
 SELECTS = frozenset({"Select", "SelectV2"})
@@ -28,7 +28,7 @@ DEPTH = 16  # of calls of functions that the original does not have
 
 
 @dataclass
-class Numbers:
+class ValueNumbers:
     """The numbers of all that was met, in both graphs."""
 
     known: dict[Hashable, int] = field(default_factory=dict)
@@ -48,15 +48,15 @@ class Numbering:
     """
 
     graph: Graph
-    numbers: Numbers
+    numbers: ValueNumbers
     alike: Mapping[str, Collection[str]]
     originals: Collection[str]
 
     def body(
-        self, body: Body, arguments: Mapping[str, Value], known: KnownOps, depth: int = 0
-    ) -> dict[str, list[Value]]:
+        self, body: Body, arguments: Mapping[str, ValueNumber], known: KnownOps, depth: int = 0
+    ) -> dict[str, list[ValueNumber]]:
         """What each op of a body gives; `known` settles what ops are called and count as."""
-        found: dict[str, list[Value]] = {name: [value] for name, value in arguments.items()}
+        found: dict[str, list[ValueNumber]] = {name: [value] for name, value in arguments.items()}
         for index in in_order(body):
             node = Node(body, index)
             values = self._values(node, found, known, depth)
@@ -64,9 +64,9 @@ class Numbering:
         return found
 
     def _values(
-        self, node: Node, found: Mapping[str, list[Value]], known: KnownOps, depth: int
-    ) -> list[Value]:
-        taken = [read(node.body, found, text) for text in node.data_inputs]
+        self, node: Node, found: Mapping[str, list[ValueNumber]], known: KnownOps, depth: int
+    ) -> list[ValueNumber]:
+        taken = [tensor_of(node.body, found, text) for text in node.data_inputs]
         given = self._given_on(node, taken, depth)
         if given is not None:
             return given
@@ -82,7 +82,9 @@ class Numbering:
         number = self.numbers.of(key)
         return [(number, output) for output in range(_count(node))]
 
-    def _given_on(self, node: Node, taken: list[Value], depth: int) -> list[Value] | None:
+    def _given_on(
+        self, node: Node, taken: list[ValueNumber], depth: int
+    ) -> list[ValueNumber] | None:
         """What an op gives that gives on what it reads; None for other ops."""
         if node.op in GIVE_ON and taken:
             return taken[:1]
@@ -96,8 +98,8 @@ class Numbering:
         return None
 
     def _called(
-        self, node: Node, function: str, taken: Sequence[Value], depth: int
-    ) -> list[Value] | None:
+        self, node: Node, function: str, taken: Sequence[ValueNumber], depth: int
+    ) -> list[ValueNumber] | None:
         """What a call of a function gives that the original does not have."""
         body = self.graph.functions.get(function)
         if body is None or body.signature is None or len(body.arguments) != len(taken):
@@ -108,7 +110,7 @@ class Numbering:
         )
         found = self.body(body, arguments, known, depth + 1)
         results = [body.ret.get(arg.name, "") for arg in body.signature.output_arg]
-        return [read(body, found, text) for text in results]
+        return [tensor_of(body, found, text) for text in results]
 
     def _attrs(self, node: Node) -> Hashable:
         """The attrs that say what an op computes; functions by their names."""
@@ -127,13 +129,13 @@ class KnownOps:
     """What ops are known by that are more than what they compute, and what they count as."""
 
     name_of: Callable[[Node], str] = lambda node: node.name
-    settled: Callable[[Node, list[Value]], list[Value]] = lambda node, values: values
+    settled: Callable[[Node, list[ValueNumber]], list[ValueNumber]] = lambda node, values: values
 
     def name(self, node: Node) -> str:
         """The name of an op that keeps a state, is fed, or begins the next turn of a loop."""
         return self.name_of(node) if has_name(node) else ""
 
-    def settle(self, node: Node, values: list[Value]) -> list[Value]:
+    def settle(self, node: Node, values: list[ValueNumber]) -> list[ValueNumber]:
         """The values that count as those of the op."""
         return self.settled(node, values)
 
@@ -149,7 +151,7 @@ def _is_alone(node: Node) -> bool:
     return sum(has_name(other) for other in node.body) == 1
 
 
-def read(body: Body, found: Mapping[str, Sequence[Value]], text: str) -> Value:
+def tensor_of(body: Body, found: Mapping[str, Sequence[ValueNumber]], text: str) -> ValueNumber:
     """The tensor that an input, or an output of a function, names."""
     tensor = names.parse(text)
     values = found.get(tensor.op, ())
@@ -177,7 +179,7 @@ def function_of(node: Node) -> str:
     if node.op in node.body.library.signatures:
         return node.op
     if node.op in ("PartitionedCall", "StatefulPartitionedCall"):
-        return next(iter(called(node)), "")
+        return next(iter(called_functions(node)), "")
     return ""
 
 

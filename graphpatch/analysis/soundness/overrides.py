@@ -9,7 +9,7 @@ from functools import cached_property
 from graphpatch.analysis.doctor.diagnosis import Doctor
 from graphpatch.analysis.doctor.survey import doctors
 from graphpatch.differentiation.bodies import Bodies
-from graphpatch.differentiation.keys import override
+from graphpatch.differentiation.keys import override_key
 from graphpatch.formats import Model
 from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.taped import PASS
@@ -43,7 +43,7 @@ def overrides(graph: Graph) -> Iterator[Override]:
     gradients = graph.library.gradients
     for body in graph.bodies:
         for node in () if body.is_ours else body:
-            key = override(node)
+            key = override_key(node)
             if key is not None and (key.startswith(PASS) or is_guard(key)):
                 continue
             if key is not None:

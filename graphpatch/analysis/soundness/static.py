@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.analysis.soundness.clean import clean
-from graphpatch.analysis.soundness.computed import computed
+from graphpatch.analysis.soundness.computed import differently_computed
 from graphpatch.analysis.soundness.fault import Fault, apart
 from graphpatch.analysis.soundness.gone import gone
 from graphpatch.analysis.soundness.kept import lost, signatures
@@ -49,14 +49,14 @@ def static(one: Graph, other: Graph) -> Sound:
     changed = [*gone(one, other), *lost(one, other)]
     if not found["new"]:
         # Of one op once: what it computes says more than that its NodeDef is another.
-        computes = list(computed(one, other))
+        computes = list(differently_computed(one, other))
         told = {(fault.body, fault.op) for fault in (*changed, *computes)}
         rest = (fault for fault in untold(one, other) if (fault.body, fault.op) not in told)
         changed += [*computes, *rest, *clean(other)]
     return Sound(found["new"], changed, found["too"])
 
 
-def around(one: Model, other: Model) -> list[Fault]:
+def faults_around(one: Model, other: Model) -> list[Fault]:
     """What is wrong beside the graphs."""
     return [*swapped(one, other), *signatures(one, other)]
 

@@ -14,7 +14,7 @@ from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError, did_you_mean
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
-from graphpatch.opdefs import FlatArg, place_of
+from graphpatch.opdefs import FlatArg, tensor_index
 
 
 def structure(graph: Graph) -> Iterator[Fault]:
@@ -76,7 +76,7 @@ def _given(body: Body, name: names.TensorName) -> FlatArg | str | None:
         return None  # told at that op
     if flat is None:
         return None
-    place = place_of(flat, name.arg, name.index) if name.arg else name.index
+    place = tensor_index(flat, name.arg, name.index) if name.arg else name.index
     if place is None or place >= len(flat):
         return f"{name.op} has {len(flat)} outputs, and not this one"
     return flat[place]

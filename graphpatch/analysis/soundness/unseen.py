@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from graphpatch import names
 from graphpatch.analysis.rule_words import rules_at
 from graphpatch.graph.body import Node
-from graphpatch.graph.calls import called
+from graphpatch.graph.calls import called_functions
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import upstream
 from graphpatch.names import TensorName
@@ -33,7 +33,7 @@ def _reached(graph: Graph, nodes: Iterable[Node]) -> set[str]:
     found: set[str] = set()
     todo = list(nodes)
     while todo:
-        for name in called(todo.pop()):
+        for name in called_functions(todo.pop()):
             if name not in found:
                 found.add(name)
                 todo += graph.functions.get(name, ())

@@ -6,22 +6,31 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from graphpatch.errors import RulesError, nearest
-from graphpatch.gradients.library.activations import ACTIVATIONS
+from graphpatch.gradients.library.activations import ACTIVATION_GRADIENTS
 from graphpatch.gradients.library.attribution import ATTRIBUTION
 from graphpatch.gradients.library.differences import DIFFERENCES
 from graphpatch.gradients.library.entry import Entry as Entry
 from graphpatch.gradients.library.entry import Parameter as Parameter
 from graphpatch.gradients.library.filters import FILTERS
-from graphpatch.gradients.library.norms import NORMS
-from graphpatch.gradients.library.products import PRODUCTS
+from graphpatch.gradients.library.norms import NORM_GRADIENTS
+from graphpatch.gradients.library.products import PRODUCT_GRADIENTS
 from graphpatch.gradients.library.quantization import QUANTIZATION
 from graphpatch.gradients.library.relevance import RELEVANCE
 from graphpatch.gradients.library.spikes import SPIKES
 from graphpatch.gradients.library.steps import STEPS
 
 TABLES = (
-    *(FILTERS, NORMS, ACTIVATIONS, STEPS, SPIKES, ATTRIBUTION, RELEVANCE, DIFFERENCES),
-    *(QUANTIZATION, PRODUCTS),
+    *(
+        FILTERS,
+        NORM_GRADIENTS,
+        ACTIVATION_GRADIENTS,
+        STEPS,
+        SPIKES,
+        ATTRIBUTION,
+        RELEVANCE,
+        DIFFERENCES,
+    ),
+    *(QUANTIZATION, PRODUCT_GRADIENTS),
 )
 
 LIBRARY: Mapping[str, Entry] = MappingProxyType(
@@ -31,7 +40,7 @@ LIBRARY: Mapping[str, Entry] = MappingProxyType(
 NEAREST = 3  # names that an error tells
 
 
-def named(name: str, op_type: str | None = None) -> Entry:
+def library_entry(name: str, op_type: str | None = None) -> Entry:
     """The gradient of this name; for an op type, that of its family which is meant for it.
 
     Raises RulesError, with the nearest names, where there is none.

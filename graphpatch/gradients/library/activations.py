@@ -73,7 +73,7 @@ def _redirected(
     )
 
 
-ACTIVATIONS = (
+ACTIVATION_GRADIENTS = (
     Entry(
         "guided_relu",
         "where(x > 0 and dy > 0, dy, 0)",

@@ -10,9 +10,9 @@ import msgspec
 
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.expression import Scalar
-from graphpatch.gradients.folding import holds
-from graphpatch.gradients.formula import Formula, Source
-from graphpatch.gradients.tensors import Tensor, unpacked
+from graphpatch.gradients.folding import condition_holds
+from graphpatch.gradients.formula import Formula, FormulaText
+from graphpatch.gradients.tensors import ConstantTensor, unpacked
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Entry:
     """
 
     name: str
-    text: Source
+    text: FormulaText
     purpose: str
     avoid: str
     source: str
@@ -85,7 +85,7 @@ class Entry:
             raise RulesError(f"{self.name} takes {takes}, not {value!r}")
         return {self.parameters[0].name: value}
 
-    def checked(self, given: Mapping[str, object]) -> dict[str, Scalar | Tensor]:
+    def checked(self, given: Mapping[str, object]) -> dict[str, Scalar | ConstantTensor]:
         """The value of each parameter, the default where none is given.
 
         Raises RulesError where one is unknown, missing, no number, or out of its range.
@@ -96,25 +96,25 @@ class Entry:
                 near = did_you_mean(name, legal) or f"; it has: {', '.join(legal) or 'none'}"
                 raise RulesError(f"{self.name} has no parameter {name!r}{near}")
         values = {name: self._value(parameter, given) for name, parameter in legal.items()}
-        numbers = {name: one for name, one in values.items() if not isinstance(one, Tensor)}
-        if self.legal and not holds(self.legal, numbers):
+        numbers = {name: one for name, one in values.items() if not isinstance(one, ConstantTensor)}
+        if self.legal and not condition_holds(self.legal, numbers):
             found = ", ".join(f"{name} is {value:g}" for name, value in numbers.items())
             raise RulesError(f"{self.name}: {found}; expected {self.legal}")
         return dict(values)
 
-    def _value(self, parameter: Parameter, given: Mapping[str, object]) -> float | Tensor:
+    def _value(self, parameter: Parameter, given: Mapping[str, object]) -> float | ConstantTensor:
         value = given.get(parameter.name, parameter.default)
         if parameter.name not in given and parameter.default is None:
             raise RulesError(f"{self.name} needs {parameter.name}: {parameter.does}")
         if parameter.is_tensor:
             value = unpacked(value)
-            if isinstance(value, Tensor):
+            if isinstance(value, ConstantTensor):
                 return value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise RulesError(f"{self.name}: {parameter.name} is {value!r}, not a number")
         value = float(value)
         condition = parameter.legal or f"{parameter.name} == {parameter.name}"
-        if not holds(condition, {parameter.name: value}):
+        if not condition_holds(condition, {parameter.name: value}):
             must = f"expected {parameter.legal or 'a number'}"
             raise RulesError(f"{self.name}: {parameter.name} is {value:g}; {must}")
         return value

@@ -7,7 +7,7 @@ from graphpatch.gradients.library.entry import Entry, Parameter
 _PASCANU = "Pascanu, Mikolov and Bengio, On the difficulty of training recurrent networks, 2013"
 _NOT_FINITE = "An infinite norm (or, in float16, one above 65504) makes all elements NaN"
 
-NORMS = (
+NORM_GRADIENTS = (
     Entry(
         "clip_by_norm",
         "where(is_finite(norm(dy)), dy * (norm / maximum(norm(dy), norm)), nan)",

@@ -23,7 +23,7 @@ def _matmul(name: str, a: str, b: str, *ops: str) -> Entry:
     return Entry(name, texts, _PURPOSE, _AVOID, source, ops=ops, elementwise=False)
 
 
-PRODUCTS = (
+PRODUCT_GRADIENTS = (
     Entry(
         "mul",
         ("dy * x1", "dy * x0"),

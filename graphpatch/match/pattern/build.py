@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from graphpatch.arguments import wrong
 from graphpatch.errors import PatternError, did_you_mean
-from graphpatch.match.pattern.check import check
-from graphpatch.match.pattern.syntax import parse
+from graphpatch.match.pattern.check import check_pattern
+from graphpatch.match.pattern.syntax import parse_pattern
 from graphpatch.match.spec import Match, Pattern
 
 
@@ -42,7 +42,7 @@ def pattern(
     """
     if not isinstance(text, str):
         raise wrong("text", 'the text of a pattern, such as "c:Conv2D -> a:Relu"', text)
-    found = parse(text)
+    found = parse_pattern(text)
     nodes = dict(found.nodes)
     for name, more in ops.items():
         if name not in nodes:
@@ -51,7 +51,7 @@ def pattern(
         nodes[name] = _with(nodes[name], name, more)
     named = closed if isinstance(closed, bool) else tuple(closed)
     built = replace(found, nodes=nodes, closed=named)
-    check(built)
+    check_pattern(built)
     return built
 
 

@@ -10,8 +10,8 @@ from graphpatch import opdefs
 from graphpatch.errors import did_you_mean
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
-from graphpatch.match.pattern.faults import EdgePart, InJson, Where
-from graphpatch.match.pattern.variants import parts, variants, without
+from graphpatch.match.pattern.faults import EdgePart, FaultPlace, InJson
+from graphpatch.match.pattern.variants import linked_groups, variants, without_op
 from graphpatch.match.spec import Match, Pattern
 
 MOST_OPS = 64
@@ -21,13 +21,13 @@ MOST_OPTIONAL = 8
 """Each optional op doubles the number of patterns that are looked for."""
 
 
-def check(pattern: Pattern, where: Where | None = None) -> None:
+def check_pattern(pattern: Pattern, where: FaultPlace | None = None) -> None:
     """Raise PatternError where the pattern means nothing: one message, at its place."""
     for one in CHECKS:
         one(pattern, where or InJson())
 
 
-def _names(pattern: Pattern, where: Where) -> None:
+def _names(pattern: Pattern, where: FaultPlace) -> None:
     """Every name is one of a node or a tensor, and none is both."""
     for name in pattern.tensors:
         if name in pattern.nodes:
@@ -51,7 +51,7 @@ def _legal(name: str, every: list[str]) -> str:
     return did_you_mean(name, every) or f"; legal: {', '.join(every) or 'there is none'}"
 
 
-def _ops(pattern: Pattern, where: Where) -> None:
+def _ops(pattern: Pattern, where: FaultPlace) -> None:
     """Some op must be there."""
     every = [*pattern.nodes, *pattern.tensors]
     if len(every) > MOST_OPS:
@@ -66,7 +66,7 @@ def _ops(pattern: Pattern, where: Where) -> None:
         raise where.node(name, f"more than {MOST_OPTIONAL} optional ops")
 
 
-def _edges(pattern: Pattern, where: Where) -> None:
+def _edges(pattern: Pattern, where: FaultPlace) -> None:
     """What an edge cannot be, for what stands at its ends."""
     for number, edge in enumerate(pattern.edges):
         link = edge.link
@@ -80,7 +80,7 @@ def _edges(pattern: Pattern, where: Where) -> None:
             raise where.edge(number, "_ is one tensor: it has no outputs to choose from", "output")
 
 
-def _runs(pattern: Pattern, where: Where) -> None:
+def _runs(pattern: Pattern, where: FaultPlace) -> None:
     """A run is entered at one place."""
     for number, edge in enumerate(pattern.edges):
         if not edge.link.repeat:
@@ -93,7 +93,7 @@ def _runs(pattern: Pattern, where: Where) -> None:
             raise where.edge(number, f"{edge.target!r} is a run, and entered by this link alone")
 
 
-def _absent(pattern: Pattern, where: Where) -> None:
+def _absent(pattern: Pattern, where: FaultPlace) -> None:
     """An absent op is linked to ops that are there."""
     for name in pattern.absent:
         if name in pattern.optional:
@@ -105,7 +105,7 @@ def _absent(pattern: Pattern, where: Where) -> None:
             raise where.edge(number, "an absent op is linked to ops that are there, not to another")
 
 
-def _cycle(pattern: Pattern, where: Where) -> None:
+def _cycle(pattern: Pattern, where: FaultPlace) -> None:
     before: dict[str, list[str]] = {name: [] for name in pattern.nodes}
     for edge in pattern.edges:
         before.setdefault(edge.target, []).append(edge.source)
@@ -121,23 +121,23 @@ def _cycle(pattern: Pattern, where: Where) -> None:
         raise where.edge(number, f"a cycle: {' -> '.join(around)}") from None
 
 
-def _connected(pattern: Pattern, where: Where) -> None:
+def _connected(pattern: Pattern, where: FaultPlace) -> None:
     """All is linked with all; also where optional ops are missing."""
-    islands = parts(pattern)
+    islands = linked_groups(pattern)
     if len(islands) > 1:
         name = islands[1][0]
         raise where.node(name, f"{name!r} is not linked with {islands[0][0]!r}")
     found = list(variants(pattern))
     for name in pattern.optional:
         if all(name in variant.nodes for variant in found):
-            islands = parts(without(pattern, name))
+            islands = linked_groups(without_op(pattern, name))
             left = islands[1][0] if len(islands) > 1 else islands[0][0]
             raise where.node(
                 name, f"without {name!r} the pattern falls apart: make {left!r} optional too"
             )
 
 
-def _slots(pattern: Pattern, where: Where) -> None:
+def _slots(pattern: Pattern, where: FaultPlace) -> None:
     """Every slot is one that the op type has, and has one source."""
     entered: set[tuple[str, int]] = set()
     for number, edge in enumerate(pattern.edges):
@@ -179,6 +179,6 @@ def _is_of_tests(known: opdefs.OpDef) -> bool:
     return bool(known.outputs) and not known.inputs and not known.attrs
 
 
-CHECKS: tuple[Callable[[Pattern, Where], None], ...] = (
+CHECKS: tuple[Callable[[Pattern, FaultPlace], None], ...] = (
     _names, _ops, _edges, _runs, _absent, _cycle, _connected, _slots,
 )  # fmt: skip

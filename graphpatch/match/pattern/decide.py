@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from graphpatch.graph.body import Body
 from graphpatch.match.pattern.plan import LinkEnd, Plan, PlanStep
-from graphpatch.match.pattern.support import Links, Neighbourhood, Supported, supported
+from graphpatch.match.pattern.support import LinksByEnds, Neighbourhood, Supported, supported
 from graphpatch.match.pattern.wiring import Vertex
 from graphpatch.match.spec import Pattern
 from graphpatch.names import TensorName
 
-Place = tuple[int, str, str, int]
+Position = tuple[int, str, str, int]
 """Where a vertex stands in the file's order; a function's arguments stand first."""
 
 Spend = Callable[[int], None]
@@ -59,9 +59,9 @@ class Decider:
         for anchor in left.found[plan.anchor]:
             found += join.assignments({plan.anchor: anchor}, 0)
         found = [one for one in found if self.has_own_links(one, around.links)]
-        return sorted(found, key=lambda one: [place(body, vertex) for vertex in one])
+        return sorted(found, key=lambda one: [position(body, vertex) for vertex in one])
 
-    def has_own_links(self, vertices: Sequence[Vertex], links: Links) -> bool:
+    def has_own_links(self, vertices: Sequence[Vertex], links: LinksByEnds) -> bool:
         """Whether edges from tensors that turn out as one and the same each have a link."""
         read = vertices[self.op_count :]
         if len(set(read)) == len(read):
@@ -99,7 +99,7 @@ class _Bind(NamedTuple):
 
 class _Join(NamedTuple):
     left: Supported
-    links: Links
+    links: LinksByEnds
     binds: list[_Bind]
     body: Body
     spend: Spend
@@ -147,13 +147,15 @@ class _Join(NamedTuple):
     def _in_order(self, bind: _Bind, bound: dict[int, Vertex], vertex: Vertex) -> bool:
         if not bind.earlier_than and not bind.later_than:
             return True
-        here = place(self.body, vertex)
+        here = position(self.body, vertex)
         return all(
-            here <= place(self.body, bound[two]) for two in bind.earlier_than if two in bound
-        ) and all(place(self.body, bound[one]) <= here for one in bind.later_than if one in bound)
+            here <= position(self.body, bound[two]) for two in bind.earlier_than if two in bound
+        ) and all(
+            position(self.body, bound[one]) <= here for one in bind.later_than if one in bound
+        )
 
 
-def place(body: Body, vertex: Vertex) -> Place:
+def position(body: Body, vertex: Vertex) -> Position:
     """Where an op or a tensor stands: tensors by the ops that give them."""
     if isinstance(vertex, TensorName):
         return body.by_name.get(vertex.op, -1), vertex.op, vertex.arg, vertex.index

@@ -13,7 +13,7 @@ from graphpatch.shown import pointed
 EdgePart = Literal["", "input", "output"]
 
 
-class Where(Protocol):
+class FaultPlace(Protocol):
     """Points at what is wrong."""
 
     def node(self, name: str, message: str) -> PatternError:
@@ -35,16 +35,16 @@ class InText(msgspec.Struct, frozen=True):
 
     def node(self, name: str, message: str) -> PatternError:
         """The error at the first mention of a node."""
-        return fault(self.text, self.nodes[name], message)
+        return pattern_error(self.text, self.nodes[name], message)
 
     def edge(self, number: int, message: str, part: EdgePart = "") -> PatternError:
         """The error at an arrow, or at a slot beside it."""
         columns = self.edges[number]
-        return fault(self.text, columns.get(part, columns[""]), message)
+        return pattern_error(self.text, columns.get(part, columns[""]), message)
 
     def key(self, key: str, message: str) -> PatternError:
         """The error at the start of the text."""
-        return fault(self.text, 1, message)
+        return pattern_error(self.text, 1, message)
 
 
 class InJson(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class InJson(msgspec.Struct, frozen=True):
         return PatternError(f"pattern.{key}: {message}")
 
 
-def fault(text: str, column: int, message: str) -> PatternError:
+def pattern_error(text: str, column: int, message: str) -> PatternError:
     """The error to raise for what stands at `column` (from 1) of the text of a pattern."""
     if not text.strip():
         return PatternError(f"pattern: {message}")

@@ -19,7 +19,7 @@ COST = 40  # a walk from one op costs as much as the columns of so many
 ROWS_PER_OP = 4  # rows that a join may have for each op of the body
 
 
-def joined(walker: Walker) -> list[tuple[int, ...]] | None:
+def all_bindings(walker: Walker) -> list[tuple[int, ...]] | None:
     """Every way in which the pattern lies in the body, in the order of the walker's anchors.
 
     None where walking is as good, or finds what joins cannot: from few anchors; for patterns with

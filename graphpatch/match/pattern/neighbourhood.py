@@ -8,9 +8,9 @@ from typing import Any
 
 from graphpatch.match.pattern.candidates import Candidates
 from graphpatch.match.pattern.decide import Decider
-from graphpatch.match.pattern.plan import LinkEnd, Plan, plan
-from graphpatch.match.pattern.support import Links, Neighbourhood
-from graphpatch.match.pattern.wiring import RUN, Use, Vertex, Wiring
+from graphpatch.match.pattern.plan import LinkEnd, Plan, search_order
+from graphpatch.match.pattern.support import LinksByEnds, Neighbourhood
+from graphpatch.match.pattern.wiring import RUN, LinkWalker, Vertex, VertexInput
 from graphpatch.match.spec import Link
 
 
@@ -18,7 +18,7 @@ from graphpatch.match.spec import Link
 class Walker:
     """Walks from an op as far as the pattern can reach."""
 
-    wiring: Wiring
+    wiring: LinkWalker
     decider: Decider
     candidates: Sequence[Candidates]  # of the ops, by number
     plan: Plan = field(init=False)
@@ -26,12 +26,12 @@ class Walker:
     def __post_init__(self) -> None:
         tensors = len(self.decider.names) - self.decider.op_count
         counts = [one.count() for one in self.candidates] + [0] * tensors
-        self.plan = plan(counts, self.decider.op_count, self.decider.edges)
+        self.plan = search_order(counts, self.decider.op_count, self.decider.edges)
 
     def around(self, anchor: int) -> Neighbourhood:
         """The neighbourhood of an op that is the anchor; `failed` is a step that led to nothing."""
         found: dict[int, set[Vertex]] = {self.plan.anchor: {anchor}}
-        links: Links = {}
+        links: LinksByEnds = {}
         for step in self.plan.steps:
             allowed: set[Vertex] | None = None
             for way in step.ways:
@@ -47,7 +47,7 @@ class Walker:
         way: LinkEnd,
         others: Iterable[Vertex],
         allowed: set[Vertex] | None,
-        links: Links,
+        links: LinksByEnds,
     ) -> set[Vertex]:
         """What a way leads to, of what is allowed so far; the links are written down."""
         bit, kept, forward = 1 << way.edge, set[Vertex](), way.forward
@@ -68,7 +68,7 @@ class Walker:
     def _passes(self, node: int) -> Callable[[Any], bool]:
         return self.candidates[node].passes if node < self.decider.op_count else _any_tensor
 
-    def uses(self, node: int, way: LinkEnd, other: Vertex) -> Iterable[Use]:
+    def uses(self, node: int, way: LinkEnd, other: Vertex) -> Iterable[VertexInput]:
         """What a way leads to from one op or tensor, whatever it is."""
         link, wiring = self.decider.edges[way.edge][2], self.wiring
         if way.forward:

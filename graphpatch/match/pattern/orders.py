@@ -8,7 +8,7 @@ from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.symmetry import Swap, symmetry
 from graphpatch.match.spec import Pattern
 
-Order = tuple[str, ...]
+VertexOrder = tuple[str, ...]
 """The tensors that a match reads from outside: x0, x1, ..."""
 
 
@@ -16,14 +16,14 @@ class Orders:
     """The orders in which matches read their tensors, of all matches in one body."""
 
     def __init__(self, bindings: Iterable[Binding]) -> None:
-        self._found: dict[tuple[int, ...], dict[Order, None]] = {}
+        self._found: dict[tuple[int, ...], dict[VertexOrder, None]] = {}
         self._swaps: dict[int, tuple[Pattern, list[Swap]]] = {}
         for binding in bindings:
             orders = self._found.setdefault(binding.indices, {})
             orders[binding.inputs] = None
             orders.update((other.inputs, None) for other in self._swapped(binding))
 
-    def besides(self, binding: Binding) -> tuple[Order, ...]:
+    def besides(self, binding: Binding) -> tuple[VertexOrder, ...]:
         """The other orders in which a pattern could lie on the ops of a match."""
         found = self._found[binding.indices]
         return tuple(order for order in found if order != binding.inputs)

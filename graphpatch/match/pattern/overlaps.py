@@ -8,7 +8,7 @@ import msgspec
 
 from graphpatch.graph.body import Node
 from graphpatch.match.pattern.binding import Binding
-from graphpatch.match.pattern.orders import Order, Orders
+from graphpatch.match.pattern.orders import Orders, VertexOrder
 from graphpatch.match.spec import WHOLE
 
 
@@ -27,7 +27,7 @@ class Kept(msgspec.Struct, frozen=True):
 
     binding: Binding
     nodes: tuple[Node, ...]
-    orders: tuple[Order, ...] = ()
+    orders: tuple[VertexOrder, ...] = ()
 
     @property
     def last(self) -> Node:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from graphpatch.match.spec import Link
 
-Edge = tuple[int, int, Link]
+PlanEdge = tuple[int, int, Link]
 
 
 class LinkEnd(NamedTuple):
@@ -32,7 +32,7 @@ class Plan(NamedTuple):
     steps: tuple[PlanStep, ...]
 
 
-def plan(counts: Sequence[int], op_count: int, edges: Sequence[Edge]) -> Plan:
+def search_order(counts: Sequence[int], op_count: int, edges: Sequence[PlanEdge]) -> Plan:
     """How to walk a pattern of which each node can be so many ops; tensors come after the ops.
 
     The start is the node that can be the fewest ops, but at least one.
@@ -61,12 +61,12 @@ def plan(counts: Sequence[int], op_count: int, edges: Sequence[Edge]) -> Plan:
     return Plan(anchor, tuple(steps))
 
 
-def _ends(number: int, edge: Edge) -> list[tuple[int, LinkEnd]]:
+def _ends(number: int, edge: PlanEdge) -> list[tuple[int, LinkEnd]]:
     source, target, _ = edge
     return [(source, LinkEnd(number, target, False)), (target, LinkEnd(number, source, True))]
 
 
-def _cost(edge: Edge, way: LinkEnd, op_count: int) -> int:
+def _cost(edge: PlanEdge, way: LinkEnd, op_count: int) -> int:
     """How many ops a link may lead to, roughly: one input, any input, readers, readers of all."""
     source, _, link = edge
     cost = (2 if way.forward else 0) + (link.input is None) + 4 * link.repeat

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from graphpatch.graph.body import Node
 from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.candidates import Candidates
-from graphpatch.match.pattern.wiring import Vertex, Wiring
+from graphpatch.match.pattern.wiring import LinkWalker, Vertex
 from graphpatch.match.spec import Edge, Link, Pattern
 from graphpatch.names import TensorName
 
-Bound = Mapping[str, Vertex]
+BoundVertices = Mapping[str, Vertex]
 
 
 def run(
-    wiring: Wiring, candidates: Candidates, edge: Edge, bound: Bound
+    wiring: LinkWalker, candidates: Candidates, edge: Edge, bound: BoundVertices
 ) -> tuple[tuple[int, ...], str]:
     """All ops of the run that an edge leads to, its last one last; or why there is none.
 
@@ -55,7 +55,7 @@ def outside(binding: Binding) -> str:
     return ""
 
 
-def _at_least(wiring: Wiring, source: Vertex) -> Callable[[int], bool]:
+def _at_least(wiring: LinkWalker, source: Vertex) -> Callable[[int], bool]:
     """Whether an op may be behind another, by the order of all ops; True where it is not known.
 
     Without it, a walk to what an op is computed from goes on beyond the source of the run.
@@ -68,7 +68,7 @@ def _at_least(wiring: Wiring, source: Vertex) -> Callable[[int], bool]:
     return lambda other: order[other] >= least
 
 
-def goes_on(wiring: Wiring, candidates: Candidates, edge: Edge, binding: Binding) -> str:
+def goes_on(wiring: LinkWalker, candidates: Candidates, edge: Edge, binding: Binding) -> str:
     """Why a run that nothing follows is not a whole one: it goes on."""
     if any(other.source == edge.target for other in _present(binding.pattern)):
         return ""
@@ -79,7 +79,7 @@ def goes_on(wiring: Wiring, candidates: Candidates, edge: Edge, binding: Binding
     return ""
 
 
-def absent(wiring: Wiring, candidates: Candidates, name: str, binding: Binding) -> str:
+def absent(wiring: LinkWalker, candidates: Candidates, name: str, binding: Binding) -> str:
     """Why an op that must be absent is not: it is there, beside those of the match."""
     edges = [edge for edge in binding.pattern.edges if name in (edge.source, edge.target)]
     bound: dict[str, Vertex] = {
@@ -122,7 +122,7 @@ def _present(pattern: Pattern) -> list[Edge]:
     return [edge for edge in pattern.edges if edge.target not in pattern.absent]
 
 
-def _other_end(wiring: Wiring, edge: Edge, name: str, bound: Bound) -> Iterator[int]:
+def _other_end(wiring: LinkWalker, edge: Edge, name: str, bound: BoundVertices) -> Iterator[int]:
     if edge.target == name:
         return (index for index, _ in wiring.forward(bound[edge.source], edge.link))
     target = bound[edge.target]

@@ -16,11 +16,11 @@ from graphpatch.match.pattern import refusals
 from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.candidates import Candidates, candidates
 from graphpatch.match.pattern.decide import Decider
-from graphpatch.match.pattern.joins import joined
+from graphpatch.match.pattern.joins import all_bindings
 from graphpatch.match.pattern.neighbourhood import Walker
 from graphpatch.match.pattern.symmetry import Symmetry, symmetry
 from graphpatch.match.pattern.variants import variants
-from graphpatch.match.pattern.wiring import Vertex, Wiring
+from graphpatch.match.pattern.wiring import LinkWalker, Vertex
 from graphpatch.match.spec import Edge, Match, Pattern
 from graphpatch.names import TensorName, op_of
 
@@ -31,7 +31,7 @@ Conditions = Callable[[Match], Mapping[str, Condition]]
 class Search(msgspec.Struct, eq=False, dict=True):
     """The matches of one variant of a pattern, in which nothing is optional, in one body."""
 
-    wiring: Wiring
+    wiring: LinkWalker
     pattern: Pattern
     ready: Mapping[str, Candidates]  # of every op, absent ones too, by name
 
@@ -60,7 +60,7 @@ class Search(msgspec.Struct, eq=False, dict=True):
                 yield binding
 
     def _assignments(self) -> Iterator[tuple[Vertex, ...]]:
-        found = joined(self.walker)
+        found = all_bindings(self.walker)
         if found is not None:
             yield from found
             return
@@ -131,7 +131,7 @@ class Finder:
 
     def searches(self, body: Body) -> list[Search]:
         """A search for each variant of the pattern, those with more of its optional ops first."""
-        wiring = Wiring(body)
+        wiring = LinkWalker(body)
         ready = {
             name: candidates(body, match, self.by_name[name])
             for name, match in self.pattern.nodes.items()

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from graphpatch.match.pattern.plan import Edge, PlanStep
+from graphpatch.match.pattern.plan import PlanEdge, PlanStep
 from graphpatch.match.pattern.wiring import Vertex
 
-Links = dict[tuple[Vertex, Vertex], dict[int, int]]
+LinksByEnds = dict[tuple[Vertex, Vertex], dict[int, int]]
 """Between two vertices: for each link, by its slot, the edges of the pattern that it can be, as
 bits. Runs are no one link: each edge that is a run has a number below zero of its own."""
 
-Near = Mapping[Vertex, Sequence[Vertex]]
+NearVertices = Mapping[Vertex, Sequence[Vertex]]
 """What each vertex is linked with, by one edge of the pattern."""
 
 
@@ -27,7 +27,7 @@ class Neighbourhood(NamedTuple):
     """
 
     found: dict[int, set[Vertex]]
-    links: Links
+    links: LinksByEnds
     failed: PlanStep | None
 
 
@@ -35,11 +35,11 @@ class Supported(NamedTuple):
     """The vertices that each node can be, and by edge what follows each and what comes before."""
 
     found: Mapping[int, set[Vertex]]
-    after: Sequence[Near]
-    before: Sequence[Near]
+    after: Sequence[NearVertices]
+    before: Sequence[NearVertices]
 
 
-def supported(around: Neighbourhood, edges: Sequence[Edge]) -> Supported:
+def supported(around: Neighbourhood, edges: Sequence[PlanEdge]) -> Supported:
     """The neighbourhood without what lacks an edge: each vertex left has one for each edge."""
     after, before = _near(around, edges)
     found = {node: set(vertices) for node, vertices in around.found.items()}
@@ -67,7 +67,7 @@ def supported(around: Neighbourhood, edges: Sequence[Edge]) -> Supported:
 
 
 def _near(
-    around: Neighbourhood, edges: Sequence[Edge]
+    around: Neighbourhood, edges: Sequence[PlanEdge]
 ) -> tuple[list[dict[Vertex, list[Vertex]]], list[dict[Vertex, list[Vertex]]]]:
     after: list[dict[Vertex, list[Vertex]]] = [{} for _ in edges]
     before: list[dict[Vertex, list[Vertex]]] = [{} for _ in edges]

@@ -28,19 +28,19 @@ from msgspec import UNSET
 
 from graphpatch import names, opdefs
 from graphpatch.errors import PatternError, did_you_mean
-from graphpatch.match.pattern.check import check
-from graphpatch.match.pattern.faults import EdgePart, InText, fault
+from graphpatch.match.pattern.check import check_pattern
+from graphpatch.match.pattern.faults import EdgePart, InText, pattern_error
 from graphpatch.match.pattern.tokens import tokenize
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 from graphpatch.match.value import Near
 from graphpatch.tokens import Token
 
 
-def parse(text: str) -> Pattern:
+def parse_pattern(text: str) -> Pattern:
     """The pattern that a text means. Raises PatternError, which points at the column."""
     parser = _parsed(text)
     pattern = parser.built()
-    check(pattern, InText(text, parser.columns, parser.edge_columns))
+    check_pattern(pattern, InText(text, parser.columns, parser.edge_columns))
     return pattern
 
 
@@ -278,7 +278,7 @@ class _Parser(msgspec.Struct):
         return self.take()
 
     def fault(self, token: Token, message: str) -> PatternError:
-        return fault(self.text, token.column, message)
+        return pattern_error(self.text, token.column, message)
 
 
 def _number(token: Token) -> int | float:

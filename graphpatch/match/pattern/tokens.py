@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from graphpatch.match.pattern.faults import fault
+from graphpatch.match.pattern.faults import pattern_error
 from graphpatch.tokens import LONGEST_NUMBER, LONGEST_TEXT, Token, tokens_of
 
 # A word is a capture or an op type, which may be a glob or have a namespace (`Addons>Gelu`).
@@ -38,7 +38,9 @@ def tokenize(text: str) -> list[Token]:
     """The tokens of a pattern, an end token last. Raises PatternError at what is none."""
     if len(text) > LONGEST_TEXT:
         message = f"the pattern has {len(text):,} characters, and {LONGEST_TEXT:,} is the most"
-        raise fault(text, LONGEST_TEXT, f"{message}: write several patterns, or globs for op types")
+        raise pattern_error(
+            text, LONGEST_TEXT, f"{message}: write several patterns, or globs for op types"
+        )
     return tokens_of(text, _token)
 
 
@@ -47,11 +49,11 @@ def _token(text: str, position: int, before: list[Token]) -> Token:
     if found is None:
         hint = _FOREIGN.get(text[position])
         reason = f"; {hint}" if hint else ""
-        raise fault(text, position + 1, f"a pattern has no {text[position]!r}{reason}")
+        raise pattern_error(text, position + 1, f"a pattern has no {text[position]!r}{reason}")
     for kind in ("arrow", "word", "number", "compare", "symbol"):
         if found[kind] is not None:
             if kind == "number" and len(found.group()) > LONGEST_NUMBER:
                 message = f"a number has at most {LONGEST_NUMBER} characters"
-                raise fault(text, position + 1, message)
+                raise pattern_error(text, position + 1, message)
             return Token(kind, found.group(), position + 1)
     raise AssertionError(found)

@@ -20,12 +20,12 @@ def variants(pattern: Pattern) -> Iterator[Pattern]:
         for left_out in combinations(pattern.optional, count):
             found = pattern
             for name in left_out:
-                found = without(found, name)
-            if found.present and len(parts(found)) == 1:
+                found = without_op(found, name)
+            if found.present and len(linked_groups(found)) == 1:
                 yield found
 
 
-def without(pattern: Pattern, name: str) -> Pattern:
+def without_op(pattern: Pattern, name: str) -> Pattern:
     """The pattern without one op: what comes before it is linked to what comes after.
 
     Where several ops come before it, it is the one that its first edge is from. What is linked
@@ -51,7 +51,7 @@ def without(pattern: Pattern, name: str) -> Pattern:
     )
 
 
-def parts(pattern: Pattern) -> list[list[str]]:
+def linked_groups(pattern: Pattern) -> list[list[str]]:
     """The ops and tensors of a match, in groups of those that are linked with each other."""
     near: dict[str, list[str]] = {name: [] for name in (*pattern.present, *pattern.tensors)}
     for edge in pattern.edges:

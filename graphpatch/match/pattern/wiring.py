@@ -17,7 +17,7 @@ from graphpatch.names import TensorName
 Vertex = int | TensorName
 """An op by its index, or a tensor from outside."""
 
-Use = tuple[Vertex, int]
+VertexInput = tuple[Vertex, int]
 """What a link leads to, and the slot of the reader by which it does."""
 
 Passes = Callable[[int], bool]
@@ -33,7 +33,7 @@ RUN = -1
 """Stands for the slot of a link that is a whole run."""
 
 
-class Wiring(msgspec.Struct, eq=False, dict=True):
+class LinkWalker(msgspec.Struct, eq=False, dict=True):
     """Follows links in one body."""
 
     body: Body
@@ -94,7 +94,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
 
     def run_backward(
         self, index: int, link: Link, passes: Passes, from_tensor: bool
-    ) -> Iterator[Use]:
+    ) -> Iterator[VertexInput]:
         """The ops or tensors behind which a run starts that ends in this op."""
         found: set[Vertex] = set()
         on = Link(input=link.input)
@@ -133,7 +133,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
         """
         return order_of(self.body)
 
-    def _sources(self, index: int, link: Link, from_tensor: bool) -> Iterator[Use]:
+    def _sources(self, index: int, link: Link, from_tensor: bool) -> Iterator[VertexInput]:
         return self.tensors(index, link) if from_tensor else self.backward(index, link)
 
     def _slots(self, index: int, link: Link) -> Iterator[tuple[int, str]]:

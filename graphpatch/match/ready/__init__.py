@@ -6,19 +6,22 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from graphpatch.errors import PatternError, nearest
-from graphpatch.match.ready.activations import ACTIVATIONS
-from graphpatch.match.ready.entry import Form as Form
+from graphpatch.match.ready.activations import ACTIVATION_PATTERNS
+from graphpatch.match.ready.entry import PatternForm as PatternForm
 from graphpatch.match.ready.entry import Ready as Ready
-from graphpatch.match.ready.layers import LAYERS
-from graphpatch.match.ready.norms import NORMS
+from graphpatch.match.ready.layers import LAYER_PATTERNS
+from graphpatch.match.ready.norms import NORM_PATTERNS
 from graphpatch.match.ready.training import TRAINING
 
 READY: Mapping[str, Ready] = MappingProxyType(
-    {entry.name: entry for entry in (*LAYERS, *NORMS, *ACTIVATIONS, *TRAINING)}
+    {
+        entry.name: entry
+        for entry in (*LAYER_PATTERNS, *NORM_PATTERNS, *ACTIVATION_PATTERNS, *TRAINING)
+    }
 )
 
 
-def named(name: str) -> Ready:
+def ready_pattern(name: str) -> Ready:
     """The ready pattern of this name. Raises PatternError, which names the nearest ones."""
     if name not in READY:
         found = nearest(name, READY)

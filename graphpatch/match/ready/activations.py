@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from graphpatch.match.ready.conditions import READS_PARAMETER
-from graphpatch.match.ready.entry import Form, Ready
+from graphpatch.match.ready.entry import PatternForm, Ready
 
 _CLIPS = (
     "clip:Relu6",
@@ -69,12 +69,12 @@ NEEDED = {
 }
 """For each of them op types of which one is there, where it is."""
 
-ACTIVATIONS = (
+ACTIVATION_PATTERNS = (
     Ready(
         "leaky_relu",
         "max(x, slope * x) with a constant slope from 0 to 1",
         (
-            Form(
+            PatternForm(
                 "x:_ -> scaled:Mul -> largest:Maximum; x -> largest; slope:_ -> scaled",
                 {"scaled": _SLOPE},
             ),
@@ -84,15 +84,15 @@ ACTIVATIONS = (
         "prelu",
         "x where it is positive, slope * x elsewhere: by a choice, or as a sum of two parts; as one"
         " op it reads x and the slope",
-        tuple(map(Form, _PRELUS)),
+        tuple(map(PatternForm, _PRELUS)),
     ),
     Ready(
         "swish",
         "x * sigmoid(x), or x * sigmoid(beta * x); where tf.custom_gradient put an IdentityN behind"
         " it, the gradient of that one counts",
         (
-            Form("x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"),
-            Form(
+            PatternForm("x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"),
+            PatternForm(
                 "x:_ -> scale:Mul -> sigmoid:Sigmoid -> mul:Mul; x -> mul",
                 {"scale": READS_PARAMETER},
             ),
@@ -102,7 +102,7 @@ ACTIVATIONS = (
         "hard_swish",
         "x * relu6(x + 3) / 6",
         tuple(
-            Form(f"x:_ -> shift:Add|AddV2 -> {clip}; Const=3 -> shift; {sixth}")
+            PatternForm(f"x:_ -> shift:Add|AddV2 -> {clip}; Const=3 -> shift; {sixth}")
             for clip, sixth in product(_CLIPS, _SIXTHS)
         ),
     ),
@@ -111,10 +111,10 @@ ACTIVATIONS = (
         "x * Phi(x) by erf, or its approximation by tanh",
         (
             *(
-                Form(f"{cdf}; cdf -> one:Add|AddV2; Const=1 -> one; {half}")
+                PatternForm(f"{cdf}; cdf -> one:Add|AddV2; Const=1 -> one; {half}")
                 for cdf, half in product((*_ERFS, *_TANHS), _HALVES)
             ),
-            Form(_ERFC),
+            PatternForm(_ERFC),
         ),
     ),
 )

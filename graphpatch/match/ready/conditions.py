@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-Spec = dict[str, Any]
+MatchJson = dict[str, Any]
 
-_LEAF: Spec = {"op": ["Const", "ReadVariableOp", "VariableV2", "Variable"]}
+_LEAF: MatchJson = {"op": ["Const", "ReadVariableOp", "VariableV2", "Variable"]}
 _PASSED_ON = [
     "Identity", "Enter", "Switch", "Cast", "Reshape", "ExpandDims", "Squeeze",
 ]  # fmt: skip
 
 
-def _passed_on(what: Spec) -> Spec:
+def _passed_on(what: MatchJson) -> MatchJson:
     return {"op": _PASSED_ON, "inputs": {"0": what}}
 
 
-PARAMETER: Spec = {"any": [_LEAF, _passed_on(_LEAF), _passed_on(_passed_on(_LEAF))]}
+PARAMETER: MatchJson = {"any": [_LEAF, _passed_on(_LEAF), _passed_on(_passed_on(_LEAF))]}
 """A variable or constant, read, reshaped or led into a loop: up to two such ops."""
 
-READS_PARAMETER: Spec = {"inputs": {"any": PARAMETER}}
+READS_PARAMETER: MatchJson = {"inputs": {"any": PARAMETER}}
 
-BIAS: Spec = {
+BIAS: MatchJson = {
     "any": [{"op": ["BiasAdd", "BiasAddV1"]}, {"op": ["Add", "AddV2"], **READS_PARAMETER}],
 }
 """The op adds a parameter; the sum of two branches of a net is not a bias."""
 
-_WITHOUT_BATCH: Spec = {
+_WITHOUT_BATCH: MatchJson = {
     "not": {
         "op": "Const",
         "any": [
@@ -36,10 +36,10 @@ _WITHOUT_BATCH: Spec = {
     }
 }
 
-EACH_EXAMPLE: Spec = {"inputs": {"1": _WITHOUT_BATCH}}
+EACH_EXAMPLE: MatchJson = {"inputs": {"1": _WITHOUT_BATCH}}
 """The op reduces over axes of which the first one, that of the batch, is none."""
 
-OF_A_BATCH: Spec = {
+OF_A_BATCH: MatchJson = {
     "inputs": {
         "none": {
             "any": [

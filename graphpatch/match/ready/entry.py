@@ -8,21 +8,21 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from graphpatch.match.pattern.syntax import parse
+from graphpatch.match.pattern.syntax import parse_pattern
 from graphpatch.match.spec import Match, Pattern
 
-Where = Mapping[str, Mapping[str, Any]]
+OpMatches = Mapping[str, Mapping[str, Any]]
 
 
-class Form(msgspec.Struct, frozen=True):
+class PatternForm(msgspec.Struct, frozen=True):
     """One form: a pattern's text, and what its ops must be besides, as a match says it."""
 
     text: str
-    where: Where = msgspec.field(default_factory=dict)
+    where: OpMatches = msgspec.field(default_factory=dict)
 
     def pattern(self) -> Pattern:
         """The form as a pattern. Raises PatternError, RulesError or ValidationError for a slip."""
-        found = parse(self.text)
+        found = parse_pattern(self.text)
         nodes = dict(found.nodes)
         for name, besides in self.where.items():
             match = msgspec.to_builtins(nodes[name])
@@ -38,7 +38,7 @@ class Ready(msgspec.Struct, frozen=True):
 
     name: str
     purpose: str
-    forms: tuple[Form, ...]
+    forms: tuple[PatternForm, ...]
 
     def captures(self) -> list[str]:
         """What `on` can name: the captures that are there in every match of every form."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from graphpatch.match.classes import ACTIVATIONS, CONVOLUTIONS
 from graphpatch.match.ready.conditions import BIAS, READS_PARAMETER
-from graphpatch.match.ready.entry import Form, Ready
+from graphpatch.match.ready.entry import PatternForm, Ready
 
 CONV = "|".join(CONVOLUTIONS)
 MATMUL = "MatMul|BatchMatMul|BatchMatMulV2|BatchMatMulV3|Einsum"
 ACTIVATION = "|".join(ACTIVATIONS)
 _BIAS = "bias:BiasAdd|BiasAddV1|Add|AddV2 -> back:Reshape|Squeeze|Identity?"
 
-LAYERS = (
+LAYER_PATTERNS = (
     Ready(
         "conv_bias_activation",
         "a convolution, also depthwise or transposed, its bias and its activation",
         (
-            Form(
+            PatternForm(
                 f"conv:{CONV} -> shape:Reshape|Squeeze|BatchToSpaceND?"
                 f" -> shape_2:BatchToSpaceND? -> {_BIAS} -> activation:{ACTIVATION}",
                 {"bias": BIAS},
@@ -27,7 +27,7 @@ LAYERS = (
         "dense_bias_activation",
         "a matrix product, its bias and its activation",
         (
-            Form(
+            PatternForm(
                 f"matmul:{MATMUL} -> shape:Reshape? -> {_BIAS} -> activation:{ACTIVATION}|Softmax",
                 {"bias": BIAS},
             ),
@@ -38,7 +38,7 @@ LAYERS = (
         "a batch norm whose constants were folded: a convolution or product, times a parameter, "
         "plus a parameter",
         (
-            Form(
+            PatternForm(
                 "scale:Mul -> shift:Add|AddV2|Sub|BiasAdd",
                 {
                     "scale": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from graphpatch.match.ready.conditions import EACH_EXAMPLE, OF_A_BATCH, READS_PARAMETER
-from graphpatch.match.ready.entry import Form, Ready
+from graphpatch.match.ready.entry import PatternForm, Ready
 
 # As tf.nn.batch_normalization has it: x * scale + (beta - mean * scale).
 _SCALED = (
@@ -41,25 +41,25 @@ _ROOTS = (
 )
 
 
-def _by_hand(variance: str, root: str) -> Form:
-    return Form(
+def _by_hand(variance: str, root: str) -> PatternForm:
+    return PatternForm(
         f"{_CENTERED}; {variance}; variance -> epsilon:Add|AddV2 -> {root};"
         " unit -> gamma:Mul? -> beta:Add|AddV2?",
         {"variance": EACH_EXAMPLE, "gamma": READS_PARAMETER, "beta": READS_PARAMETER},
     )
 
 
-NORMS = (
+NORM_PATTERNS = (
     Ready(
         "batch_norm",
         "a batch norm of single ops, as tf.nn.batch_normalization builds it",
-        tuple(Form(f"{_SCALED}; {shift}", {"epsilon": OF_A_BATCH}) for shift in _SHIFTS),
+        tuple(PatternForm(f"{_SCALED}; {shift}", {"epsilon": OF_A_BATCH}) for shift in _SHIFTS),
     ),
     Ready(
         "fused_batch_norm",
         "a batch norm that is one op",
         (
-            Form(
+            PatternForm(
                 "norm:FusedBatchNorm|FusedBatchNormV2|FusedBatchNormV3"
                 "|BatchNormWithGlobalNormalization"
             ),
@@ -69,12 +69,16 @@ NORMS = (
         "layer_norm",
         "a layer norm, or instance norm, of single ops: by the moments of each example",
         (
-            Form(f"{_SCALED}; {_SHIFTS[0]}; {_MOMENTS}; mean -> shift", {"variance": EACH_EXAMPLE}),
-            Form(
+            PatternForm(
+                f"{_SCALED}; {_SHIFTS[0]}; {_MOMENTS}; mean -> shift", {"variance": EACH_EXAMPLE}
+            ),
+            PatternForm(
                 f"{_SCALED}; {_KERAS_SHIFT}; {_MOMENTS}; mean -> negative",
                 {"variance": EACH_EXAMPLE},
             ),
-            Form(f"{_SCALED}; {_SHIFTS[0]}; {_SUMS}; mean -> shift", {"squares": EACH_EXAMPLE}),
+            PatternForm(
+                f"{_SCALED}; {_SHIFTS[0]}; {_SUMS}; mean -> shift", {"squares": EACH_EXAMPLE}
+            ),
             *(_by_hand(variance, root) for variance, root in product(_VARIANCES, _ROOTS)),
         ),
     ),

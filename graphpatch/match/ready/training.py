@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from graphpatch.match.ready.entry import Form, Ready
+from graphpatch.match.ready.entry import PatternForm, Ready
 
 _NOISE = (
     "noise:RandomUniform|StatelessRandomUniform|StatelessRandomUniformV2"
@@ -37,16 +37,16 @@ TRAINING = (
         "dropout",
         "dropout as in training: x / keep * mask, where the mask is drawn in every run",
         (
-            Form(
+            PatternForm(
                 f"x:_ -> scaled:RealDiv|Div:0 -> drop:Mul; {_NOISE} -> sum:Add|AddV2"
                 " -> mask:Floor -> drop; keep:_ -> sum; keep -> scaled:1"
             ),
-            Form(
+            PatternForm(
                 f"x:_ -> scaled:Mul|RealDiv|Div:0 -> drop:Mul; {_NOISE} -> kept:GreaterEqual:0"
                 " -> mask:Cast -> drop",
                 _SCALED,
             ),
-            Form(
+            PatternForm(
                 f"x:_ -> scaled:Mul|RealDiv|Div:0 -> drop:Select|SelectV2:1;"
                 f" {_NOISE} -> mask:GreaterEqual:0 -> drop:0; Const=0 -> drop:2",
                 _SCALED,
@@ -57,7 +57,7 @@ TRAINING = (
         "fake_quantization",
         "values rounded as a quantized net will have them, in floats",
         (
-            Form(
+            PatternForm(
                 "quantize:FakeQuantWithMinMaxArgs|FakeQuantWithMinMaxVars"
                 "|FakeQuantWithMinMaxVarsPerChannel|QuantizeAndDequantize"
                 "|QuantizeAndDequantizeV2|QuantizeAndDequantizeV3|QuantizeAndDequantizeV4"
@@ -68,8 +68,8 @@ TRAINING = (
         "softmax_cross_entropy",
         "the loss of a classifier: one op, or labels times the log of a softmax, summed",
         (
-            Form("loss:SoftmaxCrossEntropyWithLogits|SparseSoftmaxCrossEntropyWithLogits"),
-            *(Form(f"{log}; {sums}") for log, sums in product(_LOGS, _SUMS)),
+            PatternForm("loss:SoftmaxCrossEntropyWithLogits|SparseSoftmaxCrossEntropyWithLogits"),
+            *(PatternForm(f"{log}; {sums}") for log, sums in product(_LOGS, _SUMS)),
         ),
     ),
 )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-Backward: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]]
+BackwardFunction: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Sequence[Any]]
 """(inputs, outputs, upstream gradients) -> the gradient of each input, or None."""
 
 
-def carried(
+def with_gradient(
     values: Sequence[Any],
     inputs: Sequence[Any],
-    backward: Backward,
+    backward: BackwardFunction,
     reads_outputs: bool = False,
 ) -> list[Any]:
     """The values, bit for bit, with `backward` as their gradient by the inputs.
@@ -29,7 +29,7 @@ def carried(
         kept, given = tensors[:count], tensors[count:]
 
         def gradient(*upstream: Any) -> list[Any]:
-            outputs = carried(kept, given, backward, True) if reads_outputs else kept
+            outputs = with_gradient(kept, given, backward, True) if reads_outputs else kept
             return [*[None] * count, *backward(given, outputs, upstream)]
 
         return tuple(tf.identity(value) for value in kept), gradient

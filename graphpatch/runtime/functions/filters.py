@@ -7,16 +7,16 @@ from typing import Any
 
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import Named
-from graphpatch.runtime.functions.carried import Backward, carried
+from graphpatch.runtime.functions.carried import BackwardFunction, with_gradient
 from graphpatch.runtime.functions.specs import (
     Spec,
     by_formula,
-    called,
+    by_python,
     check_filter,
-    computed,
+    gradient_meant,
     reads_outputs,
 )
-from graphpatch.runtime.functions.values import carrying, fitting, on_values, plain
+from graphpatch.runtime.functions.values import carrying, fitting, number_in, on_values
 from graphpatch.runtime.unconverted import unconverted
 
 # Gradients that give the same whether slices are added up before or after: G(a + b) = G(a) + G(b).
@@ -143,9 +143,9 @@ def filter_gradient(x: Any, spec: Spec) -> Any:
         array([0., 3.], dtype=float32)
     """
     if callable(spec):
-        backward, formula, additive = called(spec), None, False
+        backward, formula, additive = by_python(spec), None, False
     else:
-        found = computed("filter_gradient", spec)
+        found = gradient_meant("filter_gradient", spec)
         backward, formula = by_formula(found.formula), found.formula
         additive = isinstance(found, Named) and found.name in _ADDITIVE
 
@@ -160,7 +160,11 @@ def filter_gradient(x: Any, spec: Spec) -> Any:
 
 
 def _put(
-    tensor: Any, more: Sequence[Any], backward: Backward, additive: bool, reads: bool = False
+    tensor: Any,
+    more: Sequence[Any],
+    backward: BackwardFunction,
+    additive: bool,
+    reads: bool = False,
 ) -> Any:
     """The tensor as it is, with a gradient that may read `more`, to which nothing flows."""
 
@@ -178,7 +182,7 @@ def _put(
         found, *none = backward([*values, *inputs[1:]], values, values)
         return [tf.IndexedSlices(found, dy.indices, dy.dense_shape), *none]
 
-    return carried([tensor], [tensor, *more], dense_or_slices, reads)[0]
+    return with_gradient([tensor], [tensor, *more], dense_or_slices, reads)[0]
 
 
 @unconverted
@@ -186,7 +190,9 @@ def library_gradient(
     function: str, x: Any, name: str, given: Mapping[str, Any], complex_too: bool = False
 ) -> Any:
     """The filter of the library, with parameters that are numbers or tensors."""
-    numbers = {key: number for key, value in given.items() if (number := plain(value)) is not None}
+    numbers = {
+        key: number for key, value in given.items() if (number := number_in(value)) is not None
+    }
     tensors = {key: value for key, value in given.items() if key not in numbers}
     formula = LIBRARY[name].partly(numbers)
 
@@ -204,7 +210,7 @@ def library_gradient(
     return on_values(on_tensor, x)
 
 
-def _complex(name: str, numbers: Mapping[str, float]) -> Backward:
+def _complex(name: str, numbers: Mapping[str, float]) -> BackwardFunction:
     """`scale` and `reverse` of complex tensors, of which formulas know nothing."""
 
     def backward(inputs: Sequence[Any], _: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:

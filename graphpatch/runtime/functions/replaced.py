@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.gradients.formula import Formula
-from graphpatch.runtime.functions.carried import Backward, carried
-from graphpatch.runtime.functions.specs import Spec, by_formula, checked, computed, reads_outputs
+from graphpatch.runtime.functions.carried import BackwardFunction, with_gradient
+from graphpatch.runtime.functions.specs import (
+    Spec,
+    by_formula,
+    checked_gradient,
+    gradient_meant,
+    reads_outputs,
+)
 from graphpatch.runtime.functions.values import as_tensor, carrying, on_values
 from graphpatch.runtime.functions.variables import watching
 from graphpatch.runtime.unconverted import unconverted
@@ -51,12 +57,12 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
     """
     if callable(spec):
         return _overridden(f, _by_function(spec), None)
-    formula = computed("override_gradient", spec).formula
+    formula = gradient_meant("override_gradient", spec).formula
     return _overridden(f, by_formula(formula), formula)
 
 
 def _overridden(
-    f: Callable[..., Any], backward: Backward, formula: Formula | None
+    f: Callable[..., Any], backward: BackwardFunction, formula: Formula | None
 ) -> Callable[..., Any]:
     """The function f with another gradient; the formula of it, if it is one."""
 
@@ -75,7 +81,7 @@ def _overridden(
         if formula is not None:
             check_formula(formula, inputs, outputs)
         reads = formula is None or reads_outputs(formula)
-        return tf.nest.pack_sequence_as(y, carried(outputs, inputs, backward, reads))
+        return tf.nest.pack_sequence_as(y, with_gradient(outputs, inputs, backward, reads))
 
     def overridden(*x: Any) -> Any:
         return computed_as(f, *x)
@@ -100,7 +106,7 @@ class Overridden:
     outputs: Sequence[Any]
 
 
-def _by_function(spec: Callable[..., Any]) -> Backward:
+def _by_function(spec: Callable[..., Any]) -> BackwardFunction:
     def backward(
         inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
     ) -> list[Any]:
@@ -111,7 +117,7 @@ def _by_function(spec: Callable[..., Any]) -> Backward:
                 f"override_gradient: the gradient function returned {len(listed)} gradients for "
                 f"{len(inputs)} inputs; it must return one for each, or None"
             )
-        return [checked(dx, x) for dx, x in zip(listed, inputs, strict=True)]
+        return [checked_gradient(dx, x) for dx, x in zip(listed, inputs, strict=True)]
 
     return backward
 
@@ -234,7 +240,7 @@ def _forward_and_backward(function: str, forward: Any, backward: Any) -> Any:
     if not _same_shape(forward, counted):
         _check_broadcast(function, forward, counted)
         counted = tf.broadcast_to(counted, tf.shape(forward))
-    [found] = carried([forward], [counted], lambda _inputs, _outputs, upstream: upstream)
+    [found] = with_gradient([forward], [counted], lambda _inputs, _outputs, upstream: upstream)
     return found
 
 

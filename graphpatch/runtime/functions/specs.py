@@ -8,19 +8,19 @@ from typing import Any, TypeAlias
 
 from graphpatch.errors import RulesError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import check
-from graphpatch.gradients.parameter_inputs import with_inputs
+from graphpatch.gradients.gradient import check_formula_suits
+from graphpatch.gradients.parameter_inputs import with_parameter_inputs
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Computed, GradientSpec, Named, Written, parse
-from graphpatch.runtime.functions.carried import Backward
+from graphpatch.gradients.spec import Computed, GradientSpec, InlineFormula, Named, parse_gradient
+from graphpatch.runtime.functions.carried import BackwardFunction
 
 Spec: TypeAlias = GradientSpec | Callable[..., Any]
 
 
-def computed(function: str, spec: GradientSpec) -> Computed:
+def gradient_meant(function: str, spec: GradientSpec) -> Computed:
     """The gradient of the library, or the formula, that is meant. Raises RulesError for others."""
-    found = parse(spec)
-    if not isinstance(found, Named | Written):
+    found = parse_gradient(spec)
+    if not isinstance(found, Named | InlineFormula):
         raise RulesError(
             f'{function} takes a gradient of the library, {{"formula": ...}} or a Python '
             f"function, and found {spec!r}, which is for ops of a graph that exists already"
@@ -36,10 +36,10 @@ def check_filter(formula: Formula, dtype: str, tensors: tuple[str, ...] = ()) ->
     """
     more = [(f"x{place}", dtype) for place in range(1, 1 + len(tensors))]
     signature = Signature.of([("x0", dtype), *more], [("y0", dtype)], same_shape=True)
-    check(with_inputs(formula, 1, tensors), signature)
+    check_formula_suits(with_parameter_inputs(formula, 1, tensors), signature)
 
 
-def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> Backward:
+def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunction:
     """The gradient that a formula computes; the last inputs are the parameters in `tensors`."""
 
     def backward(
@@ -60,16 +60,16 @@ def reads_outputs(formula: Formula) -> bool:
     return any(name.startswith("y") for name in formula.variables)
 
 
-def called(function: Callable[..., Any]) -> Backward:
+def by_python(function: Callable[..., Any]) -> BackwardFunction:
     """The gradient of one tensor that a Python function `dy -> dx` computes."""
 
     def backward(inputs: Sequence[Any], _: Sequence[Any], upstream: Sequence[Any]) -> list[Any]:
-        return [checked(function(upstream[0]), inputs[0])]
+        return [checked_gradient(function(upstream[0]), inputs[0])]
 
     return backward
 
 
-def checked(gradient: Any, tensor: Any) -> Any:
+def checked_gradient(gradient: Any, tensor: Any) -> Any:
     """What a Python function returned, as the gradient of a tensor; None stays.
 
     Raises ValueError where dtype or shape are not those of the tensor.

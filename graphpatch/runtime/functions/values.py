@@ -47,7 +47,7 @@ def on_values(change: Callable[..., Any], *tensors: Any) -> Any:
     return change(*tensors)
 
 
-def plain(value: Any) -> Any:
+def number_in(value: Any) -> Any:
     """The number that a Python or numpy scalar is, None for a tensor or a variable."""
     import numpy as np
 

@@ -8,7 +8,7 @@ from graphpatch.errors import RulesError
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.spec import GradientSpec, Named
 from graphpatch.runtime.functions.filters import filter_gradient, library_gradient
-from graphpatch.runtime.functions.specs import computed
+from graphpatch.runtime.functions.specs import gradient_meant
 from graphpatch.runtime.layers.base import UnchangedLayer
 
 
@@ -47,7 +47,7 @@ class GradientFilter(UnchangedLayer):
 
     def __init__(self, gradient: GradientSpec, adjustable: bool = False, **options: Any) -> None:
         super().__init__(**options)
-        found = computed("GradientFilter", gradient)
+        found = gradient_meant("GradientFilter", gradient)
         self.gradient = gradient
         self.adjustable = adjustable
         self._named = found if isinstance(found, Named) else None

@@ -23,7 +23,7 @@ from graphpatch.graph.extract import Extract, Fed
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.layers.function_names import rename_functions
-from graphpatch.runtime.register import gradient_of, keyed, register_in_functions
+from graphpatch.runtime.register import gradient_for, overridden_ops, register_in_functions
 
 LAYER_SCOPE = "graphpatch_layer"
 LONE, ATTACHED, INLINE = "lone", "attached", "inline"
@@ -31,7 +31,7 @@ _NUMBERS = itertools.count()
 
 
 @dataclass(eq=False)
-class Carried:
+class OverriddenOp:
     """A patched op that is read as an IdentityN of its outputs and inputs.
 
     `kind` is the op as it stands in the file: an op that has a key (LONE), a call that takes the
@@ -135,19 +135,19 @@ def _spec(one: ExportedTensor) -> Any:
     return tf.TensorSpec(_fed(one).shape, DTYPE_NAMES[one.argument.type], one.argument.name)
 
 
-def _read_as_identities(graph: Graph, graph_def: Any) -> list[Carried]:
+def _read_as_identities(graph: Graph, graph_def: Any) -> list[OverriddenOp]:
     """Let each patched op of the main graph be an IdentityN with a registered key of its own."""
     import tensorflow as tf
 
     there = {node.name: node for node in graph_def.node}
     carried = []
-    for node, key in list(keyed(graph)):
-        gradient = gradient_of(key, graph, node) if node.body.is_main else None
+    for node, key in list(overridden_ops(graph)):
+        gradient = gradient_for(key, graph, node) if node.body.is_main else None
         written = there.get(node.name)
         if gradient is None or written is None or written.op != node.op:
             continue  # not ours, not needed, or given as an input
         fresh = f"graphpatch:layer:{next(_NUMBERS)}"
-        one = Carried(fresh, node.name, gradient, len(node.outputs or ()), _kind(graph, node))
+        one = OverriddenOp(fresh, node.name, gradient, len(node.outputs or ()), _kind(graph, node))
         tf.RegisterGradient(fresh)(_plainly(one))
         _as_identity(node, written, graph_def, one)
         carried.append(one)
@@ -161,7 +161,7 @@ def _kind(graph: Graph, node: Node) -> str:
     return ATTACHED if takes_outputs else INLINE
 
 
-def _plainly(one: Carried) -> Callable[..., Any]:
+def _plainly(one: OverriddenOp) -> Callable[..., Any]:
     """The gradient as a plain function of tensors, which TensorFlow can trace and save."""
     import tensorflow as tf
 
@@ -171,7 +171,7 @@ def _plainly(one: Carried) -> Callable[..., Any]:
     return tf.autograph.experimental.do_not_convert(gradient)  # type: ignore[no-any-return]
 
 
-def _as_identity(node: Node, written: Any, graph_def: Any, one: Carried) -> None:
+def _as_identity(node: Node, written: Any, graph_def: Any, one: OverriddenOp) -> None:
     """The NodeDef as an IdentityN; what it computed is computed by an op beside it."""
     data = [text for text in written.input if not text.startswith("^")]
     types = [arg.dtype for arg in node.arguments or ()]

@@ -15,7 +15,7 @@ from graphpatch.match.conditions import holds
 from graphpatch.match.glob import texts
 from graphpatch.match.spec import Match
 from graphpatch.rules import Rule
-from graphpatch.step import Applied, idle_notes, named, patch_node
+from graphpatch.step import Applied, idle_notes, naming_rule, patch_node
 
 # What a match may ask of an op that nothing reads yet, and that nothing else is known of.
 ALONE = frozenset({"op", "name", "name_regex", "attr", "dtype", "value", "body"})
@@ -57,7 +57,7 @@ class AtOnce:
         entry = {"body": node.body.label, "op": node.name, "type": node.op}
         self.step.matches.append(entry)
         editor = Editor(graph, self.rule.author, node.name, known=self.known)
-        with named(self.rule):
+        with naming_rule(self.rule):
             patch_node(self.rule, node, editor, self.step)
         self.idle += editor.idle
 

@@ -13,12 +13,12 @@ from graphpatch.rules import Rule
 from graphpatch.runtime.live.at_once import AtOnce, is_alone
 from graphpatch.runtime.live.by_key import by_key
 from graphpatch.runtime.live.hook import listening
-from graphpatch.runtime.live.in_place import register_all, write
+from graphpatch.runtime.live.in_place import register_all, write_key
 from graphpatch.runtime.live.made import node_of
-from graphpatch.runtime.live.on_leaving import Made, apply_on_leaving
+from graphpatch.runtime.live.on_leaving import CreatedOps, apply_on_leaving
 from graphpatch.runtime.taken import model_of
 from graphpatch.runtime.unconverted import unconverted
-from graphpatch.step import Applied, expected, named
+from graphpatch.step import Applied, expected, naming_rule
 
 
 @dataclass(eq=False, repr=False)
@@ -46,7 +46,7 @@ class Building:
     order: list[str]
     keys: dict[str, None]
     report: dict[str, Any] = field(default_factory=dict)
-    made: Made = field(default_factory=Made)
+    made: CreatedOps = field(default_factory=CreatedOps)
     _graphs: dict[int, Any] = field(default_factory=dict)
 
     def hear(self, op: Any) -> None:
@@ -66,7 +66,7 @@ class Building:
             rule.take(graph, node)
         if node.body.edited:
             register_all(self.keys)
-            write(node, op)
+            write_key(node, op)
             op._gradient_function = None  # of a call; TensorFlow would look at no key
 
     def finish(self) -> None:
@@ -81,7 +81,7 @@ class Building:
             steps += apply_on_leaving(self.on_leaving, self.made)
             register_all(self.keys)
         self._graphs.clear()
-        self.made = Made()
+        self.made = CreatedOps()
         self.report = _report(sorted(steps, key=lambda step: self.order.index(step.rule)))
 
     def _check(self, one: AtOnce) -> None:
@@ -89,7 +89,7 @@ class Building:
         if count and count >= expect.min and (expect.max is None or count <= expect.max):
             return
         graphs = [model_of(graph).graphs[0] for graph in self._graphs.values()]
-        with named(one.rule):
+        with naming_rule(one.rule):
             try:
                 expected(one.rule, graphs, count)
             except MatchError as error:

@@ -36,7 +36,7 @@ COMPOSE: dict[type[Any], Compose] = {
     StraightThrough: overrides.straight_through,
     SurrogateGradient: overrides.surrogate,
     FilterGradient: filters.filtered,
-    StopGradient: filters.stopped,
+    StopGradient: filters.stop_all,
 }
 
 

@@ -10,7 +10,7 @@ from graphpatch import opdefs
 from graphpatch.errors import PatchError
 from graphpatch.gradients.composed import Composed, Layer
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import check
+from graphpatch.gradients.gradient import check_formula_suits
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Default, Gradient, Python, Registered
@@ -23,10 +23,12 @@ from graphpatch.runtime.live.overrides import refuse_boundary
 from graphpatch.runtime.live.refused import NoKeyError
 
 # Calls of functions: TensorFlow has their gradient under no key.
-CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall", "SymbolicGradient", "RemoteCall"})
+CALL_TYPES = frozenset(
+    {"PartitionedCall", "StatefulPartitionedCall", "SymbolicGradient", "RemoteCall"}
+)
 
 # Gradients of TensorFlow that give zeros for zeros.
-LINEAR = frozenset({"Identity", "Neg", "Sign"})
+LINEAR_FILTERS = frozenset({"Identity", "Neg", "Sign"})
 
 
 def filtered(patch: FilterGradient, node: Node, now: Composed, editor: Editor) -> Composed | None:
@@ -45,7 +47,7 @@ def filtered(patch: FilterGradient, node: Node, now: Composed, editor: Editor) -
     return now.behind(layer) if side == "output" else now.before(layer)
 
 
-def stopped(patch: StopGradient, node: Node, now: Composed, editor: Editor) -> Composed | None:
+def stop_all(patch: StopGradient, node: Node, now: Composed, editor: Editor) -> Composed | None:
     """Nothing flows back."""
     if not _flows(node, patch.at, editor):
         return None
@@ -68,13 +70,13 @@ def _flows(node: Node, where: str, editor: Editor) -> bool:
     if flow.is_source(node):
         raise NoKeyError(f"{node} is a source: TensorFlow asks for no gradient of it")
     refuse_boundary(node)
-    if node.op in CALLS or node.op in node.body.library.signatures:
+    if node.op in CALL_TYPES or node.op in node.body.library.signatures:
         raise NoKeyError(f"{node} calls a function, whose gradient TensorFlow has under no key")
     return True
 
 
 def _several(node: Node) -> bool:
-    return sum(map(flow.carries, flow.outputs(node))) > 1
+    return sum(map(flow.carries, flow.known_outputs(node))) > 1
 
 
 def _check_filter(gradient: Gradient, node: Node, editor: Editor) -> None:
@@ -85,10 +87,12 @@ def _check_filter(gradient: Gradient, node: Node, editor: Editor) -> None:
         return
     if isinstance(gradient, Python | Default):
         return
-    found = (*flow.inputs(node), *flow.outputs(node))
+    found = (*flow.known_inputs(node), *flow.known_outputs(node))
     for dtype in {arg.dtype or "" for arg in found if flow.carries(arg)}:
         tensor = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
-        editor.cached(("filters", gradient.key, dtype), partial(check, gradient.formula, tensor))
+        editor.cached(
+            ("filters", gradient.key, dtype), partial(check_formula_suits, gradient.formula, tensor)
+        )
 
 
 def _check_unary(gradient: Registered) -> None:
@@ -103,7 +107,7 @@ def _check_unary(gradient: Registered) -> None:
 def keeps_zeros(gradient: Gradient, editor: Editor) -> bool:
     """Whether a filter lets zeros through as zeros, for numbers of every size in the tensor."""
     if isinstance(gradient, Registered):
-        return gradient.key in LINEAR
+        return gradient.key in LINEAR_FILTERS
     if isinstance(gradient, Python | Default):
         return False
     return editor.cached(("zeros", gradient.key), lambda: _gives_zeros(gradient.formula))

@@ -16,7 +16,7 @@ from graphpatch.errors import GraphpatchError
 
 Listener = Callable[[Any], None]
 
-NAME = "_create_op_helper"
+CREATE_OP = "_create_op_helper"
 
 _LISTENERS: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())
 _LOCK = threading.Lock()
@@ -42,15 +42,15 @@ def _install() -> None:
     import tensorflow as tf
 
     with _LOCK:
-        original = getattr(tf.Graph, NAME, None)
+        original = getattr(tf.Graph, CREATE_OP, None)
         if original is None:
             raise GraphpatchError(
-                f"TensorFlow {tf.__version__} has no Graph.{NAME}, so ops cannot be patched as "
-                f"they are made; graphpatch.patch_graph patches the graph once it is built"
+                f"TensorFlow {tf.__version__} has no Graph.{CREATE_OP}, so ops cannot be patched "
+                f"as they are made; graphpatch.patch_graph patches the graph once it is built"
             )
         if _INSTALLED["count"] == 0:
             _INSTALLED["original"], _INSTALLED["ours"] = original, _wrapped(original)
-            setattr(tf.Graph, NAME, _INSTALLED["ours"])
+            setattr(tf.Graph, CREATE_OP, _INSTALLED["ours"])
         _INSTALLED["count"] += 1
 
 
@@ -60,8 +60,8 @@ def _uninstall() -> None:
     with _LOCK:
         _INSTALLED["count"] -= 1
         # Where somebody wrapped it again meanwhile, ours stays, and calls nobody.
-        if _INSTALLED["count"] == 0 and getattr(tf.Graph, NAME) is _INSTALLED["ours"]:
-            setattr(tf.Graph, NAME, _INSTALLED["original"])
+        if _INSTALLED["count"] == 0 and getattr(tf.Graph, CREATE_OP) is _INSTALLED["ours"]:
+            setattr(tf.Graph, CREATE_OP, _INSTALLED["original"])
 
 
 def _wrapped(original: Callable[..., None]) -> Callable[..., None]:

@@ -14,7 +14,7 @@ from graphpatch.runtime.live.by_key import by_key
 from graphpatch.runtime.live.refused import NoKeyError
 from graphpatch.runtime.register import register_key
 
-WRITTEN = (attrs.OVERRIDE, provenance.KEY)
+WRITTEN_ATTRS = (attrs.OVERRIDE, provenance.PROVENANCE_ATTR)
 
 
 def patched_in_place(rules: Sequence[Rule], model: Model, graph: Any) -> Result:
@@ -35,7 +35,7 @@ def patched_in_place(rules: Sequence[Rule], model: Model, graph: Any) -> Result:
     register_all(keys)
     with graph._mutation_lock():  # no Session runs meanwhile
         for node in changed:
-            write(node, ops[node.name])
+            write_key(node, ops[node.name])
     return result
 
 
@@ -45,12 +45,12 @@ def register_all(keys: Iterable[str]) -> None:
         register_key(key, allow_python=True)
 
 
-def write(node: Node, op: Any) -> None:
+def write_key(node: Node, op: Any) -> None:
     """Give a live op the gradient key, and what is written down of it, that its node has."""
     import tensorflow as tf
 
     held = node.attrs()
-    for key in WRITTEN:
+    for key in WRITTEN_ATTRS:
         if key in held:
             raw = held[key].SerializeToString(deterministic=True)
             op._set_attr(key, tf.compat.v1.AttrValue.FromString(raw))

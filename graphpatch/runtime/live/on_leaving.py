@@ -12,17 +12,17 @@ from typing import Any
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
-from graphpatch.match.select import Found, find
+from graphpatch.match.select import MatchedOps, find
 from graphpatch.rules import Rule
 from graphpatch.runtime.live.built import built_before
-from graphpatch.runtime.live.in_place import write
+from graphpatch.runtime.live.in_place import write_key
 from graphpatch.runtime.live.made import label_of
 from graphpatch.runtime.taken import model_of
-from graphpatch.step import Applied, expected, named, patch
+from graphpatch.step import Applied, expected, naming_rule, patch_matched
 
 
 @dataclass(eq=False)
-class Made:
+class CreatedOps:
     """The ops that were made in a context, by graph."""
 
     names: dict[int, set[str]] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Made:
         return self.names[id(graph)]
 
 
-def apply_on_leaving(rules: Sequence[Rule], made: Made) -> list[Applied]:
+def apply_on_leaving(rules: Sequence[Rule], made: CreatedOps) -> list[Applied]:
     """Apply rules, whose patches are by key, to the ops that were made.
 
     Raises MatchError where one does not match as often as it expects; PatchError where one means
@@ -51,17 +51,17 @@ def apply_on_leaving(rules: Sequence[Rule], made: Made) -> list[Applied]:
     for rule in rules:
         found = [(live, graph, _made(find(graph, rule.match, rule.on), made.of(live)))
                  for live, graph in models]  # fmt: skip
-        with named(rule):
+        with naming_rule(rule):
             count = sum(one.count for _, _, one in found)
             expected(rule, [graph for _, graph in models], count)
             for live, _, one in found:
                 _refuse(live, one, still_open)
             rule.patch.check([node for _, _, one in found for node in one.nodes])
-        steps.append(patch(rule, [(graph, one) for _, graph, one in found]))
+        steps.append(patch_matched(rule, [(graph, one) for _, graph, one in found]))
         changed += [(live, node) for live, _, one in found for node in one.nodes]
     for live, node in changed:
         with live._mutation_lock():  # no Session runs meanwhile
-            write(node, live.get_operation_by_name(node.name))
+            write_key(node, live.get_operation_by_name(node.name))
     return steps
 
 
@@ -72,14 +72,14 @@ def _model(live: Any) -> Graph:
     return graph
 
 
-def _made(found: Found, names: set[str]) -> Found:
+def _made(found: MatchedOps, names: set[str]) -> MatchedOps:
     """What was found, as far as its ops were made in the context."""
 
     def inside(nodes: Sequence[Node]) -> list[Node]:
         return [node for node in nodes if node.name in names and node.body.is_main]
 
     kept = [one for one in found.kept if len(inside(one.nodes)) == len(one.nodes)]
-    return Found(inside(found.nodes), kept, found.dropped)
+    return MatchedOps(inside(found.nodes), kept, found.dropped)
 
 
 def _open_graphs() -> set[int]:
@@ -93,7 +93,7 @@ def _open_graphs() -> set[int]:
     return found
 
 
-def _refuse(live: Any, found: Found, still_open: set[int]) -> None:
+def _refuse(live: Any, found: MatchedOps, still_open: set[int]) -> None:
     if not found.nodes:
         return
     first, names = found.nodes[0], {node.name for node in found.nodes}

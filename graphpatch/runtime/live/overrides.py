@@ -7,7 +7,7 @@ from graphpatch.errors import PatchError
 from graphpatch.gradients.composed import Composed, python_key, surrogate_key
 from graphpatch.gradients.exact import built_in_key
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import Default, Gradient, Python, Registered, Written
+from graphpatch.gradients.spec import Default, Gradient, InlineFormula, Python, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
@@ -57,10 +57,12 @@ def straight_through(
     """The op counts as the identity of one of its inputs."""
     refuse_boundary(node)
     patch.check_op(node)
-    count = len(flow.inputs(node))
+    count = len(flow.known_inputs(node))
     if count == 1:
         return _with("Identity", now)
-    gradient = Written(Formula.parse(["dy" if n == patch.input else None for n in range(count)]))
+    gradient = InlineFormula(
+        Formula.parse(["dy" if n == patch.input else None for n in range(count)])
+    )
     carrier.check_once(gradient, node, editor)
     return _with(gradient.key, now)
 

@@ -34,7 +34,7 @@ class PatchedGraph:
         >>> a, b = (tf.compat.v1.Session(graph=one) for one in (old, patched.graph))
         >>> a.run(x.initializer)
         >>> patched.restore(a, b)
-        ['x']
+        ['x:0']
     """
 
     graph: Any

@@ -15,7 +15,7 @@ def restore(found: Counterparts, old_session: Any, new_session: Any) -> list[str
     for session, graph in ((old_session, found.old), (new_session, found.new)):
         if session.graph is not graph:
             raise ValueError("expected a Session of the old graph, then one of the patched graph")
-    variables = variables_of(found.old)
+    variables = collected_variables(found.old)
     values = _values(variables, old_session)
     pairs = [
         (found.variable(variable).initializer, value)
@@ -31,7 +31,7 @@ def restore(found: Counterparts, old_session: Any, new_session: Any) -> list[str
     return [variable.name for variable in copied]
 
 
-def variables_of(graph: Any) -> list[Any]:
+def collected_variables(graph: Any) -> list[Any]:
     """The variables that any collection of a graph holds, each once."""
     import tensorflow as tf
 

@@ -12,7 +12,7 @@ from graphpatch.graph.heads import Progress
 from graphpatch.names import OpKey
 from graphpatch.runtime.gradients import GradientAnswer
 from graphpatch.runtime.values import weights
-from graphpatch.runtime.verify.forward import distance, same
+from graphpatch.runtime.verify.forward import distance, same_bits
 
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
 
@@ -27,7 +27,7 @@ class Differentiable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedGradient:
     """The gradient of one pair before and after.
 
     `state` is `same`, `changed`, `fails` (it could be had before) or `uncompared`. `zero`: it is
@@ -66,7 +66,7 @@ def finite(number: float) -> float | str:
 class ComparedBackward:
     """All pairs, and the ops of the patched graph whose gradient was asked for."""
 
-    pairs: list[Compared] = field(default_factory=list)
+    pairs: list[ComparedGradient] = field(default_factory=list)
     asked: set[OpKey] = field(default_factory=set)
 
 
@@ -95,7 +95,10 @@ def backward(
 
 
 def _noise(
-    one: Differentiable, pairs: Sequence[Compared], before: Mapping[str, GradientAnswer], dy: Any
+    one: Differentiable,
+    pairs: Sequence[ComparedGradient],
+    before: Mapping[str, GradientAnswer],
+    dy: Any,
 ) -> Mapping[str, float]:
     """By how much each gradient that changed differs from run to run; all are run once more."""
     found = dict.fromkeys(before, 0.0)
@@ -107,24 +110,27 @@ def _noise(
     return found
 
 
-def _compared(source: str, target: str, before: GradientAnswer, after: GradientAnswer) -> Compared:
+def _compared(
+    source: str, target: str, before: GradientAnswer, after: GradientAnswer
+) -> ComparedGradient:
     words = str(before), str(after)
     if before.kind == after.kind == "error":
-        return Compared(source, target, "uncompared", *words)
+        return ComparedGradient(source, target, "uncompared", *words)
     if after.kind == "error":
-        return Compared(source, target, "fails", *words)
+        return ComparedGradient(source, target, "fails", *words)
     if "tensor" not in (before.kind, after.kind):
-        return Compared(source, target, "same", *words)
+        return ComparedGradient(source, target, "same", *words)
     if before.kind != after.kind:
-        return Compared(source, target, "changed", *words)
-    if same(before.value, after.value):
-        return Compared(source, target, "same", *words, zero=not np.any(before.value))
+        return ComparedGradient(source, target, "changed", *words)
+    if same_bits(before.value, after.value):
+        zero = not np.any(before.value)
+        return ComparedGradient(source, target, "same", *words, zero=zero)
     if before.value.shape != after.value.shape:
         words = str(list(before.value.shape)), str(list(after.value.shape))
-        return Compared(source, target, "fails", *words)
-    return Compared(source, target, "changed", *words, *distance(before.value, after.value))
+        return ComparedGradient(source, target, "fails", *words)
+    return ComparedGradient(source, target, "changed", *words, *distance(before.value, after.value))
 
 
-def of(pairs: Sequence[Compared], state: str) -> Iterator[Compared]:
+def of(pairs: Sequence[ComparedGradient], state: str) -> Iterator[ComparedGradient]:
     """The pairs in this state."""
     return (pair for pair in pairs if pair.state == state)

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphpatch.graph.graph import Graph
 from graphpatch.runtime.running import ASSIGNED, Running
-from graphpatch.runtime.verify.outputs import in_control_flow, is_value
+from graphpatch.runtime.verify.outputs import is_value, ops_in_control_flow
 
 # Ops that do one thing below zero, and another above.
 SIGNED = frozenset({"Abs", "Elu", "LeakyRelu", "Relu", "Relu6", "Selu", "Sign"})
@@ -27,7 +27,7 @@ class Branches:
     def __init__(self, graph: Any) -> None:
         self.graph = graph
         self.read: dict[str, str] = {}  # the tensor by which an op decides
-        inside = in_control_flow(graph)
+        inside = ops_in_control_flow(graph)
         decided = {op: _decides(op) for op in graph.get_operations()}
         found = {op: tensor for op, tensor in decided.items() if tensor is not None}
         seen = {op: t for op, t in found.items() if _is_there(t, inside) and _is_open(op, inside)}

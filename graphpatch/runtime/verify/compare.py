@@ -20,12 +20,17 @@ from graphpatch.graph.topology import VARIABLES
 from graphpatch.runtime.values import Values, weights
 from graphpatch.runtime.verify.backward import backward
 from graphpatch.runtime.verify.firing import sort_out
-from graphpatch.runtime.verify.forward import Forward, OnValues, on_values, optimised
+from graphpatch.runtime.verify.forward import (
+    ComparedForward,
+    OnValues,
+    compare_on_values,
+    optimised,
+)
 from graphpatch.runtime.verify.options import Options
 from graphpatch.runtime.verify.process import Died
 from graphpatch.runtime.verify.reached import Reached
 from graphpatch.runtime.verify.result import Ran
-from graphpatch.runtime.verify.side import Side
+from graphpatch.runtime.verify.side import RunningModel
 from graphpatch.runtime.verify.value_sets import SEEDED, SETS, value_sets
 from graphpatch.table import plural
 
@@ -57,7 +62,7 @@ def compare(one: Subject, other: Subject, options: Options) -> Ran:
     """
     _refuse_unsafe(one.graph, other.graph, options)
     with ExitStack() as stack:
-        sides = Side(one.model.path), Side(other.model.path)
+        sides = RunningModel(one.model.path), RunningModel(other.model.path)
         for side in sides:
             stack.enter_context(closing(side.process))
             side.process.start()
@@ -72,7 +77,9 @@ def _refuse_unsafe(left: Graph, right: Graph, options: Options) -> None:
             refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
 
 
-def _compared(one: Subject, other: Subject, left: Side, right: Side, options: Options) -> Ran:
+def _compared(
+    one: Subject, other: Subject, left: RunningModel, right: RunningModel, options: Options
+) -> Ran:
     options.say("starting TensorFlow", 0, 1)
     v2 = not _has_tensor_arrays(one.graph)
     settings, _ = _both(left, right, lambda side: side.process.keep("begin", options.imports, v2))
@@ -115,7 +122,7 @@ def _has_tensor_arrays(graph: Graph) -> bool:
 
 
 def _tensors(
-    one: Graph, other: Graph, left: Side, right: Side, options: Options
+    one: Graph, other: Graph, left: RunningModel, right: RunningModel, options: Options
 ) -> tuple[list[str], dict[str, str]]:
     """What is compared; and of other tensors why they are not."""
     touched = [f"{op}:0" for body, op in rules_at(other) if body == "main"]
@@ -144,17 +151,17 @@ def _initialisers(graph: Graph) -> Iterator[str]:
 
 
 def _forward(
-    ran: Ran, tensors: Sequence[str], left: Side, right: Side, options: Options
-) -> Forward:
+    ran: Ran, tensors: Sequence[str], left: RunningModel, right: RunningModel, options: Options
+) -> ComparedForward:
     """Compare the tensors on each set of values, and watch which branches those take."""
     options.say("forward pass", 0, PASSES)
     feeds, variables = left.choose(tensors, options.feed)
     left.values(variables)
     right.values(variables)
     ran.fed = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
-    found, reached = Forward(), Reached(left.unwatched())
+    found, reached = ComparedForward(), Reached(left.unwatched())
     _feed(feeds, left, right)
-    found.first = on_values(SEEDED, left, right, tensors)
+    found.first = compare_on_values(SEEDED, left, right, tensors)
     reached.add(left.branches())
     found.fused = optimised(left, right, _sound(found.first))
     tensors = found.first.compared  # what waits for a queue that nobody fills is not run again
@@ -181,10 +188,12 @@ def _sound(found: OnValues) -> list[str]:
     return [name for name in found.compared if name not in found.differing]
 
 
-def _on(name: str, feeds: Values, left: Side, right: Side, tensors: Sequence[str]) -> OnValues:
+def _on(
+    name: str, feeds: Values, left: RunningModel, right: RunningModel, tensors: Sequence[str]
+) -> OnValues:
     _feed(feeds, left, right)
     try:
-        return on_values(name, left, right, tensors)
+        return compare_on_values(name, left, right, tensors)
     except Died as error:
         ended = dict.fromkeys(tensors, str(error))
         if error.process is right.process:
@@ -192,17 +201,19 @@ def _on(name: str, feeds: Values, left: Side, right: Side, tensors: Sequence[str
         return OnValues(name, uncompared=ended)
 
 
-def _feed(feeds: Values, left: Side, right: Side) -> None:
+def _feed(feeds: Values, left: RunningModel, right: RunningModel) -> None:
     _both(left, right, lambda side: side.feed(feeds))
 
 
-def _both(left: Side, right: Side, ask: Callable[[Side], T]) -> list[T]:
+def _both(left: RunningModel, right: RunningModel, ask: Callable[[RunningModel], T]) -> list[T]:
     """What both answer; one works while the other does."""
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(ask, (left, right)))
 
 
-def _backward(ran: Ran, left: Side, right: Side, patched: Sequence[str], options: Options) -> None:
+def _backward(
+    ran: Ran, left: RunningModel, right: RunningModel, patched: Sequence[str], options: Options
+) -> None:
     sources = left.names(options.sources) or left.sources(patched)
     targets = _targets(ran, left, patched, options)
     if not sources:
@@ -214,7 +225,7 @@ def _backward(ran: Ran, left: Side, right: Side, patched: Sequence[str], options
         ran.backward = backward(left, right, sources, values, options.say)
 
 
-def _targets(ran: Ran, left: Side, patched: Sequence[str], options: Options) -> list[str]:
+def _targets(ran: Ran, left: RunningModel, patched: Sequence[str], options: Options) -> list[str]:
     """The float outputs of which gradients are taken; first those behind patched ops."""
     first = ran.forward.first
     named = left.names(options.targets)

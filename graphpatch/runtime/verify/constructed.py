@@ -10,7 +10,7 @@ from typing import Any
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import names
-from graphpatch.analysis.soundness.carried import Carried
+from graphpatch.analysis.soundness.carried import StoredGradient
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
@@ -24,7 +24,7 @@ from graphpatch.runtime.surrogate import surrogate_gradient
 OUT = "out"
 
 
-def fingerprint(one: Carried) -> str:
+def fingerprint(one: StoredGradient) -> str:
     """The same for two constructions of the same ops and attrs, whatever their ops are called."""
     try:
         content = alone(one).SerializeToString(deterministic=True)
@@ -33,18 +33,18 @@ def fingerprint(one: Carried) -> str:
     return hashlib.sha256(content).hexdigest() + str(sorted(one.attrs.items()))
 
 
-def distinct(one: Carried) -> list[int]:
+def distinct(one: StoredGradient) -> list[int]:
     """For each of x0, x1, ..., the first of them that is the same tensor."""
     found = [names.parse(text) for text in one.reads]
     return [found.index(tensor) for tensor in found]
 
 
-def dtypes(one: Carried) -> list[str]:
+def argument_dtypes(one: StoredGradient) -> list[str]:
     """The dtypes of x0, x1, ..., and of y0."""
     return [_dtype(one.node.body, text) for text in (*one.reads, one.gives)]
 
 
-def alone(one: Carried) -> GraphDef:
+def alone(one: StoredGradient) -> GraphDef:
     """The ops of a construction: `out` of the tensors `x0`, `x1`, ... and `y0`, which others give.
 
     Raises ModelError where they read what the op does not read.
@@ -64,7 +64,7 @@ def alone(one: Carried) -> GraphDef:
     return found
 
 
-def counted_gradient(one: Carried, values: Sequence[Any], dy: Any) -> list[Any]:
+def counted_gradient(one: StoredGradient, values: Sequence[Any], dy: Any) -> list[Any]:
     """What flows back to x0, x1, ... where the op counts as a formula of these; y0 comes last.
 
     TensorFlow computes the formula and differentiates it: nothing of the file is used.
@@ -88,7 +88,7 @@ def counted_gradient(one: Carried, values: Sequence[Any], dy: Any) -> list[Any]:
     return [gradients.get(str(place)) for place in range(len(xs))]
 
 
-def construction_gradient(one: Carried, values: Sequence[Any], dy: Any) -> list[Any]:
+def construction_gradient(one: StoredGradient, values: Sequence[Any], dy: Any) -> list[Any]:
     """What flows back to x0, x1, ... in a Session, of the values of these and of y0.
 
     Where some of them are one tensor, the first has the sum, and the others have nothing.

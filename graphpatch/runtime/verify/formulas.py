@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from graphpatch.analysis.soundness.carried import Carried, carried
+from graphpatch.analysis.soundness.carried import StoredGradient, stored_gradients
 from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.graph.graph import Graph
@@ -19,16 +19,16 @@ from graphpatch.runtime.running import Running, first_line
 from graphpatch.runtime.values import weights
 from graphpatch.runtime.verify.backward import finite
 from graphpatch.runtime.verify.constructed import (
+    argument_dtypes,
     construction_gradient,
     counted_gradient,
     distinct,
-    dtypes,
     fingerprint,
 )
 from graphpatch.runtime.verify.forward import distance
 
 # By how much of its largest element a gradient may differ: what the dtype's precision leaves.
-TOLERANCE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-5, "float64": 1e-10}
+TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 2e-5, "float64": 1e-10}
 SCALES = (-1.0, 1e-3, 30.0)
 ANYWHERE = (4, 4)  # the shape of all that a formula reads, where the graph does not tell
 
@@ -69,8 +69,8 @@ def formulas(graph: Graph, running: Running | None) -> list[Checked]:
 
     `running` is the patched graph with its feeds; without it nothing is known of shapes.
     """
-    found: dict[tuple[str, ...], list[tuple[Carried, list[Any]]]] = {}
-    met = _met(list(carried(graph)), running)
+    found: dict[tuple[str, ...], list[tuple[StoredGradient, list[Any]]]] = {}
+    met = _met(list(stored_gradients(graph)), running)
     for one, values in met:
         shapes = [f"{np.asarray(value).dtype.name}{list(np.shape(value))}" for value in values]
         form = fingerprint(one) if one.moved is not None else one.function
@@ -78,7 +78,9 @@ def formulas(graph: Graph, running: Running | None) -> list[Checked]:
     return [_checked(graph, key, group) for key, group in found.items()]
 
 
-def _met(some: Sequence[Carried], running: Running | None) -> Iterator[tuple[Carried, list[Any]]]:
+def _met(
+    some: Sequence[StoredGradient], running: Running | None
+) -> Iterator[tuple[StoredGradient, list[Any]]]:
     """What each op reads, and gives, as far as it can be fetched; else seeded arrays."""
     wanted = [_tensors(one) if one.node.body.is_main else [] for one in some]
     fetched = sorted({name for names in wanted for name in names})
@@ -94,7 +96,7 @@ def _fetchable(running: Running, names: Sequence[str]) -> list[str]:
     return list(fetchable(running.graph, names))
 
 
-def _tensors(one: Carried) -> list[str]:
+def _tensors(one: StoredGradient) -> list[str]:
     """What a call of a function reads, y among it; or what an op reads and gives."""
     if one.moved is not None:
         return [text if ":" in text else f"{text}:0" for text in (*one.reads, one.gives)]
@@ -104,9 +106,9 @@ def _tensors(one: Carried) -> list[str]:
     return [*read, *(f"{one.node.name}:{place}" for place in range(len(one.node.outputs or ())))]
 
 
-def _anything(one: Carried) -> list[Any]:
+def _anything(one: StoredGradient) -> list[Any]:
     if one.moved is not None:
-        likes = [np.zeros(ANYWHERE, _numpy(dtype)) for dtype in dtypes(one)]
+        likes = [np.zeros(ANYWHERE, _numpy(dtype)) for dtype in argument_dtypes(one)]
         return [weights(f"{place}", like) for place, like in enumerate(likes)]
     flat = [*(one.node.arguments or ()), *(() if one.function else one.node.outputs or ())]
     likes = [np.zeros(ANYWHERE, _numpy(arg.dtype or "float32")) for arg in flat]
@@ -120,7 +122,7 @@ def _numpy(dtype: str) -> Any:
 
 
 def _checked(
-    graph: Graph, key: tuple[str, ...], group: Sequence[tuple[Carried, list[Any]]]
+    graph: Graph, key: tuple[str, ...], group: Sequence[tuple[StoredGradient, list[Any]]]
 ) -> Checked:
     one, values = group[0]
     about = one.label, len(group), str(one.node), ", ".join(key[2:])
@@ -136,7 +138,7 @@ def _checked(
     return Checked(*about, error, tolerance, by=by)
 
 
-def _apart(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, float]:
+def _apart(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[float, float]:
     """The largest difference of the two forms, as a part of the largest element; what is allowed.
 
     On what the op met, and on seeded values of those shapes too: of what an op met, much may be 0.
@@ -159,7 +161,7 @@ def _scaled(values: Sequence[Any]) -> Iterator[list[Any]]:
         ]
 
 
-def _once(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, float]:
+def _once(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[float, float]:
     names = _names(graph, one)
     if one.moved is not None:
         values = [*(values[first] for first in distinct(one)), values[-1]]
@@ -181,7 +183,9 @@ def _once(graph: Graph, one: Carried, values: Sequence[Any]) -> tuple[float, flo
     pairs = list(zip((expected[place] for place in places), given, strict=False))
     errors = [_distance(left, right) for left, right in pairs]
     dtypes = [np.asarray(one).dtype.name for pair in pairs for one in pair if one is not None]
-    return max(errors, default=0.0), max((TOLERANCE.get(name, 0.0) for name in dtypes), default=0.0)
+    return max(errors, default=0.0), max(
+        (TOLERANCES.get(name, 0.0) for name in dtypes), default=0.0
+    )
 
 
 def _summed(gradients: Sequence[Any], firsts: Sequence[int]) -> list[Any]:
@@ -205,7 +209,7 @@ def _distance(expected: Any, given: Any) -> float:
     return relative if relative == relative else float("inf")
 
 
-def _names(graph: Graph, one: Carried) -> list[str]:
+def _names(graph: Graph, one: StoredGradient) -> list[str]:
     """What the formula calls what was met: x0, ..., y0, ..."""
     if one.function:
         signature = graph.functions[one.node.op].signature
@@ -224,7 +228,11 @@ def _listed(at: Mapping[str, Any], kind: str) -> list[Any]:
 
 
 def _tensorflow(
-    graph: Graph, one: Carried, names: Sequence[str], values: Sequence[Any], upstream: Sequence[Any]
+    graph: Graph,
+    one: StoredGradient,
+    names: Sequence[str],
+    values: Sequence[Any],
+    upstream: Sequence[Any],
 ) -> list[Any]:
     """What the gradient function of the file, or the registered one, gives in a Session."""
     import tensorflow as tf

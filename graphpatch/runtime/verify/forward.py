@@ -44,7 +44,7 @@ class OnValues:
 
 
 @dataclass
-class Forward:
+class ComparedForward:
     """What was compared: `first` on the seeded values, `others` on those made of them.
 
     `fused`: tensors that differ only where TensorFlow optimises the graphs, as by fusing ops.
@@ -90,7 +90,7 @@ class Forward:
         }
 
 
-def on_values(name: str, one: Runs, other: Runs, tensors: Sequence[str]) -> OnValues:
+def compare_on_values(name: str, one: Runs, other: Runs, tensors: Sequence[str]) -> OnValues:
     """Run both op by op on what they are fed now, and compare these tensors."""
     found = OnValues(name)
     found.values = _compare(one, other, tensors, False, found.differing, found.uncompared)
@@ -117,10 +117,12 @@ def _compare(
     before, reasons = one.run(tensors, optimise)
     uncompared |= reasons
     after, failed = other.run(list(before), optimise)
-    unlike = [name for name in before if name not in after or not same(before[name], after[name])]
+    unlike = [
+        name for name in before if name not in after or not same_bits(before[name], after[name])
+    ]
     again, _ = one.run(list(before), optimise) if unlike else ({}, {})
     for name in unlike:
-        if name not in again or not same(before[name], again[name]):
+        if name not in again or not same_bits(before[name], again[name]):
             uncompared[name] = "it differs from run to run in the original itself"
         elif name not in after:
             differing[name] = f"it fails in the patched model: {failed.get(name, 'no value')}"
@@ -129,7 +131,7 @@ def _compare(
     return before
 
 
-def same(one: Any, other: Any) -> bool:
+def same_bits(one: Any, other: Any) -> bool:
     """Bit by bit: NaNs by their payload, zeros by their sign."""
     one, other = np.asarray(one), np.asarray(other)
     if (one.dtype, one.shape) != (other.dtype, other.shape):

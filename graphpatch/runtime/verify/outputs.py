@@ -9,22 +9,22 @@ from typing import Any
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.dtypes import HANDLES
 from graphpatch.graph.topology import VARIABLES
-from graphpatch.runtime.running import ASSIGNED, downstream
+from graphpatch.runtime.running import ASSIGNED, waiting_ops
 
-CONSTANTS = 8  # by which gradients are taken at most
+MOST_CONSTANTS = 8  # by which gradients are taken at most
 RESERVED = "reserve_space"
 WRITES = re.compile("(Resource)?(Sparse)?(Assign|Apply|Scatter)|CountUpTo|ResourceCountUpTo")
 LARGEST_OUTPUT = 1 << 24  # elements of a tensor that is compared
 
 
-def outputs(graph: Any) -> list[str]:
+def result_tensors(graph: Any) -> list[str]:
     """The tensors that are computed, and that no op computes another tensor of.
 
     A float tensor that is made an int of, as logits by ArgMax, is among them; so is what only ops
     read that write to variables, or give nothing. Left out are those in v1 loops and branches,
     which cannot be fetched, what only this process can hold, and what is left uninitialised.
     """
-    hidden = in_control_flow(graph)
+    hidden = ops_in_control_flow(graph)
     return [
         output.name
         for op in graph.get_operations()
@@ -34,15 +34,15 @@ def outputs(graph: Any) -> list[str]:
     ]
 
 
-def ends(graph: Any) -> list[str]:
+def unread_results(graph: Any) -> list[str]:
     """Those outputs whose ops nobody reads at all: not what ops give beside what is read."""
-    found = (graph.get_tensor_by_name(name) for name in outputs(graph))
+    found = (graph.get_tensor_by_name(name) for name in result_tensors(graph))
     return [t.name for t in found if not any(_is_read(other) for other in t.op.outputs)]
 
 
 def fetchable(graph: Any, names: Iterable[str]) -> Iterator[str]:
     """Of these tensors those that there are, and that can be fetched."""
-    hidden = in_control_flow(graph)
+    hidden = ops_in_control_flow(graph)
     for name in names:
         try:
             tensor = graph.get_tensor_by_name(name)
@@ -58,7 +58,7 @@ def writing(graph: Any, names: Iterable[str]) -> list[str]:
     In the same run others read it, and who is faster decides what they give.
     """
     writers = [op for op in graph.get_operations() if writes(op)]
-    behind = downstream(writers)
+    behind = waiting_ops(writers)
     return [name for name in names if graph.get_tensor_by_name(name).op in behind]
 
 
@@ -83,7 +83,7 @@ def is_differentiable(tensor: Any) -> bool:
     return bool(dtype.is_floating or dtype.is_complex) and not dtype._is_ref_dtype
 
 
-def sources(graph: Any, fed: Iterable[str], patched: Iterable[str] = ()) -> list[str]:
+def default_sources(graph: Any, fed: Iterable[str], patched: Iterable[str] = ()) -> list[str]:
     """The floats that are fed; where there are none, the variables of floats; or else constants.
 
     Of constants the largest count, which are weights: models that are fed words have no others.
@@ -92,7 +92,7 @@ def sources(graph: Any, fed: Iterable[str], patched: Iterable[str] = ()) -> list
     found = [name for name in fed if is_differentiable(graph.get_tensor_by_name(name))]
     if not found:
         return _held(graph, graph.get_operations())
-    behind = downstream([graph.get_tensor_by_name(name).op for name in found])
+    behind = waiting_ops([graph.get_tensor_by_name(name).op for name in found])
     ops = {op.name: op for op in graph.get_operations()}
     missed = [ops[name] for name in patched if name in ops and ops[name] not in behind]
     return [*found, *_held(graph, _upstream(missed))]
@@ -116,17 +116,17 @@ def _held(graph: Any, ops: Iterable[Any]) -> list[str]:
     found = [op.outputs[0].name for op in variables if op.get_attr("dtype").is_floating]
     if found:
         return found
-    hidden = in_control_flow(graph)
+    hidden = ops_in_control_flow(graph)
     constants = [
         op.outputs[0]
         for op in ops
         if op.type == "Const" and op not in hidden and is_differentiable(op.outputs[0])
     ]
     constants.sort(key=lambda tensor: -(tensor.shape.num_elements() or 0))
-    return [tensor.name for tensor in constants[:CONSTANTS]]
+    return [tensor.name for tensor in constants[:MOST_CONSTANTS]]
 
 
-def in_control_flow(graph: Any) -> set[Any]:
+def ops_in_control_flow(graph: Any) -> set[Any]:
     """The ops in v1 loops and branches, of which a Session fetches nothing."""
     found: set[Any] = set()
     for start, end in ((ENTERS, EXITS), (SWITCHES, MERGES)):

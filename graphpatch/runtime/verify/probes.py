@@ -17,7 +17,7 @@ STDERR = 2
 FIRED = "graphpatch fired "
 
 
-def put(graph_def: Any, places: Sequence[OpKey]) -> None:
+def add_probes(graph_def: Any, places: Sequence[OpKey]) -> None:
     """Let the gradient function of each of these calls of functions print its number."""
     functions = {one.signature.name: one for one in graph_def.library.function}
     gradients = {one.function_name: one.gradient_func for one in graph_def.library.gradient}

@@ -29,14 +29,14 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "CUDA_VISIBLE_DEVICES": "-1",
 }
-MAIN = "from graphpatch.runtime.verify.worker import main; main()"
+WORKER_PROGRAM = "from graphpatch.runtime.verify.worker import main; main()"
 FATAL = re.compile(r"\bF\d{4} |\bF .*\.(cc|h):\d+\]|terminate called")
 SAID = 4096  # bytes of what a process that ended said last
 
 
 def command() -> list[str]:
     """The command line of a process that runs a model."""
-    return [sys.executable, "-c", MAIN]
+    return [sys.executable, "-c", WORKER_PROGRAM]
 
 
 class Died(GraphpatchError):

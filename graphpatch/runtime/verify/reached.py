@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Taken = tuple[bool, bool]  # below zero, or false; above zero, or true
+BranchesTaken = tuple[bool, bool]  # below zero, or false; above zero, or true
 
 
 @dataclass
@@ -18,15 +18,15 @@ class Reached:
     """
 
     hidden: Mapping[str, int] = field(default_factory=dict)
-    fed: dict[str, Taken] = field(default_factory=dict)
-    steered: dict[str, Taken] = field(default_factory=dict)
+    fed: dict[str, BranchesTaken] = field(default_factory=dict)
+    steered: dict[str, BranchesTaken] = field(default_factory=dict)
 
-    def add(self, taken: Mapping[str, Taken]) -> None:
+    def add(self, taken: Mapping[str, BranchesTaken]) -> None:
         """Note the branches that values of the inputs took."""
         _join(self.fed, taken)
         _join(self.steered, taken)
 
-    def steer(self, taken: Mapping[str, Taken]) -> None:
+    def steer(self, taken: Mapping[str, BranchesTaken]) -> None:
         """Note the branches that values took that were fed directly to the op."""
         _join(self.steered, taken)
 
@@ -62,7 +62,7 @@ def _says(taken: Sequence[bool]) -> str:
     return f"never reads what is {'; nor '.join(words)}"
 
 
-def _join(found: dict[str, Taken], taken: Mapping[str, Taken]) -> None:
+def _join(found: dict[str, BranchesTaken], taken: Mapping[str, BranchesTaken]) -> None:
     for name, (below, above) in taken.items():
         known = found.get(name, (False, False))
         found[name] = known[0] or below, known[1] or above

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.above import ask
 from graphpatch.analysis.soundness.fault import Fault
 from graphpatch.analysis.soundness.overrides import Override
 from graphpatch.analysis.soundness.static import Sound
+from graphpatch.application import page_part
 from graphpatch.formats.model import Model
 from graphpatch.runtime.verify.backward import ComparedBackward, of
 from graphpatch.runtime.verify.formulas import Checked
-from graphpatch.runtime.verify.forward import Forward
+from graphpatch.runtime.verify.forward import ComparedForward
 from graphpatch.runtime.verify.reached import Reached
 from graphpatch.table import beside, html_table, plural, short
 
-REASONS = 3
+MOST_REASONS = 3
 
 VERIFIED, DIFFERS, NOT_COMPARED = "verified", "differs", "not compared"
 SAME_STRUCTURE = "same structure"
@@ -53,7 +53,7 @@ class Ran:
     """What running a graph and its original showed. `why` is set where they were not run."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    forward: Forward = field(default_factory=Forward)
+    forward: ComparedForward = field(default_factory=ComparedForward)
     reached: Reached = field(default_factory=Reached)
     backward: ComparedBackward = field(default_factory=ComparedBackward)
     fired: list[Override] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Ran:
             return
         if not self.forward.compared:
             reasons = dict.fromkeys(self.forward.uncompared.values())
-            told = "; ".join(list(reasons)[:REASONS]) or "there is no output to compare"
+            told = "; ".join(list(reasons)[:MOST_REASONS]) or "there is no output to compare"
             yield f"nothing could be compared: {told}"
         for op in self.unseen:
             yield f"forward: no tensor was compared that is computed of {op}"
@@ -169,7 +169,7 @@ class Verification:
     patched: str
     parts: Sequence[VerifiedGraph]
     around: Sequence[Fault]
-    models: tuple[Model, ...] = field(default=(), compare=False)
+    models: tuple[()] | tuple[Model, Model] = field(default=(), compare=False)
 
     @property
     def failures(self) -> list[str]:
@@ -217,8 +217,7 @@ class Verification:
         table = html_table(title, ("", ""), rows)
         if not self.models:
             return table
-        part = ask("part_of_model", self.models[0], patched=self.models[1])
-        return beside(table, part)
+        return beside(table, page_part(*self.models, (), ()))
 
     def document(self) -> dict[str, Any]:
         """What `verify --json` prints."""

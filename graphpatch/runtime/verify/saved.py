@@ -121,7 +121,9 @@ def seeded_copy(model: Model, folder: Path) -> Saved:
     return Saved(folder, is_random=bool(found))
 
 
-def fed(saved: Saved, size: int, whole: tuple[int, ...], given: Values) -> dict[str, Any]:
+def signature_feeds(
+    saved: Saved, size: int, whole: tuple[int, ...], given: Values
+) -> dict[str, Any]:
     """What each input of each signature is fed: what is given, or seeded values."""
     found = {}
     for key, function in saved.signatures().items():
@@ -134,13 +136,13 @@ def fed(saved: Saved, size: int, whole: tuple[int, ...], given: Values) -> dict[
     return found
 
 
-def outputs(saved: Saved) -> Iterator[str]:
+def signature_outputs(saved: Saved) -> Iterator[str]:
     """The outputs of each signature."""
     for key, function in saved.signatures().items():
         yield from (f"{key}:{name}" for name in function.structured_outputs)
 
 
-def inputs(saved: Saved) -> Iterator[str]:
+def signature_inputs(saved: Saved) -> Iterator[str]:
     """The inputs of each signature."""
     for key, function in saved.signatures().items():
         yield from (f"{key}:{name}" for name in function.structured_input_signature[1])
@@ -154,7 +156,7 @@ def floats(saved: Saved) -> Iterator[str]:
                 yield f"{key}:{name}"
 
 
-def sources(saved: Saved) -> Iterator[str]:
+def signature_sources(saved: Saved) -> Iterator[str]:
     """The inputs of signatures by which gradients can be taken."""
     for key, function in saved.signatures().items():
         for name, spec in function.structured_input_signature[1].items():

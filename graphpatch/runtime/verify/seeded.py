@@ -33,7 +33,7 @@ def seeded_graph(
 
     def prepare(graph_def: Any) -> None:
         set_seeds(graph_def, own_names(graph))
-        probes.put(graph_def, probed)
+        probes.add_probes(graph_def, probed)
         if not optimise:
             run_op_by_op(graph_def)
 

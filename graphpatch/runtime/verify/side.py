@@ -14,7 +14,7 @@ from graphpatch.runtime.verify.process import Died, Process
 Answered = tuple[dict[str, GradientAnswer], set[OpKey]]
 
 
-class Side:
+class RunningModel:
     """The original, or the patched model. Each question may raise Died.
 
     `GraphSide` and `SavedSide` answer; what they say of each question holds here.

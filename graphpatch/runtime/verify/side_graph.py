@@ -16,7 +16,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
 from graphpatch.runtime.gradients import GradientAnswer
-from graphpatch.runtime.running import downstream, may_be_endless, seeded_feeds
+from graphpatch.runtime.running import may_be_endless, seeded_feeds, waiting_ops
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import outputs, probes
 from graphpatch.runtime.verify.branches import Branches, in_functions
@@ -60,7 +60,7 @@ class GraphSide:
     def tensors(self, more: Sequence[str], targets: Sequence[str]) -> list[str]:
         """What can be compared: outputs, those of signatures, `more`, and what is asked for."""
         signed = self._signed()
-        asked = [*outputs.outputs(self.tf_graph), *signed, *more, *self.names(targets)]
+        asked = [*outputs.result_tensors(self.tf_graph), *signed, *more, *self.names(targets)]
         # An import adds Exits that freezing pruned; what is compared is what the file has.
         held = (name for name in dict.fromkeys(asked) if op_of(name) in self.graph.main.by_name)
         return self.there(list(held))
@@ -127,18 +127,18 @@ class GraphSide:
 
     def sources(self, patched: Sequence[str]) -> list[str]:
         """The tensors by which gradients are taken, where nobody names them."""
-        return outputs.sources(self.tf_graph, self.running.feeds, patched)
+        return outputs.default_sources(self.tf_graph, self.running.feeds, patched)
 
     def targets(self, compared: Sequence[str], patched: Sequence[str]) -> list[str]:
         """Of these tensors those of which gradients are taken, where nobody names them.
 
         First come those that are computed from the ops that rules patched.
         """
-        ends = [name for name in outputs.ends(self.tf_graph) if name in set(compared)]
+        ends = [name for name in outputs.unread_results(self.tf_graph) if name in set(compared)]
         tensors = map(self.tf_graph.get_tensor_by_name, ends)
         found = [tensor for tensor in tensors if outputs.is_differentiable(tensor)]
         ops = {op.name: op for op in self.tf_graph.get_operations()}
-        behind = downstream([ops[name] for name in patched if name in ops])
+        behind = waiting_ops([ops[name] for name in patched if name in ops])
         found.sort(key=lambda tensor: tensor.op not in behind)
         return [tensor.name for tensor in found]
 
@@ -183,10 +183,10 @@ class GraphSide:
 
     def registered(self) -> set[str]:
         """The keys for which gradients are registered in this process."""
-        return registered()
+        return registered_keys()
 
 
-def registered() -> set[str]:
+def registered_keys() -> set[str]:
     """The keys for which gradients are registered in this process."""
     from tensorflow.python.framework import ops
 

@@ -17,7 +17,7 @@ from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import saved
 from graphpatch.runtime.verify.branches import in_functions
 from graphpatch.runtime.verify.formulas import Checked, formulas
-from graphpatch.runtime.verify.side_graph import registered
+from graphpatch.runtime.verify.side_graph import registered_keys
 
 
 class SavedSide:
@@ -38,7 +38,7 @@ class SavedSide:
 
     def names(self, given: Sequence[str]) -> list[str]:
         """The names of inputs and outputs. Raises ModelError for what is none."""
-        legal = [*saved.inputs(self.saved), *saved.outputs(self.saved)]
+        legal = [*saved.signature_inputs(self.saved), *saved.signature_outputs(self.saved)]
         for name in given:
             if name not in legal:
                 raise ModelError(
@@ -49,11 +49,11 @@ class SavedSide:
     def tensors(self, more: Sequence[str], targets: Sequence[str]) -> list[str]:
         """What can be compared: the outputs of signatures."""
         self.names(targets)
-        return list(saved.outputs(self.saved))
+        return list(saved.signature_outputs(self.saved))
 
     def there(self, names: Sequence[str]) -> list[str]:
         """Of these outputs those that there are."""
-        held = set(saved.outputs(self.saved))
+        held = set(saved.signature_outputs(self.saved))
         return [name for name in names if name in held]
 
     def writing(self, names: Sequence[str]) -> list[str]:
@@ -64,7 +64,7 @@ class SavedSide:
         """What it is fed: the guess at unknown shapes with which most of it runs."""
         best, most = self.saved.feeds, -1
         for size, whole in GUESSES:
-            self.saved.feeds = saved.fed(self.saved, size, whole, given)
+            self.saved.feeds = saved.signature_feeds(self.saved, size, whole, given)
             count = len(self.saved.run(tensors, False)[0])
             if count > most:
                 best, most = self.saved.feeds, count
@@ -93,7 +93,7 @@ class SavedSide:
     def sources(self, patched: Sequence[str]) -> list[str]:
         """The inputs by which gradients can be taken."""
         del patched  # all ops are in functions, where nobody can look
-        return list(saved.sources(self.saved))
+        return list(saved.signature_sources(self.saved))
 
     def targets(self, compared: Sequence[str], patched: Sequence[str]) -> list[str]:
         """Of these outputs those of which gradients can be taken."""
@@ -123,4 +123,4 @@ class SavedSide:
 
     def registered(self) -> set[str]:
         """The keys for which gradients are registered in this process."""
-        return registered()
+        return registered_keys()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from graphpatch.analysis.soundness.static import Sound, around, as_written, static
+from graphpatch.analysis.soundness.static import Sound, as_written, faults_around, static
 from graphpatch.arguments import check_progress, tensor_names
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
@@ -83,7 +83,7 @@ def _verified(one: Model, other: Model, options: Options | None) -> Verification
     counts = len(one.graphs), len(other.graphs)
     if counts[0] != counts[1]:
         raise ModelError(f"{one.path} has {counts[0]} graphs, and {other.path} {counts[1]}")
-    faults = around(one, other)
+    faults = faults_around(one, other)
     if any(fault.kind == "swapped" for fault in faults):
         options = None  # all that a run would find follows from it
     with tempfile.TemporaryDirectory() as folder:

@@ -79,7 +79,7 @@ class Worker:
         found, _ = self.side.gradients(names, target, dy)
         return {
             name: (
-                largest(one.value) if one.kind == "tensor" else None,
+                largest_size(one.value) if one.kind == "tensor" else None,
                 one.value if name in whole else None,
                 one.says,
             )
@@ -87,7 +87,7 @@ class Worker:
         }
 
 
-def largest(values: Any) -> float:
+def largest_size(values: Any) -> float:
     """The largest size of an element; NaN where there is one."""
     sizes = np.abs(np.asarray(values))
     return float(sizes.max()) if sizes.size else 0.0

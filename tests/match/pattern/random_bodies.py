@@ -16,7 +16,7 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.graph.body import Body
-from graphpatch.graph.provenance import KEY
+from graphpatch.graph.provenance import PROVENANCE_ATTR
 from tests import graphs
 from tests.graphs import function, graphdef, node
 
@@ -185,7 +185,7 @@ def _ended(draw: st.DrawFn, growing: Growing) -> list[NodeDef]:
 def _sign(draw: st.DrawFn, made: NodeDef) -> None:
     """Write down what a rule did."""
     entry = {"rule": draw(st.sampled_from(RULES)), "id": "0", **draw(st.sampled_from(WRITTEN))}
-    made.attr[KEY].list.s.append(json.dumps(entry).encode())
+    made.attr[PROVENANCE_ATTR].list.s.append(json.dumps(entry).encode())
 
 
 def _body(growing: Growing, nodes: Sequence[NodeDef]) -> Body:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphpatch.errors import PatternError
 from graphpatch.graph.body import Body
-from graphpatch.match.pattern.check import check
+from graphpatch.match.pattern.check import check_pattern
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 from graphpatch.names import op_of
 from tests.match.pattern.random_bodies import TYPES
@@ -55,7 +55,7 @@ def patterns(draw: st.DrawFn, body: Body) -> Pattern:
         closed=draw(st.sampled_from([False, False, False, True, ("p0",)])),
     )
     try:
-        check(pattern)
+        check_pattern(pattern)
     except PatternError:
         assume(False)
     return pattern

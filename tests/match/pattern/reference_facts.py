@@ -163,7 +163,7 @@ def is_inside(one: tuple[str, set[str], int | None], wanted: Any) -> bool:
     asked = wanted.loop if kind == "loop" else wanted.branch
     if asked is None:
         return kind == "branch" and wanted.branch is None and wanted.when == bool(number)
-    is_called = any(glob.matches(text, name) for text in texts(asked) for name in names)
+    is_called = any(glob.matches_glob(text, name) for text in texts(asked) for name in names)
     return is_called and (wanted.when is None or number is None or wanted.when == bool(number))
 
 

@@ -52,7 +52,7 @@ def is_such(body: Body, index: int, match: Match) -> bool:
 
 def _is_such(body: Body, index: int, match: Match) -> bool:
     types = texts(match.op or "*")
-    if not any(glob.matches(one, body.heads.ops[index]) for one in types):
+    if not any(glob.matches_glob(one, body.heads.ops[index]) for one in types):
         return False
     if match.class_ and not set(texts(match.class_)) & CLASSES.get(body.heads.ops[index], set()):
         return False

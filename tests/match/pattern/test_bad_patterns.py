@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import PatternError, RulesError
-from graphpatch.match.pattern.syntax import parse
+from graphpatch.match.pattern.syntax import parse_pattern
 from graphpatch.rules import rules_from
 
 # The text with ^ before what the message points at, and the message.
@@ -90,7 +90,7 @@ def unmarked(marked: str) -> tuple[str, int]:
 def test_the_message_shows_the_place_in_the_text(marked: str, message: str) -> None:
     text, column = unmarked(marked)
     with pytest.raises(PatternError) as raised:
-        parse(text)
+        parse_pattern(text)
     said, shown, caret = str(raised.value).split("\n")
     assert said.startswith(f"pattern, column {column}: ")
     assert message in said
@@ -101,12 +101,12 @@ def test_the_message_shows_the_place_in_the_text(marked: str, message: str) -> N
 @pytest.mark.parametrize("text", ["", "  ", "\n"])
 def test_an_empty_text_has_no_place(text: str) -> None:
     with pytest.raises(PatternError, match=r"^pattern: the pattern is empty"):
-        parse(text)
+        parse_pattern(text)
 
 
 def test_of_a_long_text_it_shows_what_is_around() -> None:
     with pytest.raises(PatternError) as raised:
-        parse("Relu -> " * 60 + "= -> " + "Relu -> " * 60 + "Relu")
+        parse_pattern("Relu -> " * 60 + "= -> " + "Relu -> " * 60 + "Relu")
     _, shown, caret = str(raised.value).split("\n")
     assert len(shown) <= 102
     assert shown[caret.index("^")] == "="
@@ -241,4 +241,4 @@ def test_on_without_what_it_names(match: Any, on: Any, message: str) -> None:
 )
 def test_what_nobody_writes_is_refused(text: str, message: str) -> None:
     with pytest.raises(PatternError, match=message):
-        parse(text)
+        parse_pattern(text)

@@ -9,7 +9,7 @@ import pytest
 from graphpatch.graph.body import Body
 from graphpatch.match.conditions import conditions
 from graphpatch.match.pattern import search
-from graphpatch.match.pattern.syntax import parse
+from graphpatch.match.pattern.syntax import parse_pattern
 from tests.graphs import main, node
 
 PATTERNS = [
@@ -40,9 +40,9 @@ def body(seed: int) -> Body:
 
 @pytest.mark.parametrize("text", PATTERNS)
 def test_the_same_matches(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pattern = parse(text)
+    pattern = parse_pattern(text)
     joins: list[bool] = []
-    joined = search.joined
+    joined = search.all_bindings
 
     def counted(walker: search.Walker) -> list[tuple[int, ...]] | None:
         found = joined(walker)
@@ -51,8 +51,8 @@ def test_the_same_matches(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     for seed in range(8):
         one = body(seed)
-        monkeypatch.setattr(search, "joined", counted)
+        monkeypatch.setattr(search, "all_bindings", counted)
         by_joins = search.Finder(pattern, conditions).matches(one)
-        monkeypatch.setattr(search, "joined", lambda walker: None)
+        monkeypatch.setattr(search, "all_bindings", lambda walker: None)
         assert by_joins == search.Finder(pattern, conditions).matches(one)
     assert any(joins)

@@ -10,7 +10,7 @@ import pytest
 
 import graphpatch
 from graphpatch.match.pattern.overlaps import resolve
-from graphpatch.match.select import Found, find
+from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import Match
 from tests import graphs
 from tests.graphs import node
@@ -30,16 +30,16 @@ PAIRS = "first:Conv2D -> second:Conv2D"
 FORK = "r:Relu -> t:Tanh"
 
 
-def selected(pattern: Any, *on: str, **keys: Any) -> Found:
+def selected(pattern: Any, *on: str, **keys: Any) -> MatchedOps:
     match = msgspec.convert({"pattern": pattern, **keys}, Match)
     return find(graphs.opened(graphs.graphdef(*NODES)), match, on)
 
 
-def kept(found: Found) -> list[str]:
+def kept(found: MatchedOps) -> list[str]:
     return [" ".join(node.name for node in one.nodes) for one in found.kept]
 
 
-def dropped(found: Found) -> list[str]:
+def dropped(found: MatchedOps) -> list[str]:
     return [
         f"{' '.join(node.name for node in one.binding.nodes)}: {one.reason}"
         for one in found.dropped
