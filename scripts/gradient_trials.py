@@ -1,9 +1,10 @@
-"""Into which inputs of an op its registered gradient flows: asked, for scripts/make_gradients.py.
+"""Into which inputs of an op its gradient flows, and what it reads: for scripts/make_gradients.py.
 
 An op is built on placeholders, on many shapes and attrs, and its gradient function is called.
 Nothing is run: an input gets None, or a tensor that is computed from the upstream gradient, or one
 that is not. The gradient is linear in the upstream gradient, so one that is not computed from it is
-zero. Works under TensorFlow 1.15 (Python 3.7) and 2.x.
+zero. A gradient that is computed from no value of the op's inputs and outputs, but for their
+shapes, is the same for all values. Works under TensorFlow 1.15 (Python 3.7) and 2.x.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ SHAPES: Sequence[Shape] = (None, (2, 2), (), (4,), (2, 4, 4), (1, 4, 4, 4), (1, 
 OTHERS: Sequence[Shape] = (None, (), (2,), (4,), (2, 2))
 # Of attrs that are lists of ints: strides and windows of two and of three dimensions.
 LISTS: Sequence[Sequence[int]] = ((), (1, 1, 1, 1), (1, 1, 1, 1, 1))
+# What looks at the shape of what it reads alone, by op type: all inputs, or these.
+OF_SHAPES = {
+    **dict.fromkeys("Shape ShapeN Size Rank ZerosLike OnesLike".split(), range(1000)),
+    "ResizeBilinearGrad": (1,),
+    "ResizeBicubicGrad": (1,),
+}
+OUTPUT = -1  # in what a gradient reads: an output of the op
+
 # What a gradient function raises that has none to give: the op cannot be differentiated.
 REFUSALS = (LookupError, NotImplementedError)
 
@@ -70,8 +79,10 @@ def ask(op: Any) -> dict[str, Any]:
     """What the gradient function of an op (an OpDef message) gives for each input it declares.
 
     `inputs` has, for each, the numbers of the declared outputs whose upstream gradient reaches it
-    in some trial, or None where every trial gives None. `raises` is what it raises, where it
-    refuses in all trials. Nothing where no trial could be made.
+    in some trial, or None where every trial gives None. `reads` has, for each, the numbers of the
+    declared inputs whose values the gradient is computed from, and -1 for those of the outputs;
+    nothing where none is. `raises` is what it raises, where it refuses in all trials. Nothing where
+    no trial could be made.
     """
     trials, answers, refusals = Built(op), [], []
     for shapes in trials.shapes() if trials.possible else ():
@@ -84,7 +95,8 @@ def ask(op: Any) -> dict[str, Any]:
                 del error
     answers = [one for one in answers if one is not None]
     if answers:
-        return {"inputs": [listed(together(some)) for some in zip(*answers)]}
+        flows, reads = ([listed(together(some)) for some in zip(*both)] for both in zip(*answers))
+        return dict({"inputs": flows}, **({"reads": reads} if any(reads) else {}))
     return {"raises": refusals[0].splitlines()[0]} if refusals else {}
 
 
@@ -98,14 +110,17 @@ def listed(found: Any) -> Any:
     return None if found is None else sorted(found)
 
 
-def by_arg(op: Any, attrs: Any, found: Sequence[Any]) -> list[Any]:
-    """What is found for tensors, by the inputs that the op declares: a list of tensors is one."""
+def by_arg(op: Any, attrs: Any, found: Sequence[Any], args: Any) -> list[Any]:
+    """What is found for tensors, by the inputs that the op declares: a list of tensors is one.
+
+    It is numbers of tensors of `args`, which the op declares, and becomes numbers of these.
+    """
     rows: list[Any] = []
     place = 0
     for arg in op.input_arg:
         count = length(arg, attrs)
         row = together(found[place : place + count])
-        rows.append(None if row is None else {output_arg(op, attrs, k) for k in row})
+        rows.append(None if row is None else {of_arg(op, attrs, k, args) for k in row})
         place += count
     return rows
 
@@ -117,16 +132,18 @@ def length(arg: Any, attrs: Any) -> int:
     return int(attrs[arg.number_attr].i) if arg.number_attr else 1
 
 
-def output_arg(op: Any, attrs: Any, flat: int) -> int:
-    """The number of the declared output that holds an op's output tensor."""
-    for place, arg in enumerate(op.output_arg):
-        flat -= length(arg, attrs)
-        if flat < 0:
+def of_arg(op: Any, attrs: Any, flat: int, args: Any) -> int:
+    """The number of the declared input or output that holds a tensor; OUTPUT stays."""
+    left = flat
+    for place, arg in enumerate(args) if flat >= 0 else ():
+        left -= length(arg, attrs)
+        if left < 0:
             return place
-    raise AssertionError(op.name)
+    assert flat == OUTPUT, op.name
+    return OUTPUT
 
 
-def once(trials: Built, shapes: Sequence[Shape], variant: Any) -> list[Any] | None:
+def once(trials: Built, shapes: Sequence[Shape], variant: Any) -> tuple[Any, Any] | None:
     """One trial: None where TensorFlow does not build the op on inputs of these shapes."""
     import tensorflow as tf
 
@@ -145,7 +162,13 @@ def once(trials: Built, shapes: Sequence[Shape], variant: Any) -> list[Any] | No
         ]
         found = gradient_function(op)(op, *upstream)
     found = list(found) if isinstance(found, (list, tuple)) else [found]
-    return by_arg(trials.op, attrs, [reached_by(one, upstream) for one in found])
+    walks = [walk(one, op) for one in found]
+    flows = [reached_by(one, upstream) for one in walks]
+    reads = [one if one is None else one[1] for one in walks]
+    return (
+        by_arg(trials.op, attrs, flows, trials.op.output_arg),
+        by_arg(trials.op, attrs, reads, trials.op.input_arg),
+    )
 
 
 def gradient_function(op: Any) -> Any:
@@ -154,15 +177,27 @@ def gradient_function(op: Any) -> Any:
     return ops.get_gradient_function(op)
 
 
-def reached_by(found: Any, upstream: Sequence[Any]) -> set[int] | None:
-    """The outputs whose upstream gradient a gradient is computed from; None where it is None."""
+def walk(found: Any, op: Any) -> tuple[set[str], set[int]] | None:
+    """The ops that a gradient comes from, and what it reads of `op`; None where it is None."""
     if found is None:
         return None
     seen: set[str] = set()
+    reads: set[int] = set()
+    inputs = {one.op.name: place for place, one in enumerate(op.inputs)}
     todo = [found.values if hasattr(found, "dense_shape") else found]  # of IndexedSlices
     while todo:
-        op = todo.pop().op
-        if op.name not in seen:
-            seen.add(op.name)
-            todo += list(op.inputs)
-    return {k for k, one in enumerate(upstream) if one is not None and one.op.name in seen}
+        here = todo.pop().op
+        if here is op or here.name in inputs:
+            reads.add(OUTPUT if here is op else inputs[here.name])
+        if here.name not in seen and here is not op:
+            shapes = OF_SHAPES.get(here.type, ())
+            todo += [one for place, one in enumerate(here.inputs) if place not in shapes]
+        seen.add(here.name)
+    return seen, reads
+
+
+def reached_by(walked: Any, upstream: Sequence[Any]) -> set[int] | None:
+    """The outputs whose upstream gradient a gradient is computed from; None where it is None."""
+    if walked is None:
+        return None
+    return {k for k, one in enumerate(upstream) if one is not None and one.op.name in walked[0]}

@@ -71,7 +71,7 @@ def merged(old: Row, new: Row) -> Iterator[tuple[str, Row]]:
         now = new.get(name) or old.get(name, {})
         row = dict({"name": name}, **now)
         before = old.get(name, {})
-        if "inputs" in before and before != now:
+        if "inputs" in before and before["inputs"] != now.get("inputs"):
             row["before"] = before["inputs"]
         yield name, row
 

@@ -14,6 +14,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from graphpatch import Model, load
 from graphpatch.runtime.verify import process
 from tests import forked, graphs
 from tests.order import longest_first
@@ -118,6 +119,12 @@ def model_file(tmp_path: Path) -> Path:
     path = tmp_path / "model.pb"
     path.write_bytes(graphs.sample().SerializeToString(deterministic=True))
     return path
+
+
+@pytest.fixture
+def model(model_file: Path) -> Model:
+    """The small graph, as it is read from its file."""
+    return load(model_file)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ def rule(**keys: Any) -> dict[str, Any]:
     return {"match": {"op": "Relu"}, "patch": ZERO, **keys}
 
 
-def patched(**patch: Any) -> dict[str, Any]:
+def patching(**patch: Any) -> dict[str, Any]:
     """A rule with this patch."""
     return {"match": {"op": "Relu"}, "patch": patch}
 

@@ -18,7 +18,7 @@ from tests.graphs import function, graphdef, in_memory, node
 OVERRIDE = "_gradient_op_type"
 
 
-def rule(op: str, patch: Any = None, **keys: Any) -> dict[str, Any]:
+def mine_at(op: str, patch: Any = None, **keys: Any) -> dict[str, Any]:
     """A rule on the op of this type or name in the main graph."""
     key = "op" if op[:1].isupper() else "name"
     patch = patch or {"override_gradient": {"registered": "Mine"}}
@@ -29,11 +29,6 @@ STOP = {"stop_gradient": True}
 ELU = {"override_gradient": "Elu"}
 
 
-@pytest.fixture
-def model(model_file: Path) -> Model:
-    return load(model_file)
-
-
 def main_of(result: Result) -> dict[str, tuple[str, list[str]]]:
     """Op type and inputs of each op of the main graph, as written."""
     nodes = graphs.parsed(result.model.graphs[0]).node
@@ -41,27 +36,27 @@ def main_of(result: Result) -> dict[str, tuple[str, list[str]]]:
 
 
 def test_a_model_is_given_as_itself_or_by_its_path(model: Model, model_file: Path) -> None:
-    found = [apply([rule("Relu")], one) for one in (model, model_file, str(model_file))]
+    found = [apply([mine_at("Relu")], one) for one in (model, model_file, str(model_file))]
     assert len({graphs.joined(result.model.pieces()) for result in found}) == 1
     assert found[0].report == found[1].report == found[2].report
 
 
 def test_rules_are_given_as_such_or_as_dicts(model: Model) -> None:
-    rules = [rule("Relu"), rule("Relu6", STOP)]
+    rules = [mine_at("Relu"), mine_at("Relu6", STOP)]
     one, other = apply(rules, model), apply(rules_from(rules), model)
     assert one.report == other.report
     assert graphs.joined(one.model.pieces()) == graphs.joined(other.model.pieces())
 
 
 def test_the_model_that_came_in_stays(model: Model, model_file: Path) -> None:
-    result = apply([rule("Relu"), rule("Relu6", STOP)], model)
+    result = apply([mine_at("Relu"), mine_at("Relu6", STOP)], model)
     assert graphs.joined(model.pieces()) == model_file.read_bytes()
     assert graphs.joined(result.model.pieces()) != model_file.read_bytes()
     assert (model.node_count, result.model.node_count) == (11, 12)
 
 
 def test_what_no_rule_touched_is_left(model: Model) -> None:
-    result = apply([rule("Relu"), rule("Round", STOP)], model)
+    result = apply([mine_at("Relu"), mine_at("Round", STOP)], model)
     found = {one.name: one for one in graphs.parsed(result.model.graphs[0]).node}
     for one in graphs.sample().node:
         if one.name not in ("relu", "round"):
@@ -72,8 +67,8 @@ def test_what_no_rule_touched_is_left(model: Model) -> None:
 
 def test_the_report(model: Model) -> None:
     rules = [
-        rule("Relu", name="first"),
-        rule("round", STOP),
+        mine_at("Relu", name="first"),
+        mine_at("round", STOP),
         {"match": {"op": "Elu"}, "patch": STOP, "expect": {"min": 0}, "name": "none"},
     ]
     assert apply(rules, model).report == {
@@ -97,7 +92,7 @@ def test_the_report(model: Model) -> None:
 
 
 def test_a_rule_works_on_what_the_one_before_left(model: Model) -> None:
-    found = main_of(apply([rule("relu", STOP), rule("relu", STOP | {"at": "inputs"})], model))
+    found = main_of(apply([mine_at("relu", STOP), mine_at("relu", STOP | {"at": "inputs"})], model))
     assert found["relu/forward"] == ("Relu", ["Multiply"])
     assert found["relu/stop_0"] == ("StopGradient", ["relu/forward"])
     assert found["relu"] == ("StopGradient", ["relu/stop_0"])
@@ -105,7 +100,7 @@ def test_a_rule_works_on_what_the_one_before_left(model: Model) -> None:
 
 
 def test_the_order_of_rules_counts(model: Model) -> None:
-    stop, override = rule("relu", STOP), rule("Relu", ELU)
+    stop, override = mine_at("relu", STOP), mine_at("Relu", ELU)
     one = main_of(apply([stop, override], model))
     other = main_of(apply([override, stop], model))
     assert one == other
@@ -117,15 +112,15 @@ def test_the_order_of_rules_counts(model: Model) -> None:
     assert edits == [["renamed", "attr"], ["attr", "renamed"]]
     gone = {"op": "Relu", "name": "relu", "body": "main"}
     with pytest.raises(MatchError, match="rule 'rule 2': matched nothing"):
-        apply([rule("Relu", STOP), {"match": gone, "patch": STOP}], model)
+        apply([mine_at("Relu", STOP), {"match": gone, "patch": STOP}], model)
 
 
 def test_an_override_is_put_on_and_taken_off(model: Model, tmp_path: Path) -> None:
-    put = apply([rule("Relu", ELU)], model)
+    put = apply([mine_at("Relu", ELU)], model)
     node = put.model.graphs[0].main.node("relu")
     assert node.attr(OVERRIDE) == graphs.attr("Elu")
     put.model.save(tmp_path / "put.pb")
-    off = apply([rule("Relu", {"override_gradient": "default"})], tmp_path / "put.pb")
+    off = apply([mine_at("Relu", {"override_gradient": "default"})], tmp_path / "put.pb")
     assert off.model.graphs[0].main.node("relu").attr(OVERRIDE) is None
 
 
@@ -133,23 +128,23 @@ def test_an_override_is_put_on_and_taken_off(model: Model, tmp_path: Path) -> No
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a gradient of another arity": (
-        rule("Mul", ELU),
+        mine_at("Mul", ELU),
         "rule 'rule 1': the gradient of Elu is for 1 inputs; Mul 'Multiply' has 2",
     ),
     "an op that reads nothing": (
-        rule("Placeholder"),
+        mine_at("Placeholder"),
         "rule 'rule 1': the override would never be used: Placeholder 'x' reads nothing",
     ),
     "an output that is not there": (
-        rule("Relu", STOP | {"at": "output:1"}),
+        mine_at("Relu", STOP | {"at": "output:1"}),
         "Relu 'relu' has no output 1; it has 1, counted from 0",
     ),
     "an override that is not there": (
-        rule("Relu", {"override_gradient": "default"}),
+        mine_at("Relu", {"override_gradient": "default"}),
         "Relu 'relu' has no override to take off",
     ),
     "an op that changes the shape": (
-        rule("Mul", {"straight_through": {"input": 2}}),
+        mine_at("Mul", {"straight_through": {"input": 2}}),
         "Mul 'Multiply' has no input 2",
     ),
 }
@@ -182,7 +177,7 @@ def test_a_patch_that_means_nothing_on_some_is_noted() -> None:
 def test_broken_graphs_and_rules_are_refused_before_anything_is_done() -> None:
     twice = graphdef(node("a", "NoOp"), node("a", "NoOp"))
     with pytest.raises(ModelError, match="in memory: the main graph: 1 names are not unique: 'a'"):
-        apply([rule("NoOp")], in_memory(twice))
+        apply([mine_at("NoOp")], in_memory(twice))
     with pytest.raises(RulesError, match=r"rules\[0\]: the key 'patch' is missing"):
         apply([{"match": {}}], in_memory(twice))
 
@@ -191,7 +186,7 @@ def test_what_tensorflow_does_not_know_is_noted_and_edited() -> None:
     message = graphdef(
         node("x", "Placeholder"), node("odd", "ZeroOut", "x"), node("r", "Relu", "odd")
     )
-    result = apply([rule("ZeroOut"), rule("Relu", STOP)], in_memory(message))
+    result = apply([mine_at("ZeroOut"), mine_at("Relu", STOP)], in_memory(message))
     assert result.report["notes"] == [
         "TensorFlow does not know op type ZeroOut ('odd'): it needs its library"
     ]
@@ -210,24 +205,24 @@ def saved(result: Result, path: Path) -> Path:
     "patch", [ELU, STOP, STOP | {"at": "inputs"}, {"straight_through": True}], ids=str
 )
 def test_rules_are_not_applied_twice(model: Model, tmp_path: Path, patch: Any) -> None:
-    mine = rule("Relu", patch, name="mine")
+    mine = mine_at("Relu", patch, name="mine")
     path = saved(apply([mine], model), tmp_path / "out.pb")
     for again in (mine, mine | {"name": "other name"}, mine | {"expect": 1}):
         with pytest.raises(PatchError, match="has been applied to this model already") as raised:
-            apply([rule("Relu6"), again], path)
+            apply([mine_at("Relu6"), again], path)
         assert f"rule {again['name']!r}" in str(raised.value)
         assert "apply rules to the original" in str(raised.value)
-    other = apply([rule("Relu6", patch)], path)
+    other = apply([mine_at("Relu6", patch)], path)
     assert len(other.report["rules"]) == 1
 
 
 def test_one_rule_twice_in_one_file_is_two_rules(model: Model) -> None:
-    result = apply([rule("relu", STOP), rule("relu", STOP)], model)
+    result = apply([mine_at("relu", STOP), mine_at("relu", STOP)], model)
     assert main_of(result)["relu"] == ("StopGradient", ["relu/forward_1"])
 
 
 def test_each_touched_node_says_which_rule_touched_it(model: Model, tmp_path: Path) -> None:
-    rules = [rule("Relu", ELU, name="one"), rule("relu", STOP, name="two")]
+    rules = [mine_at("Relu", ELU, name="one"), mine_at("relu", STOP, name="two")]
     again = load(saved(apply(rules, model), tmp_path / "out.pb")).graphs[0].main
     assert {
         one.name: [(entry.rule, entry.did) for entry in provenance.entries(one)]
@@ -241,7 +236,7 @@ def test_each_touched_node_says_which_rule_touched_it(model: Model, tmp_path: Pa
 def test_a_rule_reaches_every_graph_of_a_saved_model(tmp_path: Path) -> None:
     metas = [graphs.metagraph(graphs.sample(), tag) for tag in ("serve", "train")]
     folder = graphs.saved_model_folder(tmp_path / "saved", *metas)
-    result = apply([rule("Relu", ELU, expect=2)], folder)
+    result = apply([mine_at("Relu", ELU, expect=2)], folder)
     assert result.report["rules"][0]["matches"] == [
         {"body": "main", "op": "relu", "type": "Relu", "graph": tag} for tag in ("serve", "train")
     ]
@@ -251,12 +246,16 @@ def test_a_rule_reaches_every_graph_of_a_saved_model(tmp_path: Path) -> None:
 
 def test_progress_is_told(model: Model) -> None:
     told: list[str] = []
-    apply([rule("Relu")], model, lambda what, done, total: told.append(what))
+    apply([mine_at("Relu")], model, lambda what, done, total: told.append(what))
     assert told == ["matching"]
 
 
 def test_the_same_bytes_on_every_run(model: Model) -> None:
-    rules = [rule("Relu", ELU), rule("Relu*", STOP), rule("round", {"straight_through": True})]
+    rules = [
+        mine_at("Relu", ELU),
+        mine_at("Relu*", STOP),
+        mine_at("round", {"straight_through": True}),
+    ]
     found = {graphs.joined(apply(rules, model).model.pieces()) for _ in range(3)}
     assert len(found) == 1
     assert graphpatch.GraphpatchError in PatchError.__mro__

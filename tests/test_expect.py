@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from graphpatch import Model, apply, load
+from graphpatch import Model, apply
 from graphpatch.errors import MatchError
 
 STOP = {"stop_gradient": True}
 
 
-def rule(op: str, patch: Any = STOP, **keys: Any) -> dict[str, Any]:
+def stopping(op: str, patch: Any = STOP, **keys: Any) -> dict[str, Any]:
     """A rule on the ops of this type in the main graph."""
     return {"match": {"op": op, "body": "main"}, "patch": patch, **keys}
-
-
-@pytest.fixture
-def model(model_file: Path) -> Model:
-    return load(model_file)
 
 
 EXPECT: list[tuple[str, Any, str]] = [
@@ -43,8 +37,8 @@ EXPECT: list[tuple[str, Any, str]] = [
 def test_a_rule_matches_as_often_as_it_says(
     model: Model, op: str, expect: Any, message: str
 ) -> None:
-    first = rule("Relu", {"override_gradient": "Elu"})
-    rules = [first, rule(op, expect=expect, name="mine")]
+    first = stopping("Relu", {"override_gradient": "Elu"})
+    rules = [first, stopping(op, expect=expect, name="mine")]
     if not message:
         assert len(apply(rules, model).report["rules"]) == 2
         return

@@ -60,7 +60,7 @@ def as_file(raw: bytes, name: str = "in memory") -> Model:
     return model
 
 
-def patched(rules: list[Any], model: Model) -> tuple[Model, list[str]]:
+def with_rules_taken(rules: list[Any], model: Model) -> tuple[Model, list[str]]:
     """The model with those rules on it that it takes, one after the other, and their names."""
     taken = []
     for rule in rules:
@@ -79,7 +79,7 @@ def test_what_is_reverted_is_the_same_bytes(
     patch: dict[str, Any] | None, data: st.DataObject
 ) -> None:
     built = data.draw(built_graphs)
-    after, names = patched(data.draw(rules_for(built, patch)), as_file(built.raw))
+    after, names = with_rules_taken(data.draw(rules_for(built, patch)), as_file(built.raw))
     if not names:
         return
     raw = graphs.joined(after.pieces())
@@ -96,7 +96,7 @@ def test_what_is_reverted_is_the_same_bytes(
 @given(st.data())
 def test_rules_are_taken_off_one_by_one(data: st.DataObject) -> None:
     built = data.draw(built_graphs)
-    after, left = patched(data.draw(rules_for(built, None, most=5)), as_file(built.raw))
+    after, left = with_rules_taken(data.draw(rules_for(built, None, most=5)), as_file(built.raw))
     raw = graphs.joined(after.pieces())
     while left:
         others: list[str] = []
@@ -124,7 +124,7 @@ def test_without_one_rule_it_is_as_if_only_the_others_had_been(data: st.DataObje
         rule["match"]["body"] + rule["match"]["name"]: rule
         for rule in data.draw(rules_for(built, None))
     }
-    after, names = patched(list(rules.values()), as_file(built.raw))
+    after, names = with_rules_taken(list(rules.values()), as_file(built.raw))
     if len(names) < 2:
         return
     off = data.draw(st.sampled_from(names))
@@ -133,7 +133,7 @@ def test_without_one_rule_it_is_as_if_only_the_others_had_been(data: st.DataObje
     except PatchError:
         return
     others = [rule for rule in rules.values() if rule["name"] in names and rule["name"] != off]
-    expected, taken = patched(others, as_file(built.raw))
+    expected, taken = with_rules_taken(others, as_file(built.raw))
     assert taken == [rule["name"] for rule in others]
     assert nodes_of(found) == nodes_of(expected)
 

@@ -16,7 +16,7 @@ from graphpatch.gradients.spec import DEFAULT
 from graphpatch.match.spec import Match
 from graphpatch.rule_spec import EMITS, Expect
 from graphpatch.rules import Rule, load_rules, rules_from
-from tests.rule_dicts import matched, patched, rule
+from tests.rule_dicts import matched, patching, rule
 
 KIND_NAMES = "override_gradient, filter_gradient, stop_gradient, straight_through"
 
@@ -81,13 +81,13 @@ def test_how_often_a_rule_must_match(value: Any, expect: Expect, words: str) -> 
     ids=json.dumps,
 )
 def test_patches_that_are_legal(patch: dict[str, Any]) -> None:
-    [found] = rules_from([patched(**patch)])
+    [found] = rules_from([patching(**patch)])
     assert type(found.patch).__name__.lower() == next(iter(patch)).replace("_", "")
 
 
 def test_the_default_gradient_has_an_older_name() -> None:
     """Rules files of 0.1 say "stock"."""
-    [old], [new] = ([rules_from([patched(override_gradient=one)])[0].patch] for one in DEFAULT)
+    [old], [new] = ([rules_from([patching(override_gradient=one)])[0].patch] for one in DEFAULT)
     assert (DEFAULT, old) == (("default", "stock"), new)
 
 
@@ -104,7 +104,7 @@ def emit_of(rules: list[Rule]) -> Any:
 
 
 SAME = rule(name="a", expect=3, emit="attr")
-OTHERS = [matched(op="Relu6"), matched(op=["Relu"]), patched(stop_gradient=True)]
+OTHERS = [matched(op="Relu6"), matched(op=["Relu"]), patching(stop_gradient=True)]
 
 
 def test_a_fingerprint_is_what_a_rule_does() -> None:

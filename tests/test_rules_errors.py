@@ -10,7 +10,7 @@ import pytest
 from graphpatch.errors import RulesError
 from graphpatch.rule_spec import EMITS
 from graphpatch.rules import load_rules, rules_from
-from tests.rule_dicts import ZERO, matched, patched, rule
+from tests.rule_dicts import ZERO, matched, patching, rule
 
 KIND_NAMES = (
     "override_gradient, filter_gradient, stop_gradient, straight_through, surrogate_gradient,"
@@ -116,79 +116,79 @@ ERRORS: dict[str, tuple[Any, str]] = {
     ),
     # patch
     "no kind": (
-        [patched()],
+        [patching()],
         f"rules[0] ('rule 1'): patch: expected exactly one of {KIND_NAMES}; found none",
     ),
     "an option alone": (
-        [patched(at="inputs")],
+        [patching(at="inputs")],
         f"rules[0] ('rule 1'): patch: expected exactly one of {KIND_NAMES}; found none",
     ),
     "two kinds": (
-        [patched(stop_gradient=True, override_gradient="zero")],
+        [patching(stop_gradient=True, override_gradient="zero")],
         f"rules[0] ('rule 1'): patch: expected exactly one of {KIND_NAMES};"
         " found 2: override_gradient, stop_gradient; write a rule for each",
     ),
     "an unknown kind": (
-        [patched(stop_gradients=True)],
+        [patching(stop_gradients=True)],
         "rules[0].patch: unknown key 'stop_gradients';"
         " nearest: stop_gradient, filter_gradient, surrogate_gradient",
     ),
     "an option of another kind": (
-        [patched(override_gradient="zero", at="inputs")],
+        [patching(override_gradient="zero", at="inputs")],
         "rules[0] ('rule 1'): patch.at does not go with override_gradient; "
         "it goes with filter_gradient and stop_gradient",
     ),
     "and with straight_through": (
-        [patched(straight_through=True, at="inputs")],
+        [patching(straight_through=True, at="inputs")],
         "rules[0] ('rule 1'): patch.at does not go with straight_through; "
         "it goes with filter_gradient and stop_gradient",
     ),
     "a place that is none": (
-        [patched(stop_gradient=True, at="input")],
+        [patching(stop_gradient=True, at="input")],
         "rules[0].patch.at: 'input' is not a legal value; legal: outputs, inputs, output:N, "
         "input:N (N is 0, 1, ...)",
     ),
     "false": (
-        [patched(stop_gradient=False)],
+        [patching(stop_gradient=False)],
         "rules[0].patch.stop_gradient: false is not a legal value; legal: true",
     ),
     "a text for true": (
-        [patched(stop_gradient="yes")],
+        [patching(stop_gradient="yes")],
         "rules[0].patch.stop_gradient: expected true or false, found a string",
     ),
     "an unknown key of straight_through": (
-        [patched(straight_through={"inputs": 1})],
+        [patching(straight_through={"inputs": 1})],
         "rules[0].patch.straight_through: unknown key 'inputs'; nearest: input",
     ),
     "an input below 0": (
-        [patched(straight_through={"input": -1})],
+        [patching(straight_through={"input": -1})],
         "rules[0].patch.straight_through.input: expected a number of at least 0",
     ),
     # G
     "a number for a gradient": (
-        [patched(override_gradient=3)],
+        [patching(override_gradient=3)],
         "rules[0].patch.override_gradient: expected a string or an object, found a whole number",
     ),
     "a parameter that is missing": (
-        [patched(filter_gradient={"clip": {"min": 0}})],
+        [patching(filter_gradient={"clip": {"min": 0}})],
         "rules[0] ('rule 1'): patch.filter_gradient: clip needs max: the upper bound",
     ),
     "an unknown parameter": (
-        [patched(filter_gradient={"clip": {"mn": 0, "max": 1}})],
+        [patching(filter_gradient={"clip": {"mn": 0, "max": 1}})],
         "rules[0] ('rule 1'): patch.filter_gradient: clip has no parameter 'mn'; nearest: min",
     ),
     "a parameter that is no number": (
-        [patched(filter_gradient={"scale": "half"})],
+        [patching(filter_gradient={"scale": "half"})],
         "rules[0] ('rule 1'): patch.filter_gradient: scale: factor is 'half', not a number",
     ),
     "two gradients": (
-        [patched(override_gradient={"zero": {}, "clip": {}})],
+        [patching(override_gradient={"zero": {}, "clip": {}})],
         "rules[0] ('rule 1'): patch.override_gradient:"
         " expected the name of a gradient, or an object with one key, {name: parameters}; "
         "found 2 keys: zero, clip",
     ),
     "a registered gradient without a name": (
-        [patched(override_gradient={"registered": ""})],
+        [patching(override_gradient={"registered": ""})],
         "rules[0] ('rule 1'): patch.override_gradient:"
         " \"registered\" is the name of a gradient, not ''",
     ),
@@ -230,9 +230,9 @@ def test_an_error_walks_to_its_key(document: Any, message: str) -> None:
 
 def test_a_gradient_that_is_not_there_gets_the_nearest() -> None:
     with pytest.raises(RulesError, match=r"override_gradient: 'guided_rlu' .*nearest: guided_relu"):
-        rules_from([patched(override_gradient="guided_rlu")])
+        rules_from([patching(override_gradient="guided_rlu")])
     with pytest.raises(RulesError, match=r"override_gradient: 'relu6' .*nearest: .*Relu6"):
-        rules_from([patched(override_gradient="relu6")])
+        rules_from([patching(override_gradient="relu6")])
 
 
 JSON_ERRORS: dict[str, tuple[bytes, str]] = {

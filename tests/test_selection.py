@@ -16,11 +16,6 @@ from graphpatch.match.spec import Edge, Match, Pattern
 from tests import graphs
 
 
-@pytest.fixture
-def model(model_file: Path) -> Model:
-    return load(model_file)
-
-
 def names(selection: Selection) -> list[str]:
     return [node.name for node in selection]
 

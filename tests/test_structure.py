@@ -193,6 +193,14 @@ def tensorflow_is_imported_in_runtime_and_there_in_functions(path: Path) -> None
                 assert inside, ast.unparse(node)
 
 
+@of_each_file
+def graphs_are_imported_in_one_place(path: Path) -> None:
+    if path != ROOT / "runtime" / "imported.py":
+        calls = (node for node, _ in within(path) if isinstance(node, ast.Call))
+        called = {ast.unparse(node.func).rpartition(".")[2] for node in calls}
+        assert not called & {"import_graph_def", "import_meta_graph"}
+
+
 # The editor: what changes a body. A body itself copies its columns, and is made with them.
 EDITOR = {f"graph/{name}.py" for name in ("edit", "inputs", "placing", "template")}
 COLUMNS = {"heads", "ret", "edited", "placed", "root", "renamed", "filled", "single", "readers"}

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Whatever they read.
-_LINEAR = frozenset(
-    "Add AddN AddV2 AvgPool AvgPool3D BatchToSpaceND BiasAdd BroadcastTo Cast Concat ConcatV2"
-    " DepthToSpace EnsureShape ExpandDims Identity IdentityN Mean Neg Pack Pad PadV2"
-    " PlaceholderWithDefault PreventGradient Reshape ResizeBilinear ReverseV2 Roll Slice Snapshot"
-    " SpaceToBatchND SpaceToDepth Split SplitV Squeeze StridedSlice Sub Sum Tile Transpose"
-    " Unpack".split()
+from graphpatch import opdefs
+from graphpatch.differentiation import table
+
+# Inputs that tell sizes, axes and places, by the names that TensorFlow gives them: they come of
+# shapes, which do not change with values. A decision, where the table of gradients has facts: it
+# says that a gradient reads them.
+SIZES = frozenset(
+    "axis begin concat_dim end multiples paddings perm reduction_indices shape shift split_dim"
+    " strides".split()
 )
-# Where the other input is a constant.
-_BILINEAR = frozenset(
-    "BatchMatMul BatchMatMulV2 BatchMatMulV3 Conv2D Conv3D DepthwiseConv2dNative MatMul Mul".split()
-)
-# Where the divisor is a constant.
-_QUOTIENTS = frozenset({"Div", "RealDiv"})
+# Linear ops of which the table has no gradient: no trial builds two of them, one raises an error,
+# and one is put there by TensorFlow's optimiser.
+UNASKED = frozenset({"BatchToSpaceND", "SpaceToBatchND", "PreventGradient", "Snapshot"})
+PYTHON = "EagerPyFunc"  # its gradient is a program that the table cannot look into
 
 
 def is_linear(op_type: str, varies: Sequence[bool], is_constant: Sequence[bool]) -> bool:
-    """Whether the gradient of an op is the same for all values of the inputs that vary.
+    """Whether what flows back through an op is the same for all values of the inputs that vary.
 
     `varies` and `is_constant` say for each input whether its value changes, and whether it never
-    does; neither is so of an input that is fed.
+    does; neither is so of an input that is fed. What flows to a constant does not count.
     """
-    if op_type in _LINEAR:
-        return True
-    if op_type in _QUOTIENTS:
-        return list(varies) == [True, False] and is_constant[1]
-    if op_type not in _BILINEAR or sum(varies) != 1:
-        return False
-    return all(one or constant for one, constant in zip(varies, is_constant, strict=True))
+    known, row = opdefs.lookup(op_type), table.recorded_gradient(op_type)
+    if known is None or row is None or not row.inputs or op_type == PYTHON:
+        return op_type in UNASKED
+    places = [table.declared(known, slot, len(varies)) for slot in range(len(varies))]
+    changing = {place for place, one in zip(places, varies, strict=True) if one}
+    asked = {place for place, one in zip(places, is_constant, strict=True) if not one}
+    reads = [row.read_for(place) for place in asked if place is not None and row.flows_to(place)]
+    fixed = {n for n, arg in enumerate(known.inputs) if n not in changing or arg.name in SIZES}
+    return any(varies) and all(one <= fixed for one in reads)

@@ -23,14 +23,25 @@ None where the gradient is None; nothing where it is a tensor that is always zer
 class GradientRow(msgspec.Struct, frozen=True, gc=False):
     """What the gradient function of an op type gives.
 
-    `raises` is what it raises, whatever it is asked. `before` are the rows of TensorFlow 1.15,
-    where they differ. Without rows, no trial could be made.
+    `reads` has for each input the declared inputs from whose values its gradient is computed, and
+    -1 where it is computed from those of outputs; nothing where all gradients are computed from
+    upstream gradients and shapes. `raises` is what it raises, whatever it is asked. `before` are
+    the rows of TensorFlow 1.15, where they differ. Without rows, no trial could be made.
     """
 
     name: str
     inputs: Rows = ()
+    reads: Rows = ()
     raises: str = ""
     before: Rows = ()
+
+    def flows_to(self, place: int) -> bool:
+        """Whether a declared input gets a gradient."""
+        return place < len(self.inputs) and self.inputs[place] is not None
+
+    def read_for(self, place: int) -> frozenset[int]:
+        """The declared inputs from whose values that of an input is computed; -1: the outputs."""
+        return frozenset(self.reads[place] or ()) if self.reads else frozenset()
 
 
 class GradientTable(msgspec.Struct, frozen=True):
@@ -64,7 +75,7 @@ def outputs_of(op_type: str, slot: int, count: int) -> frozenset[str] | None:
     None where the gradient of that input is None. All outputs where no trial could be made.
     """
     known = opdefs.lookup(op_type)
-    return _outputs_at(op_type, None if known is None else _declared(known, slot, count))
+    return _outputs_at(op_type, None if known is None else declared(known, slot, count))
 
 
 @cache
@@ -78,7 +89,7 @@ def _outputs_at(op_type: str, place: int | None) -> frozenset[str] | None:
     return None if found is None else frozenset(names[output] for output in found)
 
 
-def _declared(op: opdefs.OpDef, slot: int, count: int) -> int | None:
+def declared(op: opdefs.OpDef, slot: int, count: int) -> int | None:
     """Which of the inputs that an op declares a slot is; its lists of tensors are of one length."""
     lists = [bool(arg.number_attr or arg.type_list_attr) for arg in op.inputs]
     each = (count - len(lists) + sum(lists)) // sum(lists) if any(lists) else 1

@@ -144,7 +144,12 @@ def _return(body: Body, outputs: list[Returned], place: int) -> None:
 
 
 def _rebuilt(undone: UndoneBody) -> Body:
-    """The body without the nodes that were dropped, and the others as they were."""
+    """The body without the nodes that were dropped, and the others as they were.
+
+    A new body, which `edit.take_place` puts into the graph: dropping nodes numbers all others
+    anew, in every column. The editor adds and changes nodes and drops none, so that what holds
+    the number of a node stays true while rules are applied; here no rule holds one any more.
+    """
     old, dropped = undone.body, undone.dropped
     if not dropped and not undone.nodes:
         return old

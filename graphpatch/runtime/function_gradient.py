@@ -16,6 +16,7 @@ from graphpatch.graph.calls import calls
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import tensor_index
+from graphpatch.runtime.imported import spliced
 
 if TYPE_CHECKING:
     from graphpatch.runtime.formula import GradientFunction
@@ -42,11 +43,11 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
             _read(op, n, name) for n, name in zip(range(len(op.inputs)), arguments, strict=False)
         ]
         given = [tf.identity(tensor) for tensor in (*read, *_dense(op, upstream))]
-        found = tf.graph_util.import_graph_def(
+        found = spliced(
             tf.compat.v1.GraphDef.FromString(graph_def),
-            input_map={f"{name}:0": t for name, t in zip(arguments, given, strict=True)},
-            return_elements=[f"{tensor.op}:{flat_index(body, tensor)}" for tensor in results],
-            name="graphpatch",
+            {f"{name}:0": t for name, t in zip(arguments, given, strict=True)},
+            [f"{tensor.op}:{flat_index(body, tensor)}" for tensor in results],
+            "graphpatch",
         )
         flowing = [arg.name.startswith("d") for arg in _results(body)]
         pairs = zip(found, flowing, op.inputs, strict=True)

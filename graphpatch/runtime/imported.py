@@ -1,8 +1,8 @@
-"""The one import of a model's graph into TensorFlow, with what its gradients need and no more."""
+"""The one import into TensorFlow: of a model, with what its gradients need, and of parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -47,6 +47,21 @@ def imported(
             with _importing():
                 tf.graph_util.import_graph_def(meta.graph_def, name="")
     return found
+
+
+def spliced(
+    graph_def: Any, given: Mapping[str, Any], asked: Sequence[str], scope: str
+) -> list[Any]:
+    """Put the ops of a TensorFlow GraphDef into the current graph; the tensors asked for.
+
+    `given` has tensors of the current graph in the place of the GraphDef's own, by name.
+    """
+    import tensorflow as tf
+
+    found = tf.graph_util.import_graph_def(
+        graph_def, input_map=dict(given), return_elements=list(asked), name=scope
+    )
+    return list(found)
 
 
 def import_here(meta: Any, path: str = "", **options: Any) -> Any:

@@ -15,19 +15,19 @@ from tests.graphs import graphdef, node
 X = node("x", "Placeholder", dtype=graphs.attr("float32"))
 
 
-def model(folder: Path, *nodes: Any) -> graphpatch.Model:
+def written(folder: Path, *nodes: Any) -> graphpatch.Model:
     path = folder / "model.pb"
     path.write_bytes(graphdef(*nodes).SerializeToString())
     return graphpatch.load(path)
 
 
 def test_a_call_of_no_function(tmp_path: Path) -> None:
-    found = model(tmp_path, X, node("call", "PartitionedCall", "x"), node("y", "Relu", "call"))
+    found = written(tmp_path, X, node("call", "PartitionedCall", "x"), node("y", "Relu", "call"))
     assert graphpatch.diagnose(found).document()["graphs"]
 
 
 def test_a_name_that_no_tensor_can_have(tmp_path: Path) -> None:
-    found = model(tmp_path, X, node("a:b", "Relu", "x"), node("y", "Relu", "a:b"))
+    found = written(tmp_path, X, node("a:b", "Relu", "x"), node("y", "Relu", "a:b"))
     with pytest.raises(ModelError, match="'a:b'"):
         graphpatch.diagnose(found)
 
@@ -37,13 +37,13 @@ def test_a_name_that_no_tensor_can_have(tmp_path: Path) -> None:
     [("MatMul", "x"), ("MatMul", "x x x"), ("Conv2D", "x"), ("Reshape", "x"), ("Mean", "x")],
 )
 def test_ops_with_other_inputs(op: str, inputs: str, tmp_path: Path) -> None:
-    found = model(tmp_path, X, node("odd", op, *inputs.split()), node("y", "Relu", "odd"))
+    found = written(tmp_path, X, node("odd", op, *inputs.split()), node("y", "Relu", "odd"))
     assert graphpatch.view(found).document()["graphs"]
 
 
 @pytest.mark.parametrize("op", ["Enter", "RefEnter", "Switch", "RefSwitch", "Merge", "Exit"])
 def test_control_flow_without_inputs(op: str, tmp_path: Path) -> None:
     odd = node("odd", op, is_constant=True, frame_name="f")
-    found = model(tmp_path, X, odd, node("sum", "AddV2", "odd", "x"), node("y", "Relu", "sum"))
+    found = written(tmp_path, X, odd, node("sum", "AddV2", "odd", "x"), node("y", "Relu", "sum"))
     assert graphpatch.view(found).document()["graphs"]
     assert graphpatch.diagnose(found).document()["graphs"]

@@ -10,22 +10,15 @@ import pytest
 from google.protobuf import text_format
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
-from graphpatch import Model, apply, load
+from graphpatch import apply, load
 from graphpatch.analysis.diff import CHANGES, Diff, diff
-from graphpatch.formats.container import GRAPH
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import LARGE
-from graphpatch.graph.wire import Source
 from tests import graphs
-from tests.graphs import const, node
+from tests.graphs import const, in_memory, node
 
 Run = Callable[..., Any]
 GUIDED = {"name": "guided", "match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
-
-
-def model(graph: GraphDef) -> Model:
-    opened = graphs.opened(graph)
-    return Model("in memory", Source(opened.source.data), GRAPH, [opened])
 
 
 def kinds(found: Diff) -> set[str]:
@@ -61,7 +54,7 @@ def test_an_override_of_nobody_we_know() -> None:
     def relu(**attrs: Any) -> GraphDef:
         return graphs.graphdef(node("x", "Placeholder"), node("relu", "Relu", "x", **attrs))
 
-    found = diff(model(relu()), model(relu(_gradient_op_type=b"Mine")))
+    found = diff(in_memory(relu()), in_memory(relu(_gradient_op_type=b"Mine")))
     [gradient] = found.gradients
     assert (gradient["before"], gradient["after"]) == ("default", "key Mine")
 
@@ -73,13 +66,13 @@ def test_weights_are_compared_by_content(size: int) -> None:
     raw = bytearray(changed.node[0].attr["value"].tensor.tensor_content)
     raw[7] ^= 0x40
     changed.node[0].attr["value"].tensor.tensor_content = bytes(raw)
-    [found] = diff(model(one), model(changed)).changed
+    [found] = diff(in_memory(one), in_memory(changed)).changed
     assert found["changes"][0].startswith(f"value: 1 of {size // 4} elements, by up to ")
     spelled = graphs.graphdef(const("w", size))
     tensor = spelled.node[0].attr["value"].tensor
     tensor.float_val.append(2.3694278e-38)  # 0x01010101
     tensor.tensor_content = b""
-    assert diff(model(one), model(spelled)).ok
+    assert diff(in_memory(one), in_memory(spelled)).ok
 
 
 def test_ops_that_come_go_and_change() -> None:
@@ -87,7 +80,7 @@ def test_ops_that_come_go_and_change() -> None:
     other = graphs.graphdef(
         node("x", "Placeholder"), node("a", "Relu6", "x"), node("c", "Neg", "a"), node("d", "NoOp")
     )
-    found = diff(model(one), model(other))
+    found = diff(in_memory(one), in_memory(other))
     assert kinds(found) == {"added", "renamed", "changed"}
     assert [one["op"] for one in found.added] == ["d"]
     assert [(one["op"], one["to"]) for one in found.renamed] == [("b", "c")]

@@ -28,7 +28,7 @@ ONE_SIDE = {
 }
 
 
-def patched(folder: Path, rules: list[dict[str, Any]], *nodes: Any) -> graphpatch.Model:
+def patched_and_read(folder: Path, rules: list[dict[str, Any]], *nodes: Any) -> graphpatch.Model:
     """The model with the rules, as it is read from its file."""
     path, target = folder / "model.pb", folder / "patched.pb"
     given = [node("x", "Placeholder"), const("w"), *nodes]
@@ -48,7 +48,7 @@ def test_rules_that_stop_gradients_are_not_about_activations(tmp_path: Path) -> 
     half = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"formula": "dy * 0.5"}}}
     stop_relu = {"match": {"op": "Relu"}, "patch": {"stop_gradient": True}}
     for rules, told in (([STOP], False), ([stop_relu], False), ([half], True)):
-        model = patched(tmp_path, rules, *nodes)
+        model = patched_and_read(tmp_path, rules, *nodes)
         [graph] = graphpatch.diagnose(model, "x", "y").document()["graphs"]
         kinds = {note["kind"] for note in graph["notes"]}
         assert ("activations" in kinds) is told, rules
@@ -62,7 +62,7 @@ def one(model: graphpatch.Model) -> PairDiagnosis:
 
 def test_a_tape_drops_what_a_function_carries(tmp_path: Path) -> None:
     rule = {**TANH, "emit": "function"}
-    model = patched(tmp_path, [rule], node("a", "Tanh", "x"), node("y", "Tanh", "a"))
+    model = patched_and_read(tmp_path, [rule], node("a", "Tanh", "x"), node("y", "Tanh", "a"))
     found = one(model)
     assert (found.verdict, found.tape) == ("flows", "error")
     [finding] = found.findings
@@ -77,7 +77,7 @@ def test_a_tape_drops_what_a_function_carries(tmp_path: Path) -> None:
 def test_a_sign_that_counts_as_the_identity_blocks_nothing(
     rules: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    found = one(patched(tmp_path, rules, node("a", "Sign", "x"), node("y", "Tanh", "a")))
+    found = one(patched_and_read(tmp_path, rules, node("a", "Sign", "x"), node("y", "Tanh", "a")))
     assert found.verdict == "flows"
     assert "zero" not in [finding.kind for finding in found.findings]
 
@@ -93,7 +93,7 @@ def test_a_sign_that_counts_as_the_identity_blocks_nothing(
 def test_what_a_rule_stops_is_said_to_be_its_doing(
     rule: dict[str, Any], nodes: list[Any], tmp_path: Path
 ) -> None:
-    model = patched(tmp_path, [rule], *nodes)
+    model = patched_and_read(tmp_path, [rule], *nodes)
     found = one(model)
     assert found.verdict == "none"
     assert [finding.kind for finding in found.findings if finding.kind != "carried"] == ["our_rule"]
@@ -106,7 +106,7 @@ def test_what_a_rule_stops_is_said_to_be_its_doing(
 
 def test_a_key_of_ours_is_to_be_registered(tmp_path: Path) -> None:
     rule = {**TANH, "emit": "attr"}
-    model = patched(tmp_path, [rule], node("y", "Tanh", "x"))
+    model = patched_and_read(tmp_path, [rule], node("y", "Tanh", "x"))
     [finding] = one(model).findings
     assert finding.kind == "our_key"
     assert "graphpatch.register_gradients(FILE)" in finding.remedy

@@ -14,6 +14,7 @@ from graphpatch.analysis.doctor.survey import survey
 from graphpatch.errors import MatchError
 from tests import graphs
 from tests.graphs import const, node
+from tests.rule_dicts import rule
 
 Run = Callable[..., Any]
 
@@ -30,10 +31,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.pb"
 
 
-def rule(match: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    return {"match": match, "patch": patch}
-
-
 def asked(model: graphpatch.Model, source: str = "x", target: str = "y") -> Any:
     [seen] = survey(model, [source], [target])
     return seen
@@ -48,7 +45,9 @@ def finding(model: graphpatch.Model) -> tuple[str, str, str]:
 def test_1_an_override_that_would_do_nothing_is_an_error(path: Path) -> None:
     model = write(path, X, node("y", "Relu", "x"))
     with pytest.raises(MatchError, match="nearest: Relu"):
-        graphpatch.apply([rule({"op": "ReLU"}, {"override_gradient": "guided_relu"})], model)
+        graphpatch.apply(
+            [rule(match={"op": "ReLU"}, patch={"override_gradient": "guided_relu"})], model
+        )
     model = write(path, X, node("y", "Relu", "x"), const("c"),
                   node("aside", "Relu", "c", _gradient_op_type="Relu6"))  # fmt: skip
     assert ("idle_override", ["Relu aside"]) in [(n.kind, n.ops) for n in asked(model).notes]
@@ -56,7 +55,9 @@ def test_1_an_override_that_would_do_nothing_is_an_error(path: Path) -> None:
 
 def test_2_a_model_that_is_already_built_is_overridden(path: Path) -> None:
     model = write(path, X, node("y", "Relu", "x"))
-    patched = graphpatch.apply([rule({"op": "Relu"}, {"override_gradient": "guided_relu"})], model)
+    patched = graphpatch.apply(
+        [rule(match={"op": "Relu"}, patch={"override_gradient": "guided_relu"})], model
+    )
     patched.model.save(path.with_name("patched.pb"))
     assert path.read_bytes() != path.with_name("patched.pb").read_bytes()
 
@@ -113,7 +114,7 @@ def test_6_inputs_are_modified_by_emitting_a_new_graph(path: Path) -> None:
     before = path.read_bytes()
     patch = {"stop_gradient": True, "at": "inputs"}
     target = path.with_name("patched.pb")
-    graphpatch.apply([rule({"name": "y"}, patch)], model).model.save(target)
+    graphpatch.apply([rule(match={"name": "y"}, patch=patch)], model).model.save(target)
     assert path.read_bytes() == before
     [found] = asked(graphpatch.load(target)).diagnoses
     assert [one.kind for one in found.findings] == ["our_rule"]
@@ -122,7 +123,13 @@ def test_6_inputs_are_modified_by_emitting_a_new_graph(path: Path) -> None:
 def test_7_the_report_says_what_the_consumer_needs(path: Path) -> None:
     model = write(path, X, node("y", "Relu", "x"))
     report = graphpatch.apply(
-        [{**rule({"op": "Relu"}, {"override_gradient": "guided_relu"}), "emit": "attr"}], model
+        [
+            {
+                **rule(match={"op": "Relu"}, patch={"override_gradient": "guided_relu"}),
+                "emit": "attr",
+            }
+        ],
+        model,
     ).report
     assert report["consumer"]["session"]
     assert report["consumer"]["tape"]
@@ -138,7 +145,9 @@ def test_8_activations_that_no_rule_covers_are_listed(path: Path) -> None:
         node("s", "Sigmoid", "c"),
         node("y", "Mul", "c", "s"),
     )
-    patched = graphpatch.apply([rule({"op": "Relu"}, {"override_gradient": "guided_relu"})], model)
+    patched = graphpatch.apply(
+        [rule(match={"op": "Relu"}, patch={"override_gradient": "guided_relu"})], model
+    )
     target = path.with_name("patched.pb")
     patched.model.save(target)
     told = {note.kind: list(note.ops) for note in asked(graphpatch.load(target)).notes}
@@ -149,7 +158,7 @@ def test_8_activations_that_no_rule_covers_are_listed(path: Path) -> None:
 def test_9_a_group_of_ops_gets_one_gradient(path: Path) -> None:
     model = write(path, X, node("s", "Sigmoid", "x"), node("y", "Mul", "x", "s"))
     patch = {"override_gradient": {"formula": "dy"}, "on": "match"}
-    result = graphpatch.apply([rule({"pattern": "@swish"}, patch)], model)
+    result = graphpatch.apply([rule(match={"pattern": "@swish"}, patch=patch)], model)
     matches = result.report["rules"][0]["matches"]
     assert [one["op"] for one in matches] == ["s", "y"]
     assert matches[-1]["captures"] == {"sigmoid": "s", "mul": "y"}
@@ -161,7 +170,7 @@ def test_10_one_use_of_a_shared_tensor_is_stopped(path: Path) -> None:
         path, X, node("a", "Exp", "x"), node("b", "Tanh", "a"), node("y", "Add", "a", "b")
     )
     patch = {"stop_gradient": True, "at": "input:0"}
-    patched = graphpatch.apply([rule({"name": "b"}, patch)], model).model
+    patched = graphpatch.apply([rule(match={"name": "b"}, patch=patch)], model).model
     target = path.with_name("patched.pb")
     patched.save(target)
     assert asked(graphpatch.load(target)).diagnoses[0].verdict == "flows"
@@ -170,7 +179,9 @@ def test_10_one_use_of_a_shared_tensor_is_stopped(path: Path) -> None:
 
 def test_11_ops_are_addressed_one_by_one(path: Path) -> None:
     model = write(path, X, node("a", "Relu", "x"), node("y", "Relu", "a"))
-    result = graphpatch.apply([rule({"name": "y"}, {"override_gradient": "guided_relu"})], model)
+    result = graphpatch.apply(
+        [rule(match={"name": "y"}, patch={"override_gradient": "guided_relu"})], model
+    )
     [done] = result.report["rules"]
     assert [one["op"] for one in done["matches"]] == ["y"]
 
@@ -179,7 +190,7 @@ def test_12_signatures_assets_and_collections_are_kept(tmp_path: Path) -> None:
     meta = graphs.metagraph(graphs.sample(), "serve")
     folder = graphs.saved_model_folder(tmp_path / "saved", meta)
     target = tmp_path / "patched"
-    patch = rule({"name": "relu", "body": "main"}, {"stop_gradient": True})
+    patch = rule(match={"name": "relu", "body": "main"}, patch={"stop_gradient": True})
     graphpatch.apply([patch], folder).model.save(target)
     assert (target / "assets" / "words.txt").read_bytes() == b"one\ntwo\n"
     raw = (target / "saved_model.pb").read_bytes()
@@ -188,7 +199,7 @@ def test_12_signatures_assets_and_collections_are_kept(tmp_path: Path) -> None:
 
 def test_13_what_changed_in_a_gradient_is_said_in_words(run_cli: Run, path: Path) -> None:
     model = write(path, X, node("y", "Relu", "x"))
-    named = {"name": "guided", **rule({"op": "Relu"}, {"override_gradient": "Relu6"})}
+    named = {"name": "guided", **rule(match={"op": "Relu"}, patch={"override_gradient": "Relu6"})}
     target = path.with_name("patched.pb")
     graphpatch.apply([named], model).model.save(target)
     [before] = run_cli("ops", path, "y", "--json").json["ops"]

@@ -37,7 +37,9 @@ def original(folder: Path) -> Path:
     return path
 
 
-def patched(path: Path, rules: list[Any], edit: Edit | None = None, name: str = "patched") -> Path:
+def patched_and_edited(
+    path: Path, rules: list[Any], edit: Edit | None = None, name: str = "patched"
+) -> Path:
     target = path.with_name(f"{name}.pb")
     graphpatch.apply(rules, graphpatch.load(path)).model.save(target)
     if edit is not None:
@@ -57,14 +59,14 @@ def failures(one: Path, other: Path) -> list[str]:
 def test_what_rules_do_is_seen_through(tmp_path: Path, emit: str) -> None:
     path = original(tmp_path)
     rules = [rule if "stop" in rule["name"] else {**rule, "emit": emit} for rule in RULES]
-    assert failures(path, patched(path, rules)) == []
+    assert failures(path, patched_and_edited(path, rules)) == []
 
 
 def test_rules_one_after_the_other_are_seen_through(tmp_path: Path) -> None:
     path = original(tmp_path)
-    first = patched(path, RULES, name="first")
+    first = patched_and_edited(path, RULES, name="first")
     again = [{**RULES[1], "name": "again", "patch": {"filter_gradient": {"scale": 2}}}]
-    second = patched(first, again, name="second")
+    second = patched_and_edited(first, again, name="second")
     assert failures(path, second) == []
     assert failures(first, second) == []
 
@@ -119,7 +121,7 @@ BY_HAND: dict[str, tuple[Edit, str]] = {
 def test_what_no_rule_tells_of_is_a_fault(tmp_path: Path, name: str) -> None:
     path = original(tmp_path)
     edit, says = BY_HAND[name]
-    found = failures(path, patched(path, RULES, edit))
+    found = failures(path, patched_and_edited(path, RULES, edit))
     assert any(one.startswith(says) for one in found), found
 
 
@@ -135,7 +137,9 @@ def test_forged_provenance_hides_nothing(tmp_path: Path) -> None:
         nodes["r"].op = "Elu"
         nodes["r"].attr[PROVENANCE_ATTR].list.s.append(told.encode())
 
-    forged = patched(path, [{**RULES[0], "expect": {"min": 0}, "match": {"op": "No"}}], forge)
+    forged = patched_and_edited(
+        path, [{**RULES[0], "expect": {"min": 0}, "match": {"op": "No"}}], forge
+    )
     found = failures(path, forged)
     says = "computes something else than in the original: op type: Relu -> Elu"
     assert any(failure.endswith(says) for failure in found), found
@@ -150,8 +154,8 @@ def test_gradients_that_an_optimiser_took_out_are_named(tmp_path: Path) -> None:
         nodes["r"].attr.pop("_gradient_op_type")
         nodes["r"].attr.pop(PROVENANCE_ATTR)
 
-    whole = patched(path, RULES, name="whole")
-    less = patched(path, RULES, inline, name="less")
+    whole = patched_and_edited(path, RULES, name="whole")
+    less = patched_and_edited(path, RULES, inline, name="less")
     says = "the gradients of rule 'guided' are gone at 1 of 1 ops (r): patch last, after optimisers"
     assert says in failures(whole, less)
     assert says in failures(path, less)
@@ -164,13 +168,13 @@ def test_swapped_arguments_are_told_before_anything_runs(
 
     path = original(tmp_path)
     monkeypatch.delattr(verification, "compare")
-    found = graphpatch.verify(patched(path, RULES), path)
+    found = graphpatch.verify(patched_and_edited(path, RULES), path)
     assert found.failures[0].startswith("the arguments look swapped: ")
 
 
 def test_swapped_arguments_are_told(tmp_path: Path) -> None:
     path = original(tmp_path)
-    target = patched(path, RULES)
+    target = patched_and_edited(path, RULES)
     found = failures(target, path)
     assert found[0] == (
         f"the arguments look swapped: {path} is {target} without its rules, and the original comes "

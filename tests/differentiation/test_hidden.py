@@ -89,7 +89,7 @@ def test_another_key_and_none_hide_nothing() -> None:
     assert hidden(*plain, mine) == {}
 
 
-def opened(folder: Path) -> graphpatch.Model:
+def swish_in(folder: Path) -> graphpatch.Model:
     path = folder / "model.pb"
     path.write_bytes(graphdef(*SWISH).SerializeToString())
     return graphpatch.load(path)
@@ -109,14 +109,14 @@ PATCHES: list[dict[str, Any]] = [
 def test_a_patch_that_would_never_fire_is_refused(tmp_path: Path, patch: dict[str, Any]) -> None:
     rule = {"match": {"op": "Sigmoid"}, "patch": patch}
     with pytest.raises(PatchError, match="no gradient reaches Sigmoid 's': IdentityN 'custom'"):
-        graphpatch.apply([rule], opened(tmp_path))
+        graphpatch.apply([rule], swish_in(tmp_path))
 
 
 def test_a_whole_match_behind_it_is_refused(tmp_path: Path) -> None:
     match = {"pattern": "x:_ -> s:Sigmoid -> m:Mul; x -> m"}
     patch = {"override_gradient": {"formula": "dy"}, "on": "match"}
     with pytest.raises(PatchError, match=r"key CustomGradient-3, from tf\.custom_gradient"):
-        graphpatch.apply([{"match": match, "patch": patch}], opened(tmp_path))
+        graphpatch.apply([{"match": match, "patch": patch}], swish_in(tmp_path))
 
 
 def test_the_rule_that_the_message_names_takes_the_key_off(tmp_path: Path) -> None:
@@ -125,10 +125,10 @@ def test_the_rule_that_the_message_names_takes_the_key_off(tmp_path: Path) -> No
         "patch": {"override_gradient": "default"},
     }
     second = {"match": {"op": "Sigmoid"}, "patch": {"filter_gradient": {"scale": 0.5}}}
-    result = graphpatch.apply([first, second], opened(tmp_path))
+    result = graphpatch.apply([first, second], swish_in(tmp_path))
     assert len(result.report["rules"]) == 2
 
 
 def test_the_op_itself_can_be_patched(tmp_path: Path) -> None:
     rule = {"match": {"op": "IdentityN"}, "patch": {"filter_gradient": {"scale": 0.5}}}
-    assert graphpatch.apply([rule], opened(tmp_path)).report["rules"][0]["matches"]
+    assert graphpatch.apply([rule], swish_in(tmp_path)).report["rules"][0]["matches"]

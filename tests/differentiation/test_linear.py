@@ -24,6 +24,20 @@ CASES = {
     ("RealDiv", (V, V)): False,
     ("RealDiv", (V, F)): False,
     ("Div", (V, C)): True,
+    ("Mean", (V, C)): True,
+    ("Mean", (V, V)): True,  # axes come of shapes
+    ("BroadcastTo", (C, V)): True,  # a shape that comes of a noisy tensor is that of any other
+    ("SpaceToBatchND", (V, C, C)): True,
+    ("Select", (C, V, V)): True,
+    ("Select", (V, C, V)): False,  # which of the two depends on what varies
+    ("GatherV2", (V, C, C)): True,
+    ("GatherV2", (V, V, C)): False,  # and so does which row
+    ("ReluGrad", (F, V)): False,  # d(relu'(y) * dy)/d(dy) = relu'(y)
+    ("Concat", (C, V, V, V)): True,
+    ("AddN", (V, C, V)): True,
+    ("Conv2D", (V, F)): False,
+    ("EagerPyFunc", (V,)): False,  # what Python does is not known
+    ("no such op", (V,)): False,
 }
 
 

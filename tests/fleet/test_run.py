@@ -173,10 +173,10 @@ def test_no_model_stays_open(
         return model
 
     monkeypatch.setattr(work, "load", circular)
-    before, enabled = opened(), gc.isenabled()
+    before, enabled = open_models(), gc.isenabled()
     (gc.enable if collecting else gc.disable)()
     try:
-        done, after = [patch_model(JOB, task) for task in given], opened()
+        done, after = [patch_model(JOB, task) for task in given], open_models()
         assert gc.isenabled() is collecting
     finally:
         (gc.enable if enabled else gc.disable)()
@@ -184,7 +184,7 @@ def test_no_model_stays_open(
     assert after == before
 
 
-def opened() -> list[str]:
+def open_models() -> list[str]:
     """The models that this process has open or mapped."""
     files = [str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
     mapped = Path("/proc/self/maps").read_text().split()

@@ -15,7 +15,7 @@ from tests.graphs import attr, const, function, graphdef, node
 STRANGE = wire.encoded(77, b"?" * 40) + b"\x98\x06\x01"
 
 
-def patched(graph: Graph, *ops: str) -> Graph:
+def marked(graph: Graph, *ops: str) -> Graph:
     copy = graph.copy()
     for name in ops:
         body = copy.main if "." not in name else copy.functions[name.partition(".")[0]]
@@ -39,7 +39,7 @@ def test_what_nobody_touched_is_one_span() -> None:
 
 
 def test_of_a_touched_large_node_the_tensor_is_a_span() -> None:
-    graph = patched(graphs.opened(graphdef(const("c", 4 * LARGE), node("d", "NoOp"))), "c")
+    graph = marked(graphs.opened(graphdef(const("c", 4 * LARGE), node("d", "NoOp"))), "c")
     pieces = graph_pieces(graph)
     assert wire.size(piece for piece in pieces if isinstance(piece, bytes)) < 500
     assert without_marks(graphs.parsed(graph)) == graphdef(const("c", 4 * LARGE), node("d", "NoOp"))
@@ -52,12 +52,12 @@ def test_nodes_before_between_and_behind_other_fields() -> None:
     raw = STRANGE + nodes[0] + library + nodes[1] + b"\x18\x15" + nodes[2] + STRANGE + nodes[3]
     graph = graphs.opened(raw)
     assert graphs.written(graph) == raw
-    found = graphs.written(patched(graph, "n1"))
+    found = graphs.written(marked(graph, "n1"))
     at = raw.index(nodes[1])
     assert found.startswith(raw[:at])
     assert found.endswith(raw[at + len(nodes[1]) :])
     assert without_marks(GraphDef.FromString(found)) == GraphDef.FromString(raw)
-    found = graphs.written(patched(graph, "f.m"))
+    found = graphs.written(marked(graph, "f.m"))
     start, end = raw.index(library), raw.index(library) + len(library)
     assert found.startswith(raw[:start])
     assert found.endswith(raw[end:])
@@ -70,7 +70,7 @@ def test_nodes_of_several_functions_and_libraries() -> None:
         return graphdef(functions=[function(name, ["a"], [node("m", "Neg", "a")], {"b": "m:y:0"})])
 
     raw = b"".join(one(name).SerializeToString() for name in "fgh")
-    found = graphs.parsed(patched(graphs.opened(raw), "h.m", "f.m"))
+    found = graphs.parsed(marked(graphs.opened(raw), "h.m", "f.m"))
     assert ["_a" in f.node_def[0].attr for f in found.library.function] == [True, False, True]
     assert without_marks(found) == GraphDef.FromString(raw)
 

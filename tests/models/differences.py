@@ -35,7 +35,7 @@ class Compared:
         return abs(self.numeric) > 20 * self.tolerance
 
 
-def opened(
+def fed_part(
     graph_def: Any, given: Mapping[str, np.ndarray], outputs: Iterable[str], double: bool
 ) -> Any:
     """The part of a graph that its outputs need, fed by placeholders in place of some ops.

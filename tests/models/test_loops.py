@@ -127,7 +127,7 @@ def compared(start: str, tmp_path: Path) -> differences.Compared:
     case, target = (MODELS.get(start) or Loops(("concat:0",), double=False)), tmp_path / "opened.pb"
     (graph_def,) = catalogue.graph_defs(path_of(start))
     given, outputs = case.given(graph_def), [name.partition(":")[0] for name in case.outputs]
-    opened = differences.opened(graph_def, given, outputs, case.double)
+    opened = differences.fed_part(graph_def, given, outputs, case.double)
     target.write_bytes(opened.SerializeToString())
     names = {node.name for node in opened.node}
     given = {name: value for name, value in given.items() if name in names}

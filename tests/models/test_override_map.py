@@ -52,17 +52,17 @@ def test_a_type_is_refused_only_where_no_gradient_is_asked_for(name: str) -> Non
         outputs = [output for op in asked for output in op.outputs]
         fires = any(IsTrainable(tf.as_dtype(output.dtype)) for output in outputs)
         if fires:
-            graphpatch.apply([rule(kind)], path)
+            graphpatch.apply([overriding(kind)], path)
         else:
             with pytest.raises(PatchError, match="the override would never be used"):
-                graphpatch.apply([rule(kind)], path)
+                graphpatch.apply([overriding(kind)], path)
 
 
 def same_as_tensorflow(path: Path, types: list[str], target: Path) -> None:
     """Our file, imported, against the original, imported under the map: node by node."""
     if not types:
         return
-    graphpatch.apply([rule(op) for op in types], path).model.save(target)
+    graphpatch.apply([overriding(op) for op in types], path).model.save(target)
     ours, theirs = catalogue.graph_defs(target), catalogue.graph_defs(path)
     for our, original in zip(ours, theirs, strict=True):
         overrides = {op: f"Ours{op}" for op in types}
@@ -83,7 +83,7 @@ def same_as_tensorflow(path: Path, types: list[str], target: Path) -> None:
     target.unlink() if target.is_file() else None
 
 
-def rule(op: str) -> dict[str, Any]:
+def overriding(op: str) -> dict[str, Any]:
     return {
         "name": op,
         "match": {"op": op, "body": "main"},

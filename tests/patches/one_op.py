@@ -19,6 +19,11 @@ def patched(patch: Any, op: str, *nodes: Any, functions: Any = ()) -> graphpatch
     return applied({"match": {"op": op}, "patch": patch}, *nodes, functions=functions)
 
 
+def patched_match(pattern: str, patch: Any, *nodes: Any) -> graphpatch.Result:
+    """The graph of these nodes, patched at a pattern as one op."""
+    return applied({"match": {"pattern": pattern}, "patch": {**patch, "on": "match"}}, *nodes)
+
+
 def main_of(result: graphpatch.Result) -> Body:
     """The main graph of what was patched."""
     return result.model.graphs[0].main

@@ -23,13 +23,13 @@ X, U = node("x", "Placeholder"), node("u", "Placeholder")
 NOISY = (X, U, node("n", "Mul", "x", "u"))
 
 
-def rule(match: Any = None, **keys: Any) -> dict[str, Any]:
+def clean_rule(match: Any = None, **keys: Any) -> dict[str, Any]:
     found = {key: keys.pop(key) for key in ("input", "until") if key in keys}
     return {"match": match or {"name": "n"}, "patch": {"backward_as": found}, **keys}
 
 
-def patched(*nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
-    result = applied(rule(**keys), *nodes, functions=functions)
+def clean_path(*nodes: Any, functions: Any = (), **keys: Any) -> graphpatch.Result:
+    result = applied(clean_rule(**keys), *nodes, functions=functions)
     assert [list(clean(graph)) for graph in result.model.graphs] == [[]]  # what verify asks
     return result
 
@@ -40,7 +40,7 @@ def cloned(body: Body) -> set[str]:
 
 
 def test_what_lies_between_is_cloned_on_the_clean_input() -> None:
-    body = main_of(patched(*NOISY, node("t", "Tanh", "n"), node("z", "Sqrt", "t")))
+    body = main_of(clean_path(*NOISY, node("t", "Tanh", "n"), node("z", "Sqrt", "t")))
     assert cloned(body) == {"t", "z"}
     assert body.node("t/clean").inputs == ("n/clean/BroadcastTo",)
     assert body.node("n/clean/BroadcastTo").inputs == ("x", "n/clean/Shape")
@@ -53,11 +53,11 @@ def test_what_lies_between_is_cloned_on_the_clean_input() -> None:
 
 def test_an_op_that_keeps_its_shape_is_just_left_out() -> None:
     nodes = (X, node("n", "Round", "x"), node("z", "Tanh", "n"))
-    assert main_of(patched(*nodes)).node("z/clean").inputs == ("x",)
+    assert main_of(clean_path(*nodes)).node("z/clean").inputs == ("x",)
 
 
 def test_the_noisy_op_itself_as_the_end() -> None:
-    body = main_of(patched(*NOISY, node("y", "Tanh", "n"), until="n"))
+    body = main_of(clean_path(*NOISY, node("y", "Tanh", "n"), until="n"))
     assert cloned(body) == set()
     assert body.node("n").inputs == ("n/true", "n/stop", "n/repeat/BroadcastTo")
     assert body.node("n/repeat/BroadcastTo").inputs[0] == "x"
@@ -66,7 +66,7 @@ def test_the_noisy_op_itself_as_the_end() -> None:
 
 def test_what_is_not_behind_the_noise_is_shared() -> None:
     nodes = (*NOISY, const("w"), node("m", "Mul", "n", "w"), node("z", "AddV2", "m", "x"))
-    body = main_of(patched(*nodes))
+    body = main_of(clean_path(*nodes))
     assert cloned(body) == {"m", "z"}
     assert body.node("m/clean").inputs == ("n/clean/BroadcastTo", "w")
     assert body.node("z/clean").inputs == ("m/clean", "x")
@@ -75,14 +75,14 @@ def test_what_is_not_behind_the_noise_is_shared() -> None:
 def test_random_numbers_of_a_noisy_shape_are_drawn_once() -> None:
     draw = node("r", "RandomUniform", "s", T="int32", dtype="float32")
     nodes = (*NOISY, node("s", "Shape", "n"), draw, node("z", "Mul", "n", "r"))
-    body = main_of(patched(*nodes))
+    body = main_of(clean_path(*nodes))
     assert cloned(body) == {"z"}
     assert body.node("z/clean").inputs == ("n/clean/BroadcastTo", "r")
 
 
 def test_control_inputs_and_attrs_are_those_of_the_original() -> None:
     held = node("t", "LeakyRelu", "n", "^u", alpha=0.5, _class=[b"loc:@x"])
-    body = main_of(patched(*NOISY, held))
+    body = main_of(clean_path(*NOISY, held))
     clone = body.node("t/clean")
     assert clone.inputs == ("n/clean/BroadcastTo", "^u")
     for key in ("alpha", "_class"):
@@ -91,7 +91,7 @@ def test_control_inputs_and_attrs_are_those_of_the_original() -> None:
 
 def test_several_outputs() -> None:
     split = (const("axis"), node("p", "Unpack", "n", num=2), node("y", "Tanh", "p:1"))
-    body = main_of(patched(*NOISY, *split, until=["p:1", "p"]))
+    body = main_of(clean_path(*NOISY, *split, until=["p:1", "p"]))
     assert body.node("p").op == "IdentityN"
     assert body.node("p").inputs == ("p/join_0", "p/join_1")
     assert body.node("p/join_1").inputs == ("p/true_1", "p/stop_1", "p/clean:1")
@@ -101,7 +101,7 @@ def test_several_outputs() -> None:
 def test_in_a_function_up_to_its_outputs() -> None:
     nodes = [node("n", "Round", "a"), node("t", "Tanh", "n:y:0")]
     inner = function("f", ["a"], nodes, {"out": "t:y:0"})
-    result = patched(X, node("call", "f", "x"), functions=[inner])
+    result = clean_path(X, node("call", "f", "x"), functions=[inner])
     body = result.model.graphs[0].functions["f"]
     assert body.node("t/clean").inputs == ("a",)
     assert body.node("t").inputs[0] == "t/clean:y:0"
@@ -112,7 +112,7 @@ def test_in_a_function_up_to_its_outputs() -> None:
 
 def test_two_rules_whatever_their_order(tmp_path: Path) -> None:
     nodes = (*NOISY, node("m", "AddV2", "u", "n"), node("z", "Tanh", "m"))
-    first, second = rule(name="first"), rule({"name": "m"}, input=1, name="second")
+    first, second = clean_rule(name="first"), clean_rule({"name": "m"}, input=1, name="second")
     path = tmp_path / "model.pb"
     path.write_bytes(graphdef(*nodes).SerializeToString())
     for rules in ([first, second], [second, first]):
@@ -203,7 +203,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
 )
 def test_refused(nodes: Any, keys: Any, said: str) -> None:
     with pytest.raises(GraphpatchError) as error:
-        patched(*nodes, **keys)
+        clean_path(*nodes, **keys)
     assert said in str(error.value)
 
 
@@ -214,7 +214,7 @@ def test_an_unknown_key_names_those_that_are_legal() -> None:
 
 
 def test_no_rule_reaches_what_is_behind_it() -> None:
-    model = patched(*NOISY, node("t", "Tanh", "n"), node("z", "Sqrt", "t")).model
+    model = clean_path(*NOISY, node("t", "Tanh", "n"), node("z", "Sqrt", "t")).model
     stop = {"match": {"name": "t"}, "patch": {"stop_gradient": True}}
     with pytest.raises(PatchError, match="no gradient reaches Tanh 't' any more"):
         graphpatch.apply([stop], model)
@@ -226,14 +226,14 @@ def test_a_function_with_a_state_between() -> None:
     nodes = [node("s", "Shape", "a"), draw, node("m", "Mul", "a", "r:output:0")]
     inner = function("f", ["a"], nodes, {"out": "m:z:0"})
     with pytest.raises(PatchError, match=f"f 'call' {STATE}"):
-        patched(*NOISY, node("call", "f", "n"), functions=[inner])
+        clean_path(*NOISY, node("call", "f", "n"), functions=[inner])
     inner = function("f", ["a"], [node("m", "Tanh", "a")], {"out": "m:y:0"})
-    body = main_of(patched(*NOISY, node("call", "f", "n"), functions=[inner]))
+    body = main_of(clean_path(*NOISY, node("call", "f", "n"), functions=[inner]))
     assert cloned(body) == {"call"}
 
 
 def test_the_same_file_on_every_run() -> None:
-    once, again = (patched(*NOISY, TANH).model.graphs[0] for _ in range(2))
+    once, again = (clean_path(*NOISY, TANH).model.graphs[0] for _ in range(2))
     assert graphs.written(once) == graphs.written(again)
 
 
@@ -241,18 +241,18 @@ def test_rules_that_would_double_the_path_each_time_are_refused() -> None:
     """Twenty rules on one path were a million clones, and no end."""
     relus = [node(f"r{n}", "Relu", "x") for n in range(20)]
     model = graphdef(X, *relus, node("s", "AddN", *(f"r{n}" for n in range(20)), N=20))
-    rules = [rule({"name": f"r{n}"}) for n in range(20)]
+    rules = [clean_rule({"name": f"r{n}"}) for n in range(20)]
     with pytest.raises(PatchError, match=r"were added by earlier rules.* to one rule"):
         graphpatch.apply(rules, model)
     graphpatch.apply(rules[:4], model)
-    graphpatch.apply([rule({"name": "r*"})], model)
+    graphpatch.apply([clean_rule({"name": "r*"})], model)
 
 
 def test_four_rules_on_a_long_path_are_not_refused() -> None:
     """How much may be cloned again grows with the file."""
     relus = [node(f"r{n}", "Relu", f"r{n - 1}" if n else "n") for n in range(300)]
     model = graphdef(*NOISY, *relus)
-    rules = [rule({"name": name}) for name in ("n", "r1", "r2", "r3")]
+    rules = [clean_rule({"name": name}) for name in ("n", "r1", "r2", "r3")]
     main = main_of(graphpatch.apply(rules, model))
     assert len(main) > MOST_AGAIN
 
@@ -260,7 +260,7 @@ def test_four_rules_on_a_long_path_are_not_refused() -> None:
 @pytest.mark.parametrize("inputs", [[], ["x"], ["x", "u", "u"]], ids=len)
 def test_a_clone_of_other_inputs_than_its_original(inputs: list[str]) -> None:
     """In a file that another program changed, verify says what is wrong."""
-    result = patched(*NOISY, node("y", "Add", "n", "u"))
+    result = clean_path(*NOISY, node("y", "Add", "n", "u"))
     message = GraphDef.FromString(graphs.written(result.model.graphs[0]))
     (clone,) = (one for one in message.node if one.name == "y/clean")
     clone.input[:] = inputs

@@ -24,7 +24,7 @@ X = node("x", "Placeholder")
 ONE = (X, node("s", "Sigmoid", "x"), node("m", "Mul", "s", "x"))
 
 
-def rule(gradient: Any = FORMULA, pattern: Any = SWISH, **keys: Any) -> dict[str, Any]:
+def whole_rule(gradient: Any = FORMULA, pattern: Any = SWISH, **keys: Any) -> dict[str, Any]:
     patch = {"override_gradient": gradient, "on": "match"}
     return {"match": {"pattern": pattern}, "patch": patch, **keys}
 
@@ -34,7 +34,7 @@ def reads(body: Body, name: str) -> tuple[str, ...]:
 
 
 def test_the_ops_stay_and_the_last_gets_out_of_the_way() -> None:
-    result = applied(rule(emit="function"), *ONE, node("y", "Identity", "m"))
+    result = applied(whole_rule(emit="function"), *ONE, node("y", "Identity", "m"))
     graph = result.model.graphs[0]
     main = graph.main
     assert {one.name for one in main} == {"x", "s", "m/forward", "y", "m/guard", "m/stop", "m"}
@@ -53,14 +53,14 @@ def test_a_match_without_a_dtype_is_told() -> None:
     mul = node("m", "Mul", "s", "x")
     mul.attr["T"].placeholder = "T"
     with pytest.raises(PatchError, match=r"ends in .*: the dtype of x0 is not known"):
-        applied(rule(pattern="Mul -> Relu"), X, ONE[1], mul, node("y", "Relu", "m"))
+        applied(whole_rule(pattern="Mul -> Relu"), X, ONE[1], mul, node("y", "Relu", "m"))
 
 
 def test_what_gets_no_gradient_is_read_behind_a_stop() -> None:
     pattern = "a:_ -> m:0; b:_ -> m:1; m:Sub -> t:Tanh"
     nodes = (X, node("w", "Placeholder"), node("m", "Sub", "w", "x"), node("t", "Tanh", "m"))
     gradient = {"formula": ["dy * x1", None]}
-    result = applied(rule(pattern=pattern, gradient=gradient, emit="function"), *nodes)
+    result = applied(whole_rule(pattern=pattern, gradient=gradient, emit="function"), *nodes)
     main = result.model.graphs[0].main
     first, second, output = reads(main, "t")
     assert (first, output) == ("t/guard", "t/stop")
@@ -78,7 +78,7 @@ def test_one_after_the_other_in_a_function() -> None:
     ]
     f = function("f", ["a"], inner, {"out": "n:z:0"})
     call = node("call", "f", "x")
-    (_, body, *_) = applied(rule(), X, call, functions=[f]).model.graphs[0].bodies
+    (_, body, *_) = applied(whole_rule(), X, call, functions=[f]).model.graphs[0].bodies
     filtered = reads(body, "t")[0]  # the match itself reads what lets no zeros through
     assert reads(body, "n/forward") == ("t:y:0", filtered)
     assert reads(body, "n")[0] == reads(body, names.op_of(filtered))[0] == body.node("m").tensor(0)
@@ -91,7 +91,7 @@ def test_a_constant_inside_may_be_shared() -> None:
     nodes = [X, const("c")]
     for name in "ab":
         nodes += [node(f"m{name}", "Mul", "x", "c"), node(f"t{name}", "Tanh", f"m{name}")]
-    (entry,) = applied(rule(pattern=pattern), *nodes).report["rules"]
+    (entry,) = applied(whole_rule(pattern=pattern), *nodes).report["rules"]
     assert [one["op"] for one in entry["matches"]] == ["c", "ma", "ta", "mb", "tb"]
 
 
@@ -103,13 +103,13 @@ INSIDE = (
 
 
 def test_an_op_inside_that_is_read_outside_keeps_its_gradient_there() -> None:
-    result = applied(rule(), *OPEN)
+    result = applied(whole_rule(), *OPEN)
     kept = f"rule 'rule 1': {INSIDE}; what flows back from there keeps its own gradient"
     assert kept in result.report["notes"]
     main = result.model.graphs[0].main
     assert {reads(main, f"y{n}") for n in range(5)} == {("s",)}
     assert reads(main, "s") == ("x",)
-    assert not any("read outside" in one for one in applied(rule(), *ONE).report["notes"])
+    assert not any("read outside" in one for one in applied(whole_rule(), *ONE).report["notes"])
 
 
 @pytest.mark.parametrize(
@@ -188,14 +188,14 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
 )
 def test_refused(nodes: Any, keys: Any, said: str) -> None:
     with pytest.raises(PatchError) as error:
-        applied(rule(**keys), *nodes)
+        applied(whole_rule(**keys), *nodes)
     assert said in str(error.value)
 
 
 def test_a_returned_tensor_inside() -> None:
     inner = [node("s", "Sigmoid", "a"), node("m", "Mul", "s:y:0", "a")]
     f = function("f", ["a"], inner, {"out": "m:z:0", "too": "s:y:0"})
-    notes = applied(rule(), X, node("call", "f", "x"), functions=[f]).report["notes"]
+    notes = applied(whole_rule(), X, node("call", "f", "x"), functions=[f]).report["notes"]
     assert any("read outside by the output 'too' of the function" in one for one in notes)
 
 
@@ -207,23 +207,23 @@ def test_other_kinds_go_to_ops() -> None:
 
 @pytest.mark.parametrize("op", ["s", "m/forward"])
 def test_no_rule_reaches_what_is_behind_it(op: str) -> None:
-    model = applied(rule(name="swish"), *ONE).model
+    model = applied(whole_rule(name="swish"), *ONE).model
     assert provenance.shadow(model.graphs[0].main.node(op)) == "swish"
     with pytest.raises(PatchError, match=r"no gradient reaches .* since rule 'swish'"):
         graphpatch.apply([{"match": {"name": op}, "patch": {"stop_gradient": True}}], model)
 
 
 def test_not_twice() -> None:
-    model = applied(rule(), *ONE).model
+    model = applied(whole_rule(), *ONE).model
     with pytest.raises(PatchError, match="has been applied to this model already"):
-        graphpatch.apply([rule()], model)
+        graphpatch.apply([whole_rule()], model)
 
 
 def test_saved_matches_do_the_same(tmp_path: Path, run_cli: Any) -> None:
     nodes = [*ONE, node("t", "Sigmoid", "m"), node("n", "Mul", "m", "t")]
     model = graphpatch.load(graphs.saved(tmp_path, *nodes))
     rules, saved = tmp_path / "rules.json", tmp_path / "saved.json"
-    rules.write_text(json.dumps({"version": 1, "rules": [rule()]}))
+    rules.write_text(json.dumps({"version": 1, "rules": [whole_rule()]}))
     assert run_cli("match", str(rules), model.path, "--save", str(saved)).code == 0
     written = json.loads(saved.read_text())["rules"]
     assert len(written) == 2

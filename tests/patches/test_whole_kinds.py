@@ -9,7 +9,7 @@ import pytest
 import graphpatch
 from graphpatch.errors import PatchError
 from tests.graphs import const, graphdef, node
-from tests.patches.one_op import applied, main_of
+from tests.patches.one_op import main_of, patched_match
 
 SWISH = "x:_ -> sigmoid:Sigmoid -> mul:Mul; x -> mul"
 X = node("x", "Placeholder")
@@ -19,13 +19,12 @@ NET = (X, W, node("c", "MatMul", "x", "w"), node("r", "Relu", "c"), node("y", "I
 DENSE = "x:_ -> m:MatMul:0 -> r:Relu; w:_ -> m:1"
 
 
-def patched(patch: Any, *nodes: Any, pattern: str = SWISH) -> graphpatch.Result:
-    rule = {"match": {"pattern": pattern}, "patch": {**patch, "on": "match"}}
-    return applied(rule, *(nodes or ONE))
+def as_one(patch: Any, *nodes: Any, pattern: str = SWISH) -> graphpatch.Result:
+    return patched_match(pattern, patch, *(nodes or ONE))
 
 
 def test_a_filter_behind_takes_the_name_of_the_last() -> None:
-    body = main_of(patched({"filter_gradient": {"scale": 2}}))
+    body = main_of(as_one({"filter_gradient": {"scale": 2}}))
     assert body.node("s").inputs == ("x",)
     assert body.node("m/forward").op == "Mul"
     assert body.node("m").name == "m"
@@ -33,7 +32,7 @@ def test_a_filter_behind_takes_the_name_of_the_last() -> None:
 
 def test_before_the_match_one_op_serves_all_who_read_a_tensor() -> None:
     """Only those of the match: who else reads x gets another gradient."""
-    body = main_of(patched({"stop_gradient": True, "at": "inputs"}, *ONE, node("z", "Neg", "x")))
+    body = main_of(as_one({"stop_gradient": True, "at": "inputs"}, *ONE, node("z", "Neg", "x")))
     assert body.node("s").inputs == ("m/stop_0",)
     assert body.node("m").inputs == ("s", "m/stop_0")
     assert body.node("m/stop_0").inputs == ("x",)
@@ -41,13 +40,13 @@ def test_before_the_match_one_op_serves_all_who_read_a_tensor() -> None:
 
 
 def test_one_input_of_several() -> None:
-    found = patched({"stop_gradient": True, "at": "input:1"}, *NET, pattern=DENSE)
+    found = as_one({"stop_gradient": True, "at": "input:1"}, *NET, pattern=DENSE)
     assert main_of(found).node("c").inputs == ("x", "r/stop_1")
 
 
 def test_straight_through_a_shape_that_is_kept_needs_no_repeat() -> None:
     round_ = (X, node("a", "Neg", "x"), node("b", "Round", "a"), node("y", "Tanh", "b"))
-    found = patched({"straight_through": True}, *round_, pattern="x:_ -> Neg -> Round")
+    found = as_one({"straight_through": True}, *round_, pattern="x:_ -> Neg -> Round")
     assert {"b/repeat/BroadcastTo"}.isdisjoint(one.name for one in main_of(found))
     assert not [note for note in found.report["notes"] if "not known to have the shape" in note]
 
@@ -55,7 +54,7 @@ def test_straight_through_a_shape_that_is_kept_needs_no_repeat() -> None:
 def test_straight_through_a_shape_that_is_not_known_is_compared_in_each_run() -> None:
     nodes = (X, node("a", "Reshape", "x", "k"), const("k"), node("b", "Round", "a"))
     pattern = "x:_ -> a:Reshape:0; k:Const -> a -> Round"
-    found = patched({"straight_through": {"input": "x"}}, *nodes, pattern=pattern)
+    found = as_one({"straight_through": {"input": "x"}}, *nodes, pattern=pattern)
     assert main_of(found).node("b").inputs[2] == "b/repeat/BroadcastTo"
     assert any(
         "is not known to have the shape of x0 of its match" in note
@@ -64,7 +63,7 @@ def test_straight_through_a_shape_that_is_not_known_is_compared_in_each_run() ->
 
 
 def test_captures_are_told_once() -> None:
-    [entry] = patched({"straight_through": True}).report["rules"]
+    [entry] = as_one({"straight_through": True}).report["rules"]
     assert [sorted(one.keys() - {"body", "op", "type"}) for one in entry["matches"]] == [
         [],
         ["captures", "inputs", "tensors"],
@@ -144,12 +143,12 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
 @pytest.mark.parametrize(("patch", "nodes", "pattern", "said"), REFUSED.values(), ids=REFUSED)
 def test_refused(patch: Any, nodes: Any, pattern: str, said: str) -> None:
     with pytest.raises(PatchError) as raised:
-        patched(patch, *nodes, pattern=pattern)
+        as_one(patch, *nodes, pattern=pattern)
     assert said in str(raised.value)
 
 
 def test_a_filter_on_a_match_needs_no_slots() -> None:
-    assert patched({"filter_gradient": {"scale": 2}}, *NET, pattern="x:_ -> m:MatMul -> r:Relu")
+    assert as_one({"filter_gradient": {"scale": 2}}, *NET, pattern="x:_ -> m:MatMul -> r:Relu")
 
 
 def test_a_name_of_a_pattern_is_no_input_of_one_op() -> None:

@@ -25,7 +25,7 @@ def passing(match: Any, until: Any = None, slot: int = 0) -> dict[str, Any]:
     return {"match": match, "patch": {"backward_as": found}}
 
 
-def patched(
+def saved_both(
     folder: Path, build: Callable[[], object], *rules: Mapping[str, Any]
 ) -> tuple[Path, Path, graphpatch.Result]:
     """The model as built, as patched, and the result."""
@@ -56,7 +56,7 @@ FEEDS = {"x:0": X}
 
 @pytest.mark.parametrize("until", ["z", ["z:0"], None])
 def test_the_gradient_is_the_same_on_every_run(tmp_path: Path, until: Any) -> None:
-    before, after, result = patched(tmp_path, noisy_root, passing({"name": "noisy"}, until))
+    before, after, result = saved_both(tmp_path, noisy_root, passing({"name": "noisy"}, until))
     same_forward(before, after, ["z:0", "noisy:0"], FEEDS)
     for _ in range(3):
         [dx] = consumer.differentiate(after, "z:0", ["x:0"], FEEDS)
@@ -72,7 +72,7 @@ def test_the_forward_pass_stays_noisy(tmp_path: Path) -> None:
         y = tf.square(x_of())
         tf.sqrt(tf.multiply(y, tf.random.uniform(X.shape, 0.9, 1.1), name="noisy"), name="z")
 
-    _, after, _ = patched(tmp_path, unseeded, passing({"name": "noisy"}, "z"))
+    _, after, _ = saved_both(tmp_path, unseeded, passing({"name": "noisy"}, "z"))
     graph = consumer.imported(after)
     with tf1.Session(graph=graph) as session:
         one, other = (session.run("z:0", FEEDS) for _ in range(2))
@@ -85,10 +85,10 @@ def test_where_the_rule_stops_in_the_middle(tmp_path: Path) -> None:
         z = tf1.get_default_graph().get_tensor_by_name("z:0")
         tf.sin(2.0 * z, name="w")
 
-    _, after, result = patched(tmp_path, build, passing({"name": "noisy"}, "z"))
+    _, after, result = saved_both(tmp_path, build, passing({"name": "noisy"}, "z"))
     [note] = [one for one in result.report["notes"] if "still noisy" in one]
     assert "still noisy behind z: that of Sin 'w' is taken at a noisy value" in note
-    _, after, result = patched(tmp_path, build, passing({"name": "noisy"}))
+    _, after, result = saved_both(tmp_path, build, passing({"name": "noisy"}))
     assert result.report["notes"] == ["in main the noise-free path goes up to w"]
     [dx] = consumer.differentiate(after, "w:0", ["x:0"], FEEDS)
     np.testing.assert_allclose(dx, 2 * np.sign(X) * np.cos(2 * abs(X)), rtol=1e-5)
@@ -100,7 +100,7 @@ def test_linear_ops_behind_it_are_no_matter(tmp_path: Path) -> None:
         z = tf1.get_default_graph().get_tensor_by_name("z:0")
         tf.reduce_mean(tf.reshape(z, [1, 3]) * 3.0 + z, name="w")
 
-    _, after, result = patched(tmp_path, build, passing({"name": "noisy"}, "z"))
+    _, after, result = saved_both(tmp_path, build, passing({"name": "noisy"}, "z"))
     assert result.report["notes"] == []
     [dx] = consumer.differentiate(after, "w:0", ["x:0"], FEEDS)
     np.testing.assert_allclose(dx, np.sign(X) * 4 / 3, rtol=1e-6)
@@ -112,7 +112,7 @@ def test_a_way_beside_it_is_reported(tmp_path: Path) -> None:
         noisy = tf1.get_default_graph().get_tensor_by_name("noisy:0")
         tf.exp(noisy, name="other")
 
-    before, after, result = patched(tmp_path, build, passing({"name": "noisy"}, "z"))
+    before, after, result = saved_both(tmp_path, build, passing({"name": "noisy"}, "z"))
     [note] = result.report["notes"]
     assert note == "the gradient is still noisy beside z: Exp 'other' reads Mul 'noisy'"
     both = [consumer.differentiate(p, "other:0", ["x:0"], FEEDS)[0] for p in (before, after)]
@@ -124,7 +124,7 @@ def gelu(x: Any) -> Any:
 
 
 def several(folder: Path, build: Callable[[], object], *rules: Any) -> Path:
-    before, after, _ = patched(folder, build, *rules)
+    before, after, _ = saved_both(folder, build, *rules)
     ends = [op.name for op in consumer.imported(before).get_operations() if op.name[0] == "z"]
     same_forward(before, after, [f"{name}:0" for name in ends], FEEDS)
     return after
@@ -235,7 +235,7 @@ def test_variables_and_placeholders_are_shared(tmp_path: Path) -> None:
         tf.square(noise(x_of(), "n") * w.read_value() + p, name="z")
         tf1.global_variables_initializer()
 
-    before, after, _ = patched(tmp_path, build, passing({"name": "noise_n"}))
+    before, after, _ = saved_both(tmp_path, build, passing({"name": "noise_n"}))
     types = [[op.type for op in consumer.imported(p).get_operations()] for p in (before, after)]
     for shared in ("VarHandleOp", "PlaceholderWithDefault", "RandomUniform", "ReadVariableOp"):
         assert types[0].count(shared) == types[1].count(shared) > 0

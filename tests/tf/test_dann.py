@@ -54,7 +54,7 @@ Run = Callable[..., Any]
 Rules = Callable[..., Path]
 
 
-def patched(run_cli: Run, rules_file: Rules, training: Path) -> bytes:
+def patched_training(run_cli: Run, rules_file: Rules, training: Path) -> bytes:
     """The training graph as the command leaves it, its gradients built anew."""
     out = training.with_name("patched.meta")
     rules = rules_file(*dann_session.RULES)
@@ -71,7 +71,7 @@ def test_a_rules_file_on_a_training_graph(
     training = tmp_path / "training.meta"
     training.write_bytes(dann_session.built())
     batches = list(dann.batches())
-    new = patched(run_cli, rules_file, training)
+    new = patched_training(run_cli, rules_file, training)
     found = dann_session.trained(new, batches)
     same(found, by_hand)
     same(dann_session.trained(dann_session.by_hand(), batches), by_hand)
@@ -90,7 +90,7 @@ def test_a_training_graph_of_tensorflow_1(
 
     training, new, feeds = (tmp_path / name for name in ("old.meta", "new.meta", "feeds.npz"))
     run("build", training)
-    new.write_bytes(patched(run_cli, rules_file, training))
+    new.write_bytes(patched_training(run_cli, rules_file, training))
     images, labels = map(np.stack, zip(*dann.batches(), strict=True))
     np.savez(feeds, images=images, labels=labels)
     run("train", new, feeds, tmp_path / "losses.npy")

@@ -32,7 +32,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
-def patched(model: Path, rule: dict[str, Any], target: Path, **options: Any) -> dict[str, Any]:
+def patched_to(model: Path, rule: dict[str, Any], target: Path, **options: Any) -> dict[str, Any]:
     """Patch a model to `target` with one rule and return the report."""
     result = graphpatch.apply([{**rule, **options}], model)
     result.model.save(target)
@@ -91,7 +91,7 @@ def answers_tf1(folder: Path) -> tuple[Any, ...]:
 def test_a_saved_model_of_tensorflow_1_in_a_session(tf1_saved_model: Path, tmp_path: Path) -> None:
     target = tmp_path / "patched"
     rule = {"match": {"name": "relu"}, "patch": {"override_gradient": REVERSE}}
-    report = patched(tf1_saved_model, rule, target)
+    report = patched_to(tf1_saved_model, rule, target)
     assert report["consumer"]["session"] == []
     before, after = answers_tf1(tf1_saved_model), answers_tf1(target)
     assert consumer.same_bits(before[0], after[0])
@@ -111,7 +111,7 @@ def test_a_saved_model_of_tensorflow_1_in_tensorflow_2(
 ) -> None:
     target = tmp_path / "patched"
     rule = {"match": {"name": "relu"}, "patch": {"stop_gradient": True}}
-    patched(tf1_saved_model, rule, target)
+    patched_to(tf1_saved_model, rule, target)
     x = tf.constant(X)
     for path, expected in ((tf1_saved_model, [5.0, 0.0, 7.0]), (target, None)):
         loaded = tf.saved_model.load(str(path))
@@ -192,7 +192,7 @@ def test_a_saved_model_of_tensorflow_2_on_a_tape(
         gradient = {"registered": "HalfReversed"}
         tf.RegisterGradient("HalfReversed")(lambda op, dy: -0.5 * dy)
     rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": gradient}}
-    report = patched(tf2_saved_model, rule, target, emit="attr" if emit == "attr" else "auto")
+    report = patched_to(tf2_saved_model, rule, target, emit="attr" if emit == "attr" else "auto")
     assert len(report["rules"][0]["matches"]) >= len(SIGNATURES)
     ours = graphpatch.register_gradients(target)
     assert set(report["consumer"]["tape"]) - {"HalfReversed"} <= set(ours)
@@ -209,7 +209,7 @@ def test_a_saved_model_of_tensorflow_2_on_a_tape(
 def test_what_a_session_makes_of_a_key_in_a_function(tf2_saved_model: Path, tmp_path: Path) -> None:
     target = tmp_path / "patched"
     rule = {"match": {"name": "direct_relu"}, "patch": {"override_gradient": REVERSE}}
-    report = patched(tf2_saved_model, rule, target, emit="attr")
+    report = patched_to(tf2_saved_model, rule, target, emit="attr")
     assert any("a Session ignores it silently" in note for note in report["notes"])
     graphpatch.register_gradients(target)
     with tf1.Graph().as_default() as graph, tf1.Session() as session:
@@ -270,7 +270,7 @@ RULES: dict[str, tuple[dict[str, Any], list[float], list[float]]] = {
 def test_a_meta_graph(tmp_path: Path, name: str) -> None:
     model, target = meta_graph(tmp_path), tmp_path / "patched.meta"
     patch, by_x, by_w = RULES[name]
-    patched(model, {"match": {"op": "Mul"}, "patch": patch}, target)
+    patched_to(model, {"match": {"op": "Mul"}, "patch": patch}, target)
     before = gradients_of(model, tmp_path / "model", [1.0, 1.0, 1.0])
     after = gradients_of(target, tmp_path / "model", [1.0, 1.0, 1.0])
     assert consumer.same_bits(before[0], after[0])
@@ -285,7 +285,7 @@ def test_a_graph_becomes_a_meta_graph(tmp_path: Path) -> None:
         tf.square(tf1.placeholder(tf.float32, [], name="x"), name="y")
 
     model, target = consumer.save(build, tmp_path / "model.pb"), tmp_path / "patched.meta"
-    patched(model, {"match": {"name": "y"}, "patch": {"filter_gradient": REVERSE}}, target)
+    patched_to(model, {"match": {"name": "y"}, "patch": {"filter_gradient": REVERSE}}, target)
     with tf1.Graph().as_default() as graph, tf1.Session() as session:
         assert tf1.train.import_meta_graph(str(target)) is None  # no variables, so no Saver
         x, y = (graph.get_tensor_by_name(f"{name}:0") for name in "xy")
@@ -298,7 +298,7 @@ def test_text_and_binary(tmp_path: Path, suffix: str) -> None:
         tf.square(tf1.placeholder(tf.float32, [], name="x"), name="y")
 
     model, target = consumer.save(build, tmp_path / "model.pb"), tmp_path / f"patched{suffix}"
-    patched(model, {"match": {"name": "y"}, "patch": {"filter_gradient": REVERSE}}, target)
+    patched_to(model, {"match": {"name": "y"}, "patch": {"filter_gradient": REVERSE}}, target)
     definition = tf1.GraphDef()
     if suffix == ".pb":
         definition.ParseFromString(target.read_bytes())

@@ -53,8 +53,11 @@ def test_the_table_has_what_tensorflow_gives(row: table.GradientRow, asked: Any)
     found = asked(row.name)
     if found is None:
         pytest.skip("an op of TensorFlow 1")
-    rows = [None if some is None else tuple(some) for some in found.get("inputs", ())]
-    assert (tuple(rows), found.get("raises", "")) == (row.inputs, row.raises)
+    flows, reads = (
+        tuple(None if some is None else tuple(some) for some in found.get(key, ()))
+        for key in ("inputs", "reads")
+    )
+    assert (flows, reads, found.get("raises", "")) == (row.inputs, row.reads, row.raises)
 
 
 x = [0.3, 0.6]

@@ -157,7 +157,7 @@ def place_of(name: str) -> Any:
     return PLACES["main" if name in CASES else name.rpartition(", ")[2]]
 
 
-def rule(case: Case, emit: str) -> dict[str, Any]:
+def rule_of(case: Case, emit: str) -> dict[str, Any]:
     match = {"name": case.op} if "_" in case.op else {"op": case.op}
     return {"match": match, "patch": {case.kind: case.gradient}, "emit": emit}
 
@@ -173,7 +173,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> Batch:
     for name in NAMES:
         for emit in EMITS:
             # Built anew each time: TensorFlow 2 wants functions of one name to be the same.
-            found.add(f"{name}, {emit}", built(name), [rule(case_of(name), emit)])
+            found.add(f"{name}, {emit}", built(name), [rule_of(case_of(name), emit)])
     return found.run()
 
 
@@ -199,10 +199,10 @@ def test_a_construction_is_refused_where_it_would_be_wrong(name: str, tmp_path: 
     path = tmp_path / ("model.meta" if place.v1 else "model.pb")
     path.write_bytes(built(name).SerializeToString())
     if case.is_linear and not place.whole and not place.v1:
-        result = graphpatch.apply([rule(case, "construction")], path)
+        result = graphpatch.apply([rule_of(case, "construction")], path)
         assert result.report["rules"][0]["emit"] == "construction"
         assert result.report["consumer"] == {"session": [], "tape": []}
         assert any("second derivatives" in note for note in result.report["notes"])
         return
     with pytest.raises(PatchError, match="cannot have this gradient by a construction"):
-        graphpatch.apply([rule(case, "construction")], path)
+        graphpatch.apply([rule_of(case, "construction")], path)

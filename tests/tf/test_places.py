@@ -117,7 +117,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> Batch:
     found = Batch(tmp_path_factory.mktemp("places"))
     for place, patch in PAIRS:
         # Built anew each time: TensorFlow 2 wants functions of one name to be the same.
-        found.add(f"{place}, {patch}", built(PLACES[place]), [rule(PATCHES[patch])])
+        found.add(f"{place}, {patch}", built(PLACES[place]), [rule_of(PATCHES[patch])])
     return found.run()
 
 
@@ -125,7 +125,7 @@ def built(place: Place) -> Any:
     return graph(lambda x: place.build(unit, x), place.v1)
 
 
-def rule(case: Case) -> dict[str, Any]:
+def rule_of(case: Case) -> dict[str, Any]:
     return {"match": {"op": "Tanh"}, "patch": case.patch, "emit": case.emit}
 
 
@@ -181,5 +181,5 @@ def test_where_a_session_gives_no_gradient_a_patch_is_refused(
     path = tmp_path / ("model.meta" if UNREACHED[place].v1 else "model.pb")
     path.write_bytes(built(UNREACHED[place]).SerializeToString())
     with pytest.raises(PatchError, match=r"a Session gives no gradient through .*inline") as error:
-        graphpatch.apply([rule(PATCHES[patch])], path)
+        graphpatch.apply([rule_of(PATCHES[patch])], path)
     assert '"body": "main" leaves functions out' in str(error.value)

@@ -14,7 +14,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 import graphpatch
 from graphpatch.rules import rules_from
 from tests import graphs
-from tests.graphs import graphdef, node
+from tests.graphs import graphdef, in_memory, node
 from tests.tf import tensorflow1
 
 tf = pytest.importorskip("tensorflow")
@@ -70,21 +70,14 @@ CASES: dict[str, tuple[GraphDef, str, Mapping[str, Any]]] = {
 }
 
 
-def patched(graph: GraphDef, name: str, kind: str = "override_gradient", **match: str) -> bytes:
+def patched_by_python(
+    graph: GraphDef, name: str, kind: str = "override_gradient", **match: str
+) -> bytes:
     """The graph with the gradient of the op `r`, or of what `match` means, patched."""
     rule = {"match": match or {"name": "r"}, "patch": {kind: {"python": f"{MODULE}:{name}"}}}
-    model = opened(graph)
+    model = in_memory(graph)
     result = graphpatch.apply(rules_from([rule], allow_python=True), model)
     return graphs.joined(result.model.pieces())
-
-
-def opened(graph: GraphDef) -> graphpatch.Model:
-    from graphpatch.formats.container import GRAPH
-    from graphpatch.graph.graph import open_graph
-    from graphpatch.graph.wire import Source
-
-    source = Source(graph.SerializeToString(deterministic=True))
-    return graphpatch.Model("model.pb", source, GRAPH, [open_graph(source, 0, len(source.data))])
 
 
 def overridden(graph: GraphDef, name: str, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +146,7 @@ def in_a_fresh_process(
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
     """All cases, patched, in one process of this version."""
     many = {
-        scope(name): (GraphDef.FromString(patched(graph, function)), {"x": X, **feeds})
+        scope(name): (GraphDef.FromString(patched_by_python(graph, function)), {"x": X, **feeds})
         for name, (graph, function, feeds) in CASES.items()
     }
     return in_a_fresh_process(request.param, many, tmp_path_factory.mktemp("session"))
@@ -243,7 +236,7 @@ def run_bodies(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     many = {}
     for function in EXPECTED:
         for place, graph in BODIES.items():
-            raw = patched(graph, function, op="Relu")
+            raw = patched_by_python(graph, function, op="Relu")
             many[f"{function}_{place}"] = (under(f"{function}_{place}_", raw), {"x": X})
     return in_a_fresh_process(request.param, many, tmp_path_factory.mktemp("bodies"))
 

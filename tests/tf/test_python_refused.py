@@ -37,7 +37,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def rule(path: str, op: str = "Relu", kind: str = "override_gradient", **keys: Any) -> Any:
+def python_rule(path: str, op: str = "Relu", kind: str = "override_gradient", **keys: Any) -> Any:
     return {"match": {"op": op}, "patch": {kind: {"python": path}}, "name": "mine", **keys}
 
 
@@ -51,46 +51,49 @@ def gradient(result: graphpatch.Result, x: Any) -> Any:
 
 
 REFUSED = {
-    "no such module": (rule("no.such.module:f"), "there is no Python module 'no' here"),
+    "no such module": (python_rule("no.such.module:f"), "there is no Python module 'no' here"),
     "no such module inside one": (
-        rule("tests.tf.no_such:f"),
+        python_rule("tests.tf.no_such:f"),
         "there is no Python module 'tests.tf.no_such' here",
     ),
-    "no such function": (rule(f"{MODULE}:clippd"), "has no 'clippd'; nearest: clipped"),
-    "no function": (rule(f"{MODULE}:NOT_A_FUNCTION"), "is a int, not a function"),
-    "no path": (rule("clipped"), '"python" is a function as "package.module:function"'),
+    "no such function": (python_rule(f"{MODULE}:clippd"), "has no 'clippd'; nearest: clipped"),
+    "no function": (python_rule(f"{MODULE}:NOT_A_FUNCTION"), "is a int, not a function"),
+    "no path": (python_rule("clipped"), '"python" is a function as "package.module:function"'),
     "too many gradients": (
-        rule(f"{MODULE}:too_many"),
+        python_rule(f"{MODULE}:too_many"),
         "gives 2 gradients, and Relu 'r' has 1 inputs: it gives one for each, or None",
     ),
     "too few gradients": (
-        rule(f"{MODULE}:clipped", "Mul"),
+        python_rule(f"{MODULE}:clipped", "Mul"),
         "gives 1 gradients, and Mul 'm' has 2 inputs",
     ),
-    "no gradient at all": (rule(f"{MODULE}:nothing"), "stop_gradient says that"),
+    "no gradient at all": (python_rule(f"{MODULE}:nothing"), "stop_gradient says that"),
     "a function that raises": (
-        rule(f"{MODULE}:failing"),
+        python_rule(f"{MODULE}:failing"),
         "failing failed on Relu 'r': IndexError: tuple index out of range",
     ),
     "another dtype": (
-        rule(f"{MODULE}:of_another_dtype"),
+        python_rule(f"{MODULE}:of_another_dtype"),
         "gives a gradient of float64 for input 0 of Relu 'r', which is float32",
     ),
-    "a variable": (rule(f"{MODULE}:captures_a_variable"), "uses the variable 'weights:0' from"),
+    "a variable": (
+        python_rule(f"{MODULE}:captures_a_variable"),
+        "uses the variable 'weights:0' from",
+    ),
     "a tensor": (
-        rule(f"{MODULE}:captures_a_tensor"),
+        python_rule(f"{MODULE}:captures_a_tensor"),
         "uses a tensor (float32, shape (1000,)) from",
     ),
     "what a stand-in has not": (
-        rule(f"{MODULE}:asks_for_the_graph"),
+        python_rule(f"{MODULE}:asks_for_the_graph"),
         "AttributeError: op.graph is not there while a gradient is traced",
     ),
     "as an attr": (
-        rule(f"{MODULE}:clipped", emit="attr"),
+        python_rule(f"{MODULE}:clipped", emit="attr"),
         "is stored as a function, not as an attr",
     ),
     "a filter as an attr": (
-        rule(f"{MODULE}:clipped", kind="filter_gradient", emit="attr"),
+        python_rule(f"{MODULE}:clipped", kind="filter_gradient", emit="attr"),
         "is stored as a function, not as an attr",
     ),
 }
@@ -111,12 +114,12 @@ def test_a_module_that_fails_is_told_from_one_that_is_not_there(
     (tmp_path / "broken_module.py").write_text("import not_there\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(GraphpatchError, match="cannot import broken_module: ModuleNotFoundError"):
-        applied(rule("broken_module:f"), model)
+        applied(python_rule("broken_module:f"), model)
 
 
 @pytest.mark.parametrize("kind", ["override_gradient", "filter_gradient"])
 def test_nobody_runs_code_unasked(kind: str, model: Path, rules_file: Write) -> None:
-    spec = rule("os:getcwd", kind=kind)
+    spec = python_rule("os:getcwd", kind=kind)
     said = r"rules\[0\] \('mine'\): patch.*runs the code of that module.*--allow-python"
     with pytest.raises(GraphpatchError, match=said):
         load_rules(rules_file(spec))
@@ -125,26 +128,30 @@ def test_nobody_runs_code_unasked(kind: str, model: Path, rules_file: Write) -> 
 
 
 def test_a_filter(model: Path) -> None:
-    found = gradient(applied(rule(f"{MODULE}:clipped", kind="filter_gradient"), model), [3.0, -1.0])
+    found = gradient(
+        applied(python_rule(f"{MODULE}:clipped", kind="filter_gradient"), model), [3.0, -1.0]
+    )
     # m = 9 gives 18 at m; 18 * x = 54 reaches relu, of which 0.5 passes; 18 * r by the other way.
     np.testing.assert_allclose(found, [0.5 + 54.0, 0.0])
 
 
 def test_a_filter_reads_the_tensor_as_input_and_output(model: Path) -> None:
-    found = gradient(applied(rule(f"{MODULE}:guided", kind="filter_gradient"), model), [3.0, -1.0])
+    found = gradient(
+        applied(python_rule(f"{MODULE}:guided", kind="filter_gradient"), model), [3.0, -1.0]
+    )
     np.testing.assert_allclose(found, [54.0 * 3.0 + 54.0, 0.0])
 
 
 def test_ops_that_tensorflow_1_does_not_know_are_noted(model: Path) -> None:
-    note, last = applied(rule(f"{MODULE}:newer"), model).report["notes"]
+    note, last = applied(python_rule(f"{MODULE}:newer"), model).report["notes"]
     assert last == PATCH_LAST
     assert "TensorFlow 1.15 does not know: Ndtri" in note
-    assert applied(rule(f"{MODULE}:guided"), model).report["notes"] == [PATCH_LAST]
+    assert applied(python_rule(f"{MODULE}:guided"), model).report["notes"] == [PATCH_LAST]
 
 
 @pytest.mark.parametrize("function", ["guided", "with_control_flow"])
 def test_the_file_is_the_same_on_every_run(function: str, model: Path, rules_file: Write) -> None:
-    spec = rule(f"{MODULE}:{function}")
+    spec = python_rule(f"{MODULE}:{function}")
     first, second = (graphs.joined(applied(spec, model).model.pieces()) for _ in range(2))
     assert first == second
     code = (
@@ -173,7 +180,7 @@ def test_like_ops_share_their_functions(model: Path) -> None:
 @pytest.mark.parametrize("function", ["guided", "with_control_flow"])
 def test_registered_it_has_a_second_derivative(function: str, model: Path) -> None:
     out = model.with_name("registered.pb")
-    applied(rule(f"{MODULE}:{function}"), model).model.save(out)
+    applied(python_rule(f"{MODULE}:{function}"), model).model.save(out)
     graphpatch.register_gradients(out)
     with tf.Graph().as_default() as graph:
         definition = tf.compat.v1.GraphDef.FromString(out.read_bytes())
@@ -192,7 +199,7 @@ def test_the_command_line(run_cli: Any, model: Path, rules_file: Write, tmp_path
     (tmp_path / "here.py").write_text(
         "import tensorflow as tf\n\ndef half(op, dy):\n    return 0.5 * dy\n"
     )
-    rules, out = rules_file(rule("here:half")), tmp_path / "model.patched.pb"
+    rules, out = rules_file(python_rule("here:half")), tmp_path / "model.patched.pb"
     refused = run_cli("apply", rules, model, cwd=tmp_path)
     assert (refused.code, out.exists()) == (1, False)
     assert refused.stderr.count("\n") == 1
@@ -204,7 +211,7 @@ def test_the_command_line(run_cli: Any, model: Path, rules_file: Write, tmp_path
 
 
 def test_without_tensorflow_it_says_so(run_cli: Any, model: Path, rules_file: Write) -> None:
-    rules = rules_file(rule("os:getcwd"))
+    rules = rules_file(python_rule("os:getcwd"))
     block = (
         "import sys; sys.modules['tensorflow'] = None\n"
         "from graphpatch.cli import main; sys.argv[0] = 'graphpatch'; main()"

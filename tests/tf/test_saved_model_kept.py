@@ -12,7 +12,7 @@ import graphpatch
 from tests.tf import consumer
 from tests.tf.batch import X
 from tests.tf.places import PLACES, UNREACHED
-from tests.tf.test_places import PATCHES, Case, reference, rule, unit
+from tests.tf.test_places import PATCHES, Case, reference, rule_of, unit
 from tests.tf.test_saved_model_out import REACHED, Ran
 
 tf = pytest.importorskip("tensorflow")
@@ -80,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tf.saved_model.save(module, str(found / "before"), signatures=signatures)
     words.unlink()
     for patch in KINDS:
-        result = graphpatch.apply([rule(PATCHES[patch])], found / "before")
+        result = graphpatch.apply([rule_of(PATCHES[patch])], found / "before")
         result.model.save(found / patch)
     return found
 
@@ -119,7 +119,7 @@ def test_forward_bits(ran: Ran, name: str, patch: str) -> None:
 
 @pytest.mark.parametrize(("name", "patch"), CASES)
 def test_the_gradient_in_a_session(ran: Ran, folder: Path, name: str, patch: str) -> None:
-    report = graphpatch.apply([rule(PATCHES[patch])], folder / "before").report
+    report = graphpatch.apply([rule_of(PATCHES[patch])], folder / "before").report
     dx = ran(patch, "session", key(name))
     if patch == "override built-in":
         assert any("a Session ignores it silently" in note for note in report["notes"])

@@ -21,7 +21,7 @@ from tests.pinned import PINNED
 from tests.tf import consumer, run_saved_models
 from tests.tf.batch import X
 from tests.tf.places import PLACES, UNREACHED
-from tests.tf.test_places import OWN_KEYS, PATCHES, Case, built, reference, rule
+from tests.tf.test_places import OWN_KEYS, PATCHES, Case, built, reference, rule_of
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -88,7 +88,7 @@ def exported(model: Path, rules: list[dict[str, Any]], target: Path, export: Exp
 
 def ran_of(pairs: list[tuple[str, str]], folder: Path) -> Ran:
     for place, patch in pairs:
-        exported(written(place, folder), [rule(PATCHES[patch])], folder / f"{place}, {patch}")
+        exported(written(place, folder), [rule_of(PATCHES[patch])], folder / f"{place}, {patch}")
     return Ran(folder, [f"{place}, {patch}" for place, patch in pairs])
 
 
@@ -136,14 +136,14 @@ def test_where_a_tape_does_not_look_a_patch_is_refused(
 ) -> None:
     model = written(place, tmp_path)
     with pytest.raises(PatchError, match=r"calls the function as an op of its own, and a tape"):
-        graphpatch.apply([rule(PATCHES[patch])], model, export=XY)
+        graphpatch.apply([rule_of(PATCHES[patch])], model, export=XY)
 
 
 @pytest.mark.parametrize("place", sorted(V1_LOOPS | STATEFUL))
 def test_what_a_function_cannot_hold_is_refused(place: str, tmp_path: Path) -> None:
     said = "belongs to a v1 loop" if place in V1_LOOPS else "is a variable or table"
     with pytest.raises(OutputError, match=said):
-        graphpatch.apply([rule(PATCHES["stop"])], written(place, tmp_path), export=XY)
+        graphpatch.apply([rule_of(PATCHES["stop"])], written(place, tmp_path), export=XY)
 
 
 def test_tensorflow_has_nothing_to_warn_of(ran: Ran) -> None:

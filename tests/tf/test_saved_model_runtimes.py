@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scripts import matrix
-from tests.tf.test_places import PATCHES, rule
+from tests.tf.test_places import PATCHES, rule_of
 from tests.tf.test_saved_model_out import SHORT, Ran, check, exported, written
 
 tf = pytest.importorskip("tensorflow")
@@ -35,7 +35,7 @@ def test_gradients_and_second_derivatives(version: str, tmp_path: Path) -> None:
     pairs = [(place, patch) for place in places(version) for patch in SHORT]
     for place, patch in pairs:
         model = written(place, tmp_path)
-        exported(model, [rule(PATCHES[patch])], tmp_path / f"{place}, {patch}")
+        exported(model, [rule_of(PATCHES[patch])], tmp_path / f"{place}, {patch}")
     names = [f"{place}, {patch}" for place, patch in pairs]
     twice = [name for name in names if "While" not in name]
     found, here = Ran(tmp_path, names, twice, python), Ran(tmp_path, twice, twice)

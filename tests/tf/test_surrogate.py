@@ -90,7 +90,7 @@ def reference(place: Place, name: str) -> Array:
     return dy
 
 
-def rule(name: str) -> dict[str, Any]:
+def rule_of(name: str) -> dict[str, Any]:
     case = CASES[name]
     patch = {"surrogate_gradient": case.formula, **({"on": case.on} if case.on else {})}
     return {"match": case.match, "patch": patch, "emit": case.emit}
@@ -106,7 +106,7 @@ def built(place: Place, name: str) -> Any:
 def made(folder: Path, pairs: list[tuple[str, str]]) -> Batch:
     found = Batch(folder)
     for place, name in pairs:
-        found.add(f"{place}, {name}", built(PLACES[place], name), [rule(name)])
+        found.add(f"{place}, {name}", built(PLACES[place], name), [rule_of(name)])
     return found.run()
 
 

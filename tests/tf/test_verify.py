@@ -31,7 +31,7 @@ def verify(folder: Path, **options: Any) -> graphpatch.Verification:
 
 
 def test_a_patched_model_is_verified(folder: Path) -> None:
-    nets.patched(folder)
+    nets.patched_net(folder)
     found = verify(folder)
     assert found.failures == []
     [graph] = found.document()["graphs"]
@@ -54,7 +54,7 @@ def test_the_same_model_twice_has_no_change(folder: Path) -> None:
 
 def test_it_says_by_how_much_a_gradient_changed(folder: Path) -> None:
     rule = {"match": {"name": "hidden"}, "patch": {"filter_gradient": {"scale": 0.5}}}
-    nets.patched(folder, [rule])
+    nets.patched_net(folder, [rule])
     [graph] = verify(folder, sources=["relu"], targets=["y"]).document()["graphs"]
     [pair] = graph["gradients"]
     assert (pair["from"], pair["to"], pair["state"]) == ("relu:0", "y:0", "changed")
@@ -137,7 +137,7 @@ BROKEN: dict[str, tuple[Edit, str]] = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken_is_found(folder: Path, name: str) -> None:
     edit, says = BROKEN[name]
-    nets.edited(nets.patched(folder), edit)
+    nets.edited(nets.patched_net(folder), edit)
     found = verify(folder)
     assert not found.ok
     assert any(re.search(says, one) for one in found.failures), found.failures
@@ -148,7 +148,7 @@ def test_a_weight_that_changed_changes_what_comes_forward(folder: Path) -> None:
         content = np.frombuffer(nodes["w"].attr["value"].tensor.tensor_content, np.float32)
         nodes["w"].attr["value"].tensor.tensor_content = (content * np.float32(1.0001)).tobytes()
 
-    nets.edited(nets.patched(folder), edit)
+    nets.edited(nets.patched_net(folder), edit)
     assert any(one.startswith("forward: y:0: ") for one in verify(folder).failures)
 
 
@@ -167,7 +167,7 @@ def test_a_formula_that_was_tampered_with_is_found(folder: Path) -> None:
         ]
         bound.attr["value"].tensor.float_val[0] = 0.1001
 
-    nets.edited(nets.patched(folder), tamper)
+    nets.edited(nets.patched_net(folder), tamper)
     found = verify(folder)
     [failure] = found.failures
     assert found.verdict == "differs"
@@ -177,7 +177,7 @@ def test_a_formula_that_was_tampered_with_is_found(folder: Path) -> None:
 
 def test_a_key_that_nobody_registers_fails_and_one_that_is_passes(folder: Path) -> None:
     rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"registered": "VerifyMine"}}}
-    nets.patched(folder, [rule])
+    nets.patched_net(folder, [rule])
     assert "no program registers the key 'VerifyMine'" in str(verify(folder).failures)
     mine = folder / "mine.py"
     mine.write_text(
@@ -190,7 +190,7 @@ def test_a_key_that_nobody_registers_fails_and_one_that_is_passes(folder: Path) 
 
 
 def test_an_override_that_does_not_fire_is_told_with_the_reason(folder: Path) -> None:
-    nets.patched(folder, nets.RULES[:2])
+    nets.patched_net(folder, nets.RULES[:2])
     found = verify(folder, targets=["y"], sources=["hidden"])
     assert (found.ok, found.verdict, found.failures) == (False, "not compared", [])
     assert len(found.not_compared) == 2
@@ -212,7 +212,7 @@ def test_gradients_are_taken_of_outputs_behind_the_patched_ops(tmp_path: Path) -
         tf.sinh(tf.nn.relu(x, "relu"), "y")
 
     save(build, tmp_path / "model.pb")
-    nets.patched(tmp_path, nets.RULES[:1])
+    nets.patched_net(tmp_path, nets.RULES[:1])
     found = verify(tmp_path)
     assert found.ok, found.not_compared
     [graph] = found.document()["graphs"]
@@ -220,7 +220,7 @@ def test_gradients_are_taken_of_outputs_behind_the_patched_ops(tmp_path: Path) -
 
 
 def test_keys_of_ours_fire_and_are_compared_with_numpy(folder: Path) -> None:
-    nets.patched(folder, nets.RULES[:2], emit="attr")
+    nets.patched_net(folder, nets.RULES[:2], emit="attr")
     found = verify(folder, sources=["w"])
     assert found.ok, found.failures
     [graph] = found.document()["graphs"]
@@ -230,14 +230,14 @@ def test_keys_of_ours_fire_and_are_compared_with_numpy(folder: Path) -> None:
 
 def test_random_ops_draw_the_same(folder: Path) -> None:
     """`noise` has no seeds: what it draws hangs on its place, which a patch moves."""
-    nets.patched(folder)
+    nets.patched_net(folder)
     found = verify(folder)
     assert "y:0" in found.document()["graphs"][0]["forward"]["compared"]
     assert found.ok
 
 
 def test_feeds_are_taken_from_a_file(folder: Path) -> None:
-    nets.patched(folder)
+    nets.patched_net(folder)
     np.savez(folder / "feed.npz", x=np.ones((5, 4), np.float32))
     [graph] = verify(folder, feed=folder / "feed.npz").document()["graphs"]
     assert graph["fed"] == {"x:0": "[5, 4]"}
@@ -281,7 +281,7 @@ def test_ops_that_touch_files_are_not_run(tmp_path: Path) -> None:
 
 
 def test_without_running_the_graph_alone_is_looked_at(folder: Path) -> None:
-    nets.patched(folder)
+    nets.patched_net(folder)
     assert verify(folder, run=False).verdict == "same structure"
     nets.edited(folder / "patched.pb", dangling)
     assert verify(folder, run=False).verdict == "differs"

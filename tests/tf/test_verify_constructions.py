@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def patched(folder: Path, *rules: Any) -> Path:
+def constructed(folder: Path, *rules: Any) -> Path:
     result = graphpatch.apply(list(rules), folder / "model.pb")
     assert {rule["emit"] for rule in result.report["rules"]} == {"construction"}
     result.model.save(folder / "patched.pb")
@@ -58,7 +58,7 @@ def verified(folder: Path) -> tuple[graphpatch.Verification, dict[str, Any]]:
 
 
 def test_constructions_are_compared(folder: Path) -> None:
-    patched(folder, OP, FILTER, TWICE, SAME, WHOLE, MATMUL)
+    constructed(folder, OP, FILTER, TWICE, SAME, WHOLE, MATMUL)
     found, formulas = verified(folder)
     assert (found.verdict, found.failures, found.not_compared) == ("verified", [], [])
     assert sum(one["ops"] for one in formulas.values()) == 7
@@ -104,7 +104,7 @@ WRONG = {
 
 
 def test_wrong_constructions_are_found(folder: Path) -> None:
-    path = patched(folder, OP, FILTER, TWICE, WHOLE)
+    path = constructed(folder, OP, FILTER, TWICE, WHOLE)
     for edit in WRONG.values():
         edited(path, edit)
     found, formulas = verified(folder)
@@ -121,7 +121,7 @@ def test_a_construction_that_reads_something_else_is_not_verified(folder: Path) 
             if node.name.startswith("relu_1/backward/"):
                 node.input[:] = ["x" if text == "MatMul" else text for text in node.input]
 
-    edited(patched(folder, OP), foreign)
+    edited(constructed(folder, OP), foreign)
     found, _ = verified(folder)
     assert found.verdict == "not compared"
     assert any(
@@ -137,7 +137,7 @@ def test_constructions_in_the_body_of_a_loop_are_compared(tmp_path: Path) -> Non
         tf.identity(tf.while_loop(lambda n, a: n < 2, body, [0, x])[1], "y")
 
     save(build, tmp_path / "model.pb")
-    patched(tmp_path, OP, WHOLE)
+    constructed(tmp_path, OP, WHOLE)
     found, formulas = verified(tmp_path)
     assert found.failures == []
     assert len(formulas) == 2

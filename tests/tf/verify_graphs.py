@@ -56,7 +56,7 @@ def original(folder: Path) -> Path:
     return save(net, folder / "model.pb")
 
 
-def patched(folder: Path, rules: Any = RULES, emit: str = "auto") -> Path:
+def patched_net(folder: Path, rules: Any = RULES, emit: str = "auto") -> Path:
     """The net, patched, in a file."""
     model = graphpatch.load(folder / "model.pb")
     given = [{**rule, "emit": emit} for rule in rules] if emit != "auto" else rules

@@ -22,6 +22,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.extract import Extract, Fed
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
+from graphpatch.runtime.imported import spliced
 from graphpatch.runtime.layers.function_names import rename_functions
 from graphpatch.runtime.register import gradient_for, overridden_ops, register_in_functions
 
@@ -102,12 +103,8 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
 
     def imported(*tensors: Any) -> Any:
         names = [f"{placeholders[text]}:0" for text in ordered]
-        results = tf.graph_util.import_graph_def(
-            graph_def,
-            input_map=dict(zip(names, tensors, strict=True)),
-            return_elements=[text if ":" in text else f"{text}:0" for text in outputs],
-            name=LAYER_SCOPE,
-        )
+        asked = [text if ":" in text else f"{text}:0" for text in outputs]
+        results = spliced(graph_def, dict(zip(names, tensors, strict=True)), asked, LAYER_SCOPE)
         inside = results[0].graph
         for one in carried:
             one.op = inside.get_operation_by_name(f"{LAYER_SCOPE}/{one.name}")

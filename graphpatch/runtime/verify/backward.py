@@ -123,8 +123,8 @@ def _compared(
     if before.kind != after.kind:
         return ComparedGradient(source, target, "changed", *words)
     if same_bits(before.value, after.value):
-        zero = not np.any(before.value)
-        return ComparedGradient(source, target, "same", *words, zero=zero)
+        is_zero = not np.any(before.value)
+        return ComparedGradient(source, target, "same", *words, zero=is_zero)
     if before.value.shape != after.value.shape:
         words = str(list(before.value.shape)), str(list(after.value.shape))
         return ComparedGradient(source, target, "fails", *words)

@@ -19,6 +19,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.runtime.function_gradient import as_main, flat_index
 from graphpatch.runtime.gradients import gradients
+from graphpatch.runtime.imported import spliced
 from graphpatch.runtime.surrogate import surrogate_gradient
 
 OUT = "out"
@@ -101,11 +102,8 @@ def construction_gradient(one: StoredGradient, values: Sequence[Any], dy: Any) -
     with tf.Graph().as_default() as scratch:
         at = {f"x{n}": tf.constant(values[n]) for n in firsts}
         given = {**at, "y0": tf.constant(values[len(firsts)])}
-        [out] = tf.graph_util.import_graph_def(
-            graph_def,
-            input_map={f"{name}:0": tensor for name, tensor in given.items() if name in read},
-            return_elements=[f"{OUT}:0"],
-        )
+        on = {f"{name}:0": tensor for name, tensor in given.items() if name in read}
+        [out] = spliced(graph_def, on, [f"{OUT}:0"], "import")
         if one.root and out.shape != given["y0"].shape:
             out = tf.broadcast_to(out, tf.shape(given["y0"]))  # as the function sums it
         floats = {name: tensor for name, tensor in at.items() if tensor.dtype.is_floating}
