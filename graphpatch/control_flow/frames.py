@@ -6,7 +6,7 @@ that its attr names, an Exit back out of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -56,6 +56,7 @@ def frames(body: Body) -> Frames:
         found.of[index].enters.append(index)
     for index in [index for loop in found.loops.values() for index in loop.enters]:
         _spread(body, found, index, found.of[index])
+    _refuse_circle(found.loops.values())
     for index in ops_of(body, EXITS | SWITCHES | {LOOP_COND}):
         _put(body, found.of.get(index), index)
     for loop in found.loops.values():
@@ -139,6 +140,21 @@ def _conflict(node: Node, one: Frame, other: Frame) -> ModelError:
         f"{node} reads from the v1 loops {one.name!r} and {other.name!r} at once; an Exit must "
         f"lead out of a loop, and an Enter into it"
     )
+
+
+def _refuse_circle(loops: Iterable[Frame]) -> None:
+    """Raise ModelError where loops lie in each other: none is the outermost. Linear."""
+    known: set[Frame] = set()
+    for loop in loops:
+        around: dict[Frame, None] = {}
+        one: Frame | None = loop
+        while one is not None and one not in known:
+            if one in around:
+                names = " and ".join(sorted(repr(each.name) for each in around))
+                raise ModelError(f"the v1 loops {names} lie in each other, and one must be around")
+            around[one] = None
+            one = one.outer
+        known.update(around)
 
 
 def _put(body: Body, frame: Frame | None, index: int) -> None:

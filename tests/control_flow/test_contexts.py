@@ -47,6 +47,13 @@ BROKEN: dict[str, tuple[list[NodeDef], str]] = {
         [X, *[one for one in loop("a", "x") if one.op not in {"LoopCond", "Switch", "Identity"}]],
         r"the v1 loop 'a/context' has no LoopConds, and must have one \(its first Enter is 'a/Ent",
     ),
+    "each in the other": (
+        [
+            *(X, *loop("a", "x"), op("a/E", "Enter", "b/Identity", frame="a/context")),
+            *(*loop("b", "x"), op("b/E", "Enter", "a/Identity", frame="b/context")),
+        ],
+        "the v1 loops 'a/context' and 'b/context' lie in each other, and one must be around",
+    ),
     "no frame": ([X, op("a", "Enter", "x")], r"Enter 'a' names no frame \(attr frame_name\)"),
     "both branches at once": (
         [
