@@ -59,24 +59,28 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 
     def _place(self, label: str) -> BodyPlace:
         op_by_op = any(node.op in OP_BY_OP for node in self.callers.get(label, ()))
-        ignoring = self._ignoring(label, set())
+        ignoring = self._ignoring.get(label)
         # In a TF2 SavedModel Python calls functions, too, and all that is in the file is in one.
         return BodyPlace(
             ignoring or (_signature() if self.graph.around.is_object_based else None), op_by_op
         )
 
-    def _ignoring(self, label: str, seen: set[str]) -> Node | None:
-        todo = [label]
-        while todo:
-            one = todo.pop()
-            if one in seen:
-                continue
-            seen.add(one)
-            for node in self.callers.get(one, ()):
-                if node.op not in OP_BY_OP:
-                    return node
-                todo.append(node.body.label)
-        return None
+    @cached_property
+    def _ignoring(self) -> dict[str, Node]:
+        """For functions that TensorFlow does not differentiate op by op, the call that is so."""
+        calling = ((label, node) for label, nodes in self.callers.items() for node in nodes)
+        found: dict[str, Node] = {}
+        for label, node in calling:
+            if node.op not in OP_BY_OP:
+                found.setdefault(label, node)
+        todo = list(found)
+        for label in todo:  # what such a function calls is ignored with it
+            body = self.graph.functions.get(label)
+            for _, name in calls(body) if body is not None else ():
+                if name not in found:
+                    found[name] = found[label]
+                    todo.append(name)
+        return found
 
 
 @cache

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from graphpatch import names
 from graphpatch.differentiation.flow import TRAINABLE
+from graphpatch.differentiation.keys import gradient_type
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
@@ -31,6 +32,7 @@ class Wiring:
         self._readers: dict[int, list[tuple[int, int, int]]] = {}
         self._forms: dict[tuple[str, bytes | int], int] = {}
         self._form_of: dict[int, int] = {}
+        self._gradient_types: dict[int, str] = {}  # by form
         self._outputs_of: dict[int, list[FlatArg]] = {}  # by form
 
     @cached_property
@@ -83,8 +85,7 @@ class Wiring:
     def outputs(self, index: int) -> list[FlatArg]:
         """The tensors that an op gives; none where its op type is unknown."""
         if index < 0:
-            number = list(self.body.arguments.values())[-1 - index]
-            return [FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))]
+            return self._of_arguments[-1 - index]
         found = self._outputs.get(index)
         if found is None:
             form = self.form(index)
@@ -105,6 +106,13 @@ class Wiring:
             key = node.op, index if rest is None else rest
             self._form_of[index] = self._forms.setdefault(key, len(self._forms))
         return self._form_of[index]
+
+    def gradient_type(self, index: int) -> str:
+        """The op type whose gradient TensorFlow takes for an op, asked once for each form."""
+        form = self.form(index)
+        if form not in self._gradient_types:
+            self._gradient_types[form] = gradient_type(Node(self.body, index))
+        return self._gradient_types[form]
 
     def dtype(self, tensor: Tensor) -> str | None:
         """The dtype of a tensor; None where the NodeDef does not tell."""
@@ -136,8 +144,18 @@ class Wiring:
         name = self.body.heads.names[index] if index >= 0 else self._argument(index)
         return f"{name}:{output}"
 
+    @cached_property
+    def _of_arguments(self) -> list[list[FlatArg]]:
+        numbers = self.body.arguments.values()
+        return [[FlatArg("", 0, DTYPE_NAMES.get(one), is_ref(one))] for one in numbers]
+
+    @cached_property
+    def argument_names(self) -> list[str]:
+        """The names of the function's arguments, in their order."""
+        return list(self.body.arguments)
+
     def _argument(self, index: int) -> str:
-        return list(self.body.arguments)[-1 - index]
+        return self.argument_names[-1 - index]
 
     def returned(self) -> list[Tensor]:
         """The tensors that a function gives back, in the order of its signature."""

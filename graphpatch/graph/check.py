@@ -77,8 +77,8 @@ def _resolved(body: Body) -> None:
 
 
 def _refuse_before_data(node: Node, slot: int) -> None:
-    later = next((text for text in node.inputs[slot:] if text[:1] != "^"), None)
-    if later is not None:
+    later = next(iter(node.inputs[slot + 1 : slot + 2]), "^")
+    if later[:1] != "^":
         raise ModelError(
             f"{node}: its control input {node.inputs[slot]!r} comes before its input {later!r}; "
             f"control inputs come last"

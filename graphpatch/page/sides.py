@@ -68,7 +68,7 @@ class BodySide:
     def key(self, index: int) -> str:
         """The line of an op, by index."""
         if index < 0:
-            return list(self.body.arguments)[-1 - index]
+            return self.flowing.wiring.argument_names[-1 - index]
         found = self.key_of.get(index)
         return self.names[index] if found is None else found
 

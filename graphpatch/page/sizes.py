@@ -20,6 +20,7 @@ from graphpatch.page.ends import REAL, GradientEnds
 from graphpatch.page.pictures import Measured, pictures
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.process import Died, Process
+from graphpatch.runtime.verify.start import has_tensor_arrays
 from graphpatch.shown import one_line
 
 LINES = 3000  # lines of a graph whose gradients are run
@@ -105,8 +106,9 @@ def _ran(
     feed: Mapping[str, Any],
 ) -> dict[str, Any]:
     with ThreadPoolExecutor(len(processes)) as pool:
-        begun = [(p, f, m.path, place) for p, f, m in zip(processes, files, models, strict=True)]
-        list(pool.map(lambda one: _begin(*one), begun))
+        v2 = not has_tensor_arrays(models[0].graphs[place])
+        begun = zip(processes, files, models, strict=True)
+        list(pool.map(lambda one: _begin(*one, place, v2), begun))
         feeds, variables = processes[0].ask("choose", [target], feed)
         for process in processes:
             process.keep("values", variables)
@@ -135,9 +137,9 @@ def _ran(
     }
 
 
-def _begin(process: Process, file: Path, path: str, place: int) -> None:
-    process.keep("begin", [])
-    process.keep("open", str(file), path, place)
+def _begin(process: Process, file: Path, model: Model, place: int, v2: bool) -> None:
+    process.keep("begin", [], v2)
+    process.keep("open", str(file), model.path, place)
 
 
 def _asked(

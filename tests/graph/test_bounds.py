@@ -5,14 +5,16 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
-from graphpatch import apply, load
+from graphpatch import apply, diagnose, load
 from graphpatch.analysis.diff import diff
 from graphpatch.errors import GraphpatchError, ModelError, RulesError
 from graphpatch.formats.text import parse_text
@@ -199,3 +201,42 @@ def test_text_that_is_nested_deeply() -> None:
 
 def test_the_models_of_tests_are_sound() -> None:
     assert isinstance(graphs.sample(), GraphDef)
+
+
+def branching(name: str, callee: str, condition: str, value: str) -> NodeDef:
+    """An If whose branches are both one function, of a bool and a float."""
+    made = node(name, "If", condition, condition, value, Tcond="bool", Tin=["bool", "float32"],
+                Tout=["float32"])  # fmt: skip
+    for branch in ("then_branch", "else_branch"):
+        made.attr[branch].func.name = callee
+    return made
+
+
+def test_ifs_500_deep(tmp_path: Path) -> None:
+    """`doctor` asks the innermost first; `apply` looks at who calls a function once."""
+    functions = []
+    for number in range(500):
+        deeper = branching("i", f"f{number + 1}", "p", "a") if number < 499 else None
+        relu = node("r", "Relu", "a" if deeper is None else "i:output:0")
+        nodes = [relu] if deeper is None else [deeper, relu]
+        functions.append(graphs.function(f"f{number}", ["p", "a"], nodes, {"o": "r:activations:0"}))
+        functions[-1].signature.input_arg[0].type = 10
+    outer = [node("b", "Placeholder", dtype="bool"), branching("i", "f0", "b", "x")]
+    path = saved(tmp_path / "m.pb", *outer, functions=functions)
+    (found,) = diagnose(path, "x", "i").pairs
+    assert found.verdict == "flows"
+    before = time.process_time()
+    assert len(apply(GUIDED, path).report["rules"][0]["matches"]) == 500
+    assert time.process_time() - before < 10
+
+
+def test_many_control_inputs_are_read_once(tmp_path: Path) -> None:
+    ops = [node(f"n{number}", "NoOp") for number in range(20_000)]
+    wait = [f"^n{number}" for number in range(20_000)]
+    model = load(saved(tmp_path / "m.pb", *ops, node("all", "NoOp", *wait)))
+    before = time.process_time()
+    check_graph(model.graphs[0])
+    assert time.process_time() - before < 3
+    late = load(saved(tmp_path / "late.pb", *ops[:2], node("y", "AddN", *wait[:2], "x")))
+    with pytest.raises(ModelError, match=r"its control input .\^n1. comes before its input 'x'"):
+        check_graph(late.graphs[0])

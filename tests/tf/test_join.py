@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tf.test_backward_as_cases import X, noisy_root, passing, patched, same_forward
+from tests.tf.test_backward_as_cases import X, noisy_root, passing, same_forward, saved_both
 
 tf = pytest.importorskip("tensorflow")
 tf1 = tf.compat.v1
@@ -28,7 +28,7 @@ def test_every_kind_of_float_goes_on_bit_for_bit(tmp_path: Path, emit: str) -> N
 
     surrogate = {"match": {"name": "surrogated"}, "patch": {"surrogate_gradient": "exp(x) * x"}}
     rules = [{**passing({"name": "noisy"}), "emit": emit}, {**surrogate, "emit": emit}]
-    before, after, _ = patched(tmp_path, build, *rules)
+    before, after, _ = saved_both(tmp_path, build, *rules)
     same_forward(before, after, ["z:0", "surrogated:0"], {"x:0": KINDS_OF_FLOATS})
 
 
@@ -37,7 +37,7 @@ def test_on_a_tape_and_to_second_order(tmp_path: Path, patch: str) -> None:
     """Without code of ours: whoever loads the file differentiates ops of TensorFlow."""
     surrogate = {"match": {"name": "z"}, "patch": {"surrogate_gradient": "x ** 3"}}
     noiseless = passing({"name": "noisy"}, "z")
-    _, after, _ = patched(
+    _, after, _ = saved_both(
         tmp_path, noisy_root, surrogate if patch == "surrogate_gradient" else noiseless
     )
     definition = tf1.GraphDef.FromString(after.read_bytes())

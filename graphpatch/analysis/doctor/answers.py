@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from graphpatch import opdefs
@@ -21,7 +21,7 @@ from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.table import outputs_of
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import named_by
+from graphpatch.graph.calls import calls, named_by
 from graphpatch.graph.graph import Graph
 
 # With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
@@ -165,15 +165,29 @@ class Answers:
         A function that calls itself counts as one that lets everything through.
         """
         if name not in self._inside:
-            self._inside[name] = None
-            body = self.graph.functions.get(name)
-            if body is not None:
-                wiring = self.wiring(body)
-                given = [tensor for tensor in wiring.returned() if wiring.trainable(tensor)]
-                taken = [(index, 0) for index in wiring.arguments.values()]
-                taken = [tensor for tensor in taken if wiring.trainable(tensor)]
-                self._inside[name] = self.backward(body, taken, given)
+            for label in self._innermost_first(name):
+                body = self.graph.functions.get(label)
+                self._inside[label] = None if body is None else self._through(body)
         return self._inside[name]
+
+    def _innermost_first(self, name: str) -> Iterator[str]:
+        """A function behind those that it calls, which may be nested more deeply than Python's."""
+        todo = [(name, False)]
+        while todo:
+            label, has_been_entered = todo.pop()
+            if has_been_entered:
+                yield label
+            elif label not in self._inside:
+                self._inside[label] = None
+                body = self.graph.functions.get(label)
+                called = () if body is None else calls(body)
+                todo += [(label, True), *((callee, False) for _, callee in called)]
+
+    def _through(self, body: Body) -> GradientReach:
+        wiring = self.wiring(body)
+        given = [tensor for tensor in wiring.returned() if wiring.trainable(tensor)]
+        taken = [(index, 0) for index in wiring.arguments.values()]
+        return self.backward(body, [one for one in taken if wiring.trainable(one)], given)
 
 
 def _calls(wiring: Wiring, node: Node) -> bool:

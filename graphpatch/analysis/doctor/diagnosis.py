@@ -84,6 +84,8 @@ class Doctor:
     session: Answers
     tape: Answers
     _costs: dict[tuple[str, PathStep], int] = field(default_factory=dict)
+    _findings: dict[Refusal, Finding] = field(default_factory=dict)
+    _rules: dict[Node, str] = field(default_factory=dict)
     _dependent: tuple[object, set[int]] = field(default_factory=lambda: (None, set()))
 
     def diagnose_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[PairDiagnosis]:
@@ -160,13 +162,18 @@ class Doctor:
     def _all(self, done: GradientReach, source: Tensor, steps: list[PathStep]) -> Iterator[Finding]:
         """What blocks the way, from the target back; then what is raised beside it."""
         told: set[tuple[str, str]] = set()
-        for finding in (*self._on_the_way(done, source, steps), *map(_raised, done.refusals)):
+        for finding in (*self._on_the_way(done, source, steps), *map(self._raised, done.refusals)):
             place = (finding.node.body.label, finding.node.name)
             if finding.kind == CARRIED:  # one of a rule
-                place = (CARRIED, rule_of(finding.node))
+                place = (CARRIED, self._rule_of(finding.node))
             if place not in told:
                 told.add(place)
                 yield finding
+
+    def _rule_of(self, node: Node) -> str:
+        if node not in self._rules:
+            self._rules[node] = rule_of(node)
+        return self._rules[node]
 
     def _on_the_way(
         self, done: GradientReach, source: Tensor, steps: list[PathStep]
@@ -206,7 +213,19 @@ class Doctor:
                 if look.step.output < len(given)
                 else None
             )
-            yield from self._all(done, source, steps) if steps else map(_raised, done.refusals)
+            if steps:
+                yield from self._all(done, source, steps)
+            else:
+                yield from map(self._raised, done.refusals)
+
+    def _raised(self, refusal: Refusal) -> Finding:
+        """An op that raises, whether or not it is on the way that was found."""
+        if refusal not in self._findings:
+            wiring, step = self.tape.wiring(refusal.node.body), PathStep(refusal.node.index, 0, 0)
+            look = Look(wiring, step, Answer(refusals=(refusal,)))
+            is_loop = refusal.kind == "loop"
+            self._findings[refusal] = _loop(refusal) if is_loop else causes_of(look)
+        return self._findings[refusal]
 
 
 def _verdict(done: GradientReach, source: Tensor) -> str:
@@ -226,15 +245,6 @@ def _bodies(node: Node) -> list[str]:
         return [node.op]
     keys = ("f",) if node.op in CALLS else ("body", "then_branch", "else_branch", "branches")
     return [name for key in keys for name in named_by(node, key)]
-
-
-def _raised(refusal: Refusal) -> Finding:
-    """An op that raises, whether or not it is on the way that was found."""
-    wiring = Wiring(refusal.node.body)
-    step = PathStep(refusal.node.index, 0, 0)
-    if refusal.kind == "loop":
-        return _loop(refusal)
-    return causes_of(Look(wiring, step, Answer(refusals=(refusal,))))
 
 
 def _loop(refusal: Refusal) -> Finding:

@@ -9,7 +9,6 @@ from typing import Any
 from graphpatch.analysis.doctor.backward import Answer, Refusal
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.keys import gradient_type
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
@@ -70,9 +69,10 @@ class Look:
 
 def given_to_slot(wiring: Wiring, index: int, output: int, slot: int) -> flow.Flow:
     """What comes to a slot of an op when a gradient comes to this output alone."""
-    node, inputs, outputs = Node(wiring.body, index), wiring.inputs(index), wiring.outputs(index)
-    op = gradient_type(node)
-    name = outputs[output].name if op == node.op and output < len(outputs) else None
+    inputs, outputs = wiring.inputs(index), wiring.outputs(index)
+    op = wiring.gradient_type(index)
+    is_own = op == wiring.body.heads.ops[index]
+    name = outputs[output].name if is_own and output < len(outputs) else None
     return flow.into(op, slot, len(inputs), wiring.dtype(inputs[slot]), name)
 
 

@@ -31,6 +31,7 @@ from graphpatch.runtime.verify.process import Died
 from graphpatch.runtime.verify.reached import Reached
 from graphpatch.runtime.verify.result import Ran
 from graphpatch.runtime.verify.side import RunningModel
+from graphpatch.runtime.verify.start import has_tensor_arrays
 from graphpatch.runtime.verify.value_sets import SEEDED, SETS, value_sets
 from graphpatch.table import plural
 
@@ -81,7 +82,7 @@ def _compared(
     one: Subject, other: Subject, left: RunningModel, right: RunningModel, options: Options
 ) -> Ran:
     options.say("starting TensorFlow", 0, 1)
-    v2 = not _has_tensor_arrays(one.graph)
+    v2 = not has_tensor_arrays(one.graph)
     settings, _ = _both(left, right, lambda side: side.process.keep("begin", options.imports, v2))
     for subject, side in ((one, left), (other, right)):
         options.say("importing the models", int(side is right), 2)
@@ -114,11 +115,6 @@ def _compared(
         ran,
     )
     return ran
-
-
-def _has_tensor_arrays(graph: Graph) -> bool:
-    """Whether there are TensorArrays of v1 loops; with control flow v2 they have no gradient."""
-    return not graph.around.is_object_based and "TensorArrayV3" in graph.main.by_type
 
 
 def _tensors(

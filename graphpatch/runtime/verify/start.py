@@ -6,8 +6,14 @@ import os
 from typing import Any
 
 from graphpatch.errors import GraphpatchError
+from graphpatch.graph.graph import Graph
 
 ON = frozenset({"1", "true"})
+
+
+def has_tensor_arrays(graph: Graph) -> bool:
+    """Whether there are TensorArrays of v1 loops; with control flow v2 they have no gradient."""
+    return not graph.around.is_object_based and "TensorArrayV3" in graph.main.by_type
 
 
 def start(control_flow_v2: bool = True) -> None:
