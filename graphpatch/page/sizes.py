@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,8 @@ def _ran(
 ) -> dict[str, Any]:
     with ThreadPoolExecutor(len(processes)) as pool:
         v2 = not has_tensor_arrays(models[0].graphs[place])
-        begun = zip(processes, files, models, strict=True)
-        list(pool.map(lambda one: _begin(*one, place, v2), begun))
+        begin = partial(_begin, place=place, v2=v2)
+        list(pool.map(begin, processes, files, models))
         feeds, variables = processes[0].ask("choose", [target], feed)
         for process in processes:
             process.keep("values", variables)
