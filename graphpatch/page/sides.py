@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from graphpatch.analysis.doctor.causes import causes_of
+from graphpatch.analysis.doctor.causes import finding_of
 from graphpatch.analysis.doctor.look import Finding, Look
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.analysis.rule_words import own_name
@@ -137,7 +137,7 @@ def _finding(found: BodySide, line: OpLine, passages: list[Passage]) -> Finding 
         outside = [slot for slot, read, _ in passage.edges if found.key(read) != line.key]
         if index >= 0 and outside and (passage.arrives > LaneFlow.NONE or passage.raises):
             step = PathStep(index, 0, outside[0])
-            return causes_of(Look(wiring, step, answers.ask(wiring, index)))
+            return finding_of(Look(wiring, step, answers.ask(wiring, index)))
     return None
 
 

@@ -165,8 +165,11 @@ def without_failed(
     return kept if len(kept) < len(wanted) else []
 
 
-def waiting_ops(ops: Sequence[Any], fed: Container[str] = ()) -> set[Any]:
-    """These ops, and all that wait for them; who reads a fed tensor does not wait for its op."""
+def waiting_ops(ops: Sequence[Any], fed: Container[str] = (), control: bool = True) -> set[Any]:
+    """These ops, and all that wait for them; who reads a fed tensor does not wait for its op.
+
+    Without `control`, only what is computed from their tensors.
+    """
     found, todo = set(), list(ops)
     while todo:
         op = todo.pop()
@@ -178,7 +181,7 @@ def waiting_ops(ops: Sequence[Any], fed: Container[str] = ()) -> set[Any]:
                 if output.name not in fed
                 for reader in output.consumers()
             ]
-            todo += op._control_outputs
+            todo += op._control_outputs if control else ()
     return found
 
 

@@ -89,17 +89,17 @@ def differentiate(
     targets: Sequence[Tensor],
     ask: Ask,
     stored: StoredContexts | None,
-    control_flow_v2: bool = True,
-    within: Set[int] | None = None,
+    control_flow_v2: bool,
+    within: Set[int],
 ) -> GradientReach:
     """Follow the gradients of `targets` back to `sources`.
 
-    `within` are the ops that depend on the sources, where that is known already. `ask` says what
-    an op answers; `stored` are the v1 loops that have their contexts, None in a function, whose
+    `within` are the ops that depend on the sources, as `reached` tells them. `ask` says what an op
+    answers; `stored` are the v1 loops that have their contexts, None in a function, whose
     loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the first, and what
     lies beyond is what would come after it is fixed.
     """
-    found = ops_on_the_way(wiring, reached(wiring, sources) if within is None else within, targets)
+    found = ops_on_the_way(wiring, within, targets)
     done = GradientReach(wiring, set(found), set(targets), set(targets))
     exits = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
     names = wiring.body.heads.names

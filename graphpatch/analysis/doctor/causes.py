@@ -169,6 +169,6 @@ CAUSES = (
 # fmt: on
 
 
-def causes_of(look: Look) -> Finding:
+def finding_of(look: Look) -> Finding:
     """Why no gradient comes back through this op."""
     return next(cause for cause in CAUSES if cause.applies(look)).finding(look)

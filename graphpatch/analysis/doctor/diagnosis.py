@@ -10,7 +10,7 @@ from typing import Any
 from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.backward import Answer, GradientReach, Refusal
 from graphpatch.analysis.doctor.between import with_pattern
-from graphpatch.analysis.doctor.causes import causes_of
+from graphpatch.analysis.doctor.causes import finding_of
 from graphpatch.analysis.doctor.known_fixes import with_way_back
 from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
 from graphpatch.analysis.doctor.ours import CARRIED, is_hidden, rule_of
@@ -150,7 +150,7 @@ class Doctor:
         answer = self.tape.ask(wiring, step.index)
         if not self._blocks(answer, wiring, step, is_target):
             return FREE
-        return A_RULE if causes_of(Look(wiring, step, answer)).rules else HOPELESS
+        return A_RULE if finding_of(Look(wiring, step, answer)).rules else HOPELESS
 
     def _blocks(self, answer: Answer, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
         if given_to_slot(wiring, step.index, step.output, step.slot) == "zero":
@@ -191,7 +191,7 @@ class Doctor:
                 continue  # no gradient gets there, whatever it has
             if blocks[place] and not (place and blocks[place - 1] and _is_led_into(look)):
                 inner = list(self._inside(look))
-                found = with_way_back(causes_of(look), wiring, steps[place + 1 :])
+                found = with_way_back(finding_of(look), wiring, steps[place + 1 :])
                 yield from inner or [with_pattern(found, wiring, steps, place)]
         if not any(blocks) and source not in done.got:
             stuck = [i for i in done.between - done.visited if wiring.body.heads.ops[i] in MERGES]
@@ -224,7 +224,7 @@ class Doctor:
             wiring, step = self.tape.wiring(refusal.node.body), PathStep(refusal.node.index, 0, 0)
             look = Look(wiring, step, Answer(refusals=(refusal,)))
             is_loop = refusal.kind == "loop"
-            self._findings[refusal] = _loop(refusal) if is_loop else causes_of(look)
+            self._findings[refusal] = _loop(refusal) if is_loop else finding_of(look)
         return self._findings[refusal]
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from graphpatch.analysis.gradient_scope import GradientScope
+from graphpatch.runtime.running import waiting_ops
 from graphpatch.runtime.verify.outputs import writes
 
 
@@ -18,19 +19,8 @@ def trained(graph: Any, scopes: Sequence[GradientScope]) -> set[Any]:
     inside = [[op for op in graph.get_operations() if one.holds(op.name)] for one in scopes]
     found: set[Any] = set()
     for ops in inside:
-        behind = _computed_from(ops)
+        behind = waiting_ops(ops, control=False)
         before_others = any(op in behind for other in inside if other is not ops for op in other)
         if not before_others and any(map(writes, behind)):
             found |= behind
-    return found
-
-
-def _computed_from(ops: Iterable[Any]) -> set[Any]:
-    """These ops, and all that are computed from them; not those that only wait for them."""
-    found, todo = set[Any](), list(ops)
-    while todo:
-        op = todo.pop()
-        if op not in found:
-            found.add(op)
-            todo += [reader for output in op.outputs for reader in output.consumers()]
     return found
