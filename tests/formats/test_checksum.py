@@ -45,9 +45,8 @@ def test_blocks_are_counted_in_turn(file: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_file_that_is_cut_short(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        mapped, "BEFORE_MAPPING", []
-    )  # a test before it may have run the command here
+    # A test before this one may have run the command in this process.
+    monkeypatch.setattr(mapped, "BEFORE_MAPPING", [])
     source = map_file(file)
     os.truncate(file, 4096)
     with pytest.raises(ModelError, match="changed"):
