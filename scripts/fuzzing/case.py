@@ -30,6 +30,8 @@ from graphpatch import cli
 
 SECONDS = 10  # of processor time, for one command
 LONG = 5_000  # characters that one error may have: 4,000 of the message, and where it is
+# What the command line says of a RecursionError. Our own limits have messages that say where.
+TOO_DEEP = b"nested more deeply than graphpatch follows"
 RAW = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
@@ -97,10 +99,12 @@ def tried(case: Case, folder: Path) -> tuple[list[Find], int]:
     before = Path.cwd()
     os.chdir(folder)
     finds: list[Find] = []
+    count = 0
     try:
         for command in case.commands:
             if any(one in OUTPUTS and not Path(one).exists() for one in command[1:3]):
                 continue  # what the command before it did not write
+            count += 1
             there = _state(output_of(command))
             finds += _judged(case, command, ran(command), there)
             if finds:
@@ -109,7 +113,7 @@ def tried(case: Case, folder: Path) -> tuple[list[Find], int]:
         os.chdir(before)
         for one in folder.iterdir():
             shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
-    return finds, len(case.commands)
+    return finds, count
 
 
 def ran(command: Sequence[str]) -> Ran:
@@ -177,6 +181,8 @@ def _judged(
         faults.append(("slow", command[0]))
     if end.code == cli.BUG:
         faults.append(("crash", _frames(end.err)))
+    if TOO_DEEP in end.err:
+        faults.append(("recursion", command[0]))
     raw = RAW.search(end.out) or RAW.search(end.err)
     if raw and "schema" not in command:
         faults.append(("raw control characters", command[0]))
