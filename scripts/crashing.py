@@ -169,14 +169,17 @@ def limits(trials: Trials) -> None:
         for value in values:
             with trials.folder() as folder:
                 code, err = ended(trials.started(folder, _limit(which, value)))
-                if python_failed(err):
+                if python_failed(code, err):
                     code = 1  # Python did not come as far as graphpatch
                 trials.judge(f"limit of {name}", folder, code, err, killed=name == "processor time")
 
 
-def python_failed(err: bytes) -> bool:
-    """Whether the interpreter, or a library that it loads, could not even start."""
-    return b"this is a bug of graphpatch" not in err and b"graphpatch: " not in err
+def python_failed(code: int, err: bytes) -> bool:
+    """Whether the interpreter could not start, or could not read a module that is imported."""
+    words = (b"error while loading shared libraries", b"Fatal Python error")
+    frames = [line for line in err.splitlines() if line.lstrip().startswith(b"File ")]
+    importing = bool(frames) and b"<frozen importlib" in frames[-1]
+    return code != 0 and (importing or any(one in err for one in words))
 
 
 def _limit(which: int, value: int) -> Callable[[], None]:
