@@ -15,6 +15,7 @@ import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import cli
+from graphpatch.cli.say import say_error
 from graphpatch.errors import ModelError
 from graphpatch.page.html import page
 from graphpatch.shown import LONG, json_text, one_line, shown
@@ -61,6 +62,11 @@ def test_messages_have_a_length() -> None:
     assert text.endswith("x end")
     assert "characters left out" in text
     assert len(str(ModelError("\u202e" * 1_000_000))) < LONG + 200  # each is escaped
+
+
+def test_errors_that_are_no_exceptions_have_a_length(capsys: pytest.CaptureFixture[str]) -> None:
+    say_error("start " + "x" * 1_000_000)
+    assert len(capsys.readouterr().err) < LONG + 200
 
 
 @pytest.mark.parametrize(

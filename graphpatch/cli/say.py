@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import click
 
 from graphpatch.cli.colour import coloured, is_coloured
-from graphpatch.shown import json_of_texts, json_text, one_line, shown
+from graphpatch.shown import LONG, ROOM_TO_COUNT, json_of_texts, json_text, one_line, shown
 
 
 def say(text: str, err: bool = False) -> None:
@@ -23,8 +23,8 @@ def say_lines(lines: Iterable[str], err: bool = False) -> None:
 
 
 def say_error(error: BaseException | str) -> None:
-    """Print a message, which may have several lines, to standard error."""
-    _echo(shown(f"graphpatch: {error}"), err=True)
+    """Print a message, which may have several lines, to standard error; of a long one, its ends."""
+    _echo("graphpatch: " + shown(str(error), LONG + ROOM_TO_COUNT), err=True)
 
 
 def say_json(document: Any, indent: int | None = None) -> None:

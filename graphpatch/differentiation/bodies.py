@@ -3,7 +3,8 @@
 Measured on 1.15.5 and 2.21: the main graph, and the bodies of While, If and Case, are
 differentiated op by op in Python, which honours `_gradient_op_type`. A body that is called by
 PartitionedCall, or as an op of its own, is differentiated in C++ by SymbolicGradient, which
-ignores the attr without a word.
+ignores the attr without a word. C++ has no gradient of a PartitionedCall in such a body. By default
+Grappler inlines it, except as `Bodies.is_inlined` says.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from functools import cache, cached_property
 import msgspec
 
 from graphpatch.graph.body import Node
-from graphpatch.graph.calls import calls
+from graphpatch.graph.calls import called_functions, calls, may_be_inlined
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.wire import Source, encoded
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 LOOPS = frozenset({"While", "StatelessWhile"})
+LEAST_INLINED = 4  # nodes, arguments and returns; smaller functions Grappler leaves as they are
+XLA = "_XlaMustCompile"  # the attr of a call that XLA compiles as a whole
 OP_BY_OP = LOOPS | {"If", "StatelessIf", "Case", "StatelessCase"}
 
 
@@ -56,6 +59,20 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
         if label not in self._places:
             self._places[label] = self._place(label)
         return self._places[label]
+
+    def is_inlined(self, call: Node) -> bool:
+        """Whether Grappler inlines a call in a called function, as Sessions run it by default.
+
+        Not into a function of fewer than four nodes, arguments and returns, nor where the function
+        says `_noinline`, nor what XLA compiles. Measured on 1.15.5 and 2.21.
+        """
+        body, for_xla = call.body, call.attr(XLA)
+        called = [self.graph.functions.get(name) for name in called_functions(call)]
+        return (
+            len(body) + len(body.arguments) + len(body.ret) >= LEAST_INLINED
+            and not (for_xla is not None and for_xla.b)
+            and all(one is not None and may_be_inlined(one) for one in called)
+        )
 
     def _place(self, label: str) -> BodyPlace:
         op_by_op = any(node.op in OP_BY_OP for node in self.callers.get(label, ()))

@@ -2,8 +2,9 @@
 
 Measured on 1.15.5 and 2.21. A Session differentiates a function that is called by PartitionedCall,
 or as an op of its own, as a whole (SymbolicGradient). That gives zeros for a loop and an error for
-a branch, be they functions (While, If) or ops (Enter, Switch); and where the library holds a
-GradientDef for the function, its body is not looked at.
+a branch, be they functions (While, If) or ops (Enter, Switch), and an error for a PartitionedCall
+that Grappler does not inline; and where the library holds a GradientDef for the function, its body
+is not looked at.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from graphpatch.control_flow.contexts import inside_control_flow
-from graphpatch.differentiation.bodies import OP_BY_OP, Bodies
+from graphpatch.differentiation.bodies import CALLS, OP_BY_OP, Bodies
 from graphpatch.graph.body import Body, Node
 
 T = TypeVar("T")
@@ -70,6 +71,8 @@ class Unreached(msgspec.Struct, eq=False, dict=True):
                 return _in_loop(str(call))
             if call.body.is_main or not ignored:
                 continue
+            if call.op in CALLS and not self.bodies.is_inlined(call):
+                return _in_loop(str(call))
             if call.index in self.in_control_flow(call.body):
                 return _in_loop(f"a v1 loop or branch in function {call.body.label}")
         return ""

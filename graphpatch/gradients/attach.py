@@ -23,12 +23,12 @@ from graphpatch.gradients.functiondef_form import gradient_function
 from graphpatch.gradients.gradient import choose
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, Named
+from graphpatch.graph.calls import NO_INLINE
 from graphpatch.names import op_of
 
 FUNCTION_PREFIX = "graphpatch/"
 FORMULA_SCOPE = "formula"
 GUARD = "guard"
-NO_INLINE = "_noinline"
 
 _GUARD_KEY = re.compile(rf"_[0-9a-f]{{8}}_{GUARD}_[a-z]+\d+$", re.ASCII)
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tensorboard.compat.proto.function_pb2 import FunctionDef
+
 from graphpatch import opdefs
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.wire import message
+
+ATTR = 5  # in FunctionDef
+NO_INLINE = "_noinline"  # the attr of a FunctionDef that keeps it from being inlined
 
 
 def calls(body: Body) -> Iterator[tuple[Node, str]]:
@@ -38,3 +44,10 @@ def named_by(node: Node, key: str) -> list[str]:
     if value is None:
         return []
     return [value.func.name] if value.HasField("func") else [f.name for f in value.list.func]
+
+
+def may_be_inlined(function: Body) -> bool:
+    """Whether a FunctionDef lets its calls be inlined."""
+    source, entries = function.source, (part for part in function.others if part.holds(ATTR))
+    found = (message(FunctionDef.AttrEntry, source.data[one.value : one.end]) for one in entries)
+    return not any(one.key == NO_INLINE and one.value.b for one in found)

@@ -16,9 +16,9 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.dtypes import HANDLES
 from graphpatch.errors import PatchError
-from graphpatch.gradients.attach import NO_INLINE
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Node
+from graphpatch.graph.calls import NO_INLINE
 from graphpatch.graph.edit import OUTPUT_SHAPES, Editor
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.graph.wire import piece_bytes

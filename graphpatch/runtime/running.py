@@ -18,6 +18,7 @@ ENDLESS = re.compile(
     r"Dequeue|Enqueue|Barrier|Unstage|Stage$|Accumulator|Reader|Iterator|Recv|Rendezvous|Mutex"
     r"|NextIteration|While$|PyFunc"
 )
+NO_GRADIENT_OF_CALL = re.compile(r"No gradient defined for op: (Stateful)?PartitionedCall\b")
 ASSIGNED = "value_that_graphpatch_assigns"  # the placeholders that we add, for values of variables
 
 
@@ -56,8 +57,22 @@ class Running:
         return {}, reasons
 
     def evaluate(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of tensors that were added to the graph; TensorFlow's error where it fails."""
-        with self._session(False) as session:
+        """The values of tensors that were added to the graph; TensorFlow's error where it fails.
+
+        C++ has no gradient of a call in a called function. By default Grappler inlines such calls,
+        so gradients that need this are run as Sessions do by default.
+        """
+        import tensorflow as tf
+
+        try:
+            return self._evaluated(tensors, optimise=False)
+        except tf.errors.NotFoundError as error:
+            if not NO_GRADIENT_OF_CALL.search(str(error)):
+                raise
+            return self._evaluated(tensors, optimise=True)
+
+    def _evaluated(self, tensors: Mapping[str, Any], optimise: bool) -> dict[str, Any]:
+        with self._session(optimise) as session:
             found: dict[str, Any] = session.run(dict(tensors), dict(self.feeds))
         return found
 

@@ -12,9 +12,9 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
-from graphpatch.gradients.attach import NO_INLINE
 from graphpatch.gradients.traced import Traced
 from graphpatch.graph.as_function import Part
+from graphpatch.graph.calls import NO_INLINE
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.wire import Source, piece_bytes
 from graphpatch.runtime.function_gradient import called_in_order

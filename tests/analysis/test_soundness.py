@@ -62,6 +62,35 @@ def test_what_rules_do_is_seen_through(tmp_path: Path, emit: str) -> None:
     assert failures(path, patched_and_edited(path, rules)) == []
 
 
+def noise_free(folder: Path) -> Path:
+    """Round and Exp in a called function: the rule puts the Exp into a function of its own."""
+    body = [node("n", "Round", "a"), node("e", "Exp", "n:y:0")]
+    call = node("c", "PartitionedCall", "x", Tin=["float32"], Tout=["float32"])
+    call.attr["f"].func.name = "body"
+    function = graphs.function("body", ["a"], body, {"b": "e:y:0"})
+    path = folder / "called.pb"
+    message = graphs.graphdef(
+        node("x", "Placeholder"), call, node("y", "Tanh", "c"), functions=[function]
+    )
+    path.write_bytes(message.SerializeToString())
+    return path
+
+
+def sine(graph: GraphDef, nodes: dict[str, Any]) -> None:
+    """Another op in the function that has the Exp."""
+    for function in graph.library.function:
+        for one in function.node_def:
+            one.op = one.op.replace("Exp", "Sin") if one.name == "op" else one.op
+
+
+def test_a_clone_of_an_op_in_a_function_of_its_own(tmp_path: Path) -> None:
+    rule = {"name": "clean", "match": {"op": "Round"}, "patch": {"backward_as": {"input": 0}}}
+    path = noise_free(tmp_path)
+    assert failures(path, patched_and_edited(path, [rule])) == []
+    told = failures(path, patched_and_edited(path, [rule], sine, "other"))
+    assert any("is not like" in one for one in told)
+
+
 def test_rules_one_after_the_other_are_seen_through(tmp_path: Path) -> None:
     path = original(tmp_path)
     first = patched_and_edited(path, RULES, name="first")

@@ -149,6 +149,8 @@ UNREACHED: dict[str, Place] = {
     "Case in PartitionedCall": Place(lambda u, x: function(lambda x: case(u, x))(x)),
     "PartitionedCall in While in PartitionedCall":
         Place(lambda u, x: function(lambda x: loop(function(u), x))(x)),
+    "PartitionedCall not inlined in PartitionedCall":
+        Place(lambda u, x: function(function(u, experimental_attributes={"_noinline": True}))(x)),
     "v1 while in legacy call": Place(lambda u, x: legacy(lambda x: loop(u, x))(x), v1=True),
     "v1 cond in legacy call": Place(lambda u, x: legacy(lambda x: branch(u, x))(x), v1=True),
     "PartitionedCall in v1 while in legacy call":

@@ -207,14 +207,15 @@ def _calls(examined: Examined) -> Iterator[Node]:
 
 
 def _nested(examined: Examined) -> Iterator[Node]:
-    """Calls on the way in what is called: C++ has no gradient of them (measured on 2.21)."""
+    """Calls on the way in what is called that Grappler does not inline: C++ has no gradient."""
+    bodies = Bodies(examined.doctor.session.graph)
     for label in dict.fromkeys(
         name for node in _calls(examined) for name in _called_by(node, set())
     ):
         done = examined.doctor.tape.inside(label)
         for index in sorted(done.between) if done is not None else ():
             node = done.wiring.node(index) if done is not None else None
-            if node is not None and node.op in CALLS:
+            if node is not None and node.op in CALLS and not bodies.is_inlined(node):
                 yield node
 
 
@@ -255,8 +256,8 @@ NOTE_KINDS: tuple[tuple[str, str, Which], ...] = (
     (
         "nested_call",
         "no gradient in a Session, though tf.gradients builds one: running it raises NotFoundError "
-        "(No gradient defined for op), as these are in called functions; inline them, or "
-        "differentiate on a tape",
+        "(No gradient defined for op), as these are in called functions and Grappler does not "
+        "inline them; inline them, or differentiate on a tape",
         _nested,
     ),
     (

@@ -51,15 +51,15 @@ def clean(graph: Graph) -> Iterator[Fault]:
         for node in provenance.touched(body):
             patch = patch_of(node, rules) if is_join(node) or is_call(node) else None
             if patch is not None and kind_of(patch) == "backward_as":
-                yield from _checked(node, input_of(patch["backward_as"]))
+                yield from _checked(node, input_of(patch["backward_as"]), graph)
 
 
-def _checked(node: Node, place: int) -> Iterator[Fault]:
+def _checked(node: Node, place: int, graph: Graph) -> Iterator[Fault]:
     for output, text in _counted(node):  # none of a call before an op that gets no gradient
         given = stopped(node, output)
         if given is None and is_join(node):  # told where its gradient is compared
             continue
-        walk = _Walk(node.body, place)
+        walk = _Walk(node.body, place, graph)
         why = "is not known" if given is None else walk.compare(text, given)
         if not why and not walk.left_out:
             why = "leaves out no noisy op"
@@ -81,6 +81,7 @@ class _Walk:
 
     body: Body
     place: int  # of the input that a noisy op counts as
+    graph: Graph
     left_out: set[str] = field(default_factory=set)
 
     def compare(self, clean: str, noisy: str) -> str:
@@ -106,7 +107,7 @@ class _Walk:
         if other is None:
             return f"reads {clean} instead of {noisy}"
         if one is not None and clone_of(one) in _names(other):
-            return _clone(one, clean, other, noisy)
+            return self._clone(one, clean, other, noisy)
         if self._is_cloned(other):
             return f"reads {clean} instead of a clone of {other}"
         return self._left_out(one, clean, other, noisy)
@@ -123,6 +124,15 @@ class _Walk:
             clean = one.data_inputs[0]
         self.left_out.add(own_name(other))
         return [(clean, other.data_inputs[self.place])]
+
+    def _clone(self, one: Node, clean: str, other: Node, noisy: str) -> str | list[tuple[str, str]]:
+        done = _enclosed(self.graph, other)
+        is_like = one.op == done.op and len(one.data_inputs) == len(other.data_inputs)
+        if not is_like or _attrs(one) != _attrs(done):
+            return f"is computed by {one}, which is not like {other}, whose clone it is"
+        if output_of(one, clean) != output_of(other, noisy):
+            return f"reads {clean} instead of {noisy}"
+        return list(zip(one.data_inputs, other.data_inputs, strict=True))
 
     def _through(self, text: str) -> str:
         """What ops give on that rules added, to carry a gradient."""
@@ -143,13 +153,16 @@ def _names(node: Node) -> set[str]:
     return {node.name, own_name(node)}
 
 
-def _clone(one: Node, clean: str, other: Node, noisy: str) -> str | list[tuple[str, str]]:
-    is_like = one.op == other.op and len(one.data_inputs) == len(other.data_inputs)
-    if not is_like or _attrs(one) != _attrs(other):
-        return f"is computed by {one}, which is not like {other}, whose clone it is"
-    if output_of(one, clean) != output_of(other, noisy):
-        return f"reads {clean} instead of {noisy}"
-    return list(zip(one.data_inputs, other.data_inputs, strict=True))
+def _enclosed(graph: Graph, node: Node) -> Node:
+    """What a call computes whose function holds one op that does all of it; else the op itself."""
+    body = graph.functions.get(node.op)
+    if body is None or body.signature is None or len(body) != 1:
+        return node
+    [inner] = body
+    given = [body.ret.get(arg.name) for arg in body.signature.output_arg]
+    outputs = [inner.tensor(place) for place in range(len(inner.outputs or ()))]
+    is_whole = inner.inputs == tuple(body.arguments) and given == outputs
+    return inner if is_whole else node
 
 
 def _attrs(node: Node) -> Mapping[str, bytes]:
