@@ -47,3 +47,17 @@ def test_control_flow_without_inputs(op: str, tmp_path: Path) -> None:
     found = written(tmp_path, X, odd, node("sum", "AddV2", "odd", "x"), node("y", "Relu", "sum"))
     assert graphpatch.view(found).document()["graphs"]
     assert graphpatch.diagnose(found).document()["graphs"]
+
+
+@pytest.mark.parametrize("op", ["f", "PartitionedCall"])
+def test_a_call_that_gives_more_than_the_function_takes(op: str, tmp_path: Path) -> None:
+    """`doctor` and `view` looked for the argument, and raised IndexError."""
+    call = node("call", op, "x", "x")
+    if op != "f":
+        call.attr["f"].func.name = "f"
+    body = graphs.function("f", [], [node("r", "Round")], {"b": "r:y:0"})
+    message = graphdef(X, call, node("y", "Relu", "call"), functions=[body])
+    path = tmp_path / "model.pb"
+    path.write_bytes(message.SerializeToString())
+    assert graphpatch.diagnose(path).document()["graphs"]
+    assert graphpatch.view(path).document()["graphs"]

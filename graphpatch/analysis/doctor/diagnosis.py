@@ -203,10 +203,14 @@ class Doctor:
         shift = 1 if look.op in OP_BY_OP and "body" not in look.node.attr_names else 0
         for name in names:
             body, done = self.tape.graph.functions.get(name), self.tape.inside(name)
-            if body is None or body.is_ours or done is None or look.step.slot < shift:
+            place = (
+                look.step.slot - shift
+            )  # of the argument; a broken call gives more than it takes
+            if body is None or body.is_ours or done is None:
                 continue
-            wiring = self.tape.wiring(body)
-            source = (-1 - (look.step.slot - shift), 0)
+            if not 0 <= place < len(body.arguments):
+                continue
+            wiring, source = self.tape.wiring(body), (-1 - place, 0)
             given = wiring.returned()
             steps = (
                 self._way(wiring, source, given[look.step.output])
