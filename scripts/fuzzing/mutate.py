@@ -257,7 +257,7 @@ def odd_function(graph: Any, rng: Random) -> None:
     if not functions:
         return
     one = rng.choice(functions)
-    how = rng.randrange(5)
+    how = rng.randrange(8)
     if how == 0:
         one.signature.name = rng.choice(NAMES)
     elif how == 1:
@@ -266,8 +266,24 @@ def odd_function(graph: Any, rng: Random) -> None:
         functions.add().CopyFrom(one)
     elif how == 3:
         one.signature.input_arg.add(name=rng.choice(NAMES), type=1)
-    else:
+    elif how == 4:
         del one.node_def[:1]
+    elif how == 5:
+        del rng.choice((one.signature.input_arg, one.signature.output_arg))[:1]
+    elif how == 6:
+        one.ret.pop(rng.choice([*one.ret, "b"]), None)
+    else:
+        one.signature.output_arg.add(name=rng.choice([*one.ret, "c"]), type=rng.choice((1, 10)))
+
+
+def call_another(graph: Any, rng: Random) -> None:
+    """An op that calls a function which takes and gives something else."""
+    functions, nodes = graph.library.function, [*graph.node]
+    nodes += [node for one in functions for node in one.node_def]
+    calls = [(node, key) for node in nodes for key in node.attr if node.attr[key].HasField("func")]
+    if calls:
+        node, key = rng.choice(calls)
+        node.attr[key].func.name = rng.choice([*(one.signature.name for one in functions), "none"])
 
 
 def wide(graph: Any, rng: Random) -> None:
@@ -288,5 +304,6 @@ def long_list(graph: Any, rng: Random) -> None:
 FIELDS: tuple[Change, ...] = (any_field,)
 STRUCTURE: tuple[Change, ...] = (
     rename, shuffle, twice, cut_inputs, swap_inputs, put_input, put_input, retype, swap_attrs,
-    odd_attr, odd_attr, forge, call_itself, odd_function, wide, long_list,
+    odd_attr, odd_attr, forge, call_itself, odd_function, odd_function, call_another, wide,
+    long_list,
 )  # fmt: skip

@@ -8,8 +8,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
+
 import graphpatch
 from graphpatch.formats.opened import opened
+from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.names import op_of
 from tests import graphs
 from tests.graphs import function, graphdef, node
@@ -105,6 +109,8 @@ def models() -> list[tuple[str, bytes]]:
                 ),
             ],
         ),
+        "control": _control(),
+        "branch": _branch(),
         "wide": graphdef(
             node("x", "Placeholder"),
             *(node(f"s/r{k}", "Relu", "x") for k in range(20)),
@@ -115,7 +121,8 @@ def models() -> list[tuple[str, bytes]]:
     found = [(f"{name}.pb", graph.SerializeToString()) for name, graph in built.items()]
     found.append(("sample.pbtxt", str(built["sample"]).encode()))
     found.append(("sample.meta", graphs.metagraph(graphs.sample(), "serve").SerializeToString()))
-    found += _patched(built["sample"].SerializeToString())
+    for name in ("sample", "loop", "calls", "control", "branch"):
+        found += _patched(name, built[name].SerializeToString())
     return found + _real()
 
 
@@ -130,18 +137,75 @@ def ends(raw: bytes, label: str) -> tuple[list[str], list[str]]:
     return fed or names[:1], last or names[-1:]
 
 
-def _patched(raw: bytes) -> list[tuple[str, bytes]]:
-    """The sample after each of the rules that fit it."""
+def _control() -> GraphDef:
+    """An If, a Case and a While, which call functions that call functions."""
+    lists = {"Tin": ["float32"], "Tout": ["float32"]}
+    functions = [
+        function("k", ["a"], [node("r", "Round", "a"), node("t", "Tanh", "r:y:0")], {"b": "t:y:0"}),
+        function("f", ["a"], [_calling("c", "PartitionedCall", "a", f="k", **lists)],
+            {"b": "c:output:0"}),
+        function("g", ["a"], [node("r", "Relu", "a"), node("m", "Mul", "r:activations:0", "a")],
+            {"b": "m:z:0"}),
+        function("on", ["a"], [node("n", "IsFinite", "a")], {"b": "n:y:0"}),
+    ]  # fmt: skip
+    functions[-1].signature.output_arg[0].type = DTYPE_NUMBERS["bool"]
+    chosen = node("n", "Const", dtype="int32")
+    chosen.attr["value"].tensor.dtype = DTYPE_NUMBERS["int32"]
+    chosen.attr["value"].tensor.int_val.append(1)
+    branches = _calling("case", "Case", "n", "relu", **lists)
+    for name in "fg":
+        branches.attr["branches"].list.func.add(name=name)
+    return graphdef(
+        node("x", "Placeholder"),
+        node("p", "Placeholder", dtype="bool"),
+        chosen,
+        _calling("if", "If", "p", "x", then_branch="f", else_branch="g", Tcond="bool", **lists),
+        node("relu", "Relu", "if"),
+        branches,
+        _calling("while", "While", "case", cond="on", body="g", T=["float32"]),
+        node("out", "Identity", "while"),
+        functions=functions,
+    )
+
+
+def _calling(name: str, op: str, *inputs: str, **attrs: Any) -> NodeDef:
+    """An op that calls functions, which attrs name."""
+    keys = {"f", "then_branch", "else_branch", "cond", "body"}
+    found = node(name, op, *inputs, **{key: attrs[key] for key in attrs.keys() - keys})
+    for key in keys & attrs.keys():
+        found.attr[key].func.name = attrs[key]
+    return found
+
+
+def _branch() -> GraphDef:
+    """A v1 branch in a v1 branch, with a loop behind."""
+    return graphdef(
+        node("x", "Placeholder"),
+        node("p", "Placeholder", dtype="bool"),
+        node("outer", "Switch", "x", "p"),
+        node("inner", "Switch", "outer:1", "p"),
+        node("relu", "Relu", "inner:1"),
+        node("round", "Round", "inner"),
+        node("merged", "Merge", "round", "relu", N=2),
+        node("Multiply", "Mul", "merged", "merged"),
+        node("out", "Merge", "outer", "Multiply", N=2),
+        *graphs.v1_loop("out", node("add", "AddV2", "switch:1", "switch:1"), gives="add"),
+        node("y", "Tanh", "exit"),
+    )
+
+
+def _patched(name: str, raw: bytes) -> list[tuple[str, bytes]]:
+    """A model after each of the rules that fit it."""
     folder = ROOT / "build" / "fuzzing"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "sample.pb").write_bytes(raw)
+    (folder / f"{name}.pb").write_bytes(raw)
     found = []
     for number, rule in enumerate(RULES):
         try:
-            result = graphpatch.apply([rule], graphpatch.load(folder / "sample.pb"))
+            result = graphpatch.apply([rule], graphpatch.load(folder / f"{name}.pb"))
         except graphpatch.GraphpatchError:
             continue  # a rule for other models
-        path = folder / f"patched{number}.pb"
+        path = folder / f"{name}-{number}.pb"
         path.unlink(missing_ok=True)
         result.model.save(path)
         found.append((path.name, path.read_bytes()))
