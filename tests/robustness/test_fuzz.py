@@ -60,6 +60,10 @@ def spin(**given: Any) -> None:
         pass
 
 
+def nest(**given: Any) -> None:
+    nest(**given)
+
+
 def print_no_json(**given: Any) -> None:
     click.echo('{"a": NaN}')
 
@@ -67,6 +71,7 @@ def print_no_json(**given: Any) -> None:
 FAULTS = {
     "not JSON": print_no_json,
     "crash": crash,
+    "recursion": nest,
     "raw control characters": raw,
     "long message": long,
     "left over": leave,
