@@ -63,9 +63,9 @@ def _around(ops: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
 def _alone(node: Node, zeros: Zeros, editor: Editor) -> None:
     if editor.graph.around.is_object_based:
         editor.note(
-            f"{node.op} in function {node.body.label}: a Session, unlike a tape, asks for the "
-            f"op's own gradient too, of zeros; that fails where TensorFlow has none in functions, "
-            f"and spoils the new one where it is infinite"
+            f"function {node.body.label}: a Session, unlike a tape, asks for {node.op}'s own "
+            f"gradient too, of zeros; that fails where TensorFlow has none in functions, and "
+            f"spoils the new one where it is infinite"
         )
         return
     if node.op in IN_PLACE:

@@ -89,6 +89,27 @@ def test_a_saved_model_of_tf2(tmp_path: Path) -> None:
     assert [one["op"] for one in graph["overrides"]["fired"]] == ["Relu"]
 
 
+def test_overrides_in_branches_and_loops_of_a_saved_model(tmp_path: Path) -> None:
+    """The loader gives their bodies longer names."""
+    import tensorflow as tf
+
+    def call(x: Any) -> Any:
+        y = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.nn.relu(x), lambda: tf.nn.elu(x))
+        return {
+            "y": tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, tf.nn.relu6(y)), [0, y])[1]
+        }
+
+    module = tf.Module()
+    module.call = tf.function(call, input_signature=[tf.TensorSpec([3], tf.float32, name="x")])
+    path = tmp_path / "saved"
+    tf.saved_model.save(module, str(path), signatures=module.call)
+    rule = {"match": {"op": ["Relu", "Elu", "Relu6"]}, "patch": {"filter_gradient": {"scale": 2.0}}}
+    found = graphpatch.verify(path, patched_beside(path, rule))
+    assert (found.verdict, found.not_compared) == ("verified", [])
+    ops = sorted(one["op"] for one in only(found)["overrides"]["fired"])
+    assert ops == ["cond/Elu", "cond/Relu", "while/Relu6"]
+
+
 def test_a_saved_model_that_draws_on_from_run_to_run(tmp_path: Path) -> None:
     """Ops with seeds of their own, as tf.random.set_seed gives them, and a generator's."""
     import tensorflow as tf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from graphpatch.analysis.soundness.overrides import Override, Reasons, overrides
@@ -11,6 +12,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey
 from graphpatch.runtime.verify.result import Ran, Unfired
 
+LOADED_BODY = re.compile(r"^__inference_(.*)_\d+$")
 Probe = Callable[[Sequence[OpKey]], Collection[OpKey]]
 
 
@@ -64,8 +66,15 @@ def _sorted(
 
 
 def _has_fired(one: Override, asked: Collection[OpKey], is_loaded: bool) -> bool:
-    """Of a function of a SavedModel, the loader leaves but the middle of its name."""
     body, name = one.node.body.label, one.node.name
     if is_loaded:
-        return any(other == name and part in body for part, other in asked)
+        return any(other == name and _is_loaded(part, body) for part, other in asked)
     return (body, name) in asked
+
+
+def _is_loaded(name: str, body: str) -> bool:
+    """Whether a function of a SavedModel may be called `name` once it is loaded.
+
+    Of most names the loader leaves but the middle; the bodies of If and While get a longer one.
+    """
+    return name in body or LOADED_BODY.sub(r"\1", name) == body
