@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -28,6 +27,7 @@ from graphpatch.cli.forms import (
     record,
 )
 from graphpatch.cli.many import apply_to, goes, worker_options
+from graphpatch.cli.say import notes_of_warnings
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.order import Order, Workers
 from graphpatch.formats import Export
@@ -147,13 +147,12 @@ def _rebuilt(result: Result, losses: list[str]) -> Result:
     from graphpatch.runtime.rebuild import rebuild_gradients
 
     found = [one for graph in result.model.graphs for one in sections(graph.main, losses)]
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", UserWarning)
+    with notes_of_warnings() as told:
         model = rebuild_gradients(result.model, losses)
     stale = tuple(f"{section.scope}/** (" for section in found)
     notes = [text for text in result.report["notes"] if not text.startswith(stale)]
     notes += [str(section) for section in found]
-    notes += [str(one.message) for one in told if one.category is UserWarning]
+    notes += told
     nodes = {**result.report["nodes"], "after": model.node_count}
     return Result(model, {**result.report, "nodes": nodes, "notes": notes})
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 import click
@@ -45,3 +47,13 @@ def _echo(text: str, err: bool) -> None:
     if in_colour:
         safe = "\n".join(map(coloured, safe.split("\n")))
     click.echo(safe, err=err, color=in_colour)
+
+
+@contextmanager
+def notes_of_warnings() -> Iterator[list[str]]:
+    """The texts of UserWarnings meanwhile, which are printed as notes."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        yield notes
+    notes += [str(one.message) for one in told if one.category is UserWarning]

@@ -12,7 +12,7 @@ from graphpatch.analysis.split import refuse_folder
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.forms import ANY, TEXT, TEXTS, WHOLE, keyed, listed, record
 from graphpatch.cli.progress import bar
-from graphpatch.cli.say import say_json, say_lines
+from graphpatch.cli.say import notes_of_warnings, say_json, say_lines
 from graphpatch.errors import OutputError
 
 OUTPUT = record(
@@ -28,6 +28,7 @@ OUTPUT = record(
         "inputs": TEXTS,
         "gradients": keyed(TEXT),
         "tensors": keyed(ANY),
+        "notes": TEXTS,
     }
 )
 
@@ -78,13 +79,14 @@ def command(
     refuse_folder(Path(folder), model)
     with bar() as progress:
         listed = [_listed([cut]) for cut in cuts]
-        found = split(model, loss, listed, _listed(wrt), progress, allow_unsafe_ops)
+        with notes_of_warnings() as notes:
+            found = split(model, loss, listed, _listed(wrt), progress, allow_unsafe_ops)
         found.save(folder)
         document = found.document()
     if as_json:
-        say_json({"output": folder, **document})
+        say_json({"output": folder, **document, "notes": notes})
     else:
-        say_lines(_summary(folder, document))
+        say_lines([*_summary(folder, document), *(f"note: {note}" for note in notes)])
 
 
 def _listed(texts: tuple[str, ...] | list[str]) -> list[str]:

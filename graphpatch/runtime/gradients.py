@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graphpatch import opdefs
 from graphpatch.runtime.running import first_line
 
 
@@ -61,3 +63,20 @@ def built(
             return [tf.convert_to_tensor(dx) if dense and dx is not None else dx for dx in found]
         except Exception as error:
             raise RaisedError(f"tf.gradients raises {first_line(error)}") from error
+
+
+def op_types(graph_def: Any) -> set[str]:
+    """The op types of a GraphDef, those in its functions too."""
+    bodies = (graph_def.node, *(function.node_def for function in graph_def.library.function))
+    return {node.op for body in bodies for node in body}
+
+
+def warn_of_newer(before: set[str], after: set[str]) -> None:
+    """Say that TensorFlow 1.15, which knew all op types of a graph, does not know new ones."""
+    added = opdefs.newer(after - before)
+    if added and not opdefs.newer(before):
+        warnings.warn(
+            f"the gradients were built by TensorFlow 2 and have {', '.join(added)}, which "
+            "TensorFlow 1.15 does not know: load the result in TensorFlow 2",
+            stacklevel=3,
+        )

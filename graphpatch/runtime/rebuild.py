@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from graphpatch import names, opdefs
+from graphpatch import names
 from graphpatch.analysis.gradient_scope import GRADIENT_SCOPE
 from graphpatch.analysis.training import MOST_NAMED, Built, Section, sections
 from graphpatch.control_flow.without_ops import without_ops
@@ -21,7 +21,7 @@ from graphpatch.graph.colocation import COLOCATION, LOC, located
 from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
-from graphpatch.runtime.gradients import gradients
+from graphpatch.runtime.gradients import gradients, op_types, warn_of_newer
 from graphpatch.runtime.import_model import meta_graph
 from graphpatch.runtime.imported import import_here, refused_as
 from graphpatch.table import short
@@ -64,9 +64,9 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
     body = model.graphs[0].main
     asked = sections(body, loss)
     file, live, instead = _rebuilt(model, asked)
-    before = _op_types(file)
+    before = op_types(file.graph_def)
     _merge(file, live, asked, instead)
-    _warn_of_newer(before, _op_types(file))
+    warn_of_newer(before, op_types(file.graph_def))
     _warn_of_old(file.graph_def.node, asked)
     message: Any = file.graph_def if model.container is GRAPH else file
     source = Source(message.SerializeToString(deterministic=True))
@@ -213,23 +213,6 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
     )
     meta.meta_info_def.stripped_op_list.CopyFrom(live.meta_info_def.stripped_op_list)
     without_ops(meta, live, there)
-
-
-def _op_types(meta: Any) -> set[str]:
-    graph = meta.graph_def
-    bodies = (graph.node, *(function.node_def for function in graph.library.function))
-    return {node.op for body in bodies for node in body}
-
-
-def _warn_of_newer(before: set[str], after: set[str]) -> None:
-    """Say that TensorFlow 1.15, which knew all ops of a graph, does not know new ones."""
-    added = opdefs.newer(after - before)
-    if added and not opdefs.newer(before):
-        warnings.warn(
-            f"the gradients were built by TensorFlow 2 and have {', '.join(added)}, which "
-            "TensorFlow 1.15 does not know: load the result in TensorFlow 2",
-            stacklevel=3,
-        )
 
 
 def _warn_of_old(nodes: Iterable[Any], asked: Sequence[Section]) -> None:

@@ -18,6 +18,7 @@ from graphpatch.graph.extract import StaticShape
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import Source
+from graphpatch.runtime.gradients import op_types, warn_of_newer
 from graphpatch.runtime.imported import bare_meta, imported
 from graphpatch.runtime.parts import Parts, add_parts, cuts_in_order
 from graphpatch.runtime.register import register_gradients
@@ -46,7 +47,8 @@ def split(
         allow_unsafe_ops: Import models, too, whose ops touch files, the network or Python as
             TensorFlow imports them.
 
-    `Split.save` writes the graphs and parts.json, which tells what to feed and to fetch.
+    `Split.save` writes the graphs and parts.json, which tells what to feed and to fetch. A
+    UserWarning names ops of the gradients that TensorFlow 1.15 does not know, as it knew the model.
 
     Raises:
         CutError: The tensors are not a cut, no gradient flows, or TensorFlow is missing.
@@ -72,7 +74,9 @@ def split(
     _require_tensorflow()
     graph = _imported(loaded)
     register_gradients(loaded)
+    before = op_types(graph.as_graph_def())
     parts = add_parts(graph, found, ordered)
+    warn_of_newer(before, op_types(graph.as_graph_def()))
     return Split(_backward(graph, parts), loaded.path)
 
 

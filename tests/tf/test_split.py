@@ -13,6 +13,7 @@ import pytest
 import graphpatch
 from graphpatch.errors import CutError
 from graphpatch.runtime.split import split
+from tests.conftest import Ran
 from tests.tf import consumer, parts
 from tests.tf.looped import looped
 from tests.tf.tensorflow1 import VARIABLE
@@ -35,6 +36,28 @@ def chain() -> None:
     h = tf.add(tf.sin(other), tf.stop_gradient(one) * rows, name="h")
     y = tf1.placeholder_with_default(tf.constant(2.0), [], name="scale") * tf.tanh(h)
     tf.reduce_sum(tf.identity(y, name="y") ** 2, name="loss")
+
+
+def determinant() -> None:
+    """Its gradient has ops that TensorFlow 1.15 does not know."""
+    x = tf1.placeholder(tf.float32, [2, 2], name="x")
+    t = tf.tanh(x, name="t")
+    y = tf.linalg.cholesky(tf.matmul(t, t, transpose_b=True), name="c")
+    tf.reduce_sum(y, name="loss")
+
+
+def test_ops_that_tensorflow_1_does_not_know_are_named(
+    model: Path, tmp_path: Path, run_cli: Callable[..., Ran], recwarn: pytest.WarningsRecorder
+) -> None:
+    path = saved(determinant, tmp_path / "determinant.pb")
+    with pytest.warns(UserWarning, match=r"MatrixDiagV3.*TensorFlow 1\.15 does not know"):
+        split(path, "loss", "t", "x")
+    ends = ["--cut", "t", "--loss", "loss", "--wrt", "x", "-o", str(tmp_path / "p"), "--json"]
+    done = run_cli("split", str(path), *ends)
+    assert "MatrixDiagV3" in done.json["notes"][0]
+    recwarn.clear()
+    split(model, "loss", "h", "x")
+    assert not [one for one in recwarn if one.category is UserWarning]
 
 
 @pytest.fixture
