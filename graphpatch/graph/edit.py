@@ -15,7 +15,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph import edits, nodedef
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.displaced import displaced_attr, displaced_input, displaced_name
-from graphpatch.graph.edits import Edit, Origin, Returned
+from graphpatch.graph.edits import Edit, Origin
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.inputs import set_many
 from graphpatch.graph.placing import TakenNames, append, place_beside, rename
@@ -264,19 +264,6 @@ def write_origin(body: Body, index: int, record: dict[str, Any]) -> None:
     """Write down what the model was on a node that a rule touched, in place of what was there."""
     told: list[Edit | Origin] = [Origin(**record), *entries(Node(body, index))]
     body.write(index, rewritten(body.payload(index), told))
-
-
-def take_place(graph: Graph, body: Body) -> None:
-    """Let a body be that of its name, as it is once edits were taken back."""
-    if body.is_main:
-        graph.main = body
-    else:
-        graph.functions[body.label] = body
-
-
-def give_back(body: Body, edit: Returned) -> None:
-    """Let an output of a function be the tensor that it was before an edit."""
-    body.ret[edit.output] = edit.was
 
 
 def _hex(payload: nodedef.Payload) -> str:

@@ -6,20 +6,16 @@ so no order between nodes needs to be known, and each node gets back the bytes t
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from graphpatch import names
 from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph import provenance
-from graphpatch.graph.blanks import Held
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edit import give_back, take_place
+from graphpatch.graph.dropping import drop_nodes, give_back
 from graphpatch.graph.edits import Added, Edit, Returned
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.heads import Heads
-from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.origin import origin
 from graphpatch.graph.provenance import returned
 from graphpatch.graph.undo_node import IsWanted, Undone, refuse_dependent, undo_node
@@ -61,8 +57,9 @@ def undo(graph: Graph, wanted: IsWanted) -> list[UndoneBody]:
     for node in [node for one in undone for node in one.nodes.values()]:
         _check_enclosed(graph, node)
     for one in undone:
-        body = _rebuilt(one)
-        take_place(graph, body)
+        body = one.body
+        if one.dropped or one.nodes:
+            body = drop_nodes(graph, body, one.dropped, one.nodes, one.marked)
         _check_reads(one, body)
     return undone
 
@@ -141,34 +138,6 @@ def _return(body: Body, outputs: list[Returned], place: int) -> None:
             f"{edit.output!r} of function {body.label}); take that one off first"
         )
     give_back(body, edit)
-
-
-def _rebuilt(undone: UndoneBody) -> Body:
-    """The body without the nodes that were dropped, and the others as they were.
-
-    A new body, which `edit.take_place` puts into the graph: dropping nodes numbers all others
-    anew, in every column. The editor adds and changes nodes and drops none, so that what holds
-    the number of a node stays true while rules are applied; here no rule holds one any more.
-    """
-    old, dropped = undone.body, undone.dropped
-    if not dropped and not undone.nodes:
-        return old
-    kept = [index for index in range(len(old)) if index not in dropped]
-    heads, now = old.heads, undone.nodes
-    new = Heads(
-        array("Q", (heads.starts[index] for index in kept)),
-        [now[i].name if i in now else heads.names[i] for i in kept],
-        [now[i].op if i in now else heads.ops[i] for i in kept],
-        [tuple(now[i].inputs) if i in now else heads.inputs[i] for i in kept],
-    )
-    place = {index: at for at, index in enumerate(kept)} if dropped else {}
-    marked = (place.get(index, index) for index in undone.marked)
-    new.marked = [range(at, at + 1) for at in marked]
-    edited: dict[int, Payload | Held] = {
-        place.get(index, index): one.signed() for index, one in now.items()
-    }
-    cut = [*old.cut, *(heads.starts[index] for index in dropped)]
-    return replace(old, heads=new, edited=edited, cut=cut)
 
 
 def _check_reads(undone: UndoneBody, body: Body) -> None:

@@ -10,6 +10,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import called_functions
+from graphpatch.graph.dropping import drop_functions
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.provenance import touched
 from graphpatch.graph.wire import Field, fields, message
@@ -26,16 +27,8 @@ def drop_unused(graph: Graph) -> frozenset[str]:
         if not body.is_ours and (calls := gone & set(body.heads.ops)):
             raise ModelError(f"{body.label} calls {min(calls)}, which a rule added, from elsewhere")
     names = {part: name for name, (_, part) in graph.function_fields.items()}
-    graph.cut = [
-        *graph.cut,
-        *((library, part) for library, part, of in parts if names.get(part, of) in gone),
-    ]
-    graph.functions = {name: one for name, one in graph.functions.items() if name not in gone}
-    fields_left = {name: one for name, one in graph.function_fields.items() if name not in gone}
-    graph.function_fields = fields_left
-    for name in gone:
-        del graph.library.signatures[name]
-        graph.library.gradients.pop(name, None)
+    cut = [(library, part) for library, part, of in parts if names.get(part, of) in gone]
+    drop_functions(graph, gone, cut)
     return gone
 
 
