@@ -23,11 +23,15 @@ TRAINABLE = "float16 bfloat16 float32 float64 complex64 complex128 resource vari
 # Of the inputs that carry gradients, and of the others, which are sizes and indices.
 SHAPES: Sequence[Shape] = (None, (2, 2), (), (4,), (2, 4, 4), (1, 4, 4, 4), (1, 4, 4, 4, 4))
 OTHERS: Sequence[Shape] = (None, (), (2,), (4,), (2, 2))
+# Of two such inputs: the sizes of some axes, and what is added before and behind them.
+PAIR: Sequence[Shape] = ((2,), (2, 2))
 # Of attrs that are lists of ints: strides and windows of two and of three dimensions.
 LISTS: Sequence[Sequence[int]] = ((), (1, 1, 1, 1), (1, 1, 1, 1, 1))
-# What looks at the shape of what it reads alone, by op type: all inputs, or these.
+# Ops that look at the shape of what they read alone. A decision: TensorFlow has no call that tells.
+SHAPE_READERS = "Shape ShapeN Size Rank ZerosLike OnesLike".split()
+# The inputs of which only the shape is looked at, by op type.
 OF_SHAPES = {
-    **dict.fromkeys("Shape ShapeN Size Rank ZerosLike OnesLike".split(), range(1000)),
+    **dict.fromkeys(SHAPE_READERS, range(1000)),
     "ResizeBilinearGrad": (1,),
     "ResizeBicubicGrad": (1,),
 }
@@ -71,6 +75,9 @@ class Built(Trials):
         for shape in SHAPES:
             for other in OTHERS if not all(floats) else (None,):
                 yield [shape if is_float else other for is_float in floats]
+        if floats.count(False) == len(PAIR):
+            pair = iter(PAIR)
+            yield [None if is_float else next(pair) for is_float in floats]
         for known in range(len(floats)):
             yield [SHAPES[5] if place == known else None for place in range(len(floats))]
 
@@ -81,23 +88,37 @@ def ask(op: Any) -> dict[str, Any]:
     `inputs` has, for each, the numbers of the declared outputs whose upstream gradient reaches it
     in some trial, or None where every trial gives None. `reads` has, for each, the numbers of the
     declared inputs whose values the gradient is computed from, and -1 for those of the outputs;
-    nothing where none is. `raises` is what it raises, where it refuses in all trials. Nothing where
-    no trial could be made.
+    nothing where none is. Then `shapes` is "never" where it reads no shape of them either, and
+    "unknown" where it reads those that are not known before the graph runs. `raises` is what it
+    raises, where it refuses in all trials. Nothing where no trial could be made.
     """
     trials, answers, refusals = Built(op), [], []
+    touched: dict[bool, list[bool]] = {False: [], True: []}  # by whether all shapes were known
     for shapes in trials.shapes() if trials.possible else ():
         for variant in trials.variants:
             try:
-                answers.append(once(trials, shapes, variant))
+                answer = once(trials, shapes, variant)
+                if answer is not None:
+                    answers.append(answer[:2])
+                    touched[None not in shapes].append(answer[2])
             except REFUSALS as error:
                 refusals.append(f"{type(error).__name__}: {error}")
             except Exception as error:  # it does not take such shapes or attrs
                 del error
-    answers = [one for one in answers if one is not None]
     if answers:
         flows, reads = ([listed(together(some)) for some in zip(*both)] for both in zip(*answers))
-        return dict({"inputs": flows}, **({"reads": reads} if any(reads) else {}))
+        if any(reads):
+            return {"inputs": flows, "reads": reads}
+        of_shapes = shapes_read(touched[True], touched[False]) if any(flows) else ""
+        return dict({"inputs": flows}, **({"shapes": of_shapes} if of_shapes else {}))
     return {"raises": refusals[0].splitlines()[0]} if refusals else {}
+
+
+def shapes_read(known: Sequence[bool], unknown: Sequence[bool]) -> str:
+    """Which shapes of an op a gradient reads, by whether each trial met a tensor of the op."""
+    if all(known or unknown):
+        return ""
+    return "unknown" if any(known) or any(unknown) else "never"
 
 
 def together(some: Sequence[Any]) -> Any:
@@ -143,8 +164,11 @@ def of_arg(op: Any, attrs: Any, flat: int, args: Any) -> int:
     return OUTPUT
 
 
-def once(trials: Built, shapes: Sequence[Shape], variant: Any) -> tuple[Any, Any] | None:
-    """One trial: None where TensorFlow does not build the op on inputs of these shapes."""
+def once(trials: Built, shapes: Sequence[Shape], variant: Any) -> tuple[Any, Any, bool] | None:
+    """One trial: None where TensorFlow does not build the op on inputs of these shapes.
+
+    What comes to each input, what is read for it, and whether a tensor of the op is met at all.
+    """
     import tensorflow as tf
 
     with tf.Graph().as_default() as graph, tf.name_scope("gradients"):  # TensorArrays ask for it
@@ -163,11 +187,13 @@ def once(trials: Built, shapes: Sequence[Shape], variant: Any) -> tuple[Any, Any
         found = gradient_function(op)(op, *upstream)
     found = list(found) if isinstance(found, (list, tuple)) else [found]
     walks = [walk(one, op) for one in found]
+    whole = [walk(one, op, {}) for one in found]
     flows = [reached_by(one, upstream) for one in walks]
     reads = [one if one is None else one[1] for one in walks]
     return (
         by_arg(trials.op, attrs, flows, trials.op.output_arg),
         by_arg(trials.op, attrs, reads, trials.op.input_arg),
+        any(one is not None and bool(one[1]) for one in whole),
     )
 
 
@@ -177,7 +203,7 @@ def gradient_function(op: Any) -> Any:
     return ops.get_gradient_function(op)
 
 
-def walk(found: Any, op: Any) -> tuple[set[str], set[int]] | None:
+def walk(found: Any, op: Any, of_shapes: Any = OF_SHAPES) -> tuple[set[str], set[int]] | None:
     """The ops that a gradient comes from, and what it reads of `op`; None where it is None."""
     if found is None:
         return None
@@ -190,7 +216,7 @@ def walk(found: Any, op: Any) -> tuple[set[str], set[int]] | None:
         if here is op or here.name in inputs:
             reads.add(OUTPUT if here is op else inputs[here.name])
         if here.name not in seen and here is not op:
-            shapes = OF_SHAPES.get(here.type, ())
+            shapes = of_shapes.get(here.type, ())
             todo += [one for place, one in enumerate(here.inputs) if place not in shapes]
         seen.add(here.name)
     return seen, reads

@@ -59,7 +59,8 @@ def merge(old: Row, new: Row) -> Iterator[str]:
     before = {name: row for name, row in old["ops"].items() if name not in dropped}
     rows = {name: row for name, row in merged(before, new["ops"]) if len(row) > 1}
     versions = json.dumps([old["version"], new["version"]])
-    yield '{"tensorflow":' + versions + ',"ops":['
+    readers = json.dumps(gradient_trials.SHAPE_READERS)
+    yield '{"tensorflow":' + versions + ',"shape_readers":' + readers + ',"ops":['
     for place, name in enumerate(sorted(rows)):
         yield json.dumps(rows[name], separators=(",", ":")) + "," * (place < len(rows) - 1)
     yield "]}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Literal
 
 from graphpatch import opdefs
-from graphpatch.control_flow.op_types import CONTROL_FLOW
+from graphpatch.control_flow.op_types import CONTROL_FLOW, MERGES
 from graphpatch.differentiation import table
 from graphpatch.differentiation.keys import gradient_type, is_registered, override_key
 from graphpatch.dtypes import DIFFERENTIABLE, HANDLES
@@ -88,6 +89,23 @@ def may_be_zero(op_type: str) -> bool:
     if known is None or found is None:
         return False
     return any(row is not None and len(row) < len(known.outputs) for row in found.inputs)
+
+
+def reads_shape_alone(op_type: str) -> bool:
+    """Whether an op type looks at the shapes of what it reads, and at no values."""
+    return op_type in table.table().shape_readers
+
+
+def is_asked_apart(op_type: str, knows_shapes: Callable[[], bool]) -> bool:
+    """Whether a gradient is computed from upstream gradients alone: no tensor of the op is read.
+
+    `knows_shapes` says whether TensorFlow knows the shapes of what the op reads.
+    """
+    if op_type in CONTROL_FLOW:
+        return op_type not in MERGES
+    found = table.recorded_gradient(op_type)
+    shapes = found.shapes if found is not None else ""
+    return shapes == "never" or (shapes == "unknown" and knows_shapes())
 
 
 def raises(op_type: str) -> str:

@@ -11,12 +11,9 @@ from graphpatch.differentiation import table
 # shapes, which do not change with values. A decision, where the table of gradients has facts: it
 # says that a gradient reads them.
 SIZES = frozenset(
-    "axis begin concat_dim end multiples paddings perm reduction_indices shape shift split_dim"
-    " strides".split()
+    "axis begin block_shape concat_dim crops end multiples paddings perm reduction_indices shape"
+    " shift split_dim strides".split()
 )
-# Linear ops of which the table has no gradient: no trial builds two of them, one raises an error,
-# and one is put there by TensorFlow's optimiser.
-UNASKED = frozenset({"BatchToSpaceND", "SpaceToBatchND", "PreventGradient", "Snapshot"})
 PYTHON = "EagerPyFunc"  # its gradient is a program that the table cannot look into
 
 
@@ -28,7 +25,7 @@ def is_linear(op_type: str, varies: Sequence[bool], is_constant: Sequence[bool])
     """
     known, row = opdefs.lookup(op_type), table.recorded_gradient(op_type)
     if known is None or row is None or not row.inputs or op_type == PYTHON:
-        return op_type in UNASKED
+        return row is not None and bool(row.raises)  # no gradient, so none that depends on values
     places = [table.declared(known, slot, len(varies)) for slot in range(len(varies))]
     changing = {place for place, one in zip(places, varies, strict=True) if one}
     asked = {place for place, one in zip(places, is_constant, strict=True) if not one}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 from functools import cache
+from typing import Literal
 
 import msgspec
 
@@ -25,13 +26,16 @@ class GradientRow(msgspec.Struct, frozen=True, gc=False):
 
     `reads` has for each input the declared inputs from whose values its gradient is computed, and
     -1 where it is computed from those of outputs; nothing where all gradients are computed from
-    upstream gradients and shapes. `raises` is what it raises, whatever it is asked. `before` are
+    upstream gradients and shapes. Then `shapes` says which shapes of the op's tensors are read when
+    the gradient runs: never any, or those that are unknown before; it is empty where all may be.
+    `raises` is what it raises, whatever it is asked. `before` are
     the rows of TensorFlow 1.15, where they differ. Without rows, no trial could be made.
     """
 
     name: str
     inputs: Rows = ()
     reads: Rows = ()
+    shapes: Literal["", "never", "unknown"] = ""
     raises: str = ""
     before: Rows = ()
 
@@ -45,9 +49,13 @@ class GradientRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class GradientTable(msgspec.Struct, frozen=True):
-    """The shipped file: the TensorFlow versions that were asked, and what they give."""
+    """The shipped file: the TensorFlow versions that were asked, and what they give.
+
+    `shape_readers` are the ops that look at the shape alone of what they read.
+    """
 
     tensorflow: tuple[str, str]
+    shape_readers: frozenset[str]
     ops: tuple[GradientRow, ...]
 
 

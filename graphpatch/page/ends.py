@@ -6,9 +6,9 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphpatch.analysis.doctor.backward import GradientReach
-from graphpatch.analysis.doctor.causes import SHAPE_READERS
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.survey import fed_floats, unread_outputs
+from graphpatch.differentiation import flow
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
@@ -79,7 +79,7 @@ def _real_before(
     found: dict[Tensor, None] = {}
     seen, todo = set(targets), list(targets)
     for index, _ in todo:
-        if wiring.body.heads.ops[index] in SHAPE_READERS:
+        if flow.reads_shape_alone(wiring.body.heads.ops[index]):
             continue
         for tensor in wiring.inputs(index):
             if tensor in seen or tensor[0] not in inside or tensor in sources:

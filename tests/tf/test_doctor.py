@@ -71,6 +71,22 @@ def test_a_variable_that_only_its_own_loop_reads(tmp_path: Path) -> None:
     assert found.foretold["flows"]
 
 
+def test_what_reads_no_tensor_of_a_loop_is_differentiated_from_outside(tmp_path: Path) -> None:
+    def build(tf1: Any, x: Any, w: Any) -> Any:
+        def step(number: Any, y: Any) -> Any:
+            z = tf1.real(tf1.stack([tf1.add_n([y, w])]))  # their gradients read not even a shape
+            z = tf1.placeholder_with_default(z, None) - w  # this one reads what is not known
+            tf1.squeeze(tf1.reshape(z, [1]))
+            return number + 1, tf1.constant(1.0)
+
+        return tf1.while_loop(lambda number, y: number < 3, step, (0, x))[1] * w
+
+    found = agreement(loop_graphs.built(tf1, build), tmp_path)
+    assert found.differing == []
+    assert found.foretold["flows"]
+    assert found.foretold["error"]
+
+
 @pytest.mark.parametrize("is_behind_another", [False, True])
 def test_targets_in_a_loop_that_starts_anew_each_time(
     is_behind_another: bool, tmp_path: Path

@@ -19,7 +19,6 @@ COMPARISONS = frozenset(
     "Equal NotEqual Less LessEqual Greater GreaterEqual ApproximateEqual LogicalAnd LogicalOr"
     " LogicalNot IsNan IsInf IsFinite".split()
 )
-SHAPE_READERS = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
 NONE = "None: tf.gradients returns None, without an error"
 ZEROS = "zeros: the gradient is there, and every element of it is 0"
 
@@ -147,7 +146,7 @@ CAUSES = (
           "{in_between}"),
     Cause("cast", lambda look: look.op == "Cast",
           "a cast of {read} to {given}: nothing comes back through {read}", NONE, OUTSIDE),
-    Cause("shape", _is(SHAPE_READERS),
+    Cause("shape", lambda look: flow.reads_shape_alone(look.op),
           "{op}: it reads a shape, not the values", NONE,
           "the loss does not depend on the values here; there is no gradient"),
     Cause("inside", _calls_functions,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS, EXITS, LOOP_COND, MERGES
 from graphpatch.control_flow.stored import StoredContexts, StoredLoop
+from graphpatch.differentiation import flow
+from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 
 # What is raised where an op is differentiated outside its loop: at the ops where an iteration
@@ -21,12 +23,6 @@ NO_STATE = "AttributeError: 'NoneType' object has no attribute 'grad_state'"
 NO_PIVOT = "AttributeError: 'NoneType' object has no attribute 'pivot'"
 NO_PREDICATE = "AttributeError: 'WhileContext' object has no attribute 'pred'"
 NOT_FROM_OUTSIDE = "TypeError: 'NoneType' object is not iterable"
-
-# Ops whose gradients read nothing but what comes back; of sums, where the file tells the shapes.
-READS_NOTHING = frozenset(
-    "Add AddN AddV2 BiasAdd Cast Enter Exit Identity Neg NextIteration RefEnter RefExit"
-    " RefIdentity RefNextIteration RefSwitch Snapshot Sub Switch".split()
-)
 
 
 @dataclass(eq=False)
@@ -48,6 +44,10 @@ class Loops:
     stored: StoredContexts
     control_flow_v2: bool = True
     states: dict[int, _State] = field(default_factory=dict)  # by Exit
+    shapes: Shapes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shapes = Shapes(self.wiring)
 
     def take_in(self, found: list[int]) -> None:
         """Add all Exits of the loops that have one among the ops found."""
@@ -116,7 +116,9 @@ class Loops:
             return NO_STATE
         if self._is(index, MERGES) and self._is(self.wiring.inputs(index)[0][0], ENTERS):
             return NO_PIVOT
-        return "" if self._is(index, READS_NOTHING) else NOT_FROM_OUTSIDE
+        op, read = self.wiring.body.heads.ops[index], self.wiring.inputs(index)
+        is_apart = flow.is_asked_apart(op, lambda: all(map(self.shapes.is_known, read)))
+        return "" if is_apart else NOT_FROM_OUTSIDE
 
     def _needs_zeros(self, index: int, got: set[Tensor]) -> bool:
         """Whether some output of an op that is in no branch has no gradient, and gets zeros."""
