@@ -13,6 +13,7 @@ import pytest
 
 import graphpatch
 from graphpatch import above
+from graphpatch.control_flow import op_types
 
 ROOT = Path(graphpatch.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -333,6 +334,30 @@ def models_are_imported_and_differentiated_in_one_module_each(path: Path) -> Non
             for name, home in HOMES.items():
                 if called == name or called.endswith(f".{name}"):
                     assert path == ROOT / home, f"{path}:{node.lineno}: {called}"
+
+
+def op_types_of_control_flow(tree: ast.AST) -> Iterator[str]:
+    """The op types of v1 loops and branches that are written out: alone, or in a text to split."""
+    for node in ast.walk(tree):
+        words = [node.value] if isinstance(node, ast.Constant) else []
+        function = node.func if isinstance(node, ast.Call) else None
+        of = function.value if isinstance(function, ast.Attribute) else None
+        if isinstance(of, ast.Constant) and isinstance(of.value, str):  # of `split`
+            words = of.value.split()
+        yield from (str(one) for one in words if one in op_types.BOUNDARIES)
+
+
+@of_each_file
+def op_types_of_control_flow_are_named_in_their_room(path: Path) -> None:
+    if room_of(path) != "control_flow":
+        assert list(op_types_of_control_flow(tree_of(path))) == [], path
+
+
+@pytest.mark.parametrize(
+    "text", ["{'Enter': 1}", "op in ('If', 'RefSwitch')", "'Add Exit'.split()"]
+)
+def test_an_op_type_of_control_flow_is_seen(text: str) -> None:
+    assert list(op_types_of_control_flow(ast.parse(text)))
 
 
 BANNED = ("util", "helper", "manager", "handler", "transform")

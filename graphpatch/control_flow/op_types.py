@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-ENTERS = frozenset({"Enter", "RefEnter"})
+ENTER, SWITCH = "Enter", "Switch"
+ENTERS = frozenset({ENTER, "RefEnter"})
 EXITS = frozenset({"Exit", "RefExit"})
 MERGES = frozenset({"Merge", "RefMerge"})
-SWITCHES = frozenset({"Switch", "RefSwitch"})
+SWITCHES = frozenset({SWITCH, "RefSwitch"})
 NEXTS = frozenset({"NextIteration", "RefNextIteration"})
 LOOP_COND = "LoopCond"
 

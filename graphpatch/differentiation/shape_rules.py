@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
+from graphpatch.control_flow.op_types import LOOP_COND
 from graphpatch.differentiation.shape_windows import WINDOW_SHAPES, Shape
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import constant
@@ -124,7 +125,7 @@ RULES: dict[str, ShapeRule] = {
     "StridedSlice": _sliced,
     "Pack": _packed,
     "SelectV2": _any,
-    "LoopCond": _scalar,
+    LOOP_COND: _scalar,
     "VarHandleOp": _scalar,
     **dict.fromkeys(REDUCED, _reduced),
     **WINDOW_SHAPES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from graphpatch.control_flow.op_types import ENTER, SWITCH
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.graph.body import Body, Node
@@ -37,7 +38,10 @@ ELEMENTWISE = ACTIVATIONS + tuple(
 )
 """Each element of the output is made of the same element of each input, or of one broadcast."""
 
-PASSED_ON = frozenset("Identity Enter Switch Cast Reshape ExpandDims Squeeze Transpose".split())
+RESHAPED = ("Identity", ENTER, SWITCH, "Cast", "Reshape", "ExpandDims", "Squeeze")
+"""Ops that give a parameter on with its elements in the same order."""
+
+PASSED_ON = frozenset({*RESHAPED, "Transpose"})
 """Ops through which a parameter is led to where it is used."""
 
 PARAMETERS = frozenset({*VARIABLES, "ReadVariableOp", "AutoReloadVariable"})

@@ -46,7 +46,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
         there = "" if count or len(counts) > 1 else values_there(bodies, key, value)
         near = _near(graphs, key, value, count) if names else ""
         lines.append(f"  {key}{shown}: {count} of them{near}{there}")
-        if key in BRANCHES and not count:
+        if key in COMBINING and not count:
             lines += _branches(bodies, key, value)
         if key == "pattern" and not count:
             from graphpatch.match.near import near_lines
@@ -156,7 +156,7 @@ def _labels(graphs: Iterable[Graph]) -> list[str]:
 
 NEAR = {"op": _types, "name": _names, "name_regex": _names, "body": _labels}
 EXCLUDES = ("not", "taken")
-BRANCHES = ("any", "all", "not")
+COMBINING = ("any", "all", "not")
 VALUE_SHOWN = ("upstream_of", "downstream_of", "class")
 
 

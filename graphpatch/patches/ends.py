@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphpatch import names
+from graphpatch.control_flow.op_types import ENTERS
 from graphpatch.differentiation.flow import lets_through
 from graphpatch.differentiation.linear import is_linear
 from graphpatch.graph import topology
@@ -113,10 +114,8 @@ def is_linear_in(node: Node, marks: bytearray, ends: SlotsByOp) -> bool:
 
 
 def _is_constant(node: Node | None) -> bool:
-    found = (
-        one.op for one in topology.first_producers(node) if one.op not in {"Identity", "Enter"}
-    )
-    return next(found, "") == "Const"
+    found = (one.op for one in topology.first_producers(node))
+    return next((op for op in found if op not in {"Identity", *ENTERS}), "") == "Const"
 
 
 def end_notes(way: CleanPath, ends: SlotsByOp, found: Left, is_named: bool) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field
 
 from graphpatch import names
-from graphpatch.control_flow.op_types import NEXTS
+from graphpatch.control_flow.op_types import ENTERS, NEXTS
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions
@@ -186,7 +186,7 @@ def function_of(node: Node) -> str:
 def is_true(body: Body, text: str) -> bool:
     """Whether a tensor is true throughout, whatever the graph is fed."""
     behind = first_producers(body.producer(text))
-    node = next((one for one in behind if one.op not in (*GIVE_ON, "Enter")), None)
+    node = next((one for one in behind if one.op not in GIVE_ON | ENTERS), None)
     if node is None:
         return False
     if node.op == "OnesLike":

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from graphpatch.match.classes import RESHAPED
+
 MatchJson = dict[str, Any]
 
 _LEAF: MatchJson = {"op": ["Const", "ReadVariableOp", "VariableV2", "Variable"]}
-_PASSED_ON = [
-    "Identity", "Enter", "Switch", "Cast", "Reshape", "ExpandDims", "Squeeze",
-]  # fmt: skip
 
 
 def _passed_on(what: MatchJson) -> MatchJson:
-    return {"op": _PASSED_ON, "inputs": {"0": what}}
+    return {"op": list(RESHAPED), "inputs": {"0": what}}
 
 
 PARAMETER: MatchJson = {"any": [_LEAF, _passed_on(_LEAF), _passed_on(_passed_on(_LEAF))]}

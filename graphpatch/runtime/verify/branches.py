@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from graphpatch.control_flow.op_types import SWITCHES
 from graphpatch.graph.graph import Graph
 from graphpatch.runtime.running import ASSIGNED, Running
 from graphpatch.runtime.verify.outputs import is_value, ops_in_control_flow
@@ -15,7 +16,7 @@ from graphpatch.runtime.verify.outputs import is_value, ops_in_control_flow
 # Ops that do one thing below zero, and another above.
 SIGNED = frozenset({"Abs", "Elu", "LeakyRelu", "Relu", "Relu6", "Selu", "Sign"})
 # Ops that choose by a condition, and which input that is.
-TRUTHS = {"If": 0, "Select": 0, "SelectV2": 0, "StatelessIf": 0, "Switch": 1, "RefSwitch": 1}
+TRUTHS = {"If": 0, "Select": 0, "SelectV2": 0, "StatelessIf": 0, **dict.fromkeys(SWITCHES, 1)}
 
 
 class Branches:
