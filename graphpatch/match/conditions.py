@@ -2,77 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
-from graphpatch.dtypes import DTYPE_NAMES
-from graphpatch.errors import RulesError, did_you_mean
+from graphpatch.errors import RulesError
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import (
     added,
-    attribute,
     classes,
     glob,
     inside,
     neighbours,
     nth,
     paths,
-    regex,
     shape,
     taken,
     value,
 )
-from graphpatch.match.condition import Condition, Test, both, on_ops
+from graphpatch.match.condition import Condition, Test, both
 from graphpatch.match.empty import refuse_empty
 from graphpatch.match.glob import texts
+from graphpatch.match.keys import OP_KEYS, Key
 from graphpatch.match.spec import Between, Match, Pattern, Walk
-
-
-def op_type(wanted: str | Sequence[str]) -> Condition:
-    """The op type is one of these, which may be globs."""
-    is_one = glob.one_of(texts(wanted))
-    return on_ops(lambda node: is_one(node.op))
-
-
-def _op_type_of(node: Node, wanted: object) -> str:
-    return f"it is a {node.op}"
-
-
-def name(wanted: str | Sequence[str]) -> Condition:
-    """The op's name is one of these, which may be globs."""
-    is_one = glob.one_of(texts(wanted))
-    return on_ops(lambda node: is_one(node.name))
-
-
-def _name_of(node: Node, wanted: object) -> str:
-    return f"name is {node.name!r}"
-
-
-def name_regex(wanted: str) -> Condition:
-    """The regular expression matches the whole name."""
-    try:
-        meant = regex.whole(wanted)
-    except RulesError as error:
-        shown = wanted[: glob.QUOTED]
-        raise RulesError(f"name_regex {shown!r} is not a regular expression: {error}") from None
-    return on_ops(lambda node: meant(node.name))
-
-
-def dtype(wanted: str | Sequence[str]) -> Condition:
-    """Output 0 has one of these dtypes."""
-    dtypes, legal = set(texts(wanted)), list(dict.fromkeys(DTYPE_NAMES.values()))
-    for text in texts(wanted):
-        if text not in legal:
-            near = did_you_mean(text, legal) or f"; legal: {', '.join(legal)}"
-            raise RulesError(f"dtype: {text!r} is not a dtype of TensorFlow{near}")
-    return on_ops(lambda node: any(arg.dtype in dtypes for arg in (node.outputs or [])[:1]))
-
-
-def _dtype_of(node: Node, wanted: object) -> str:
-    dtypes = [arg.dtype or "not known" for arg in (node.outputs or [])[:1]]
-    return f"dtype is {', '.join(dtypes) or 'not known'}"
 
 
 def body(wanted: str | Sequence[str]) -> Condition:
@@ -157,22 +110,12 @@ def between(wanted: Between, control: bool) -> Condition:
     return paths.between(wanted, control, holds)
 
 
-class Key(NamedTuple):
-    """How the condition of a key is made of its value, and what an op has instead, in words.
-
-    Of a key that has matches in it `graphpatch.match.in_words` has the words.
-    """
-
-    condition: Callable[..., Condition]
-    in_words: Callable[[Node, Any], str] | None = None
-
-
 # In the order in which they are tried: cheap ones first.
 KEYS: dict[str, Key] = {
     "body": Key(body, _body_of),
-    "op": Key(op_type, _op_type_of),
-    "name": Key(name, _name_of),
-    "name_regex": Key(name_regex, _name_of),
+    "op": OP_KEYS["op"],
+    "name": OP_KEYS["name"],
+    "name_regex": OP_KEYS["name_regex"],
     "any": Key(any_of),
     "all": Key(all_of),
     "not": Key(none_of),
@@ -183,8 +126,7 @@ KEYS: dict[str, Key] = {
     "class": Key(classes.class_, classes.in_words),
     "taken": Key(taken.taken, taken.in_words),
     "inside": Key(inside.inside, inside.in_words),
-    "attr": Key(attribute.attr, attribute.in_words),
-    "dtype": Key(dtype, _dtype_of),
+    **OP_KEYS,  # the others of these
     "shape": Key(shape.shape, shape.in_words),
     "inputs": Key(inputs),
     "consumers": Key(consumers),

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from graphpatch.match.attribute import OneOf
 from graphpatch.match.described import described
 from graphpatch.match.glob import Texts
 from graphpatch.match.inside import Inside
+from graphpatch.match.keys import OpKeys
 from graphpatch.match.nth import Nth
 from graphpatch.match.shape import Natural, Shape, Size
 from graphpatch.match.value import Near
@@ -160,39 +160,13 @@ class Pattern(
         return self.present.index(self.last)
 
 
-class Match(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
+class Match(OpKeys, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Which ops: every key that is given must hold. Without a key it is every op.
 
     `control` is not a key of its own: with it, `inputs`, `consumers`, `between`, `upstream_of` and
     `downstream_of` beside it follow control edges too.
     """
 
-    op: Annotated[
-        Texts | None, described("The op type, or several, or a glob.", ["Relu", "*Relu*"])
-    ] = None
-    name: Annotated[
-        Texts | None,
-        described(
-            "The op's name, or several, or a glob: `*` stays within one scope, `**` crosses `/`.",
-            "resnet/**/conv*",
-        ),
-    ] = None
-    name_regex: Annotated[
-        str | None,
-        described("A regular expression (RE2) that must match the whole name.", r"block\d+/relu"),
-    ] = None
-    attr: Annotated[
-        dict[str, bool | int | float | str | tuple[Any, ...] | OneOf] | None,
-        described(
-            "Attrs by name: a value; one of several with `in`; true if there, false if not there.",
-            {"T": "float32", "padding": {"in": ["SAME", "VALID"]}},
-        ),
-    ] = None
-    dtype: Annotated[Texts | None, described("The dtype of output 0, or several.", "float32")] = (
-        None
-    )
     inputs: Annotated[
         dict[str, Match] | None,
         described(
