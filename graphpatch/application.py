@@ -13,8 +13,7 @@ from graphpatch.arguments import wrong
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Export, Model, default_output
 from graphpatch.formats.before import checksum_begun, write_down
-from graphpatch.formats.given import ModelLike
-from graphpatch.formats.has_model import HasModel
+from graphpatch.formats.given import HasModel, ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.target import NO_CONTEXTS
 from graphpatch.graph import provenance

@@ -19,7 +19,6 @@ from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.gradients.spec import refuse_python
 from graphpatch.graph.provenance import Author
 from graphpatch.match.conditions import conditions
-from graphpatch.match.expected import WRITTEN, objects
 from graphpatch.match.glob import texts
 from graphpatch.match.spec import WHOLE, Match
 from graphpatch.patches import KINDS, Patch, WholePatch
@@ -28,9 +27,11 @@ from graphpatch.rule_spec import EMITS, OPTIONS, Expect, RulesFile, RuleSpec
 from graphpatch.rules_json import (
     DEEPEST_JSON,
     NO_RULE,
+    WRITTEN,
     decoded,
     in_words,
     json_depth,
+    objects,
     raw_rules,
     value_at,
 )

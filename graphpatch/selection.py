@@ -15,8 +15,8 @@ from graphpatch.formats import Model
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.graph.body import Node
-from graphpatch.match.just import just
 from graphpatch.match.misses import missing_tensors
+from graphpatch.match.select import just
 from graphpatch.match.select import select as matching
 from graphpatch.rules import rules_from
 from graphpatch.table import IN_LIST, and_more, beside, html_table, plural

@@ -23,9 +23,8 @@ from graphpatch.patches import AlikePatch, JointPatch, NotedPatch, WholePatch
 from graphpatch.patches.alike import FormEditor
 from graphpatch.patches.flow import refuse_all_malformed
 from graphpatch.patches.group import grouped
-from graphpatch.patches.hidden import refuse_hidden
 from graphpatch.patches.order import refuse_ambiguous
-from graphpatch.patches.reach import refuse_all_shadowed
+from graphpatch.patches.reach import refuse_all_shadowed, refuse_hidden
 from graphpatch.recipe_notes import lacking
 from graphpatch.rules import Rule
 from graphpatch.table import and_more

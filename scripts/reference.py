@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pages import commands, formulas, gradients, outputs, rules
 
-from graphpatch.analysis import patterns
+from graphpatch.match import ready
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,7 +28,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "gradients": {"table": gradients.table},
     "json": {"commands": outputs.table},
-    "patterns": {"patterns": patterns.markdown},
+    "patterns": {"patterns": ready.markdown},
     "rules": {name: partial(rules.table, name) for name in rules.TABLES},
 }
 

@@ -36,7 +36,7 @@ sys.modules["tensorflow"] = None
 import numpy
 import graphpatch
 from graphpatch.cli import cli
-from graphpatch.cli.outputs import output_schema
+from graphpatch.cli.schema import output_schema
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.schema import schema

@@ -13,7 +13,7 @@ from pages import gradients, rules
 
 import graphpatch
 from graphpatch.cli import COMMANDS, cli
-from graphpatch.cli.outputs import outputs
+from graphpatch.cli.schema import outputs
 from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.match.ready import READY

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import GraphpatchError
-from graphpatch.fleet.patterns import meant
+from graphpatch.fleet.search import meant
 from graphpatch.formats.text import parse_text
 from graphpatch.match.pattern import tokens
 from graphpatch.rules import rules_in

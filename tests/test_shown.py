@@ -17,7 +17,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 from graphpatch import cli
 from graphpatch.cli.say import say_error
 from graphpatch.errors import ModelError
-from graphpatch.page.html import page
+from graphpatch.page.view import page
 from graphpatch.shown import LONG, json_text, one_line, shown
 from tests import graphs
 from tests.graphs import node

@@ -7,21 +7,69 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
+
 from graphpatch.analysis import ops
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import paired, unlike
 from graphpatch.analysis.rule_words import own_name, rules_at
-from graphpatch.analysis.surroundings import differences_around
+from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
+from graphpatch.formats.container import GRAPH_DEF
 from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import Progress
+from graphpatch.graph.wire import fields, message
 from graphpatch.table import html_table
+
+MAPS = ("collection_def", "signature_def")
+
+
+def differences_around(one: Model, other: Model) -> Iterator[str]:
+    """Each difference in a line."""
+    if one.container is not other.container:
+        yield f"container: {one.container.name} -> {other.container.name}"
+    for left, right in zip_longest(one.graphs, other.graphs):
+        if left is not None and right is not None:
+            if _rest(left) != _rest(right):
+                yield "versions or debug_info of the GraphDef"
+            if left.around.meta is not None and right.around.meta is not None:
+                yield from _metas(meta_around(left), meta_around(right))
+
+
+def _rest(graph: Graph) -> GraphDef:
+    """The GraphDef without its nodes and library."""
+    data = graph.source.data
+    kept = [data[one.start : one.end] for one in graph.others if one.number != LIBRARY]
+    return message(GraphDef, b"".join(kept))
+
+
+def meta_around(graph: Graph) -> MetaGraphDef:
+    """The MetaGraphDef without its GraphDef."""
+    data, meta = graph.source.data, graph.around.meta
+    if meta is None:
+        return MetaGraphDef()
+    parts = fields(data, meta.value, meta.end)
+    kept = [data[one.start : one.end] for one in parts if one.number != GRAPH_DEF]
+    return message(MetaGraphDef, b"".join(kept))
+
+
+def _metas(one: MetaGraphDef, other: MetaGraphDef) -> Iterator[str]:
+    for part in MetaGraphDef.DESCRIPTOR.fields:
+        left, right = getattr(one, part.name), getattr(other, part.name)
+        if part.name not in MAPS:
+            yield from [part.name] if left != right else []
+            continue
+        for key in sorted({*left, *right}):
+            if (key in left) != (key in right) or left[key] != right[key]:
+                yield f"{part.name} {key!r}"
+
 
 CHANGES = ("gradients", "removed", "added", "renamed", "changed", "functions", "other")
 

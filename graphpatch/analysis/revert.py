@@ -10,15 +10,14 @@ from graphpatch.analysis.unsafe import unsafe
 from graphpatch.errors import GraphpatchError, ModelError, PatchError, did_you_mean
 from graphpatch.formats import Model
 from graphpatch.formats.before import as_before, is_original, opened_again, refuse_exported
-from graphpatch.formats.given import ModelLike
-from graphpatch.formats.has_model import HasModel
+from graphpatch.formats.given import HasModel, ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.edit import write_origin
 from graphpatch.graph.graph import Graph, TakenBack
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.origin import origin, origin_node
+from graphpatch.graph.provenance import origin, origin_node
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.undo_library import drop_unused
 from graphpatch.graph.wire import size

@@ -1,9 +1,10 @@
-"""Which rules are at which ops of a graph, as it tells itself, and what they do, in words."""
+"""Which rules are at which ops of a graph, what they do in words, and what is wrong there."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.graph import provenance
@@ -11,7 +12,7 @@ from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
 from graphpatch.graph.edits import Added, AttrSet, Edit
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.origin import origin
+from graphpatch.graph.provenance import origin
 from graphpatch.names import OpKey
 from graphpatch.rule_spec import OPTIONS
 
@@ -74,3 +75,36 @@ def _value(value: Any) -> str:
             return f"{name}({', '.join(f'{key}={_value(one)}' for key, one in given.items())})"
         return f"{name} {_value(given)}"
     return json.dumps(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong; `op` is the op as it was called before any rule."""
+
+    kind: str
+    body: str
+    op: str
+    says: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """By what a fault of the original is known again, whatever rules renamed."""
+        return self.kind, self.body, self.op
+
+    def document(self) -> dict[str, Any]:
+        """The fault as `verify --json` prints it."""
+        return {"kind": self.kind, "body": self.body, "op": self.op, "says": self.says}
+
+
+def at(kind: str, node: Node, says: str) -> Fault:
+    """A fault of one op."""
+    return Fault(kind, node.body.label, own_name(node), f"{node}: {says}")
+
+
+def apart(before: Iterable[Fault], after: Iterable[Fault]) -> Mapping[str, list[Fault]]:
+    """The faults of a patched graph: `new` ones, and those that its original has `too`."""
+    known = {fault.key for fault in before}
+    found: dict[str, list[Fault]] = {"new": [], "too": []}
+    for fault in after:
+        found["too" if fault.key in known else "new"].append(fault)
+    return found

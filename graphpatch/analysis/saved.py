@@ -11,9 +11,8 @@ from graphpatch.application import check_all
 from graphpatch.errors import MatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.graph.body import Node
-from graphpatch.match.just import just
 from graphpatch.match.pattern.binding import Binding
-from graphpatch.match.select import MatchedOps, find
+from graphpatch.match.select import MatchedOps, find, just
 from graphpatch.match.spec import WHOLE
 from graphpatch.rules import Rule
 from graphpatch.step import take

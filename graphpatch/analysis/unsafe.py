@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from graphpatch import names, opdefs
-from graphpatch.analysis.surroundings import meta_around
+from graphpatch.analysis.diff import meta_around
 from graphpatch.errors import UnsafeError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions

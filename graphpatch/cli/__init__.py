@@ -7,15 +7,41 @@ import gc
 import importlib
 import io
 import os
+import signal
 import sys
+from typing import Any
 
 import click
 
 import graphpatch
 from graphpatch import mapped
-from graphpatch.cli.cut_short import report_cut_short
 from graphpatch.cli.say import say_error, say_lines
-from graphpatch.errors import GraphpatchError, did_you_mean
+from graphpatch.errors import CHANGED, GraphpatchError, did_you_mean
+
+_KEPT: list[Any] = []  # the system calls it as long as the process lives
+
+
+def report_cut_short() -> None:
+    """From now on, exit with a message where a mapped file ends before its end."""
+    if not hasattr(signal, "SIGBUS") or _KEPT:
+        return
+    import ctypes
+
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_int)
+    call = ctypes.CDLL(None).signal
+    call.argtypes, call.restype = [ctypes.c_int, kind], ctypes.c_void_p
+    _KEPT.append(kind(_exit))
+    call(signal.SIGBUS, _KEPT[0])
+
+
+def _exit(_: int) -> None:
+    # Nothing is imported here: what is being written has been imported already.
+    unfinished = sys.modules.get("graphpatch.formats.unfinished")
+    if unfinished is not None:
+        unfinished.remove_mine()
+    os.write(2, f"graphpatch: {CHANGED}\n".encode())
+    os._exit(1)
+
 
 COMMANDS = {
     "ops": "list op types; describe single ops: type, inputs, gradient",

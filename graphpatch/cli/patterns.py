@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 import msgspec
 
-from graphpatch.analysis import patterns
 from graphpatch.cli.completing import pattern_names
 from graphpatch.cli.forms import ANY, TEXT, listed, record
 from graphpatch.cli.say import say_json, say_lines
+from graphpatch.match import ready
 from graphpatch.match.ready import READY, PatternForm, Ready, ready_pattern
 
 OUTPUT = record({"patterns": listed(record({"name": TEXT, "for": TEXT, "forms": listed(ANY)}))})
@@ -21,7 +21,7 @@ def command(name: str | None, as_json: bool) -> None:
     """List the ready patterns, or show all forms of the pattern NAME."""
     entries = [ready_pattern(name.removeprefix("@"))] if name else list(READY.values())
     if as_json:
-        described = [patterns.describe(entry) for entry in entries]
+        described = [ready.describe(entry) for entry in entries]
         say_json({"patterns": described})
     elif name:
         say_lines(_whole(entries[0]))

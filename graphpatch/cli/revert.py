@@ -13,7 +13,7 @@ from graphpatch.cli.forms import NODES, TEXT, TEXT_OR_NULL, TEXTS, WHOLE, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import Model, load
-from graphpatch.formats.stdout import write_to_stdout
+from graphpatch.formats.save import write_to_stdout
 
 OUTPUT = record(
     {

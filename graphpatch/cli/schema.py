@@ -1,12 +1,43 @@
-"""`graphpatch schema`."""
+"""`graphpatch schema`, and the JSON Schema of what `--json` of each command prints."""
 
 from __future__ import annotations
 
+import importlib
+
 import click
 
-from graphpatch.cli.outputs import output_schema
+from graphpatch.cli import COMMANDS
+from graphpatch.cli.forms import Form
 from graphpatch.cli.say import say_json
-from graphpatch.schema import schema
+from graphpatch.errors import RulesError, did_you_mean
+from graphpatch.schema import DIALECT, schema
+
+VERSION = 1
+
+
+def outputs() -> dict[str, Form]:
+    """By command, the document that it prints; `check` prints one for each model."""
+    found = {name: _output(name) for name in sorted(COMMANDS)}
+    return {name: form for name, form in found.items() if form is not None}
+
+
+def output_schema(command: str) -> Form:
+    """The JSON Schema of what `graphpatch COMMAND --json` prints. Raises RulesError for others."""
+    form = _output(command) if command in COMMANDS else None
+    if form is None:
+        legal = outputs()
+        near = did_you_mean(command, legal) or f"; these do: {', '.join(legal)}"
+        raise RulesError(f"no command {command!r} prints a JSON document{near}")
+    return {
+        "$schema": DIALECT,
+        "$id": f"urn:graphpatch:output:{command}:{VERSION}",
+        "title": f"graphpatch {command} --json",
+        **form,
+    }
+
+
+def _output(command: str) -> Form | None:
+    return getattr(importlib.import_module(f"graphpatch.cli.{command}"), "OUTPUT", None)
 
 
 @click.command("schema")

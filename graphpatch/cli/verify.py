@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from graphpatch.analysis.soundness.swapped import SWAPPED
+from graphpatch.analysis.soundness.undone import SWAPPED
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.forms import ANY, TEXT, TEXTS, YES, listed, record
 from graphpatch.cli.progress import bar

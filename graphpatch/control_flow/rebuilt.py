@@ -6,12 +6,20 @@ A GraphDef has no place for them; `import_meta_graph` reads them from two collec
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container
 from typing import Any
 
 from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
 from graphpatch.control_flow.branches import Branch, Cond, Context, Loop
-from graphpatch.control_flow.context_collections import COLLECTION, collection_entry
+from graphpatch.control_flow.context_collections import (
+    COLLECTION,
+    CONTEXTS,
+    collection_entry,
+    contexts,
+    is_loop,
+    nested_contexts,
+)
 from graphpatch.control_flow.contexts import ControlFlow, has_control_flow
 from graphpatch.control_flow.frames import is_constant, position
 from graphpatch.control_flow.messages import message_class
@@ -23,7 +31,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import first_producers
 from graphpatch.graph.wire import encoded
-from graphpatch.names import fresh, parse
+from graphpatch.names import fresh, op_of, parse
 
 COUNTER = "iteration_counter"  # what tf.while_loop counts by where it is given maximum_iterations
 DEEPEST_CONTEXT = 50  # contexts in one another: each is two messages, and protobuf reads 100 levels
@@ -175,3 +183,39 @@ def _in_order(found: ControlFlow) -> list[Context]:
     loops = found.loops.values()
     made += [((position(found.body, loop.frame.enters[0]), 0), loop) for loop in loops]
     return [context for _, context in sorted(made, key=lambda one: one[0])]
+
+
+def without_ops(meta: Any, live: Any, there: Container[str]) -> None:
+    """Give `meta` the contexts of `live`, without the ops that are not `there` any more.
+
+    Both are MetaGraphDefs. A context whose pivot is gone goes as well, with those inside it.
+    """
+    for key in CONTEXTS:
+        kept = [one for one in contexts(live.collection_def[key], key) if _prune(one, there)]
+        if kept or key in meta.collection_def:
+            values = meta.collection_def[key].bytes_list.value
+            values[:] = [one.SerializeToString(deterministic=True) for one in kept]
+
+
+def _prune(context: Any, there: Container[str]) -> bool:
+    """Take out of a context what is not there; whether the context itself is."""
+    if op_of(context.pivot_name) not in there:
+        return False
+    lists = [context.values_def.values]
+    lists += [context.loop_exit_names, context.loop_enter_names] if is_loop(context) else []
+    for texts in lists:
+        texts[:] = [text for text in texts if op_of(text) in there]
+    _prune_external(context.values_def.external_values, there)
+    gone = [not _prune(inner, there) for inner in nested_contexts(context)]
+    for place in reversed([place for place, is_gone in enumerate(gone) if is_gone]):
+        del context.nested_contexts[place]
+    return True
+
+
+def _prune_external(external: Any, there: Container[str]) -> None:
+    """In the order of their names, so that what is written is the same on every run."""
+    pairs = sorted((one.key, one.value) for one in external)
+    del external[:]
+    for key, value in pairs:
+        if op_of(key) in there and op_of(value) in there:
+            external.add(key=key, value=value)

@@ -13,7 +13,11 @@ from collections.abc import Iterator
 from graphpatch import names
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.keys import CUSTOM, override_key
+from graphpatch.graph import provenance
+from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
+from graphpatch.names import OpKey
 
 GRADIENTS = "gradients"
 """What TensorFlow calls the scope of what tf.gradients adds: no loss is computed from it."""
@@ -100,3 +104,33 @@ def _leads_back(node: Node, slot: int, customs: dict[int, int]) -> bool:
         return False
     outputs = node.outputs
     return outputs is None or any(flow.is_asked_for(arg) for arg in outputs)
+
+
+def shadowed(graph: Graph) -> dict[OpKey, Node]:
+    """The ops that are passed by, and the IdentityN that does it."""
+    found: dict[OpKey, Node] = {}
+    for body in graph.bodies:
+        for index in body.by_type.get("IdentityN", ()):
+            node = Node(body, index)
+            if node.attr(OVERRIDE) is not None and not provenance.entries(node):
+                found |= {(body.label, name): node for name in _between(body, node)}
+    return found
+
+
+def _between(body: Body, node: Node) -> set[str]:
+    """The ops between what the function takes and what it gives, those that give it included."""
+    ends = [names.op_of(text) for text in node.data_inputs]
+    found: set[str] = set()
+    for end in ends:
+        walked, others = {end}, set(ends) - {end}
+        todo, reached = [end], False
+        while todo:
+            index = body.by_name.get(todo.pop())
+            for text in body.heads.inputs[index] if index is not None else ():
+                op = names.op_of(text)
+                reached = reached or op in others
+                if op not in walked and op not in others and not text.startswith("^"):
+                    walked.add(op)
+                    todo.append(op)
+        found |= walked if reached else set()
+    return found

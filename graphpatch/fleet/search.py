@@ -2,18 +2,80 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from graphpatch.errors import FleetError
-from graphpatch.fleet import patterns, remote
+from graphpatch.errors import FleetError, RulesError
+from graphpatch.fleet import remote
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.target import FILES
+from graphpatch.match import regex
+from graphpatch.match.glob import QUOTED
 from graphpatch.shown import one_line
+
+TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.S)
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a path is a glob."""
+    return any(sign in text for sign in "*?[")
+
+
+def halves(text: str) -> tuple[str, tuple[str, ...]]:
+    """The folder that a glob starts from, and the parts of its path below that."""
+    parts = text.split("/")
+    first = next(place for place, part in enumerate(parts) if is_pattern(part))
+    base = "/".join(parts[:first])
+    return base or ("/" if text.startswith("/") else "."), tuple(p for p in parts[first:] if p)
+
+
+def meant(pattern: Sequence[str], path: Sequence[str]) -> bool:
+    """Whether a path, or a folder that it lies in, is one that the pattern means."""
+    return any(_fits(pattern, path[:end]) for end in range(1, len(path) + 1))
+
+
+def reaches(pattern: Sequence[str], folder: Sequence[str]) -> bool:
+    """Whether what the pattern means may lie below this folder."""
+    if "**" in pattern[: len(folder)] or meant(pattern, folder):
+        return True
+    return len(folder) < len(pattern) and _fits(pattern[: len(folder)], folder)
+
+
+def _fits(pattern: Sequence[str], path: Sequence[str]) -> bool:
+    """Whether the whole path fits: the parts of the pattern in turn, each place of it once."""
+    places = {0}
+    for part in pattern:
+        if part == "**":
+            places = set(range(min(places), len(path) + 1))
+        else:
+            fits = _part(part)
+            places = {at + 1 for at in places if at < len(path) and fits(path[at])}
+        if not places:
+            return False
+    return len(path) in places
+
+
+@functools.cache
+def _part(pattern: str) -> Callable[[str], bool]:
+    try:
+        regex.refuse_long(pattern)
+        return regex.whole("(?s)" + "".join(map(_token, TOKEN.findall(pattern))))
+    except RulesError as error:
+        raise FleetError(f"the glob {pattern[:QUOTED]!r}: {error}") from None
+
+
+def _token(text: str) -> str:
+    if len(text) > 1:
+        inside = text[1:-1].replace("\\", "\\\\")
+        return f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
+    return {"*": "[^/]*", "?": "[^/]"}.get(text, re.escape(text))
+
 
 Descend = Callable[[tuple[str, ...]], bool]
 
@@ -35,13 +97,11 @@ def is_search(argument: str) -> bool:
     if argument.startswith("@"):
         return True
     if argument == "-" or remote.is_remote(argument):
-        return argument != "-" and (
-            patterns.is_pattern(argument) or remote.is_plain_folder(argument)
-        )
+        return argument != "-" and (is_pattern(argument) or remote.is_plain_folder(argument))
     path = Path(argument)
     if path.exists():
         return is_plain_folder(path)
-    return patterns.is_pattern(argument)
+    return is_pattern(argument)
 
 
 def is_plain_folder(path: Path) -> bool:
@@ -66,8 +126,8 @@ def _one(argument: str, allow_chained: bool = False) -> list[FoundModels]:
         return [FoundModels(argument, name_of(argument))]
     base: str = argument
     pattern: tuple[str, ...] = ("**",)
-    if patterns.is_pattern(argument) and not _exists(argument):
-        base, pattern = patterns.halves(argument)
+    if is_pattern(argument) and not _exists(argument):
+        base, pattern = halves(argument)
     found = list(_below(base, pattern))
     if not found:
         what = f"no model matches {argument}"
@@ -85,10 +145,10 @@ def _exists(argument: str) -> bool:
 def _below(base: str, pattern: tuple[str, ...]) -> Iterator[FoundModels]:
     tree = base if "**" in pattern else ""
     files = remote.files if remote.is_remote(base) else local_files
-    found = models_among(files(base, lambda folder: patterns.reaches(pattern, folder)))
+    found = models_among(files(base, lambda folder: reaches(pattern, folder)))
     for relative, message in found:
         named = [relative] if message is None else [relative, f"{relative}/{message}"]
-        if any(patterns.meant(pattern, name.split("/")) for name in named):
+        if any(meant(pattern, name.split("/")) for name in named):
             yield FoundModels(path_below(base, relative), relative, True, tree)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import tempfile
 import time
 import traceback
@@ -18,13 +19,13 @@ from graphpatch.analysis.applied import check as check_applied
 from graphpatch.application import Result, apply_rules
 from graphpatch.errors import FleetError, ForeignError, GraphpatchError
 from graphpatch.fleet import remote
-from graphpatch.fleet.content import content
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.formats import load
+from graphpatch.formats.folder import regular_files
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import Model
 from graphpatch.formats.output import destination
-from graphpatch.formats.stdout import write_to_stdout
+from graphpatch.formats.save import write_to_stdout
 from graphpatch.graph.heads import Progress
 
 Work = Callable[[Job, Task], Done]
@@ -177,3 +178,25 @@ def _write(job: Job, model: Model, output: str, progress: Progress | None) -> st
             path.parent.mkdir(parents=True, exist_ok=True)
         model.write(path, progress)
     return content(path) if job.recorded else ""
+
+
+CHUNK = 1 << 20
+
+
+def content(path: Path) -> str:
+    """SHA-256 of a file; of a folder, that of its files' names and contents."""
+    if not path.is_dir():
+        return _file(path)
+    whole = hashlib.sha256()
+    for one in sorted(regular_files(path)):
+        whole.update(f"{_file(one)} {one.relative_to(path).as_posix()}\n".encode())
+    return whole.hexdigest()
+
+
+def _file(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        buffer = memoryview(bytearray(CHUNK))
+        while size := file.readinto(buffer):
+            found.update(buffer[:size])
+    return found.hexdigest()

@@ -14,8 +14,8 @@ from graphpatch.formats.model import Model
 from graphpatch.formats.save import FINGERPRINT
 from graphpatch.graph.edit import write_origin
 from graphpatch.graph.graph import LIBRARY, Graph
-from graphpatch.graph.origin import origin as origin_of
-from graphpatch.graph.origin import origin_node, place_for_origin
+from graphpatch.graph.provenance import origin as origin_of
+from graphpatch.graph.provenance import origin_node, place_for_origin
 from graphpatch.graph.wire import Source, piece_bytes
 
 FINGERPRINT_MOST = 1 << 16  # bytes; TensorFlow's has less than a hundred

@@ -9,11 +9,35 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from google.protobuf.message import Message
 
 from graphpatch.above import FromAbove
-from graphpatch.formats.has_model import HasModel
 from graphpatch.formats.model import Model
 from graphpatch.formats.opened import opened
 from graphpatch.formats.sizes import as_bytes
 from graphpatch.graph.heads import Progress
+
+
+class HasModel:
+    """A result with a `model`, which it gives out as the model does."""
+
+    __slots__ = ()
+
+    model: Model
+
+    def graph_def(self, tags: str = "") -> Any:
+        """The GraphDef of the model; see `Model.graph_def`."""
+        return self.model.graph_def(tags)
+
+    def meta_graph_def(self, tags: str = "") -> Any:
+        """The MetaGraphDef of the model; see `Model.meta_graph_def`."""
+        return self.model.meta_graph_def(tags)
+
+    def import_into(self, graph: LiveGraph, name: str = "", tags: str = "") -> Any:
+        """Import the model into a live graph; see `Model.import_into`."""
+        return self.model.import_into(graph, name, tags)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to `path`, whole or not at all; see `Model.save`."""
+        self.model.save(path)
+
 
 MODEL_TAKEN = (
     "a path, bytes, a graphpatch.Model, a GraphDef, MetaGraphDef or SavedModel message, "

@@ -1,14 +1,21 @@
-"""Writing a model: to a file, to a copy of its SavedModel's folder, or to a new folder."""
+"""Writing a model: to a file, to its SavedModel's folder or a new one, or to standard output."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from graphpatch.errors import OutputError
 from graphpatch.formats.container import SAVED
 from graphpatch.formats.model import MESSAGE, Model
-from graphpatch.formats.output import reported, write_file, write_folder, write_new_folder
+from graphpatch.formats.output import (
+    reported,
+    write_file,
+    write_folder,
+    write_new_folder,
+    write_pieces,
+)
 from graphpatch.formats.target import FILES
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.wire import refuse_changed
@@ -61,3 +68,13 @@ def _refuse_input(model: Model, path: Path) -> None:
     is_file = not model.in_memory and model.path != "-"
     if is_file and path.exists() and path.samefile(model.path):
         raise OutputError(f"{path} is the model itself; a model is never written over")
+
+
+def write_to_stdout(model: Model, progress: Progress | None) -> None:
+    """Write the bytes of a model to standard output. Raises OutputError for a SavedModel."""
+    if model.file:
+        raise OutputError("a SavedModel is a folder, and does not go through a pipe")
+    pieces = model.encoded("")
+    sys.stdout.flush()
+    with reported("standard output"):
+        write_pieces(sys.stdout.fileno(), pieces, progress)

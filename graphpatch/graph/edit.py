@@ -18,10 +18,10 @@ from graphpatch.graph.displaced import displaced_attr, displaced_input, displace
 from graphpatch.graph.edits import Edit, Origin
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.inputs import set_many
+from graphpatch.graph.library import Restored
 from graphpatch.graph.placing import TakenNames, append, place_beside, rename
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.graph.provenance import Author, entries, rewritten, signed, turns
-from graphpatch.graph.restored import Restored
 from graphpatch.graph.topology import uses
 from graphpatch.graph.wire import piece_bytes
 

@@ -1,4 +1,4 @@
-"""What the bodies of a graph share: its functions as op types, and their gradients."""
+"""What the bodies of a graph share: functions as op types, their gradients, restored ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,29 @@ from graphpatch import opdefs
 
 if TYPE_CHECKING:
     from graphpatch.graph.graph import Graph
+import msgspec
+from tensorboard.compat.proto.function_pb2 import FunctionDef
+
+
+class Restored(msgspec.Struct, frozen=True, eq=False):
+    """The gradient of the ops whose `_gradient_op_type` is `key`.
+
+    `results` says for each input of the op which output of the function is its gradient, and is
+    empty where there is none. The last arguments, `captured`, are those of the same names of the
+    function `of`, in which the op stands.
+    """
+
+    key: str
+    function: FunctionDef
+    results: tuple[str, ...]
+    captured: tuple[str, ...] = ()
+    of: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        name: str = self.function.signature.name
+        return name
 
 
 @dataclass(eq=False)

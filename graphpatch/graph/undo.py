@@ -16,8 +16,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.dropping import drop_nodes, give_back
 from graphpatch.graph.edits import Added, Edit, Returned
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.origin import origin
-from graphpatch.graph.provenance import returned
+from graphpatch.graph.provenance import origin, returned
 from graphpatch.graph.undo_node import IsWanted, Undone, refuse_dependent, undo_node
 from graphpatch.opdefs import tensor_index
 

@@ -26,8 +26,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     Of a pattern that matches nowhere: how many ops each of its nodes alone could be, and the
     places where it came furthest.
     """
-    from graphpatch.match.almost import almost
-    from graphpatch.match.values_there import values_there
+    from graphpatch.match.near import almost, values_there
 
     graphs = list(graphs)
     bodies = [body for graph in graphs for body in graph.bodies]

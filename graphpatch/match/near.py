@@ -1,13 +1,17 @@
-"""In words: how near a pattern came that matches nowhere."""
+"""What comes near a match that found nothing: ops, values, patterns, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
+from itertools import islice
+from typing import Any
 
-from graphpatch.errors import nearest
-from graphpatch.graph.body import Body
-from graphpatch.match import glob
-from graphpatch.match.almost import almost
+from graphpatch.errors import did_you_mean, nearest
+from graphpatch.graph.body import Body, Node
+from graphpatch.match import added, attribute, glob
+from graphpatch.match.condition import Condition, Test
 from graphpatch.match.conditions import conditions
 from graphpatch.match.forms import Wanted, forms
 from graphpatch.match.glob import texts
@@ -15,7 +19,101 @@ from graphpatch.match.in_words import in_words
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.pattern.trace import NearMiss, Rejected, near_misses
 from graphpatch.match.spec import Match, Pattern
+from graphpatch.match.value import value_of
 from graphpatch.table import IN_MESSAGE, and_more, plural
+
+VALUES_TOLD = 5
+READ = 1_000  # Consts whose values are looked at
+
+
+def values_there(bodies: Sequence[Body], key: str, wanted: Any) -> str:
+    """A clause like `; there are: float32 (9 ops)`; nothing for a key of which it says nothing."""
+    say = THERE.get(key)
+    return "" if say is None else f"; {say((node for body in bodies for node in body), wanted)}"
+
+
+def _dtypes(nodes: Iterable[Node], wanted: Any) -> str:
+    found = (arg.dtype for node in nodes for arg in (node.outputs or [])[:1] if arg.dtype)
+    return _listed("there are", Counter(found))
+
+
+def _attrs(nodes: Iterable[Node], wanted: dict[str, Any]) -> str:
+    nodes = list(nodes)
+    names = dict.fromkeys(name for node in nodes for name in node.attr_names)
+    return "; ".join(_attr(nodes, key, list(names)) for key in wanted)
+
+
+def _attr(nodes: Sequence[Node], key: str, names: Sequence[str]) -> str:
+    found = (attribute.given(node, key) for node in nodes)
+    counts = Counter(repr(value) for value in found if value is not None)
+    if not counts:
+        return f"no op has an attr {key!r}{did_you_mean(key, names)}"
+    return _listed(f"{key} is", counts)
+
+
+def _values(nodes: Iterable[Node], wanted: Any) -> str:
+    constants = islice((node for node in nodes if node.op == "Const"), READ)
+    found = Counter(map(value_of, constants))
+    return _listed("Consts are", found) if found else "value is of Consts, and there is none"
+
+
+def _listed(title: str, counts: Counter[str]) -> str:
+    """The most frequent values, and of how many ops each is."""
+    words = [f"{value} ({count:,})" for value, count in counts.most_common(VALUES_TOLD)]
+    return f"{title} {', '.join(filter(None, [*words, and_more(counts, VALUES_TOLD)]))}"
+
+
+THERE: dict[str, Callable[[Iterable[Node], Any], str]] = {
+    "dtype": _dtypes,
+    "attr": _attrs,
+    "value": _values,
+}
+
+
+NEAREST = 3
+WEIGHTS = {"op": 8, "added": 8, "pattern": 8, "name": 4, "name_regex": 4, "body": 4}
+"""How far an op is from a match that misses this key; 1 for the others."""
+
+FAR = 8
+"""From here on an op is not near: another op type in another place has nothing to say."""
+
+PLAIN = frozenset({"op", "name", "name_regex", "body", "any", "all", "not", added.ADDED_KEY})
+"""The keys of which it does not help to know what the nearest ops have instead."""
+
+
+def almost(bodies: Sequence[Body], match: Match, wanted: Mapping[str, Condition]) -> list[str]:
+    """One line for each of the nearest ops: what it has instead of what the match asks for."""
+    if wanted.keys() <= PLAIN:
+        return []
+    found = (one for body in bodies for one in _missing(body, list(wanted), wanted))
+    lines = []
+    for _, _, _, node, missed in nsmallest(NEAREST, found, key=lambda one: one[:3]):
+        has = "; ".join(in_words(node, key, match) for key in missed)
+        lines.append(f"  near: {node}: {has}")
+    return lines
+
+
+def _missing(
+    body: Body, keys: Sequence[str], wanted: Mapping[str, Condition]
+) -> Iterator[tuple[int, str, int, Node, list[str]]]:
+    """How far each op is that is near: the distance, its place, and the keys that it misses."""
+    if body.is_ours:
+        return
+    tests: list[tuple[str, int, Test]] = [
+        (key, WEIGHTS.get(key, 1), wanted[key](body)) for key in keys
+    ]
+    for node in body:
+        missed, far = [], 0
+        for key, weight, test in tests:
+            if not test(node):
+                missed.append(key)
+                far += weight
+                if far >= FAR:
+                    break
+        else:
+            if missed:
+                yield far, "" if body.is_main else body.label, node.index, node, missed
+
 
 NEAR_MISSES = 3
 

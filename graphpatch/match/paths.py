@@ -17,8 +17,7 @@ from graphpatch.graph.topology import (
 )
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.glob import texts
-from graphpatch.match.inner import inner
-from graphpatch.match.spec import Between, Match, Walk
+from graphpatch.match.spec import Between, Match, Walk, inner
 from graphpatch.names import TensorName
 
 Holds = Callable[[Match], Condition]

@@ -21,6 +21,7 @@ from graphpatch.match.spec import WHOLE, Match
 if TYPE_CHECKING:
     from graphpatch.match.pattern.binding import Binding
     from graphpatch.match.pattern.overlaps import Dropped, Kept
+from collections.abc import Iterable
 
 
 class MatchedOps(msgspec.Struct, frozen=True):
@@ -138,3 +139,15 @@ def _numbered(body: Body, kept: list[Kept], wanted: Any) -> list[Kept]:
     order = ordered(wanted)(body, by_last)
     meant = taker(wanted)([one for index in order for one in by_last[index]])
     return [one for one in kept if any(one is other for other in meant)]
+
+
+def just(nodes: Iterable[Node]) -> dict[str, Any]:
+    """A match by body and name; each op once, in their order."""
+    by_body: dict[str, dict[str, None]] = {}
+    for node in nodes:
+        by_body.setdefault(node.body.label, {})[node.name] = None
+    places = [
+        {"body": body, "name": next(iter(names)) if len(names) == 1 else list(names)}
+        for body, names in by_body.items()
+    ]
+    return places[0] if len(places) == 1 else {"any": places}

@@ -10,8 +10,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.glob import texts
-from graphpatch.match.inner import inner
-from graphpatch.match.spec import Match
+from graphpatch.match.spec import Match, inner
 
 READ_ANEW = ("input", "returned")
 """What is written down on an op that an earlier rule did not patch: it reads another tensor now."""

@@ -10,7 +10,7 @@ from graphpatch.analysis.matches import Matches
 from graphpatch.analysis.rule_words import patch_in_words, rules_at
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.origin import origin
+from graphpatch.graph.provenance import origin
 from graphpatch.names import OpKey
 
 SELECTED = "selected"

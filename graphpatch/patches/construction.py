@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from graphpatch.control_flow.op_types import BOUNDARIES
@@ -14,7 +14,7 @@ from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches.beside import put_beside
+from graphpatch.names import op_of
 from graphpatch.patches.group import Group
 from graphpatch.patches.join import add_select
 from graphpatch.patches.place import in_control_flow, place_of
@@ -124,3 +124,28 @@ def _put(
 
     add_select(node, backward, editor, told)
     editor.note(SECOND)
+
+
+def put_beside(
+    found: Nodes,
+    node: Node,
+    tensors: Mapping[str, str],
+    editor: Editor,
+    anchor: Sequence[str] = (),
+    scope: str = "",
+) -> str:
+    """Add these nodes next to `node`, under `scope`; the tensor that is their result.
+
+    `tensors` says which tensors of the graph they read by other names. Nodes that read nothing
+    wait for `anchor`.
+    """
+    names: dict[str, str] = {}
+
+    def now(text: str) -> str:
+        op = op_of(text)
+        return tensors.get(text) or names.get(op, op) + text[len(op) :]
+
+    for one in found.nodes:
+        inputs = [now(text) for text in one.input] or anchor
+        names[one.name] = editor.add(scope + one.name, one.op, inputs, one.attr, node).name
+    return now(found.results[0])

@@ -15,11 +15,10 @@ from graphpatch.graph.edit import Editor
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import at, carrier, flow, whole_inputs
 from graphpatch.patches.construction import suits_filter
-from graphpatch.patches.function_carrier import filter_inline, keep_gradient
+from graphpatch.patches.function_carrier import filter_inline, is_restored, keep_gradient
 from graphpatch.patches.group import Group
 from graphpatch.patches.inline import Inline, typed
 from graphpatch.patches.place import place_of
-from graphpatch.patches.tape import is_restored
 
 
 @dataclass(frozen=True, slots=True)

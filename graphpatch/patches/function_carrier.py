@@ -17,15 +17,15 @@ from graphpatch.gradients.attach import Attached, attached, filtering, guard_key
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, Named, Python
+from graphpatch.gradients.taped import passed_on, taped
 from graphpatch.gradients.traced import OpDtypes, attached_traced, filtering_traced
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
+from graphpatch.patches import flow
 from graphpatch.patches.inline import Inline
-from graphpatch.patches.isolate import isolate
-from graphpatch.patches.keep import keep
+from graphpatch.patches.isolate import isolate, keep
 from graphpatch.patches.place import place_of
-from graphpatch.patches.tape import is_restored, through_tape
 from graphpatch.patches.traced import seen, seen_filter, traced
 
 
@@ -193,3 +193,41 @@ def _filtering(
         return _added(lambda: filtering_traced(found, kept), editor)
     question = ("filter", gradient.key, dtype, kept)
     return editor.cached(question, lambda: _added(lambda: filtering(gradient, dtype, kept), editor))
+
+
+def is_restored(node: Node, editor: Editor) -> bool:
+    """Whether an op is in a function that tf.saved_model.load restores."""
+    graph = editor.graph
+    return graph.around.is_object_based and (graph.around.is_exported or not node.body.is_main)
+
+
+def through_tape(
+    found: Attached, name: str, arguments: Sequence[str], moved: Node, editor: Editor
+) -> list[str]:
+    """The outputs of the op as `attach` is to read them: through a call of `tape`."""
+    functions = editor.cached(("taped", found.key), lambda: taped(found))
+    editor.add_function(functions.tape)
+    for gradient in (functions.gradient, functions.passing):
+        editor.add_restored(gradient)
+    signature = functions.tape.signature
+    values = {
+        "f": attrs.function(signature.name),
+        "Tin": attrs.dtypes([DTYPE_NAMES[arg.type] for arg in signature.input_arg]),
+        "Tout": attrs.dtypes([DTYPE_NAMES[arg.type] for arg in signature.output_arg]),
+    }
+    call = editor.add(f"{name}/tape", "PartitionedCall", arguments, values, moved)
+    return [_passed(call, place, name, editor) for place in range(len(signature.output_arg))]
+
+
+def _passed(call: Node, output: int, name: str, editor: Editor) -> str:
+    """The output of the call, by an op that stops gradients in a Session and none on a tape."""
+    arg = flow.known_outputs(call)[output]
+    if not flow.carries(arg):
+        return call.tensor(output)
+    typed = attrs.dtype(arg.dtype or "")
+    gradient = passed_on(typed.type)
+    editor.add_restored(gradient)
+    values = {"T": typed, attrs.OVERRIDE: attrs.text(gradient.key)}
+    suffix = f"_{output}" if output else ""
+    passed = editor.add(f"{name}/pass{suffix}", "StopGradient", [call.tensor(output)], values, call)
+    return passed.tensor(0)

@@ -1,12 +1,14 @@
-"""Refusals for ops that no gradient reaches, whatever is patched there."""
+"""Refusals for ops that no gradient reaches, or that a custom gradient leads it past."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from graphpatch.differentiation.hidden import hidden_ops
+from graphpatch.differentiation.keys import override_key
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.place import unreached
 
@@ -57,3 +59,29 @@ def refuse_shadowed(node: Node) -> None:
             f"one; put this rule before that one, or leave the op out of one of them: "
             f'"not": {{"name": ...}}'
         )
+
+
+def refuse_hidden(nodes: Iterable[Node]) -> None:
+    """Raise PatchError for an op that no gradient reaches, as an IdentityN leads it past.
+
+    The message names the IdentityN, and the rule that takes its key off.
+    """
+    found: dict[Body, dict[int, int]] = {}
+    for node in nodes:
+        body = node.body
+        if body not in found:
+            found[body] = hidden_ops(body)
+        by = found[body].get(node.index)
+        if by is not None:
+            raise PatchError(_message(node, Node(body, by)))
+
+
+def _message(node: Node, by: Node) -> str:
+    first = f'{{"match": {{"op": "IdentityN", "name": "{by.name}"}}, '
+    first += '"patch": {"override_gradient": "default"}}'
+    return (
+        f"no gradient reaches {node}: {by} has a custom gradient (key {override_key(by)}, from "
+        f"tf.custom_gradient), which leads past it to what the wrapped function was given, so this "
+        f"patch would never fire; put this rule before it, which takes the key off: {first}; or "
+        f"patch {by.name} itself"
+    )

@@ -11,12 +11,11 @@ from graphpatch.gradients.spec import InlineFormula, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
-from graphpatch.patches.behind import refuse_behind, shadow_behind
 from graphpatch.patches.group import Group
 from graphpatch.patches.join import Counted, join
 from graphpatch.patches.noise import noise_notes
 from graphpatch.patches.place import place_of
-from graphpatch.patches.whole_shape import keeps_shape
+from graphpatch.patches.whole_shape import keeps_shape, refuse_behind, shadow_behind
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from graphpatch.graph.edit import Editor
 from graphpatch.graph.topology import FED
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
-from graphpatch.patches.behind import refuse_behind, shadow_behind
-from graphpatch.patches.beside import put_beside
+from graphpatch.patches.construction import put_beside
 from graphpatch.patches.group import Group
 from graphpatch.patches.join import Counted, by_function, join
 from graphpatch.patches.place import in_control_flow
+from graphpatch.patches.whole_shape import refuse_behind, shadow_behind
 
 # Functions of the language through which TensorFlow lets nothing flow, and arguments that lend a
 # shape or decide alone. It follows from the ops that a function is spelled with, several for some,

@@ -12,11 +12,10 @@ from graphpatch.gradients.spec import Default, Gradient, InlineFormula, Named, P
 from graphpatch.gradients.traced import OpDtypes
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow, function_carrier
-from graphpatch.patches.behind import refuse_behind, shadow_behind
 from graphpatch.patches.carrier import refuse_key
 from graphpatch.patches.construction import constructed_whole
 from graphpatch.patches.group import Group
-from graphpatch.patches.whole_shape import keeps_shape
+from graphpatch.patches.whole_shape import keeps_shape, refuse_behind, shadow_behind
 
 
 def carry_whole(gradient: Gradient, group: Group, editor: Editor, emit: str) -> None:

@@ -1,7 +1,8 @@
-"""Whether a match as one op gives a tensor of the shape of one that it reads."""
+"""A match as one op: what it must not hold, and whether it gives the shape that it reads."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from graphpatch import names
@@ -9,7 +10,11 @@ from graphpatch.differentiation.shape_windows import KEPT
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph.body import Node
+from graphpatch.graph.edit import Editor
+from graphpatch.patches.carrier import refuse_carried
+from graphpatch.patches.function_carrier import refuse_boundary
 from graphpatch.patches.group import Group
+from graphpatch.patches.reach import check_reached
 
 Keeps = Literal["same", "broadcast", "unknown", "other"]
 
@@ -53,3 +58,18 @@ def _compared(group: Group, place: int) -> Keeps:
     if one is None or two is None or None in one or None in two:
         return "unknown"
     return "same" if one == two else "other"
+
+
+def refuse_behind(nodes: Sequence[Node], last: Node, editor: Editor) -> None:
+    """Raise PatchError where these ops, of which one is the last, cannot count as one."""
+    for node in nodes:
+        refuse_boundary(node)
+        refuse_carried(node)
+    check_reached(last, editor)
+
+
+def shadow_behind(nodes: Sequence[Node], last: Node, editor: Editor) -> None:
+    """Write down that no gradient reaches them any more; on the last it is written as it moves."""
+    for node in nodes:
+        if node != last and node.data_inputs:
+            editor.shadow(node)

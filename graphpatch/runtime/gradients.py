@@ -1,13 +1,15 @@
-"""Gradients as TensorFlow builds them in a graph; what a gradient function raises is an answer."""
+"""TensorFlow asked for gradients, and which ops it looked up for them."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from graphpatch import opdefs
+from graphpatch.names import OpKey
 from graphpatch.runtime.running import first_line
 
 
@@ -80,3 +82,27 @@ def warn_of_newer(before: set[str], after: set[str]) -> None:
             "TensorFlow 1.15 does not know: load the result in TensorFlow 2",
             stacklevel=3,
         )
+
+
+@contextmanager
+def recorded() -> Iterator[set[OpKey]]:
+    """Note each op whose gradient TensorFlow looks up meanwhile.
+
+    `get_gradient_function` is asked of each op that an upstream gradient came to, whether its key
+    is registered or its function has a gradient of its own in the library; nothing is built of it
+    but by who asked. What C++ differentiates (SymbolicGradient over a body) does not ask.
+    """
+    from tensorflow.python.framework import ops
+
+    found, original = set[OpKey](), ops.get_gradient_function
+
+    def look_up(op: Any) -> Any:
+        is_body = hasattr(op.graph, "outer_graph")
+        found.add((op.graph.name if is_body else "main", op.name))
+        return original(op)
+
+    ops.get_gradient_function = look_up
+    try:
+        yield found
+    finally:
+        ops.get_gradient_function = original

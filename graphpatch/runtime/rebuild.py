@@ -11,7 +11,7 @@ from typing import Any
 from graphpatch import names
 from graphpatch.analysis.gradient_scope import GRADIENT_SCOPE
 from graphpatch.analysis.training import MOST_NAMED, Built, Section, sections
-from graphpatch.control_flow.without_ops import without_ops
+from graphpatch.control_flow.rebuilt import without_ops
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
 from graphpatch.formats.given import ModelLike

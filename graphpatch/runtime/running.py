@@ -1,4 +1,4 @@
-"""A graph in a Session: what it gives for given feeds, as far as it can be run."""
+"""A graph in a Session: what it gives for given feeds, as far as it can be run; op by op too."""
 
 from __future__ import annotations
 
@@ -7,9 +7,39 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from graphpatch.differentiation.bodies import CALLS
 from graphpatch.graph.topology import PIPELINES, PLACEHOLDERS, VARIABLES
-from graphpatch.runtime.op_by_op import without_grappler
 from graphpatch.runtime.values import Values, seeded
+
+OLD = "config"  # where TensorFlow 1.13 to 1.15 look, too
+
+
+def run_op_by_op(graph_def: Any) -> bool:
+    """Let the functions that a GraphDef calls run with Grappler off; whether it calls any."""
+    bodies = graph_def.node, *(one.node_def for one in graph_def.library.function)
+    calls = [node for nodes in bodies for node in nodes if node.op in CALLS]
+    for node in calls:
+        config = _config(node)
+        without_grappler(config)
+        node.attr["config_proto"].s = config.SerializeToString()
+        if OLD in node.attr:
+            node.attr[OLD].s = b""
+    return bool(calls)
+
+
+def without_grappler(config: Any) -> None:
+    """Have this ConfigProto run graphs op by op."""
+    import tensorflow as tf
+
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
+
+
+def _config(node: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.compat.v1.ConfigProto.FromString(node.attr["config_proto"].s)
+
 
 TIMEOUT = 20_000  # milliseconds, where a run may never end
 # Ops that wait for what nobody may give, and loops whose condition may never be false. Graphs

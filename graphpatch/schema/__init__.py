@@ -14,8 +14,7 @@ from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.gradients.spec import GradientSpec
 from graphpatch.match.classes import CLASSES
 from graphpatch.match.compare import Compared
-from graphpatch.match.conditions import ON_EDGES
-from graphpatch.match.empty import MAY_BE_EMPTY
+from graphpatch.match.conditions import MAY_BE_EMPTY, ON_EDGES
 from graphpatch.match.nth import NTH_WORDS, SLICE
 from graphpatch.match.ready import READY
 from graphpatch.patches import KINDS

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import graphpatch
-from graphpatch.page.html import page
+from graphpatch.page.view import page
 
 EXPORTED, PARTS, EVENTS = "exported", "parts", "events"  # folders
 PAGE, FIXED, SAVED = "page.html", "fixed.json", "saved.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphpatch.cli.outputs import outputs
+from graphpatch.cli.schema import outputs
 
 
 def table() -> str:

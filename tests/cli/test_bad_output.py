@@ -207,7 +207,7 @@ def test_a_model_that_cannot_be_read(run_cli: Run, folder: Path) -> None:
 KILLED = """
 import os, signal
 from pathlib import Path
-from graphpatch.formats import exchange
+from graphpatch.formats import output
 left, write, replace, rename = [{writes}], os.write, Path.replace, Path.rename
 def kill():
     os.kill(os.getpid(), signal.{signal})
@@ -224,8 +224,8 @@ def named(path, target, do):
 os.write = counted
 Path.replace = lambda path, target: named(path, target, replace)
 Path.rename = lambda path, target: named(path, target, rename)
-swapped = exchange._swapped
-exchange._swapped = lambda path, target: named(path, target, swapped)
+swapped = output._swapped
+output._swapped = lambda path, target: named(path, target, swapped)
 """
 
 

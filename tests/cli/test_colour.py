@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from graphpatch.cli.colour import coloured
-from graphpatch.cli.say import say, say_error, say_lines
+from graphpatch.cli.say import coloured, say, say_error, say_lines
 
 RED, YELLOW, GREEN, END = "\x1b[31m\x1b[1m", "\x1b[33m\x1b[1m", "\x1b[32m\x1b[1m", "\x1b[0m"
 

@@ -21,7 +21,7 @@ RULES = [{"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}
 
 READ_AFTER = """
 import os, sys
-from graphpatch.cli.cut_short import report_cut_short
+from graphpatch.cli import report_cut_short
 report_cut_short()
 from pathlib import Path
 from graphpatch import load

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from graphpatch.analysis.patterns import describe, markdown
-from graphpatch.match.ready import READY
+from graphpatch.match.ready import READY, describe, markdown
 from graphpatch.match.select import select
 from graphpatch.match.spec import Match
 from graphpatch.rules import rules_from

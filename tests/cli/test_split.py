@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from graphpatch.cli.outputs import output_schema
+from graphpatch.cli.schema import output_schema
 from tests.forked import COMMAND, python
 from tests.graphs import graphdef, node
 from tests.refusals import everything, refused

@@ -13,8 +13,8 @@ import pytest
 from graphpatch import cli
 from graphpatch.errors import FleetError, ModelError, OutputError
 from graphpatch.fleet import remote
-from graphpatch.fleet.content import content
 from graphpatch.fleet.manifest import MANIFEST_NAME
+from graphpatch.fleet.work import content
 from tests import graphs
 from tests.models import catalogue
 from tests.refusals import LARGE, MODEL, RULE, everything, rules_text, summary

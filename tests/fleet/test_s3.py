@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import graphpatch
-from graphpatch.fleet.content import content
 from graphpatch.fleet.manifest import MANIFEST_NAME
+from graphpatch.fleet.work import content
 from tests import graphs
 from tests.models import catalogue
 from tests.refusals import LARGE, MODEL, RULE, everything, rules_text, summary

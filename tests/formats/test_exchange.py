@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from graphpatch.formats import exchange as exchanging
-from graphpatch.formats.exchange import exchange
+from graphpatch.formats import output as exchanging
+from graphpatch.formats.output import exchange
 from tests import graphs
 from tests.refusals import RULE, everything, rules_text
 
@@ -97,7 +97,7 @@ def test_what_others_left_is_left(tmp_path: Path) -> None:
 # A process that is killed over the nth rename of a folder, with the swap of two names or without.
 KILLED = """
 import os, signal
-from graphpatch.formats import exchange
+from graphpatch.formats import output
 def killed(call):
     def counted(*args, **kwargs):
         result = call(*args, **kwargs)
@@ -105,10 +105,10 @@ def killed(call):
         return result
     return counted
 if {swap}:
-    swap = exchange._swapped
-    exchange._swapped = killed(swap)
+    swap = output._swapped
+    output._swapped = killed(swap)
 else:
-    exchange._renameat2 = lambda: None
+    output._renameat2 = lambda: None
     from pathlib import Path
     Path.rename = killed(Path.rename)
 from graphpatch.cli import main; main()

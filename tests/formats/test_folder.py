@@ -9,7 +9,7 @@ import pytest
 
 from graphpatch import apply, load
 from graphpatch.errors import GraphpatchError
-from graphpatch.fleet.content import content
+from graphpatch.fleet.work import content
 from graphpatch.formats.folder import regular_files
 from graphpatch.runtime.verify.seeded import checkpoint
 from tests import graphs

@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 
 from graphpatch.errors import OutputError
-from graphpatch.formats import exchange, output
+from graphpatch.formats import output
 from graphpatch.formats.output import BUFFER, KERNEL, write_file, write_folder, write_pieces
 from graphpatch.graph import wire
 from graphpatch.graph.wire import Piece, Source, Span, map_file
@@ -259,10 +259,10 @@ def test_a_folder_that_cannot_be_written_leaves_the_old_one(
 
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").touch()
-    what = {"copyfile": shutil, "write": os, "rename": Path, "_renameat2": exchange}[broken]
+    what = {"copyfile": shutil, "write": os, "rename": Path, "_renameat2": output}[broken]
     how = {"rename": not_the_new_one, "_renameat2": lambda: lambda *args: errno.ENOSPC}
     with monkeypatch.context() as patch:
-        patch.setattr(exchange, "_renameat2", lambda: None)
+        patch.setattr(output, "_renameat2", lambda: None)
         patch.setattr(what, broken, how.get(broken, full))
         with pytest.raises(OutputError, match="out: No space left on device"):
             write_folder(tmp_path / "out", original, "message", [b"new"], ["left"])

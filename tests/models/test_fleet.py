@@ -12,7 +12,7 @@ import pytest
 
 import graphpatch
 from graphpatch import cli
-from graphpatch.fleet.content import content
+from graphpatch.fleet.work import content
 from tests.conftest import Ran
 from tests.models import catalogue
 from tests.refusals import rules_text

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
-from graphpatch.page.folds import folds
-from graphpatch.page.lanes import lane_columns
+from graphpatch.page.folds import folds, lane_columns
 from graphpatch.page.pictures import pictures
 from scripts import view_models
 from tests import graphs

@@ -14,9 +14,9 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch.page.events import TAG, write_events
-from graphpatch.page.html import as_script, page
 from graphpatch.page.pictures import pictures
 from graphpatch.page.plots import plot
+from graphpatch.page.view import as_script, page
 from tests import graphs
 
 ROOT = Path(__file__).parent.parent.parent

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphpatch.page.folds import FEW, Fold, folds
-from graphpatch.page.lanes import ABSENT, lane_columns
+from graphpatch.page.folds import ABSENT, FEW, Fold, folds, lane_columns
 from graphpatch.page.order import in_reading_order, scopes
 
 # On a busy machine one draw may take seconds.

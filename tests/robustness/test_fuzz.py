@@ -32,7 +32,7 @@ from fuzzing.__main__ import TURN  # noqa: E402
 
 from graphpatch import cli  # noqa: E402
 from graphpatch.cli import ops  # noqa: E402
-from graphpatch.page.html import page  # noqa: E402
+from graphpatch.page.view import page  # noqa: E402
 
 CASE = case.Case({"m.pb": b"no model"}, [["ops", "m.pb"]], "m.pb")
 

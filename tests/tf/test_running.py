@@ -12,8 +12,7 @@ tf = pytest.importorskip("tensorflow")
 
 import graphpatch  # noqa: E402
 from graphpatch.runtime import running  # noqa: E402
-from graphpatch.runtime.verify.session_gradients import Graphed  # noqa: E402
-from graphpatch.runtime.verify.side_graph import GraphSide  # noqa: E402
+from graphpatch.runtime.verify.side_graph import Graphed, GraphSide  # noqa: E402
 
 
 def graph_of(build: Callable[[Any], Any]) -> Any:

@@ -11,7 +11,7 @@ import pytest
 import graphpatch
 from graphpatch.analysis.soundness.static import static
 from graphpatch.graph.graph import Graph
-from graphpatch.runtime.op_by_op import run_op_by_op
+from graphpatch.runtime.running import run_op_by_op
 from graphpatch.runtime.verify.formulas import formulas
 from graphpatch.runtime.verify.forward import compare_on_values
 from graphpatch.runtime.verify.side_graph import GraphSide

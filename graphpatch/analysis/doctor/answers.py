@@ -14,7 +14,7 @@ from graphpatch.analysis.doctor.backward import (
     reached,
 )
 from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
-from graphpatch.control_flow.stored import StoredContexts
+from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.loops import Loops
+from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import EXITS
-from graphpatch.control_flow.stored import StoredContexts
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 

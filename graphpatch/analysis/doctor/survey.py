@@ -8,18 +8,41 @@ from typing import Any
 
 from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
-from graphpatch.analysis.doctor.losses import may_be_loss
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
-from graphpatch.control_flow.stored import StoredContexts, stored_contexts
+from graphpatch.control_flow.context_collections import StoredContexts, stored_contexts
+from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
+from graphpatch.differentiation.hidden import is_in_gradients
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.dtypes import DIFFERENTIABLE
+from graphpatch.dtypes import DIFFERENTIABLE, NO_NUMBERS
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.formats.held_gradients import held_gradients
+from graphpatch.formats.object_graph import held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import FED, PIPELINES, tensor_named
 from graphpatch.match.nearest import nearest_names
+
+# Ends of branches and stacks of loops, and what writes to variables.
+NO_LOSS = ALL_SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}
+UPDATES = ("Apply", "Assign", "Resource", "Scatter", "SparseApply")
+NO_FLOATS = NO_NUMBERS | {"bool"}
+
+
+def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
+    """Whether a tensor may be one: no update, initialiser or saver, no end of a branch.
+
+    Nor a reference to a variable, a condition, text or a handle, nor what tf.gradients added.
+    """
+    index, output = tensor
+    arg = wiring.outputs(index)[output]
+    node = wiring.node(index)
+    if node is None or arg.is_ref or arg.dtype in NO_FLOATS:
+        return False
+    op = node.op
+    if op in NO_LOSS or op.startswith(UPDATES) or is_in_gradients(node):
+        return False
+    before = wiring.node(wiring.inputs(index)[0][0])
+    return op != "Identity" or before is None or before.op not in ALL_SWITCHES
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from graphpatch.gradients.spec import Computed, InlineFormula, Named, from_key, 
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.origin import origin
+from graphpatch.graph.provenance import origin
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS
 

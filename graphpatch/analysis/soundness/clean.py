@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from graphpatch import names
-from graphpatch.analysis.rule_words import own_name
+from graphpatch.analysis.rule_words import Fault, at, own_name
 from graphpatch.analysis.soundness.carried import (
     is_call,
     is_join,
@@ -20,7 +20,6 @@ from graphpatch.analysis.soundness.carried import (
     patch_of,
     stopped,
 )
-from graphpatch.analysis.soundness.fault import Fault, at
 from graphpatch.analysis.soundness.joined import (
     counted_by_call,
     input_of,
@@ -35,8 +34,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.nodedef import attr_spans
-from graphpatch.graph.origin import origin
-from graphpatch.graph.provenance import clone_of
+from graphpatch.graph.provenance import clone_of, origin
 from graphpatch.graph.wire import piece_bytes
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from graphpatch import names
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import unlike
-from graphpatch.analysis.soundness.fault import Fault
+from graphpatch.analysis.rule_words import Fault
 from graphpatch.analysis.soundness.numbering import (
     GIVE_ON,
     SELECTS,

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graphpatch.analysis.rule_words import Fault, apart
 from graphpatch.analysis.soundness.clean import clean
 from graphpatch.analysis.soundness.computed import differently_computed
-from graphpatch.analysis.soundness.fault import Fault, apart
-from graphpatch.analysis.soundness.gone import gone
-from graphpatch.analysis.soundness.kept import lost, signatures
+from graphpatch.analysis.soundness.kept import gone, lost, signatures
 from graphpatch.analysis.soundness.structure import structure
-from graphpatch.analysis.soundness.swapped import swapped
-from graphpatch.analysis.soundness.undone import untold
+from graphpatch.analysis.soundness.undone import swapped, untold
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.graph.graph import Graph

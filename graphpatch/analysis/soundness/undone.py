@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from graphpatch import names
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import unlike
-from graphpatch.analysis.soundness.fault import Fault, at
+from graphpatch.analysis.rule_words import Fault, at, rules_at
 from graphpatch.errors import GraphpatchError
+from graphpatch.formats import Model
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.calls import called_functions
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.origin import origin
+from graphpatch.graph.provenance import origin
+from graphpatch.graph.topology import upstream
 from graphpatch.graph.undo import undo
 from graphpatch.graph.undo_library import drop_unused
+from graphpatch.names import TensorName
+
+SWAPPED = "the arguments look swapped"
+
+
+def swapped(one: Model, other: Model) -> Iterator[Fault]:
+    """A fault where the second model is the first without its rules."""
+    if any(map(_is_patched, other.graphs)) or not any(map(_is_patched, one.graphs)):
+        return
+    try:
+        differ = any(any(untold(*pair)) for pair in zip(other.graphs, one.graphs, strict=True))
+    except GraphpatchError:
+        differ = True
+    if not differ:
+        says = (
+            f"{SWAPPED}: {other.path} is {one.path} without its rules, and the "
+            f"original comes first: graphpatch verify {other.path} {one.path}"
+        )
+        yield Fault("swapped", "", "", says)
+
+
+def _is_patched(graph: Graph) -> bool:
+    return any(
+        provenance.entries(node) for body in graph.bodies for node in provenance.touched(body)
+    )
 
 
 def untold(one: Graph, other: Graph) -> Iterator[Fault]:
@@ -85,3 +114,30 @@ def _signature(one: Body, before: Body) -> Iterator[Fault]:
                 f"{before.ret.get(output)!r}, not from {one.ret.get(output)!r}; no rule tells of it"
             )
             yield Fault("untold", one.label, output, says)
+
+
+def unseen(graph: Graph, compared: Iterable[str]) -> Iterator[str]:
+    """The ops of a patched graph, as their rules name them, of which nothing was compared."""
+    tensors = [TensorName(names.op_of(text)) for text in compared]
+    marks = upstream(graph.main, tensors, control=True)
+    nodes = [Node(graph.main, index) for index, mark in enumerate(marks) if mark]
+    functions = _reached(graph, nodes)
+    for body, op in rules_at(graph):
+        if body == graph.main.label:
+            index = graph.main.by_name.get(op)
+            if index is None or not marks[index]:
+                yield repr(op)
+        elif body not in functions:
+            yield f"{op!r} in function {body!r}"
+
+
+def _reached(graph: Graph, nodes: Iterable[Node]) -> set[str]:
+    """The functions that these ops call, and those that these call in their turn."""
+    found: set[str] = set()
+    todo = list(nodes)
+    while todo:
+        for name in called_functions(todo.pop()):
+            if name not in found:
+                found.add(name)
+                todo += graph.functions.get(name, ())
+    return found

@@ -11,11 +11,9 @@ from graphpatch.gradients.library.attribution import ATTRIBUTION
 from graphpatch.gradients.library.differences import DIFFERENCES
 from graphpatch.gradients.library.entry import Entry as Entry
 from graphpatch.gradients.library.entry import Parameter as Parameter
-from graphpatch.gradients.library.filters import FILTERS
-from graphpatch.gradients.library.norms import NORM_GRADIENTS
-from graphpatch.gradients.library.products import PRODUCT_GRADIENTS
+from graphpatch.gradients.library.filters import FILTERS, NORM_GRADIENTS
 from graphpatch.gradients.library.quantization import QUANTIZATION
-from graphpatch.gradients.library.relevance import RELEVANCE
+from graphpatch.gradients.library.relevance import PRODUCT_GRADIENTS, RELEVANCE
 from graphpatch.gradients.library.spikes import SPIKES
 from graphpatch.gradients.library.steps import STEPS
 

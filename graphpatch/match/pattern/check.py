@@ -10,7 +10,7 @@ from graphpatch import opdefs
 from graphpatch.errors import did_you_mean
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
-from graphpatch.match.pattern.faults import EdgePart, FaultPlace, InJson
+from graphpatch.match.pattern.tokens import EdgePart, FaultPlace, InJson
 from graphpatch.match.pattern.variants import linked_groups, variants, without_op
 from graphpatch.match.spec import Match, Pattern
 

@@ -29,8 +29,7 @@ from msgspec import UNSET
 from graphpatch import names, opdefs
 from graphpatch.errors import PatternError, did_you_mean
 from graphpatch.match.pattern.check import check_pattern
-from graphpatch.match.pattern.faults import EdgePart, InText, pattern_error
-from graphpatch.match.pattern.tokens import tokenize
+from graphpatch.match.pattern.tokens import EdgePart, InText, pattern_error, tokenize
 from graphpatch.match.spec import Edge, Link, Match, Pattern
 from graphpatch.match.value import Near
 from graphpatch.tokens import Token

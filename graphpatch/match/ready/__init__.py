@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
+
+import msgspec
 
 from graphpatch.errors import PatternError, nearest
 from graphpatch.match.ready.activations import ACTIVATION_PATTERNS
@@ -30,3 +33,25 @@ def ready_pattern(name: str) -> Ready:
         )
         raise PatternError(f"pattern: no ready pattern is called {'@' + name!r}{near}")
     return READY[name]
+
+
+def describe(entry: Ready) -> dict[str, Any]:
+    """A ready pattern as `patterns --json` prints it: each form as a rules file can have it."""
+    return {
+        "name": f"@{entry.name}",
+        "for": entry.purpose,
+        "on": entry.captures(),
+        "forms": [
+            {"text": form.text, "pattern": msgspec.to_builtins(form.pattern())}
+            for form in entry.forms
+        ],
+    }
+
+
+def markdown() -> str:
+    """The ready patterns as the table of the README."""
+    lines = ["| pattern | for | `on` |", "|---|---|---|"]
+    for entry in READY.values():
+        names = ", ".join(f"`{name}`" for name in entry.captures())
+        lines.append(f"| `@{entry.name}` | {entry.purpose} | {names} |")
+    return "\n".join(lines)

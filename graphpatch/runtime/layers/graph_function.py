@@ -9,7 +9,7 @@ gradient knows the op.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,6 @@ from graphpatch.graph.extract import Extract, Fed
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.imported import spliced
-from graphpatch.runtime.layers.function_names import rename_functions
 from graphpatch.runtime.register import gradient_for, overridden_ops, register_in_functions
 
 LAYER_SCOPE = "graphpatch_layer"
@@ -208,3 +207,34 @@ def _moved(written: Any, graph_def: Any, gives: Sequence[str | None]) -> list[st
         stop.attr["T"].type = DTYPE_NUMBERS[dtype or "float32"]
         names.append(stop.name)
     return names
+
+
+def rename_functions(graph_def: Any, suffix: str) -> None:
+    """Let the name of each function of a tf.compat.v1.GraphDef end in `suffix`, all calls too."""
+    library = graph_def.library
+    names = {one.signature.name: f"{one.signature.name}{suffix}" for one in library.function}
+    for node in _nodes(graph_def):
+        node.op = names.get(node.op, node.op)
+        for value in node.attr.values():
+            _rename_value(value, names)
+    for function in library.function:
+        function.signature.name = names[function.signature.name]
+        for value in function.attr.values():
+            _rename_value(value, names)
+    for gradient in library.gradient:
+        gradient.function_name = names.get(gradient.function_name, gradient.function_name)
+        gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
+
+
+def _nodes(graph_def: Any) -> Iterator[Any]:
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def
+
+
+def _rename_value(value: Any, names: Mapping[str, str]) -> None:
+    called = [value.func] if value.HasField("func") else []
+    for one in (*called, *value.list.func):
+        one.name = names.get(one.name, one.name)
+        for inner in one.attr.values():
+            _rename_value(inner, names)

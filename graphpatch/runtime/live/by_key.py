@@ -26,7 +26,7 @@ from graphpatch.patches.straight_through import StraightThrough
 from graphpatch.patches.surrogate import SurrogateGradient
 from graphpatch.rules import Rule
 from graphpatch.runtime.live import filters, overrides
-from graphpatch.runtime.live.refused import NoKeyError
+from graphpatch.runtime.live.overrides import NoKeyError
 
 Compose = Callable[[Any, Node, Composed, Editor], Composed | None]
 

@@ -19,8 +19,7 @@ from graphpatch.graph.edit import Editor
 from graphpatch.patches import at, carrier, flow
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.stop import StopGradient
-from graphpatch.runtime.live.overrides import refuse_boundary
-from graphpatch.runtime.live.refused import NoKeyError
+from graphpatch.runtime.live.overrides import NoKeyError, refuse_boundary
 
 # Calls of functions: TensorFlow has their gradient under no key.
 CALL_TYPES = frozenset(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from graphpatch.application import Result, apply
@@ -11,8 +12,9 @@ from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.rules import Rule
 from graphpatch.runtime.live.by_key import by_key
-from graphpatch.runtime.live.refused import NoKeyError
+from graphpatch.runtime.live.overrides import NoKeyError
 from graphpatch.runtime.register import register_key
+from graphpatch.table import short
 
 WRITTEN_ATTRS = (attrs.OVERRIDE, provenance.PROVENANCE_ATTR)
 
@@ -62,3 +64,22 @@ def _refuse_shadowed(node: Node, op: Any) -> None:
     """Raise NoKeyError for an op whose gradient Python holds: TensorFlow looks at no key then."""
     if op._gradient_function is not None and node.attr(attrs.OVERRIDE) is not None:
         raise NoKeyError(f"{node} calls a tf.function, whose gradient Python holds")
+
+
+def built_before(graph: Any, names: Collection[str]) -> list[str]:
+    """What the report says of gradients that were built of these ops before they were patched.
+
+    Each op of a gradient knows the forward op that it was built for, in the process that built it.
+    """
+    found: Counter[str] = Counter()
+    for op in graph.get_operations():
+        forward = op._original_op
+        if forward is not None and forward.name in names:
+            found[forward.name] += 1
+    if not found:
+        return []
+    some = short([repr(name) for name in found], 1)
+    return [
+        f"gradients of {some} were built before ({sum(found.values())} ops) and stay as "
+        f"they are, in every Session: build them again (tf.gradients, an optimizer's minimize)"
+    ]

@@ -14,9 +14,8 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.rules import Rule
-from graphpatch.runtime.live.built import built_before
-from graphpatch.runtime.live.in_place import write_key
-from graphpatch.runtime.live.made import label_of
+from graphpatch.runtime.live.hook import label_of
+from graphpatch.runtime.live.in_place import built_before, write_key
 from graphpatch.runtime.taken import model_of
 from graphpatch.step import Applied, expected, naming_rule, patch_matched
 

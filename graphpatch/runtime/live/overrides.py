@@ -14,7 +14,10 @@ from graphpatch.patches import carrier, flow
 from graphpatch.patches.override import OverrideGradient, never_fires
 from graphpatch.patches.straight_through import StraightThrough
 from graphpatch.patches.surrogate import SurrogateGradient
-from graphpatch.runtime.live.refused import NoKeyError
+
+
+class NoKeyError(PatchError):
+    """A patch needs more than a key on an op; a patched graph can do it."""
 
 
 def override(patch: OverrideGradient, node: Node, now: Composed, editor: Editor) -> Composed | None:

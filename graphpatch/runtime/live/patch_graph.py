@@ -10,11 +10,10 @@ from graphpatch.application import Result, RulesLike, apply, rules_of
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.rules import Rule
-from graphpatch.runtime.live.built import built_before
 from graphpatch.runtime.live.counterparts import Counterparts
-from graphpatch.runtime.live.in_place import patched_in_place
+from graphpatch.runtime.live.in_place import built_before, patched_in_place
+from graphpatch.runtime.live.overrides import NoKeyError
 from graphpatch.runtime.live.patched import PatchedGraph
-from graphpatch.runtime.live.refused import NoKeyError
 from graphpatch.runtime.taken import model_of
 from graphpatch.runtime.unconverted import unconverted
 

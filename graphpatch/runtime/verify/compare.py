@@ -5,35 +5,59 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from graphpatch.analysis.rule_words import rules_at
 from graphpatch.analysis.soundness.overrides import Reasons
-from graphpatch.analysis.soundness.unseen import unseen
+from graphpatch.analysis.soundness.undone import unseen
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.heads import Progress
 from graphpatch.graph.topology import VARIABLES
 from graphpatch.runtime.values import Values, weights
 from graphpatch.runtime.verify.backward import backward
 from graphpatch.runtime.verify.firing import sort_out
 from graphpatch.runtime.verify.forward import (
+    SEEDED,
+    SETS,
     ComparedForward,
     OnValues,
     compare_on_values,
     optimised,
+    value_sets,
 )
-from graphpatch.runtime.verify.options import Options
 from graphpatch.runtime.verify.process import Died
 from graphpatch.runtime.verify.reached import Reached
 from graphpatch.runtime.verify.result import Ran
 from graphpatch.runtime.verify.side import RunningModel
 from graphpatch.runtime.verify.start import has_tensor_arrays
-from graphpatch.runtime.verify.value_sets import SEEDED, SETS, value_sets
 from graphpatch.table import plural
+
+
+@dataclass(frozen=True)
+class Options:
+    """Feeds by tensor name; the tensors by which, and of which, gradients are taken.
+
+    `imports` are modules, or .py files, that the processes import before they read a model.
+    `progress` is called with what is done, how much of it, and of how much.
+    """
+
+    feed: Values = field(default_factory=dict)
+    sources: Sequence[str] = ()
+    targets: Sequence[str] = ()
+    allow_unsafe_ops: bool = False
+    imports: Sequence[str] = ()
+    progress: Progress | None = None
+
+    def say(self, what: str, done: int, total: int) -> None:
+        """Say how far a stage has come, to whoever wants to know."""
+        if self.progress is not None:
+            self.progress(what, done, total)
+
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from graphpatch.names import TensorName
 from graphpatch.runtime.function_gradient import as_main, flat_index
 from graphpatch.runtime.gradients import gradients
 from graphpatch.runtime.imported import spliced
-from graphpatch.runtime.surrogate import surrogate_gradient
+from graphpatch.runtime.keys import surrogate_gradient
 
 OUT = "out"
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from graphpatch.analysis.soundness.overrides import Override, Reasons, overrides
-from graphpatch.analysis.soundness.shadows import shadowed
+from graphpatch.differentiation.hidden import shadowed
 from graphpatch.differentiation.keys import CUSTOM
 from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey

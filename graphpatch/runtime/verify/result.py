@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.analysis.soundness.fault import Fault
+from graphpatch.analysis.rule_words import Fault
 from graphpatch.analysis.soundness.overrides import Override
 from graphpatch.analysis.soundness.static import Sound
 from graphpatch.application import page_part

@@ -1,24 +1,123 @@
-"""A model's graph in TensorFlow, its random ops seeded, its variables given values."""
+"""A model's graph in TensorFlow: random ops seeded and probed, variables given values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from graphpatch import opdefs
+from graphpatch.analysis.rule_words import own_name
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.container import META
 from graphpatch.formats.folder import refuse_odd_files
+from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey
 from graphpatch.runtime.imported import bare_meta, imported
-from graphpatch.runtime.op_by_op import run_op_by_op
 from graphpatch.runtime.register import register_lone_keys
-from graphpatch.runtime.running import Running, seeded_variable, variables_of
+from graphpatch.runtime.running import Running, run_op_by_op, seeded_variable, variables_of
 from graphpatch.runtime.values import Values
-from graphpatch.runtime.verify import probes
-from graphpatch.runtime.verify.seeds import own_names, set_seeds
+
+SEEDS = ("seed", "seed2")
+# They move on the state of a tf.random.Generator, which is a variable.
+GENERATOR = frozenset({"NonDeterministicInts", "RngReadAndSkip", "RngSkip"})
+OURS = "graphpatch_"  # what functions that a rule adds are called
+
+
+@cache
+def _is_random(op: str) -> bool:
+    known = opdefs.lookup(op)
+    return known is not None and set(SEEDS) <= {attr.name for attr in known.attrs}
+
+
+def own_names(graph: Graph) -> dict[tuple[str, str], str]:
+    """By body and name: what the ops that rules moved aside were called before."""
+    return {
+        (body.label, node.name): own_name(node)
+        for body in graph.bodies
+        for node in provenance.touched(body)
+    }
+
+
+def set_seeds(graph_def: Any, own: Mapping[tuple[str, str], str]) -> list[str]:
+    """Give random ops of a GraphDef, and of its functions, seeds by name.
+
+    An op that has seeds keeps them. One that a rule put into a function of its own has no name
+    there: those share their type's. Returned are all ops that draw on from run to run: ops with
+    seeds of any kind, and those that draw from a tf.random.Generator.
+    """
+    found = []
+    for body, node in _nodes(graph_def):
+        if node.op in GENERATOR:
+            found.append(node.name)
+        elif _is_random(node.op):
+            found.append(node.name)
+            if not any(node.attr[key].i for key in SEEDS):
+                text = node.op if body.startswith(OURS) else own.get((body, node.name), node.name)
+                node.attr[SEEDS[0]].i = 1 + (zlib.crc32(text.encode()) & 0x7FFFFFFE)
+                node.attr[SEEDS[1]].i = 1
+    return found
+
+
+def _nodes(graph_def: Any) -> Iterator[tuple[str, Any]]:
+    yield from (("main", node) for node in graph_def.node)
+    for function in graph_def.library.function:
+        yield from ((function.signature.name, node) for node in function.node_def)
+
+
+STDERR = 2
+FIRED = "graphpatch fired "
+
+
+def add_probes(graph_def: Any, places: Sequence[OpKey]) -> None:
+    """Let the gradient function of each of these calls of functions print its number."""
+    functions = {one.signature.name: one for one in graph_def.library.function}
+    gradients = {one.function_name: one.gradient_func for one in graph_def.library.gradient}
+    for number, (body, name) in enumerate(places):
+        nodes = graph_def.node if body == "main" else functions[body].node_def
+        node = next(one for one in nodes if one.name == name)
+        forward, backward = functions[node.op], functions[gradients[node.op]]
+        probe = f"{forward.signature.name}_probe_{number}"
+        _copied(graph_def.library, forward, probe)
+        _telling(_copied(graph_def.library, backward, f"{probe}_gradient"), number)
+        graph_def.library.gradient.add(function_name=probe, gradient_func=f"{probe}_gradient")
+        node.op = probe
+
+
+def _copied(library: Any, function: Any, name: str) -> Any:
+    found = library.function.add()
+    found.CopyFrom(function)
+    found.signature.name = name
+    return found
+
+
+def _telling(function: Any, number: int) -> None:
+    """Print where the first gradient that it gives is computed."""
+    for place, arg in enumerate(function.signature.output_arg):
+        node = function.node_def.add(name=f"probe_{place}", op="Print")
+        node.input.extend([function.ret[arg.name]] * 2)
+        node.attr["T"].type = arg.type
+        node.attr["U"].list.type.append(arg.type)
+        node.attr["message"].s = f"{FIRED}{number};".encode()
+        node.attr["summarize"].i = 0
+        function.ret[arg.name] = f"probe_{place}:output:0"
+
+
+def fired(places: Sequence[OpKey], since: int) -> set[OpKey]:
+    """Those of these places whose number was printed since."""
+    said = os.pread(STDERR, os.fstat(STDERR).st_size - since, since).decode(errors="replace")
+    return {places[int(number)] for number in re.findall(rf"{FIRED}(\d+);", said)}
+
+
+def said() -> int:
+    """How much was printed until now."""
+    return os.fstat(STDERR).st_size
 
 
 def seeded_graph(
@@ -33,7 +132,7 @@ def seeded_graph(
 
     def prepare(graph_def: Any) -> None:
         set_seeds(graph_def, own_names(graph))
-        probes.add_probes(graph_def, probed)
+        add_probes(graph_def, probed)
         if not optimise:
             run_op_by_op(graph_def)
 

@@ -3,27 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from graphpatch.analysis.gradient_scope import gradient_scopes
-from graphpatch.analysis.surroundings import meta_around
+from graphpatch.analysis.diff import meta_around
+from graphpatch.analysis.gradient_scope import GradientScope, gradient_scopes
 from graphpatch.differentiation.bodies import CALLS
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
-from graphpatch.runtime.gradients import GradientAnswer
-from graphpatch.runtime.running import may_be_endless, seeded_feeds, waiting_ops
+from graphpatch.runtime.gradients import GradientAnswer, RaisedError, built, recorded
+from graphpatch.runtime.running import (
+    Running,
+    first_line,
+    may_be_endless,
+    seeded_feeds,
+    waiting_ops,
+)
 from graphpatch.runtime.values import GUESSES, Values
-from graphpatch.runtime.verify import outputs, probes
+from graphpatch.runtime.verify import outputs, seeded
 from graphpatch.runtime.verify.branches import Branches, in_functions
 from graphpatch.runtime.verify.formulas import Checked, formulas
+from graphpatch.runtime.verify.outputs import writes
 from graphpatch.runtime.verify.seeded import checkpoint, initial, known, restored, seeded_graph
-from graphpatch.runtime.verify.session_gradients import Graphed
-from graphpatch.runtime.verify.trained import trained
+
+
+@dataclass(eq=False)
+class Graphed(Running):
+    """A tf.Graph that is run, and differentiated."""
+
+    def gradients(
+        self, sources: Sequence[str], target: str, dy: Any
+    ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
+        """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
+        there, asked = _built(self, sources, target, dy)
+        tensors = {name: one.value for name, one in there.items() if one.kind == "tensor"}
+        return {**there, **_ran(self, tensors)}, asked
+
+
+def _built(
+    running: Running, sources: Sequence[str], target: str, dy: Any
+) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
+    import tensorflow as tf
+
+    with running.graph.as_default(), recorded() as asked:
+        upstream = tf.constant(dy, running.graph.get_tensor_by_name(target).dtype)
+        try:
+            found = built(running.graph, target, sources, upstream, dense=True)
+        except RaisedError as error:
+            return {name: GradientAnswer("error", says=str(error)) for name in sources}, asked
+    return {
+        name: GradientAnswer("none") if dx is None else GradientAnswer("tensor", dx)
+        for name, dx in zip(sources, found, strict=True)
+    }, asked
+
+
+def _ran(running: Running, tensors: Mapping[str, Any]) -> dict[str, GradientAnswer]:
+    """The values, all in one run; where that fails, each in a run of its own.
+
+    Where it takes too long, all fail: each alone might take as long again.
+    """
+    import tensorflow as tf
+
+    try:
+        values = running.evaluate(tensors) if tensors else {}
+    except Exception as error:  # what TensorFlow raises there is told
+        if len(tensors) == 1 or isinstance(error, tf.errors.DeadlineExceededError):
+            failed = GradientAnswer("error", says=f"running it fails: {first_line(error)}")
+            return dict.fromkeys(tensors, failed)
+        alone = [_ran(running, {name: tensor}) for name, tensor in tensors.items()]
+        return {name: one for found in alone for name, one in found.items()}
+    return {name: GradientAnswer("tensor", np.asarray(value)) for name, value in values.items()}
 
 
 class GraphSide:
@@ -176,10 +230,10 @@ class GraphSide:
         """
         graph = seeded_graph(self.model, self.graph, places)
         running = self._graphed(graph, self.running.feeds, self.running.variables)
-        since = probes.said()
+        since = seeded.said()
         for target, dy in targets.items():
             running.gradients(sources, target, dy)
-        return probes.fired(places, since)
+        return seeded.fired(places, since)
 
     def registered(self) -> set[str]:
         """The keys for which gradients are registered in this process."""
@@ -191,3 +245,19 @@ def registered_keys() -> set[str]:
     from tensorflow.python.framework import ops
 
     return set(ops.gradient_registry.list())
+
+
+def trained(graph: Any, scopes: Sequence[GradientScope]) -> set[Any]:
+    """The gradients that update variables, and the ops that are computed from them.
+
+    Gradients of which a loss is computed, as a gradient penalty, are not among them: they come
+    before the gradients of that loss.
+    """
+    inside = [[op for op in graph.get_operations() if one.holds(op.name)] for one in scopes]
+    found: set[Any] = set()
+    for ops in inside:
+        behind = waiting_ops(ops, control=False)
+        before_others = any(op in behind for other in inside if other is not ops for op in other)
+        if not before_others and any(map(writes, behind)):
+            found |= behind
+    return found

@@ -15,8 +15,7 @@ from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.graph.heads import Progress
 from graphpatch.runtime.values import read_feed
-from graphpatch.runtime.verify.compare import Subject, compare
-from graphpatch.runtime.verify.options import Options
+from graphpatch.runtime.verify.compare import Options, Subject, compare
 from graphpatch.runtime.verify.result import Ran, Verification, VerifiedGraph
 
 
