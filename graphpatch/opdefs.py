@@ -166,19 +166,19 @@ def tensor_index(tensors: Sequence[FlatArg], name: str, index: int) -> int | Non
 
 
 def _expand(arg: Arg, attr: AttrReader) -> Iterator[FlatArg]:
-    for index, (dtype, ref) in enumerate(_dtypes(arg, attr)):
+    for index, (dtype, ref) in enumerate(_dtypes_of_arg(arg, attr)):
         yield FlatArg(arg.name, index, dtype, arg.is_ref or ref)
 
 
-def _dtypes(arg: Arg, attr: AttrReader) -> Sequence[tuple[str | None, bool]]:
+def _dtypes_of_arg(arg: Arg, attr: AttrReader) -> Sequence[tuple[str | None, bool]]:
     """The dtype of each tensor of an arg, and whether that dtype itself is a reference."""
     if arg.type_list_attr:
         return _dtype_list(arg, attr(arg.type_list_attr))
-    one = (arg.dtype, False) if arg.dtype else _dtype(arg, attr(arg.type_attr))
+    one = (arg.dtype, False) if arg.dtype else _arg_dtype(arg, attr(arg.type_attr))
     return [one] * _number(arg, attr(arg.number_attr)) if arg.number_attr else [one]
 
 
-def _dtype(arg: Arg, value: AttrValue | None) -> tuple[str | None, bool]:
+def _arg_dtype(arg: Arg, value: AttrValue | None) -> tuple[str | None, bool]:
     if value is None:
         return arg.dtype_default or None, False
     return DTYPE_NAMES.get(value.type), is_ref(value.type)
@@ -213,7 +213,7 @@ def from_proto(proto: OpDefProto) -> OpDef:
     What a message does not hold (gradient, keeps_shape, broadcasts) is left at its default.
     """
     defaults = {
-        attr.name: _plain(attr.default_value)
+        attr.name: _as_json(attr.default_value)
         for attr in proto.attr
         if attr.HasField("default_value")
     }
@@ -244,7 +244,7 @@ def _arg(proto: OpDefProto.ArgDef, defaults: dict[str, AttrDefault]) -> Arg:
     )
 
 
-def _plain(value: AttrValue) -> AttrDefault:
+def _as_json(value: AttrValue) -> AttrDefault:
     """An attr value as JSON can hold it; the docstring of AttrDef says how."""
     kind = value.WhichOneof("value")
     if kind is None:

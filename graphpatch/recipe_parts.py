@@ -73,10 +73,10 @@ def several_ops(
     """The rules of a recipe that give activations of several ops the like of a gradient."""
     rectifiers = [f"@{one}" for one in PATTERNS]
     formula = [FORMULAS[gradient], None]
-    found = [_rule(f"{name}: leaky and parametric ReLUs", rectifiers, gradient, formula, given)]
+    found = [_rule_for(f"{name}: leaky and parametric ReLUs", rectifiers, gradient, formula, given)]
     if gradient in OF_DIFFERENCES:
         found += [
-            _rule(f"{name}: {kind}", pattern, gradient, _of_smooth(gradient, own), given)
+            _rule_for(f"{name}: {kind}", pattern, gradient, _of_smooth(gradient, own), given)
             for kind, (pattern, own) in SMOOTH.items()
         ]
     return found
@@ -89,7 +89,7 @@ def _of_smooth(gradient: str, own: str) -> str:
     return text.replace("own(dy)", own)
 
 
-def _rule(
+def _rule_for(
     name: str, pattern: Any, gradient: str, formula: Any, given: dict[str, Any] | None
 ) -> dict[str, Any]:
     known = {one.name: one.default for one in LIBRARY[gradient].parameters} | (given or {})

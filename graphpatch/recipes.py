@@ -245,7 +245,7 @@ def recipe_rules(spelled: str) -> dict[str, Any]:
     if HALF_SURROGATE.search(spelled):
         raise RulesError(f"{spelled!r} is not UTF-8, as the names of ops are")
     recipe = recipe_named(found["name"])
-    return {"version": 1, "rules": recipe.make(**_given(recipe, found["given"] or ""))}
+    return {"version": 1, "rules": recipe.make(**_with_parameters(recipe, found["given"] or ""))}
 
 
 def recipe_named(name: str) -> Recipe:
@@ -257,7 +257,7 @@ def recipe_named(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def _given(recipe: Recipe, text: str) -> dict[str, Any]:
+def _with_parameters(recipe: Recipe, text: str) -> dict[str, Any]:
     values: dict[str, Any] = dict(recipe.parameters)
     for part in filter(None, (one.strip() for one in text.split(","))):
         key, sign, value = (one.strip() for one in part.partition("="))
@@ -266,7 +266,7 @@ def _given(recipe: Recipe, text: str) -> dict[str, Any]:
         if key not in values:
             near = did_you_mean(key, values) or f"; it has: {', '.join(values) or 'none'}"
             raise RulesError(f"{SIGN}{recipe.name} has no parameter {key!r}{near}")
-        values[key] = _value(recipe, key, value)
+        values[key] = _parameter_value(recipe, key, value)
     missing = [key for key, value in values.items() if value is None]
     if missing:
         raise RulesError(
@@ -276,7 +276,7 @@ def _given(recipe: Recipe, text: str) -> dict[str, Any]:
     return values
 
 
-def _value(recipe: Recipe, key: str, text: str) -> object:
+def _parameter_value(recipe: Recipe, key: str, text: str) -> object:
     if not isinstance(recipe.parameters[key], float):
         return text
     try:

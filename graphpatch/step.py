@@ -118,7 +118,7 @@ def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: Applied) -
     if isinstance(rule.patch, JointPatch):
         rule.patch.rewrite_all(nodes, editor)
         return
-    alike = _alike(rule, editor)
+    alike = _alike_forms(rule, editor)
     if alike is not None:
         alike.edit_all(nodes, lambda node: patch_node(rule, node, editor, step))
     else:
@@ -127,7 +127,7 @@ def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: Applied) -
     _note(step, editor)
 
 
-def _alike(rule: Rule, editor: Editor) -> FormEditor | None:
+def _alike_forms(rule: Rule, editor: Editor) -> FormEditor | None:
     if not isinstance(rule.patch, AlikePatch) or not rule.patch.looks_at_op_alone:
         return None
     if MARK.search(f"{rule.author.rule}{rule.patch!r}"):
@@ -178,18 +178,18 @@ def listed_matches(
     once = {kept.last for kept in found.kept} if whole else captures.keys()
     told = {node: captures[node] for node in once}
     if not told and tags is None:
-        return [_plain(node.body, node.index) for node in found.nodes]
+        return [_match_document(node.body, node.index) for node in found.nodes]
     return [_entry(node, tags, told.get(node), reads.get(node, {})) for node in found.nodes]
 
 
-def _plain(body: Body, index: int) -> dict[str, Any]:
+def _match_document(body: Body, index: int) -> dict[str, Any]:
     return {"body": body.label, "op": body.heads.names[index], "type": body.heads.ops[index]}
 
 
 def _entry(
     node: Node, tags: str | None, captures: dict[str, str] | None, reads: dict[str, Any]
 ) -> dict[str, Any]:
-    entry = _plain(node.body, node.index)
+    entry = _match_document(node.body, node.index)
     if captures is not None:
         entry |= {"captures": captures, **reads}
     return entry if tags is None else {**entry, "graph": tags}

@@ -39,7 +39,7 @@ def ordered_cuts(
     if not resolved or not all(resolved):
         raise CutError("no tensor is named to cut at")
     for cut in resolved:
-        _check(found, cut)
+        _check_cut(found, cut)
     return found, _in_order(found, resolved)
 
 
@@ -125,11 +125,11 @@ def _distances(found: GradientPaths, near: Collection[str]) -> dict[str, int]:
     return {name: int(hops) for name, hops in found_far.items()}
 
 
-def _check(found: GradientPaths, cut: Cut) -> None:
+def _check_cut(found: GradientPaths, cut: Cut) -> None:
     for tensor in cut:
         if tensor == found.loss or tensor in found.wrt:
             which = "the loss itself" if tensor == found.loss else "what the gradient is asked at"
-            raise CutError(f"{tensor} is {which}; a cut lies between {_ends(found)}")
+            raise CutError(f"{tensor} is {which}; a cut lies between {_ends_told(found)}")
         if tensor not in found.graph:
             raise CutError(_off_the_way(found, tensor))
         reason = _unfit(found.body, tensor, in_frames(found.body))
@@ -139,8 +139,8 @@ def _check(found: GradientPaths, cut: Cut) -> None:
     if way:
         missing = smallest_cut(found, cut, kept=cut)
         raise CutError(
-            f"{', '.join(cut)} is not a cut between {_ends(found)}: the gradient also flows "
-            f"around it, through\n  {_shown(way)}{_proposal(found, cut, missing)}"
+            f"{', '.join(cut)} is not a cut between {_ends_told(found)}: the gradient also flows "
+            f"around it, through\n  {_path_in_words(way)}{_proposal(found, cut, missing)}"
         )
 
 
@@ -149,7 +149,7 @@ def _proposal(found: GradientPaths, cut: Cut, missing: Sequence[str]) -> str:
     whole = [*cut, *missing]
     said = f"\n  a cut with it: {', '.join(whole)}" if missing else ""
     if not smallest:
-        return f"{said}\n  there is no cut: single ops join {_ends(found)}"
+        return f"{said}\n  there is no cut: single ops join {_ends_told(found)}"
     if missing and len(smallest) >= len(whole):
         return said
     return f"{said}\n  the smallest cut, near it: {', '.join(smallest)}"
@@ -170,14 +170,14 @@ def _off_the_way(found: GradientPaths, tensor: str) -> str:
 
 
 def _not_between(found: GradientPaths) -> str:
-    return f"it is not on the way of the gradient between {_ends(found)}"
+    return f"it is not on the way of the gradient between {_ends_told(found)}"
 
 
-def _ends(found: GradientPaths) -> str:
+def _ends_told(found: GradientPaths) -> str:
     return f"{', '.join(found.wrt)} and {found.loss}"
 
 
-def _shown(way: Sequence[str]) -> str:
+def _path_in_words(way: Sequence[str]) -> str:
     if len(way) <= 2 * EITHER_END:
         return " -> ".join(way)
     left = f"({len(way) - 2 * EITHER_END} more)"

@@ -69,7 +69,7 @@ def gradient_paths(graph: Graph, loss: str, wrt: Sequence[str]) -> GradientPaths
     seen = set(wrt)
     while waiting:
         tensor = waiting.pop()
-        for _, given in _given(body, tensor, before):
+        for _, given in _tensors_onward(body, tensor, before):
             edges.add_edge(tensor, given)
             if given not in seen:
                 seen.add(given)
@@ -85,10 +85,10 @@ def _refuse_unconnected(body: Body, tensor: str, loss: str, before: bytearray) -
     if not before[body.by_name[names.op_of(tensor)]]:
         raise CutError(f"{tensor} is not upstream of {loss}: the loss is not computed from it")
     if not _is_asked(body, tensor):
-        raise CutError(f"{tensor} is {_dtype(body, tensor)}, which carries no gradient")
+        raise CutError(f"{tensor} is {_dtype_in_words(body, tensor)}, which carries no gradient")
 
 
-def _given(body: Body, tensor: str, before: bytearray) -> Iterator[tuple[Node, str]]:
+def _tensors_onward(body: Body, tensor: str, before: bytearray) -> Iterator[tuple[Node, str]]:
     """The tensors to which a differentiable edge leads, with the op that it leads through."""
     for index, slot in readers_of(body, _name(tensor)):
         node = Node(body, index)
@@ -114,7 +114,7 @@ def _is_asked(body: Body, tensor: str) -> bool:
     return name.index in _differentiable_outputs(body.node(name.op))
 
 
-def _dtype(body: Body, tensor: str) -> str:
+def _dtype_in_words(body: Body, tensor: str) -> str:
     name = _name(tensor)
     flat = body.node(name.op).outputs or []
     return (flat[name.index].dtype if name.index < len(flat) else None) or "of an unknown dtype"

@@ -85,14 +85,14 @@ class Matches:
 
     def _repr_html_(self) -> str:
         rows = [
-            (one.rule, f"{place.type} {place.op}", _listed(place.captures), _listed(place.inputs))
+            (one.rule, f"{place.type} {place.op}", _types(place.captures), _types(place.inputs))
             for one in self.found
             for place in one.places
         ]
         return html_table(repr(self)[1:-1], ("rule", "op", "captures", "inputs"), rows)
 
 
-def _listed(named: Mapping[str, str]) -> str:
+def _types(named: Mapping[str, str]) -> str:
     return ", ".join(f"{name} is {op}" for name, op in named.items())
 
 
@@ -126,7 +126,7 @@ def matches(
         >>> [(one.captures["c"], one.inputs["x0"]) for one in found]
         [('block1/conv', 'x:0'), ('block2/conv', 'block1/relu:0')]
     """
-    alone = _alone(rules)
+    alone = _bare_match(rules)
     read: Sequence[Rule] = () if alone is not None else rules_of(rules)  # type: ignore[arg-type]
     loaded = model_from("model", model, progress)
     if alone is not None:
@@ -135,7 +135,7 @@ def matches(
     return Matches(loaded, tuple(read), tuple(match_rules(read, loaded, explain, True)))
 
 
-def _alone(rules: object) -> Mapping[str, Any] | None:
+def _bare_match(rules: object) -> Mapping[str, Any] | None:
     """What is a match without a rule around it; None for rules."""
     if isinstance(rules, Pattern):
         return {"pattern": rules}

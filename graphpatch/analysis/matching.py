@@ -63,7 +63,7 @@ def match_rules(
     found = list[Matched]()
     missed = 0
     for rule in rules:
-        found.append(_one(rule, applied, why, with_places, names=missed < EXPLAINED))
+        found.append(_as_matched(rule, applied, why, with_places, names=missed < EXPLAINED))
         missed += not found[-1].matches
     return found
 
@@ -74,7 +74,7 @@ def match_only(match: Match, model: Model, why: bool = False, with_places: bool 
     Where a pattern leaves open which tensor is x0, x1, ..., the notes say so.
     """
     known = [find(graph, match) for graph in model.graphs]
-    found = _described("", match, (), model.graphs, known, why, with_places)
+    found = _rule_document("", match, (), model.graphs, known, why, with_places)
     return replace(found, notes=(*found.notes, *_left_open(match, model.graphs)))
 
 
@@ -130,10 +130,12 @@ def _copies(graphs: Sequence[Graph]) -> list[Graph]:
     return [graph.copy() for graph in graphs]
 
 
-def _one(rule: Rule, applied: _Applied, why: bool, with_places: bool, names: bool) -> Matched:
+def _as_matched(
+    rule: Rule, applied: _Applied, why: bool, with_places: bool, names: bool
+) -> Matched:
     graphs = applied.graphs
     known = [find(graph, rule.match, rule.on) for graph in graphs]
-    found = _described(
+    found = _rule_document(
         rule.author.rule, rule.match, rule.on, graphs, known, why, with_places, names
     )
     return replace(found, error=applied.take(rule, known).partition("\n")[0])
@@ -143,7 +145,7 @@ def _why(graphs: Sequence[Graph], match: Match, names: bool) -> str:
     return explain(graphs, match, names) + ("" if names else NOT_EXPLAINED)
 
 
-def _described(
+def _rule_document(
     rule: str,
     match: Match,
     on: Sequence[str],

@@ -25,19 +25,19 @@ def differences(one: Node, other: Node) -> list[str]:
             found.append(f"input {slot}: {left} -> {right}")
     if one.device != other.device:
         found.append(f"device: {one.device or NOTHING} -> {other.device or NOTHING}")
-    return found + list(_attrs(one, other))
+    return found + list(_changed_attrs(one, other))
 
 
-def _attrs(one: Node, other: Node) -> Iterator[str]:
+def _changed_attrs(one: Node, other: Node) -> Iterator[str]:
     left, right = (attr_spans(node.body.payload(node.index)) for node in (one, other))
     for key in sorted((left.keys() | right.keys()) - {provenance.PROVENANCE_ATTR}):
         if key not in left or key not in right:
-            yield f"attr {key}: {_shown(one, key)} -> {_shown(other, key)}"
+            yield f"attr {key}: {_attr_in_words(one, key)} -> {_attr_in_words(other, key)}"
         elif not same_bytes(left[key], right[key]):
-            yield from _values(one, other, key)
+            yield from _changed_values(one, other, key)
 
 
-def _values(one: Node, other: Node, key: str) -> Iterator[str]:
+def _changed_values(one: Node, other: Node, key: str) -> Iterator[str]:
     """An attr that is there in other bytes: whether it says something else."""
     if key == "value":
         left, right = constant(one), constant(other)
@@ -49,10 +49,10 @@ def _values(one: Node, other: Node, key: str) -> Iterator[str]:
     spans = [attr_span(node.body.payload(node.index), key) for node in (one, other)]
     values = [attr_value(span) for span in spans if span is not None]
     if values[0] != values[1]:
-        yield f"attr {key}: {_shown(one, key)} -> {_shown(other, key)}"
+        yield f"attr {key}: {_attr_in_words(one, key)} -> {_attr_in_words(other, key)}"
 
 
-def _shown(node: Node, key: str, most: int = 60) -> str:
+def _attr_in_words(node: Node, key: str, most: int = 60) -> str:
     value = node.attr(key)
     if value is None:
         return NOTHING

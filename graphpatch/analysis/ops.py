@@ -98,7 +98,9 @@ def describe(node: Node) -> dict[str, Any]:
         "type": node.op,
         "inputs": list(node.inputs),
         "outputs": None if outputs is None else [_output(node, k) for k in range(len(outputs))],
-        "attrs": {key: attrs.as_json(value) for key in _shown(node) if (value := node.attr(key))},
+        "attrs": {
+            key: attrs.as_json(value) for key in _attr_keys(node) if (value := node.attr(key))
+        },
         "gradient": gradient_state(node),
         "changed": [{"rule": one.rule, "did": one.did} for one in provenance.entries(node)],
     }
@@ -132,7 +134,7 @@ def type_gradient(known: opdefs.OpDef | None) -> str:
     return {"registered": "default"}.get(known.gradient, known.gradient)
 
 
-def _shown(node: Node) -> list[str]:
+def _attr_keys(node: Node) -> list[str]:
     return [key for key in node.attr_names if key != provenance.PROVENANCE_ATTR]
 
 

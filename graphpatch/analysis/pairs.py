@@ -88,18 +88,18 @@ def _under(text: str, renamed: dict[str, str]) -> str:
 
 def unlike(one: Body, other: Body, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The pairs whose NodeDefs are not the same bytes, found by comparing whole runs of them."""
-    for run in _runs(one, pairs):
+    for run in _stretches_of_pairs(one, pairs):
         if not same_bytes(
             _stretch(one, run[0][0], run[-1][0]), _stretch(other, run[0][1], run[-1][1])
         ):
-            yield from (pair for pair in run if len(run) == 1 or not _same(one, other, pair))
+            yield from (pair for pair in run if len(run) == 1 or not _alike_pair(one, other, pair))
 
 
-def _same(one: Body, other: Body, pair: tuple[int, int]) -> bool:
+def _alike_pair(one: Body, other: Body, pair: tuple[int, int]) -> bool:
     return same_bytes(_stretch(one, pair[0], pair[0]), _stretch(other, pair[1], pair[1]))
 
 
-def _runs(one: Body, pairs: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+def _stretches_of_pairs(one: Body, pairs: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
     """Pairs that follow each other in both bodies."""
     run: list[tuple[int, int]] = []
     for pair in pairs:

@@ -45,10 +45,10 @@ class Place:
     def __repr__(self) -> str:
         function = "" if self.body == "main" else f" in function {self.body}"
         named = {**self.captures, **self.inputs}
-        return f"<{self.type} {self.op!r}{function}: {_listed(named) or 'reads nothing'}>"
+        return f"<{self.type} {self.op!r}{function}: {_pairs_in_words(named) or 'reads nothing'}>"
 
 
-def _listed(named: Mapping[str, str], most: int = 8) -> str:
+def _pairs_in_words(named: Mapping[str, str], most: int = 8) -> str:
     pairs = [f"{key}={value}" for key, value in named.items()]
     return ", ".join(pairs[:most] + ["..."] * (len(pairs) > most))
 

@@ -91,7 +91,7 @@ def revert(
     try:
         reverted = opened_again(loaded)
         before = list(dict.fromkeys(name for graph in loaded.graphs for name in _rules(graph)))
-        _check(before, rule)
+        _check_is_there(before, rule)
         refuse_exported(loaded)
         undone = [one for graph in reverted.graphs for one in _revert(graph, rule)]
         left = {name for graph in reverted.graphs for name in _rules(graph)}
@@ -130,7 +130,7 @@ def _rules(graph: Graph) -> list[str]:
     return list(dict.fromkeys(edit.rule for edit in provenance.all_entries(graph)))
 
 
-def _check(there: Sequence[str], rule: str | None) -> None:
+def _check_is_there(there: Sequence[str], rule: str | None) -> None:
     if not there:
         raise PatchError("no rule was applied to it: there is nothing to revert")
     if rule is not None and rule not in there:

@@ -58,13 +58,13 @@ def patch_in_words(patch: Mapping[str, Any] | None) -> str:
     kind = next((key for key in patch if key not in BESIDE), None)
     if kind is None:
         return "changed"
-    told = _value(patch[kind])
+    told = _in_text(patch[kind])
     told = told if kind == "override_gradient" else f"{kind} {told}".rstrip()
-    options = [f" {key} {_value(patch[key])}" for key in BESIDE if key in patch]
+    options = [f" {key} {_in_text(patch[key])}" for key in BESIDE if key in patch]
     return told + "".join(options)
 
 
-def _value(value: Any) -> str:
+def _in_text(value: Any) -> str:
     if value is True:
         return ""
     if isinstance(value, str):
@@ -72,8 +72,8 @@ def _value(value: Any) -> str:
     if isinstance(value, Mapping) and len(value) == 1:
         ((name, given),) = value.items()
         if isinstance(given, Mapping):
-            return f"{name}({', '.join(f'{key}={_value(one)}' for key, one in given.items())})"
-        return f"{name} {_value(given)}"
+            return f"{name}({', '.join(f'{key}={_in_text(one)}' for key, one in given.items())})"
+        return f"{name} {_in_text(given)}"
     return json.dumps(value)
 
 

@@ -29,16 +29,16 @@ def as_rules_file(rules: Sequence[Rule], model: Model) -> dict[str, Any]:
     check_all(rules, graphs)
     written: list[dict[str, Any]] = []
     for rule in rules:
-        written += _rules(rule, [find(graph, rule.match, rule.on) for graph in graphs])
+        written += _rules_of(rule, [find(graph, rule.match, rule.on) for graph in graphs])
         take(rule, graphs)
     if not written:
         raise MatchError(f"{model.path}: nothing is matched, so there are no rules to write")
     return {"version": 1, "rules": written}
 
 
-def _rules(rule: Rule, found: Sequence[MatchedOps]) -> list[dict[str, Any]]:
+def _rules_of(rule: Rule, found: Sequence[MatchedOps]) -> list[dict[str, Any]]:
     if rule.on == (WHOLE,):
-        places = [_whole(kept.binding) for one in found for kept in one.kept]
+        places = [_whole_match(kept.binding) for one in found for kept in one.kept]
         counts = [1] * len(places)
     else:
         groups = _groups(rule, [node for one in found for node in one.nodes])
@@ -47,12 +47,12 @@ def _rules(rule: Rule, found: Sequence[MatchedOps]) -> list[dict[str, Any]]:
     merged: dict[bytes, dict[str, Any]] = {}
     for (name, match), count in zip(places, counts, strict=True):
         # Several graphs of one model may have an op of the same name: it is one rule for all.
-        written = merged.setdefault(msgspec.json.encode(match), _rule(rule, name, match))
+        written = merged.setdefault(msgspec.json.encode(match), _saved_rule(rule, name, match))
         written["expect"] += count
     return list(merged.values())
 
 
-def _rule(rule: Rule, name: str, match: dict[str, Any]) -> dict[str, Any]:
+def _saved_rule(rule: Rule, name: str, match: dict[str, Any]) -> dict[str, Any]:
     spec: dict[str, Any] = msgspec.to_builtins(rule.written)
     patch = spec["patch"] if rule.on == (WHOLE,) else {**spec["patch"], "on": None}
     patch = {key: value for key, value in patch.items() if (key, value) != ("on", None)}
@@ -78,7 +78,7 @@ def _means_something(rule: Rule, node: Node) -> bool:
     return True
 
 
-def _whole(binding: Binding) -> tuple[str, dict[str, Any]]:
+def _whole_match(binding: Binding) -> tuple[str, dict[str, Any]]:
     """The name of the last op of a match, and its pattern with the names of all of its ops."""
     pattern: dict[str, Any] = msgspec.to_builtins(binding.pattern)
     pattern.pop("optional", None)  # those that are there stay, and no others are asked for

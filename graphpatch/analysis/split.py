@@ -113,7 +113,7 @@ class Split:
         """What parts.json says: the runs in their order, what to feed and what to fetch."""
         steps = [self._step(place, run) for place, run in enumerate(self.runs)]
         backward = self.backward
-        named = {value for step in steps for value in _values(step)}
+        named = {value for step in steps for value in _tensor_names(step)}
         fetched = {value for step in steps for value in step["fetch"].values()}
         return {
             "version": 1,
@@ -233,7 +233,7 @@ def _file(part: int) -> str:
     return f"part{part + 1}.pb"
 
 
-def _values(step: Mapping[str, Any]) -> list[str]:
+def _tensor_names(step: Mapping[str, Any]) -> list[str]:
     return [*step["feed"].values(), *step["fetch"].values()]
 
 

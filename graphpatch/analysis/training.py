@@ -162,7 +162,7 @@ class _Updates:
 
     def _before(self, producer: Node, text: str) -> list[str]:
         if producer.op not in VARIABLES:
-            return [] if _dtype(self.body, text) == "bool" else list(producer.data_inputs)
+            return [] if _dtype_read(self.body, text) == "bool" else list(producer.data_inputs)
         if self.marks is None or self.marks[producer.index]:
             return []
         updates = [node for node, variable in self.all if variable.index == producer.index]
@@ -212,10 +212,10 @@ def _built(node: Node, variable: Node, reached: list[str], scope: GradientScope)
 
 def _is_index(body: Body, text: str) -> bool:
     """Whether a tensor holds integers: the indices of a sparse gradient."""
-    return _dtype(body, text) in {"int32", "int64"}
+    return _dtype_read(body, text) in {"int32", "int64"}
 
 
-def _dtype(body: Body, text: str) -> str | None:
+def _dtype_read(body: Body, text: str) -> str | None:
     tensor = names.parse(text)
     flat = body.node(tensor.op).outputs
     return flat[tensor.index].dtype if flat and tensor.index < len(flat) else None
@@ -255,7 +255,7 @@ def _losses(body: Body, scope: GradientScope) -> tuple[tuple[str, ...], tuple[st
     """The tensors that are differentiated, and what was given as their upstream gradients."""
     losses, given = dict[str, str](), []
     for node in scope.seeds(body):
-        read = {names.op_of(text) for text in _readers(body, node)}
+        read = {names.op_of(text) for text in _names_of_readers(body, node)}
         first = {scope.forward_of(body, name) for name in read}
         upstreams = [] if node.op == "Fill" else list(node.data_inputs[:1])
         losses |= dict.fromkeys(filter(None, sorted(first)), "")
@@ -269,7 +269,7 @@ def _losses(body: Body, scope: GradientScope) -> tuple[tuple[str, ...], tuple[st
     return tuple(losses), tuple(given)
 
 
-def _readers(body: Body, node: Node) -> Iterator[str]:
+def _names_of_readers(body: Body, node: Node) -> Iterator[str]:
     for index, slot in body.readers.get(node.name, ()):
         if not body.heads.inputs[index][slot].startswith("^"):
             yield body.heads.names[index]

@@ -125,13 +125,13 @@ def refuse_unsafe_load(graph: Graph, allow: bool) -> None:
         for text in (meta.saver_def.save_tensor_name, meta.saver_def.restore_op_name)
     ]
     saver = _needed(graph.main, [name for name in ends if name in graph.main.by_name])
-    spared = {(node.body.label, node.index) for node in _reached(graph, saver)}
+    spared = {(node.body.label, node.index) for node in _with_called_ops(graph, saver)}
     restored = meta.object_graph_def.concrete_functions
     nodes = (node for body in graph.bodies for node in body)
     counted = [
         n for n in nodes if (n.body.label, n.index) not in spared or n.body.label in restored
     ]
-    reached = {(node.body.label, node.index): node for node in _reached(graph, counted)}
+    reached = {(node.body.label, node.index): node for node in _with_called_ops(graph, counted)}
     found = [] if allow else [one for one in map(unsafe, reached.values()) if one is not None]
     if found:
         raise UnsafeError(_refusal(found))
@@ -145,7 +145,7 @@ def unsafe_ops(graph: Graph, fetched: Iterable[str] | None = None) -> list[Unsaf
     computes those of constants as it imports a graph, to know shapes (measured with ReadFile).
     """
     found = {}
-    for node in (*_reached(graph, _needed(graph.main, fetched)), *_at_import(graph)):
+    for node in (*_with_called_ops(graph, _needed(graph.main, fetched)), *_at_import(graph)):
         what = unsafe(node)
         if what is not None:
             found[node.body.label, node.index] = what
@@ -181,7 +181,7 @@ def _at_import(graph: Graph) -> Iterator[Node]:
                 yield from (Node(body, index) for index in indices)
 
 
-def _reached(graph: Graph, nodes: Iterable[Node]) -> Iterator[Node]:
+def _with_called_ops(graph: Graph, nodes: Iterable[Node]) -> Iterator[Node]:
     """These ops, and those of the functions that they call."""
     told: set[str] = set()
     todo = [list(nodes)]

@@ -42,15 +42,15 @@ def command(one: str, other: str, every: bool, as_json: bool) -> int:
     if as_json:
         say_json({**found.document(), "a": one, "b": other})
     else:
-        say_lines(_text(found.document(), every))
+        say_lines(_lines_of_diff(found.document(), every))
     return 0 if found.ok else 1
 
 
-def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
+def _lines_of_diff(found: dict[str, Any], every: bool) -> Iterator[str]:
     if found["equal"]:
         yield "no difference"
     shows: dict[str, Callable[[Any], str]] = {
-        "gradients": _gradient,
+        "gradients": _gradient_lines,
         "removed": _op,
         "added": _op,
         "renamed": lambda one: f"{_op(one)} -> {one['to']}",
@@ -79,7 +79,7 @@ def _op(one: dict[str, Any]) -> str:
     return f"{op_entry(one)}{rule}"
 
 
-def _gradient(one: dict[str, Any]) -> str:
+def _gradient_lines(one: dict[str, Any]) -> str:
     by = ", ".join(repr(rule) for rule in one["rules"])
     rules = f", by rule {by}" if by else ""
     return f"{op_entry(one)}: {one['before']} -> {one['after']}{rules}"

@@ -108,21 +108,21 @@ def command(
         if rules:  # the same ones, however they are printed
             fixed = fix(loaded, sources, targets, not no_control_flow_v2, every)
             found = replace(found, fixed=fixed)
-            _write(rules, model, fixed)
+            _write_rules(rules, model, fixed)
     if as_json:
         say_json({**found.document(rules), "model": model})
     else:
-        say_lines(_text(found, rules, every))
+        say_lines(_lines_of_survey(found, rules, every))
 
 
-def _write(path: str, model: str, fixed: Fixed) -> None:
+def _write_rules(path: str, model: str, fixed: Fixed) -> None:
     refuse_inputs(path, {"the model itself": model})
     if fixed.rules:
         document = {"version": 1, "rules": fixed.rules}
         write_file(Path(path), [(json.dumps(document, indent=2) + "\n").encode()])
 
 
-def _text(found: Found, rules: str | None, every: bool) -> Iterator[str]:
+def _lines_of_survey(found: Found, rules: str | None, every: bool) -> Iterator[str]:
     for place, graph in enumerate(found.seen):
         if len(found.seen) > 1:
             yield f"{found.model} [{graph.graph.around.tags}]"

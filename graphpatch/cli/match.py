@@ -87,7 +87,7 @@ def command(
     if as_json:
         say_json_of_texts({"model": paths[-1], "rules": [one.document() for one in found]})
     else:
-        say_lines(line for one in found for line in _text(one))
+        say_lines(line for one in found for line in _lines_of_matches(one))
     return 1 if any(one.error for one in found) else 0
 
 
@@ -105,7 +105,7 @@ def _save(path: str, document: dict[str, Any], inputs: tuple[str, ...]) -> None:
     write_file(target, [(json.dumps(document, indent=2) + "\n").encode()])
 
 
-def _text(matched: Matched) -> list[str]:
+def _lines_of_matches(matched: Matched) -> list[str]:
     count = len(matched.matches)
     of_pattern = pattern_matches(matched.matches)
     first = "" if of_pattern in (0, count) else f"{plural(of_pattern, 'match')}, "

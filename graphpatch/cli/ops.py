@@ -121,15 +121,15 @@ def _blocks(described: list[dict[str, Any]]) -> Iterator[str]:
 def _block(op: dict[str, Any]) -> list[str]:
     place = "" if op["body"] == "main" else f"  in function {op['body']}"
     lines = [f"{op['name']}{place}", f"  type      {op['type']}"]
-    lines += _listed("inputs", op["inputs"])
-    lines += _listed("outputs", [f"{o['tensor']}  {o['dtype']}" for o in op["outputs"] or ()])
-    lines += _listed("attrs", [f"{key} = {_short(value)}" for key, value in op["attrs"].items()])
-    lines.append(f"  gradient  {_gradient(op['gradient'])}")
+    lines += _titled("inputs", op["inputs"])
+    lines += _titled("outputs", [f"{o['tensor']}  {o['dtype']}" for o in op["outputs"] or ()])
+    lines += _titled("attrs", [f"{key} = {_short(value)}" for key, value in op["attrs"].items()])
+    lines.append(f"  gradient  {_gradient_in_words(op['gradient'])}")
     changed = dict.fromkeys(f"{one['did']}, by rule {one['rule']!r}" for one in op["changed"])
-    return [*lines, *_listed("changed", list(changed))]
+    return [*lines, *_titled("changed", list(changed))]
 
 
-def _listed(title: str, values: list[str]) -> list[str]:
+def _titled(title: str, values: list[str]) -> list[str]:
     return [f"  {title if not place else '':8}  {value}" for place, value in enumerate(values)]
 
 
@@ -138,7 +138,7 @@ def _short(value: Any, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def _gradient(found: dict[str, str]) -> str:
+def _gradient_in_words(found: dict[str, str]) -> str:
     if "function" in found:
         return f"that of function {found['function']}, on a tape of key {found['key']}"
     if "key" in found:

@@ -39,9 +39,9 @@ def _whole(entry: Ready) -> list[str]:
 
 
 def _form(form: PatternForm) -> list[str]:
-    besides = [f"{name} {_text(match)}" for name, match in form.where.items()]
+    besides = [f"{name} {_match_json(match)}" for name, match in form.where.items()]
     return [f"  form   {form.text}", *(f"    where  {text}" for text in besides)]
 
 
-def _text(match: object) -> str:
+def _match_json(match: object) -> str:
     return msgspec.json.encode(match).decode()

@@ -31,21 +31,21 @@ def command(name: str | None, save: str | None, as_json: bool) -> None:
     rules = recipe_rules(name if name.startswith(SIGN) else SIGN + name)
     rules_from(rules)
     if save is not None:
-        _write(rules, Path(save))
+        _write_recipe(rules, Path(save))
     elif as_json:
         say_json(rules)
     else:
-        say_lines(_spelled(rules).splitlines())
+        say_lines(_as_json(rules).splitlines())
 
 
 def _list(as_json: bool) -> None:
     if as_json:
-        say_json({"recipes": [_described(one) for one in RECIPES.values()]})
+        say_json({"recipes": [_recipe_document(one) for one in RECIPES.values()]})
     else:
         say_lines(text for one in RECIPES.values() for text in [one.spelled, f"    {one.purpose}"])
 
 
-def _described(recipe: Recipe) -> dict[str, object]:
+def _recipe_document(recipe: Recipe) -> dict[str, object]:
     return {
         "name": recipe_named(recipe.name).name,
         "for": recipe.purpose,
@@ -54,13 +54,13 @@ def _described(recipe: Recipe) -> dict[str, object]:
     }
 
 
-def _spelled(rules: object) -> str:
+def _as_json(rules: object) -> str:
     return msgspec.json.format(msgspec.json.encode(rules), indent=2).decode()
 
 
-def _write(rules: object, path: Path) -> None:
+def _write_recipe(rules: object, path: Path) -> None:
     if path.exists():
         raise OutputError(f"{path} exists; it is not written over")
     with reported(str(path)):
-        path.write_text(_spelled(rules) + "\n")
+        path.write_text(_as_json(rules) + "\n")
     say_lines([str(path)])

@@ -57,7 +57,7 @@ def command(
     with bar() as progress:
         patched = load(model, progress)
         found = revert(patched, rule, allow_changed=allow_changed)
-        output = None if dry_run else out or _beside(patched, found.model)
+        output = None if dry_run else out or _output_beside(patched, found.model)
         piped = output == "-"
         if piped and as_json:
             raise click.UsageError("--json and the model would both go to standard output")
@@ -70,10 +70,10 @@ def command(
     if as_json:
         say_json(document)
     else:
-        say_lines(_text(document), err=piped)
+        say_lines(_lines_of_revert(document), err=piped)
 
 
-def _beside(patched: Model, reverted: Model) -> str:
+def _output_beside(patched: Model, reverted: Model) -> str:
     if patched.path == "-":
         return "-"
     path = Path(patched.path).resolve() if patched.file else Path(patched.path)
@@ -85,7 +85,7 @@ def _beside(patched: Model, reverted: Model) -> str:
     return str(path.with_name(f"{stem.removesuffix('.patched')}.reverted{suffix}"))
 
 
-def _text(document: dict[str, Any]) -> list[str]:
+def _lines_of_revert(document: dict[str, Any]) -> list[str]:
     lines = [f"{document['model']} -> {document['output'] or '(dry run, nothing written)'}"]
     lines += [f"  taken off: {name}" for name in document["rules"]]
     lines += [f"  left: {name}" for name in document["left"]]

@@ -73,14 +73,14 @@ def command(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from graphpatch.runtime.split import split
 
-    folder = out if out is not None else _beside(model)
+    folder = out if out is not None else _folder_beside(model)
     if folder == "-":
         raise OutputError("- is not a folder, and the parts are several files")
     refuse_folder(Path(folder), model)
     with bar() as progress:
-        listed = [_listed([cut]) for cut in cuts]
+        listed = [_comma_separated([cut]) for cut in cuts]
         with notes_of_warnings() as notes:
-            found = split(model, loss, listed, _listed(wrt), progress, allow_unsafe_ops)
+            found = split(model, loss, listed, _comma_separated(wrt), progress, allow_unsafe_ops)
         found.save(folder)
         document = found.document()
     if as_json:
@@ -89,11 +89,11 @@ def command(
         say_lines([*_summary(folder, document), *(f"note: {note}" for note in notes)])
 
 
-def _listed(texts: tuple[str, ...] | list[str]) -> list[str]:
+def _comma_separated(texts: tuple[str, ...] | list[str]) -> list[str]:
     return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 
 
-def _beside(model: str) -> str:
+def _folder_beside(model: str) -> str:
     if model == "-":
         raise click.UsageError("a model from standard input is split to -o FOLDER")
     path = Path(model)

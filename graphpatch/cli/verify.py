@@ -85,11 +85,11 @@ def command(
     if as_json:
         say_json(document)
     else:
-        say_lines(_text(document, every))
+        say_lines(_lines_of_verification(document, every))
     return 0 if found.ok else 1
 
 
-def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
+def _lines_of_verification(found: dict[str, Any], every: bool) -> Iterator[str]:
     if found["failures"] and found["failures"][0].startswith(SWAPPED):
         yield found["failures"][0]  # all else that differs follows from it
         return
@@ -102,10 +102,10 @@ def _text(found: dict[str, Any], every: bool) -> Iterator[str]:
                 shown = [*shown, f"{and_more(lines, len(shown))}; --all lists them"]
             for place, line in enumerate(shown):
                 yield f"{'' if place else title:<11} {line}"
-    yield from _verdict(found)
+    yield from _verdict_in_words(found)
 
 
-def _verdict(found: dict[str, Any]) -> Iterator[str]:
+def _verdict_in_words(found: dict[str, Any]) -> Iterator[str]:
     failures, gaps = found["failures"], found["not_compared"]
     if failures:
         yield f"{found['patched']}: differs: {_count(failures, 'failure')}"

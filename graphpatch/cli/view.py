@@ -82,7 +82,7 @@ def command(
         raise click.UsageError("--json prints the page's data, and writes no file")
     if tensorboard and (output or is_opened):
         raise click.UsageError("--tensorboard writes event files, and no page")
-    path = output or _beside(model)
+    path = output or _page_beside(model)
     if is_opened and path == "-":
         raise click.UsageError("--open opens a page in a file; name one with -o PAGE.html")
     options: dict[str, Any] = {"run": run, "feed": feed, "allow_unsafe_ops": allow_unsafe_ops}
@@ -93,7 +93,7 @@ def command(
     elif tensorboard:
         _write_events(found, tensorboard)
     else:
-        _write(found, path, is_opened)
+        _write_page(found, path, is_opened)
     for error in found.errors:
         say_error(f"{model}: {error}")
     return 0 if found.ok else 1
@@ -114,7 +114,7 @@ def _viewed(
         return view(one, other, rules=rules, **options)
 
 
-def _beside(model: str) -> str:
+def _page_beside(model: str) -> str:
     """Where the page goes when nobody says: `MODEL.html` beside the model."""
     if model == "-":
         return "-"
@@ -122,12 +122,12 @@ def _beside(model: str) -> str:
     return str(path.with_name(f"{path.stem if path.is_file() else path.name}.html"))
 
 
-def _write(found: View, path: str, is_opened: bool) -> None:
+def _write_page(found: View, path: str, is_opened: bool) -> None:
     if path == "-":
         sys.stdout.write(found.html)
         return
     found.save(path)
-    say_lines(_text(found.document(), path))
+    say_lines(_lines_of_view(found.document(), path))
     if is_opened and not webbrowser.open(Path(path).resolve().as_uri()):
         raise OutputError(f"no browser to open {path} in was found; the page is written")
 
@@ -139,7 +139,7 @@ def _write_events(found: View, folder: str) -> None:
         say(str(path))
 
 
-def _text(document: dict[str, Any], path: str) -> Iterator[str]:
+def _lines_of_view(document: dict[str, Any], path: str) -> Iterator[str]:
     graphs, bodies = document["graphs"], document["bodies"]
     lines = sum(len(bodies[graph["body"]]["names"]) for graph in graphs)
     yield f"{path}: {plural(lines, 'line')}"

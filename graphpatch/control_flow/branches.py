@@ -83,7 +83,7 @@ def innermost(body: Body, index: int, one: Context | None, other: Context | None
             return None if other is None else other.current
         if second is None:
             return None if one is None else one.current
-        if not (_alike(body, first, second) and _number(first) == _number(second)):
+        if not (_of_one_predicate(body, first, second) and _number(first) == _number(second)):
             raise ModelError(
                 f"{Node(body, index)} reads {described(first)} and {described(second)}, of which "
                 f"only one is ever there; a Merge must stand between"
@@ -99,7 +99,7 @@ def merged(body: Body, index: int, one: Context | None, other: Context | None) -
     whole = (
         one is not None and first is one.current and other is not None and second is other.current
     )
-    if not whole or not _alike(body, first, second):
+    if not whole or not _of_one_predicate(body, first, second):
         raise ModelError(
             f"{Node(body, index)} joins {described(one)} and {described(other)}; it must join the "
             f"two branches of one cond"
@@ -139,7 +139,7 @@ def _number(context: Context) -> int:
     return context.number if isinstance(context, Branch) else -1
 
 
-def _alike(body: Body, one: Context, other: Context) -> bool:
+def _of_one_predicate(body: Body, one: Context, other: Context) -> bool:
     """Whether they are branches of conds that the same predicate decides."""
     if not isinstance(one, Branch) or not isinstance(other, Branch):
         return False

@@ -67,7 +67,7 @@ def inside_control_flow(body: Body) -> frozenset[int]:
     try:
         found = control_flow(body)
     except ModelError:
-        return frozenset(_behind(body, ops_of(body, ENTERS | SWITCHES), EXITS | MERGES))
+        return frozenset(_readers_up_to(body, ops_of(body, ENTERS | SWITCHES), EXITS | MERGES))
     return frozenset(index for index in found.of if found.given(index, body.heads.names[index]))
 
 
@@ -93,19 +93,19 @@ def _context(found: ControlFlow, index: int) -> Context | None:
     kind = body.heads.ops[index]
     if frame is not None and kind in ENTERS:
         loop = found.loops[frame]
-        outer = _joined(found, index, found.loops.get(frame.outer) if frame.outer else None)
+        outer = _join_of(found, index, found.loops.get(frame.outer) if frame.outer else None)
         loop.outer = innermost(body, index, loop.outer, outer)
         return loop
     start = None if frame is None else found.loops[frame]
     if kind in MERGES:
         return _of_merge(found, index, start)
-    context = _joined(found, index, start)
+    context = _join_of(found, index, start)
     if kind in SWITCHES and index not in found.frames.switches:
         return _of_switch(found, index, context)
     return context
 
 
-def _joined(found: ControlFlow, index: int, context: Context | None) -> Context | None:
+def _join_of(found: ControlFlow, index: int, context: Context | None) -> Context | None:
     for producer, text in reads(found.body, index):
         context = innermost(found.body, index, context, found.given(producer, text))
     return context
@@ -130,7 +130,7 @@ def _of_switch(found: ControlFlow, index: int, around: Context | None) -> Contex
     if len(node.data_inputs) != 2:
         raise ModelError(f"{node} must read two tensors, and reads {len(node.data_inputs)}")
     data, pred = node.data_inputs
-    taken = {parse(text).index for text in _read(body, index)}
+    taken = {parse(text).index for text in _spellings_read(body, index)}
     alike = parse(data) == parse(pred)
     if alike or (len(taken) > 1 and decider(body, data) == decider(body, pred)):
         found.pivots[index] = _cond(found, _pred_of_cond(body, index, pred), around)
@@ -144,7 +144,7 @@ def _of_switch(found: ControlFlow, index: int, around: Context | None) -> Contex
     return found.guards[index].current
 
 
-def _read(body: Body, index: int) -> Iterator[str]:
+def _spellings_read(body: Body, index: int) -> Iterator[str]:
     """How the tensors of an op are spelled by those who read them."""
     for reader, slot in body.readers.get(body.heads.names[index], ()):
         text = body.heads.inputs[reader][slot]
@@ -175,9 +175,9 @@ def _in_order(body: Body, found: Frames) -> Iterator[int]:
     A loop's Exits come behind all of its Enters; what a NextIteration gives back is left out.
     Raises ModelError where there is a circle without a NextIteration.
     """
-    region = _behind(body, ops_of(body, ENTERS | SWITCHES))
-    back = _backward(body)
-    waits = {index: _count(body, index, region, back) for index in region}
+    region = _readers_up_to(body, ops_of(body, ENTERS | SWITCHES))
+    back = _back_edges(body)
+    waits = {index: _waits_for(body, index, region, back) for index in region}
     after: dict[Frame, int] = {loop: len(loop.enters) for loop in found.loops.values()}
     for loop in found.loops.values():
         for index in loop.exits:
@@ -205,7 +205,7 @@ def _uses(body: Body, index: int) -> Iterable[tuple[int, int]]:
     return body.readers.get(body.heads.names[index], ())
 
 
-def _behind(
+def _readers_up_to(
     body: Body, starts: Iterable[int], ends: Collection[str] = frozenset()
 ) -> dict[int, None]:
     """The starts, and what reads them and so on, up to before these op types."""
@@ -219,7 +219,7 @@ def _behind(
     return found
 
 
-def _count(
+def _waits_for(
     body: Body, index: int, region: dict[int, None], back: Collection[tuple[int, int]]
 ) -> int:
     """How many inputs an op waits for: those from the region that no NextIteration gives back."""
@@ -229,7 +229,7 @@ def _count(
     )
 
 
-def _backward(body: Body) -> set[tuple[int, int]]:
+def _back_edges(body: Body) -> set[tuple[int, int]]:
     """The inputs of Merges that come, perhaps through what a patch added, from a NextIteration."""
     found, todo = set(), ops_of(body, NEXTS)
     seen = set(todo)

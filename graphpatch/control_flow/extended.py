@@ -74,7 +74,7 @@ def _added_beside(body: Body) -> dict[str, AddedTensors]:
                 beside = _read_by(body, index)
                 outer = body.heads.ops[beside] in EXITS
             added = found[body.renamed.get(beside, body.heads.names[beside])]
-            (added.outer if outer else added.inner).extend(_tensors(body, [index]))
+            (added.outer if outer else added.inner).extend(_outputs_of(body, [index]))
     return dict(found)
 
 
@@ -86,7 +86,7 @@ def _read_by(body: Body, index: int) -> int:
     return body.root.get(index, index)
 
 
-def _tensors(body: Body, indices: Sequence[int]) -> list[str]:
+def _outputs_of(body: Body, indices: Sequence[int]) -> list[str]:
     return [
         f"{node.name}:{output}"
         for node in (Node(body, index) for index in indices)
@@ -127,7 +127,7 @@ def _extend(context: Any, now: dict[str, str], beside: dict[str, AddedTensors]) 
         added += beside[name].outer if name not in elsewhere else []
     if borders:
         for texts in (values, context.loop_exit_names, context.loop_enter_names):
-            texts[:] = [_moved(text, now) if op_of(text) in borders else text for text in texts]
+            texts[:] = [_renamed(text, now) if op_of(text) in borders else text for text in texts]
     there = set(values)
     values.extend(text for text in dict.fromkeys(added) if text not in there)
     return [text for name in sorted(borders & beside.keys()) for text in beside[name].outer]
@@ -141,7 +141,7 @@ def _borders(context: Any) -> set[str]:
     return {op_of(t) for t in (*context.loop_exit_names, *context.loop_enter_names, *constant)}
 
 
-def _moved(text: str, now: dict[str, str]) -> str:
+def _renamed(text: str, now: dict[str, str]) -> str:
     """The tensor of an Enter or Exit, by the name that the op has now."""
     op, colon, output = text.partition(":")
     return f"{now.get(op, op)}{colon}{output}"

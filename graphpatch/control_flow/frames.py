@@ -58,9 +58,9 @@ def frames(body: Body) -> Frames:
         _spread(body, found, index, found.of[index])
     _refuse_circle(found.loops.values())
     for index in ops_of(body, EXITS | SWITCHES | {LOOP_COND}):
-        _put(body, found.of.get(index), index)
+        _put_in_frame(body, found.of.get(index), index)
     for loop in found.loops.values():
-        _check(body, loop)
+        _check_exits(body, loop)
         found.switches.update(loop.switches)
     return found
 
@@ -157,7 +157,7 @@ def _refuse_circle(loops: Iterable[Frame]) -> None:
         known.update(around)
 
 
-def _put(body: Body, frame: Frame | None, index: int) -> None:
+def _put_in_frame(body: Body, frame: Frame | None, index: int) -> None:
     if frame is None:
         return
     kind = body.heads.ops[index]
@@ -174,7 +174,7 @@ def _condition(body: Body, switch: int) -> bool:
     return decides is not None and body.heads.ops[decides] == LOOP_COND
 
 
-def _check(body: Body, loop: Frame) -> None:
+def _check_exits(body: Body, loop: Frame) -> None:
     loop.exits.sort(key=lambda index: position(body, index))
     if len(loop.conditions) == 1:
         return

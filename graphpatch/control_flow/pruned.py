@@ -54,7 +54,7 @@ def body_pivot(body: Body, frame: Frame) -> int:
     for switch in frame.switches:
         found = [
             index
-            for index in _readers(body, switch, 1)
+            for index in _reading(body, switch, 1)
             if body.heads.ops[index] not in CONTROL_FLOW and Node(body, index).outputs
         ]
         if found:
@@ -66,7 +66,7 @@ def branch_pivots(found: ControlFlow) -> dict[Branch, int]:
     """For each branch an Identity that is there when it is taken; -1 where there is none."""
     pivots = {}
     for branch, switches in _switches(found).items():
-        read = (one for index in switches for one in _readers(found.body, index, branch.number))
+        read = (one for index in switches for one in _reading(found.body, index, branch.number))
         pivots[branch] = next((one for one in read if found.body.heads.ops[one] == "Identity"), -1)
     return pivots
 
@@ -82,7 +82,7 @@ def _switches(found: ControlFlow) -> dict[Branch, list[int]]:
     return switches
 
 
-def _readers(body: Body, index: int, output: int) -> list[int]:
+def _reading(body: Body, index: int, output: int) -> list[int]:
     """The ops that read this output as data."""
     return [
         reader
@@ -98,17 +98,17 @@ def _is_output(text: str, output: int) -> bool:
 def _add_exits(frame: Frame, editor: Editor) -> None:
     body = editor.graph.main
     for index in list(frame.switches):
-        if not _readers(body, index, 0):
+        if not _reading(body, index, 0):
             switch = Node(body, index)
             kind = "RefExit" if switch.op == "RefSwitch" else "Exit"
-            editor.add(_beside(switch, "Exit"), kind, [switch.name], _type(switch), beside=switch)
+            editor.add(_sibling(switch, "Exit"), kind, [switch.name], _type(switch), beside=switch)
 
 
 def _add_body_pivot(frame: Frame, editor: Editor) -> None:
     for index in frame.switches[:1]:
         switch = Node(editor.graph.main, index)
         inputs = [f"{switch.name}:1"]
-        editor.add(_beside(switch, "Identity"), "Identity", inputs, _type(switch), beside=switch)
+        editor.add(_sibling(switch, "Identity"), "Identity", inputs, _type(switch), beside=switch)
 
 
 def _split(switch: Node, editor: Editor) -> None:
@@ -116,7 +116,7 @@ def _split(switch: Node, editor: Editor) -> None:
 
     In a loop, TensorFlow would take it for that of a loop variable, in a branch for one of that.
     """
-    if _readers(switch.body, switch.index, 0) and _readers(switch.body, switch.index, 1):
+    if _reading(switch.body, switch.index, 0) and _reading(switch.body, switch.index, 1):
         inputs = list(switch.inputs)
         other = editor.add(f"{switch.name}/true", switch.op, inputs, _type(switch), beside=switch)
         editor.reroute(switch, 1, f"{other.name}:1", keep=other.index)
@@ -129,7 +129,7 @@ def _add_branch_pivot(branch: Branch, switch: Node, editor: Editor) -> None:
     editor.add(name, "Identity", inputs, _type(switch), beside=switch)
 
 
-def _beside(switch: Node, kind: str) -> str:
+def _sibling(switch: Node, kind: str) -> str:
     """The name that tf.while_loop gave the op of this kind of the same loop variable."""
     scope, slash, last = switch.name.removesuffix("/forward").rpartition("/")
     stem = last if last.startswith("Switch") else f"{last}/Switch"

@@ -64,13 +64,13 @@ def _take_back(context: Any, count: int, undone: TakenBack) -> None:
     lost = undone.dropped | undone.back.keys()
     rest = [] if undone.is_whole else values[count:]
     added = [text for text in rest if op_of(text) not in lost]
-    values[:] = [*(_moved(text, undone.back) for text in values[:count]), *added]
+    values[:] = [*(_tensor_before(text, undone.back) for text in values[:count]), *added]
     for field in ("loop_exit_names", "loop_enter_names"):
         if hasattr(context, field):
             texts = getattr(context, field)
-            texts[:] = [_moved(text, undone.back) for text in texts]
+            texts[:] = [_tensor_before(text, undone.back) for text in texts]
 
 
-def _moved(text: str, back: Mapping[str, str]) -> str:
+def _tensor_before(text: str, back: Mapping[str, str]) -> str:
     op, colon, output = text.partition(":")
     return f"{back.get(op, op)}{colon}{output}"

@@ -88,7 +88,7 @@ def _guarded(
         mine.external[brought] = brought
     mine.external[first] = f"{switch.name}:{number}"
     # One that only passes a tensor on to the Merge was made in the branch, with both outputs.
-    passes = all(found.body.heads.ops[reader] in MERGES for reader in _readers(found, index))
+    passes = all(found.body.heads.ops[reader] in MERGES for reader in _reading_ops(found, index))
     numbers = (0, 1) if passes else (number,)
     _knows(known, context, [f"{switch.name}:{output}" for output in numbers])
 
@@ -118,7 +118,7 @@ def _reads_pivot(found: ControlFlow, index: int) -> bool:
     return producer is not None and producer.index in found.pivots
 
 
-def _readers(found: ControlFlow, index: int) -> Iterator[int]:
+def _reading_ops(found: ControlFlow, index: int) -> Iterator[int]:
     for reader, _ in found.body.readers.get(found.body.heads.names[index], ()):
         yield reader
 

@@ -55,7 +55,7 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
         """The place of an op: how TensorFlow comes to the body that it is in."""
         label = node.body.label
         if node.body.is_main:
-            return BodyPlace(_signature()) if self.graph.around.is_exported else BodyPlace()
+            return BodyPlace(_signature_call()) if self.graph.around.is_exported else BodyPlace()
         if label not in self._places:
             self._places[label] = self._place(label)
         return self._places[label]
@@ -79,7 +79,7 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
         ignoring = self._ignoring.get(label)
         # In a TF2 SavedModel Python calls functions, too, and all that is in the file is in one.
         return BodyPlace(
-            ignoring or (_signature() if self.graph.around.is_object_based else None), op_by_op
+            ignoring or (_signature_call() if self.graph.around.is_object_based else None), op_by_op
         )
 
     @cached_property
@@ -101,7 +101,7 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 
 
 @cache
-def _signature() -> Node:
+def _signature_call() -> Node:
     """The op that calls the function of a TF2 SavedModel's signature in a Session."""
     call = encoded(1, encoded(1, b"serving_default") + encoded(2, b"StatefulPartitionedCall"))
     return Node(open_graph(Source(call), 0, len(call)).main, 0)

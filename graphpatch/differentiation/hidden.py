@@ -28,7 +28,7 @@ InputSlot = tuple[int, int]
 
 def hidden_ops(body: Body) -> dict[int, int]:
     """The ops that lie behind a tf.custom_gradient on all their ways, each with its IdentityN."""
-    customs = {index: _results(body, index) for index in _customs(body)}
+    customs = {index: _result_count(body, index) for index in _customs(body)}
     open_uses: dict[int, int] = {}
     found: dict[int, int] = {}
     todo = [(index, slot, index) for index, count in customs.items() for slot in range(count)]
@@ -59,7 +59,7 @@ def _customs(body: Body) -> Iterator[int]:
             yield index
 
 
-def _results(body: Body, index: int) -> int:
+def _result_count(body: Body, index: int) -> int:
     """How many of its inputs are results: nothing reads the outputs for the others.
 
     A result that nothing reads either has the Identity beside it, unless the graph was pruned.

@@ -56,12 +56,12 @@ class Cluster(Pool):
             self.client.wait_for_workers(1, timeout=PATIENCE)
         except TimeoutError:
             raise FleetError(f"the scheduler {self.address} has no workers") from None
-        with _token(out) as token:
+        with _token_file(out) as token:
             paths = [*token, *(one for one in models[:1] if not remote.is_remote(one))]
             sizes = {str(Path.cwd() / path): _size(path) for path in paths}
             answers = self.client.run(probe, sizes, on_error="return")
         for worker, answer in sorted(answers.items()):
-            reason = _reason(answer, out)
+            reason = _worker_reason(answer, out)
             if reason:
                 raise FleetError(f"worker {worker} {reason}")
 
@@ -82,7 +82,7 @@ def _size(path: str) -> int:
         return -1
 
 
-def _reason(answer: Any, out: str | None) -> str:
+def _worker_reason(answer: Any, out: str | None) -> str:
     """Why a worker cannot do the work; nothing where it can."""
     here = graphpatch.__version__
     if "ModuleNotFoundError" in repr(answer) or "AttributeError" in repr(answer):
@@ -99,7 +99,7 @@ def _reason(answer: Any, out: str | None) -> str:
 
 
 @contextlib.contextmanager
-def _token(out: str | None) -> Iterator[list[str]]:
+def _token_file(out: str | None) -> Iterator[list[str]]:
     """A file in the folder of outputs that nobody else could have, while this lasts."""
     folder = None if out is None or remote.is_remote(out) else Path(out)
     if folder is None or not folder.is_dir():

@@ -30,7 +30,7 @@ def check_models(order: Order) -> tuple[int, Iterator[Done]]:
     """How many models there are, and for each whether it has the rules applied."""
     job = order.job()
     tasks = _unwritten(search(order.models, order.allow_chained))
-    return len(tasks), _results(order, work.check_model, job, tasks)
+    return len(tasks), _results_of_tasks(order, work.check_model, job, tasks)
 
 
 def patch_models(order: Order, here: Work | None = None) -> tuple[int, Iterator[Done]]:
@@ -54,7 +54,7 @@ def patch_models(order: Order, here: Work | None = None) -> tuple[int, Iterator[
             from graphpatch.fleet.manifest import Manifest
 
             return len(tasks), _recorded(order, job, tasks, Manifest(into, job))
-    return len(tasks), _results(order, here or work.patch_model, job, tasks)
+    return len(tasks), _results_of_tasks(order, here or work.patch_model, job, tasks)
 
 
 def _needs_folder(one: FoundModels) -> bool:
@@ -70,7 +70,7 @@ def _recorded(order: Order, job: Job, tasks: list[Task], manifest: Manifest) -> 
     """The results, each written down."""
     if order.resume:
         tasks = [replace(task, known=manifest.known(task)) for task in tasks]
-    results = _results(order, work.patch_model, replace(job, recorded=True), tasks)
+    results = _results_of_tasks(order, work.patch_model, replace(job, recorded=True), tasks)
     try:
         for done in results:
             manifest.add(done)
@@ -85,7 +85,7 @@ def _make(folder: str) -> None:
             Path(folder).mkdir(parents=True, exist_ok=True)
 
 
-def _results(order: Order, work: Work, job: Job, tasks: Sequence[Task]) -> Iterator[Done]:
+def _results_of_tasks(order: Order, work: Work, job: Job, tasks: Sequence[Task]) -> Iterator[Done]:
     """What became of each task: one after the other in this process, or by workers."""
     pool = _pool(order, tasks)
     if pool is not None:

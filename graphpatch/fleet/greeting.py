@@ -51,7 +51,7 @@ def listened(address: str) -> None:
     parts = urlsplit(f"//{place}")
     if not parts.hostname or parts.port is None:
         raise ValueError("an address is HOST:PORT, or tcp://HOST:PORT")
-    with _reached((parts.hostname, parts.port)) as connection:
+    with _connection((parts.hostname, parts.port)) as connection:
         if scheme in FIRST:
             _hear(connection)
 
@@ -82,7 +82,7 @@ def _raise(error: BaseException) -> NoReturn:
     raise error
 
 
-def _reached(place: tuple[str, int]) -> socket.socket:
+def _connection(place: tuple[str, int]) -> socket.socket:
     """A connection to what listens there, or will in a moment."""
     until = time.monotonic() + RETRIED
     while True:

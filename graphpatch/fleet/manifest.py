@@ -84,7 +84,7 @@ class Manifest:
 
     def close(self) -> None:
         """Write the whole. Raises OutputError where that cannot be done."""
-        data = "".join(map(_text, self.lines.values())).encode()
+        data = "".join(map(_json_line, self.lines.values())).encode()
         if remote.is_remote(self.path):
             remote.write_small(self.path, data)
         else:
@@ -145,7 +145,7 @@ def _bytes(path: Path) -> bytes:
         raise OutputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _text(line: dict[str, Any]) -> str:
+def _json_line(line: dict[str, Any]) -> str:
     return json.dumps(line) + "\n"
 
 
@@ -155,7 +155,7 @@ def _append(path: Path, line: dict[str, Any]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | follow, 0o666)
     try:
         size = os.fstat(descriptor).st_size
-        data = _text(line).encode()
+        data = _json_line(line).encode()
         if os.write(descriptor, data) < len(data):
             os.ftruncate(descriptor, size)
     finally:

@@ -83,7 +83,7 @@ class Order:
         from graphpatch.fleet.task import Job
 
         root = "" if self.workers.scheduler is None else str(Path.cwd())
-        raw = self_contained(_read(self.rules), self.rules, _files(self.rules))
+        raw = self_contained(_rules_text(self.rules), self.rules, _files(self.rules))
         converts = self.export is not None or bool(self.out and self.out.endswith(".meta"))
         job = Job(
             raw,
@@ -110,7 +110,7 @@ def _files(rules: str) -> Files:
     )
 
 
-def _read(rules: str) -> bytes:
+def _rules_text(rules: str) -> bytes:
     if remote.is_remote(rules):
         return remote.read_small(rules)
     if is_recipe(rules):

@@ -29,7 +29,7 @@ def plan(
     if out is None and any(one.searched for one in found):
         raise OutputError("say where the models that are found go when patched: -o DIR")
     if out is None:
-        outputs = [_beside(one.model) for one in found]
+        outputs = [_patched_beside(one.model) for one in found]
     elif not folder:
         outputs = [out]
     else:
@@ -66,7 +66,7 @@ def refuse_file(out: str) -> None:
         )
 
 
-def _beside(model: str) -> str:
+def _patched_beside(model: str) -> str:
     if model == "-":
         return "-"
     if remote.is_remote(model):

@@ -65,12 +65,12 @@ def _fits(pattern: Sequence[str], path: Sequence[str]) -> bool:
 def _part(pattern: str) -> Callable[[str], bool]:
     try:
         regex.refuse_long(pattern)
-        return regex.whole("(?s)" + "".join(map(_token, TOKEN.findall(pattern))))
+        return regex.whole("(?s)" + "".join(map(_escaped, TOKEN.findall(pattern))))
     except RulesError as error:
         raise FleetError(f"the glob {pattern[:QUOTED]!r}: {error}") from None
 
 
-def _token(text: str) -> str:
+def _escaped(text: str) -> str:
     if len(text) > 1:
         inside = text[1:-1].replace("\\", "\\\\")
         return f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
@@ -116,12 +116,12 @@ def search(arguments: Sequence[str], allow_chained: bool = False) -> list[FoundM
 
     Raises FleetError where one means none.
     """
-    return [found for argument in arguments for found in _one(argument, allow_chained)]
+    return [found for argument in arguments for found in _models_of(argument, allow_chained)]
 
 
-def _one(argument: str, allow_chained: bool = False) -> list[FoundModels]:
+def _models_of(argument: str, allow_chained: bool = False) -> list[FoundModels]:
     if argument.startswith("@"):
-        return _listed(argument[1:], allow_chained)
+        return _models_of_list(argument[1:], allow_chained)
     if not is_search(argument):
         return [FoundModels(argument, name_of(argument))]
     base: str = argument
@@ -184,7 +184,7 @@ def local_files(base: str, descend: Descend) -> Iterator[str]:
                 yield "/".join((*parts, name))
 
 
-def _listed(path: str, allow_chained: bool) -> list[FoundModels]:
+def _models_of_list(path: str, allow_chained: bool) -> list[FoundModels]:
     """The models of a list, a line each. Names in it are mirrored from the folder they share."""
     try:
         if path == "-":
@@ -224,7 +224,7 @@ def _refuse_line(path: str, line: str) -> None:
 
 def _from_list(line: str, shared: int) -> list[FoundModels]:
     if is_search(line):
-        return _one(line)
+        return _models_of(line)
     return [FoundModels(line, "/".join([*_folder(line)[shared:], name_of(line)]))]
 
 

@@ -34,7 +34,7 @@ Finish = Callable[[Result], Result]
 
 def patch_model(job: Job, task: Task) -> Done:
     """Patch one model, and write it; every error is told in what is returned."""
-    return _alone(_patch, job, task)
+    return _timed(_patch, job, task)
 
 
 def in_process(progress: Progress, finish: Finish | None = None) -> Work:
@@ -54,10 +54,10 @@ def in_process(progress: Progress, finish: Finish | None = None) -> Work:
 
 def check_model(job: Job, task: Task) -> Done:
     """Whether a model has the rules applied; it is an error where it has not."""
-    return _alone(_check, job, task)
+    return _timed(_check_task, job, task)
 
 
-def _alone(work: Work, job: Job, task: Task) -> Done:
+def _timed(work: Work, job: Job, task: Task) -> Done:
     start = time.perf_counter()
     with _collected():
         done = _tried(work, job, task)
@@ -102,18 +102,18 @@ def _patch(
     job: Job, task: Task, progress: Progress | None = None, finish: Finish | None = None
 ) -> Done:
     with _at_hand(job, task.model) as path:
-        source = content(_whole(path)) if job.recorded else ""
+        source = content(_path_of_model(path)) if job.recorded else ""
         if task.known is not None and _is_done(job, task, source):
             return Done(task, passed_over="done before, and unchanged since")
         result = apply_rules(job.rules(), load(path, progress), progress, job.export)
         result = finish(result) if finish else result
         where = destination(task.output, job.dry_run, Path(job.root, task.output))
-        written = "" if job.dry_run else _write(job, result.model, task.output, progress)
+        written = "" if job.dry_run else _write_model(job, result.model, task.output, progress)
     told = result.told(task.model, task.output, where)
     return Done(task, told, source=source, output=written)
 
 
-def _check(job: Job, task: Task) -> Done:
+def _check_task(job: Job, task: Task) -> Done:
     with _at_hand(job, task.model) as path:
         found = replace(check_applied(job.rules(), path), model=task.model)
     return Done(task, found.document(), error=found.error)
@@ -143,7 +143,7 @@ def _errors_name(path: str, label: str) -> Iterator[None]:
         raise type(error)(str(error).replace(path, label)) from error
 
 
-def _whole(path: Path) -> Path:
+def _path_of_model(path: Path) -> Path:
     return path.parent if path.name in SAVED_MODEL_FILES else path
 
 
@@ -161,7 +161,7 @@ def _is_done(job: Job, task: Task, source: str) -> bool:
         return content(path) == known.output
 
 
-def _write(job: Job, model: Model, output: str, progress: Progress | None) -> str:
+def _write_model(job: Job, model: Model, output: str, progress: Progress | None) -> str:
     """Write the model, and return the content of what was written where that is recorded."""
     if output == "-":
         write_to_stdout(model, progress)

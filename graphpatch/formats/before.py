@@ -34,7 +34,7 @@ def write_down(
     """Write down in a model that was patched what it was; `rules` are the patches by rule id."""
     for before, after in zip(model.graphs, patched.graphs, strict=True):
         known = origin_node(before)
-        place = _place(patched, after) if known is None else (known.body, known.index)
+        place = _place_of(patched, after) if known is None else (known.body, known.index)
         if place is None or not any(body.edited for body in after.bodies):
             continue
         record = origin_of(before) if known else _record(model, patched, before, digest)
@@ -42,7 +42,7 @@ def write_down(
         write_origin(after.body(place[0].label), place[1], record)
 
 
-def _place(patched: Model, graph: Graph) -> tuple[Any, int] | None:
+def _place_of(patched: Model, graph: Graph) -> tuple[Any, int] | None:
     if patched.export is None:
         return place_for_origin(graph)
     return place_for_origin(graph, set(patched.function(patched.export).part.indices))

@@ -32,13 +32,13 @@ def begun(source: Source) -> Callable[[], str]:
     pool = ThreadPoolExecutor(THREADS)
     found = [pool.submit(_block, block) for block in blocks]
     pool.shutdown(wait=False)
-    return lambda: _spelled(one.result() for one in found)
+    return lambda: _as_text(one.result() for one in found)
 
 
 def checksum(pieces: Sequence[Piece]) -> str:
     """The checksum of the bytes that the pieces stand for."""
     found, block, room = [], xxhash.xxh3_64(), BLOCK
-    for data in _read(pieces):
+    for data in _chunks(pieces):
         while data:
             part, data = data[:room], data[room:]
             block.update(part)
@@ -46,21 +46,21 @@ def checksum(pieces: Sequence[Piece]) -> str:
             if not room:
                 found.append(block.hexdigest())
                 block, room = xxhash.xxh3_64(), BLOCK
-    return _spelled(found if room == BLOCK and size(pieces) else [*found, block.hexdigest()])
+    return _as_text(found if room == BLOCK and size(pieces) else [*found, block.hexdigest()])
 
 
-def _spelled(blocks: Iterable[str]) -> str:
+def _as_text(blocks: Iterable[str]) -> str:
     return "xxh3:" + ".".join(blocks)
 
 
 def _block(span: Span) -> str:
     block = xxhash.xxh3_64()
-    for data in _read([span]):
+    for data in _chunks([span]):
         block.update(data)
     return block.hexdigest()
 
 
-def _read(pieces: Sequence[Piece]) -> Iterator[memoryview]:
+def _chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:
     """The bytes, some at a time, so that no page of a file is kept."""
     for piece in pieces:
         if isinstance(piece, bytes) or piece.source.descriptor < 0:

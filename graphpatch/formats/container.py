@@ -62,12 +62,12 @@ def recognise(source: Source) -> Container:
     if _is_meta(source, 0, len(source.data)):
         return META
     raise ModelError(
-        f"not a GraphDef, a MetaGraphDef or a SavedModel{_reason(source)}; expected a .pb, "
+        f"not a GraphDef, a MetaGraphDef or a SavedModel{_not_a_message(source)}; expected a .pb, "
         ".pbtxt or .meta file, or a SavedModel folder"
     )
 
 
-def _reason(source: Source) -> str:
+def _not_a_message(source: Source) -> str:
     """Why the bytes are not a message at all; nothing where they are one."""
     try:
         for _ in fields(source.data, 0, len(source.data)):

@@ -62,9 +62,12 @@ def exported(graph: Graph, export: Export) -> Exported:
     if twice:
         raise OutputError(f"{twice[0]} is named twice among the inputs and outputs")
     part = Part(graph.main, {text: text for text in given}, tuple(asked))
-    _check(part)
+    _check_fed(part)
     taken = {Node(graph.main, index).name for index in part.indices}
-    inputs, outputs = _sorted(_tensors(graph, given, taken)), _sorted(_tensors(graph, asked, set()))
+    inputs, outputs = (
+        _sorted(_arguments(graph, given, taken)),
+        _sorted(_arguments(graph, asked, set())),
+    )
     part = Part(graph.main, {one.tensor: one.argument.name for one in inputs}, part.results)
     return Exported(graph, inputs, outputs, part)
 
@@ -115,7 +118,7 @@ def _parsed(body: Body, text: str) -> str:
     return str(tensor)
 
 
-def _check(part: Part) -> None:
+def _check_fed(part: Part) -> None:
     unfed = [node.name for node in part.unfed()]
     if unfed:
         raise OutputError(
@@ -143,7 +146,7 @@ def _is_held(node: Node) -> bool:
     return any(arg.is_ref or arg.dtype == "resource" for arg in node.outputs or ())
 
 
-def _tensors(graph: Graph, tensors: Sequence[str], taken: set[str]) -> Iterator[ExportedTensor]:
+def _arguments(graph: Graph, tensors: Sequence[str], taken: set[str]) -> Iterator[ExportedTensor]:
     """Each tensor under a name that Python takes as that of an argument."""
     for text in tensors:
         tensor = names.parse(text)
@@ -156,10 +159,10 @@ def _tensors(graph: Graph, tensors: Sequence[str], taken: set[str]) -> Iterator[
         if dtype is None:
             raise OutputError(f"{text}: the graph does not tell its dtype")
         argument = OpDef.ArgDef(name=name, type=DTYPE_NUMBERS[dtype])
-        yield ExportedTensor(text, argument, _shape(graph, node, tensor.index))
+        yield ExportedTensor(text, argument, _shape_told(graph, node, tensor.index))
 
 
-def _shape(graph: Graph, node: Node, output: int) -> TensorShapeProto:
+def _shape_told(graph: Graph, node: Node, output: int) -> TensorShapeProto:
     """The shape that the graph tells of an output: of a placeholder, or noted by TensorFlow."""
     noted = node.attr(OUTPUT_SHAPES)
     if noted is not None and output < len(noted.list.shape):

@@ -56,7 +56,7 @@ def pieces(found: Exported) -> list[Piece]:
     objects = object_graph(found, name)
     objects.MergeFrom(additions(graph.restored, len(objects.nodes)))
     meta.object_graph_def.CopyFrom(objects)
-    library = [*library_pieces(graph), *enclosed(2, enclosed(1, _function(found, name)))]
+    library = [*library_pieces(graph), *enclosed(2, enclosed(1, _function_def(found, name)))]
     graph_def = [_main(found, name).SerializeToString(deterministic=True), *library]
     rest = meta.SerializeToString(deterministic=True)
     return [SCHEMA_VERSION, *enclosed(2, [*enclosed(2, graph_def), rest])]
@@ -116,7 +116,7 @@ def _main(found: Exported, name: str) -> GraphDef:
     return main
 
 
-def _function(found: Exported, name: str) -> list[Piece]:
+def _function_def(found: Exported, name: str) -> list[Piece]:
     """The FunctionDef."""
     signature = OpDef(name=name, is_stateful=True)
     signature.input_arg.extend(one.argument for one in found.inputs)

@@ -65,11 +65,11 @@ def _results(graph: Graph) -> Mapping[str, frozenset[int]]:
         if part.holds(OBJECT_GRAPH):
             objects = message(SavedObjectGraph, data[part.value : part.end])
             for name, function in objects.concrete_functions.items():
-                found[name] = _given(function.output_signature)
+                found[name] = _result_given(function.output_signature)
     return found
 
 
-def _given(output: StructuredValue) -> frozenset[int]:
+def _result_given(output: StructuredValue) -> frozenset[int]:
     kind = output.WhichOneof("kind")
     values = getattr(output, kind).values if kind in {"list_value", "tuple_value"} else [output]
     return _flowing(["" if one.HasField("none_value") else "given" for one in values])
@@ -97,7 +97,7 @@ def additions(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
             captured = found.nodes.add().captured_tensor
             captured.name, captured.concrete_function = f"{argument}:0", gradient.of
         function = found.concrete_functions[gradient.name]
-        function.CopyFrom(_gradient(gradient))
+        function.CopyFrom(_called_gradient(gradient))
         function.bound_inputs.extend(bound)
         called = found.nodes.add().bare_concrete_function
         called.concrete_function_name = gradient.name
@@ -152,7 +152,7 @@ def _upstream(gradient: Restored) -> Sequence[OpDef.ArgDef]:
     return args[: len(args) - len(gradient.captured)]
 
 
-def _gradient(gradient: Restored) -> SavedConcreteFunction:
+def _called_gradient(gradient: Restored) -> SavedConcreteFunction:
     """The function as it is called: with the upstream gradients, for a list of gradients."""
     signature = gradient.function.signature
     given = [_spec(arg.name, arg.type) for arg in _upstream(gradient)]

@@ -136,7 +136,7 @@ class Adjoint:
         return program.shape_of(value)
 
 
-def _same(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
+def _unchanged(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     return came
 
 
@@ -216,11 +216,11 @@ def _matmul(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
 
 
 BACK: Mapping[str, Back] = {
-    "Identity": _same,
-    "StopGradient": _same,
+    "Identity": _unchanged,
+    "StopGradient": _unchanged,
     "Neg": _negative,
     "Cast": _cast,
-    "AddV2": _elementwise(_same),
+    "AddV2": _elementwise(_unchanged),
     "Sub": _elementwise(_difference),
     "Mul": _elementwise(_product),
     "RealDiv": _elementwise(_quotient),

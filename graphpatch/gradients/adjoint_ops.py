@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Back = Callable[["Adjoint", Step, Value, int], Value]
 
 
-def _run(adjoint: Adjoint, step: Step, op_type: str, *inputs: Value) -> Value:
+def _step_op(adjoint: Adjoint, step: Step, op_type: str, *inputs: Value) -> Value:
     """An op with the attrs of this step, dtypes left out: they are those of its inputs."""
     attrs = {name: value for name, value in step.attrs if not isinstance(value, str)}
     return adjoint.program.op(op_type, *inputs, shape=UNKNOWN, **attrs)
@@ -25,7 +25,7 @@ def _diagonal(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     """Of an op that multiplies each element of this input: it is its own adjoint."""
     inputs = [adjoint.fixed(one) for one in step.tensors]
     inputs[place] = came
-    return _run(adjoint, step, step.op_type, *inputs)
+    return _step_op(adjoint, step, step.op_type, *inputs)
 
 
 def _convolution(by_input: str, by_filter: str) -> Back:
@@ -33,8 +33,8 @@ def _convolution(by_input: str, by_filter: str) -> Back:
         x, weights = step.tensors
         if place == 0:
             found = (adjoint.sizes(x), adjoint.fixed(weights), came)
-            return _run(adjoint, step, by_input, *found)
-        return _run(adjoint, step, by_filter, adjoint.fixed(x), adjoint.sizes(weights), came)
+            return _step_op(adjoint, step, by_input, *found)
+        return _step_op(adjoint, step, by_filter, adjoint.fixed(x), adjoint.sizes(weights), came)
 
     return back
 
@@ -45,8 +45,8 @@ def _by_input(convolution: str, by_filter: str) -> Back:
     def back(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
         _, weights, dy = step.tensors
         if place == 2:
-            return _run(adjoint, step, convolution, came, adjoint.fixed(weights))
-        return _run(adjoint, step, by_filter, came, adjoint.sizes(weights), adjoint.fixed(dy))
+            return _step_op(adjoint, step, convolution, came, adjoint.fixed(weights))
+        return _step_op(adjoint, step, by_filter, came, adjoint.sizes(weights), adjoint.fixed(dy))
 
     return back
 
@@ -57,37 +57,37 @@ def _by_filter(convolution: str, by_input: str) -> Back:
     def back(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
         x, _, dy = step.tensors
         if place == 2:
-            return _run(adjoint, step, convolution, adjoint.fixed(x), came)
-        return _run(adjoint, step, by_input, adjoint.sizes(x), came, adjoint.fixed(dy))
+            return _step_op(adjoint, step, convolution, adjoint.fixed(x), came)
+        return _step_op(adjoint, step, by_input, adjoint.sizes(x), came, adjoint.fixed(dy))
 
     return back
 
 
 def _bias(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
-    return came if place == 0 else _run(adjoint, step, "BiasAddGrad", came)
+    return came if place == 0 else _step_op(adjoint, step, "BiasAddGrad", came)
 
 
 def _bias_gradient(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     zeros = adjoint.program.op("ZerosLike", next(step.tensors))
-    return _run(adjoint, step, "BiasAdd", zeros, came)
+    return _step_op(adjoint, step, "BiasAdd", zeros, came)
 
 
 def _average(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
-    return _run(adjoint, step, "AvgPoolGrad", adjoint.sizes(next(step.tensors)), came)
+    return _step_op(adjoint, step, "AvgPoolGrad", adjoint.sizes(next(step.tensors)), came)
 
 
 def _average_gradient(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
-    return _run(adjoint, step, "AvgPool", came)
+    return _step_op(adjoint, step, "AvgPool", came)
 
 
 def _largest_gradient(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     x, y, _ = step.tensors
-    return _run(adjoint, step, "MaxPoolGradGrad", adjoint.fixed(x), adjoint.fixed(y), came)
+    return _step_op(adjoint, step, "MaxPoolGradGrad", adjoint.fixed(x), adjoint.fixed(y), came)
 
 
 def _slice(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     x, *ends = step.tensors
-    return _run(adjoint, step, "StridedSliceGrad", adjoint.sizes(x), *ends, came)
+    return _step_op(adjoint, step, "StridedSliceGrad", adjoint.sizes(x), *ends, came)
 
 
 def _gathered(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
@@ -107,19 +107,19 @@ def _gathered(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     return program.op("Transpose", whole, back, shape=UNKNOWN)
 
 
-def _joined(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
+def _part_of_concat(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     """Of a concatenation: the part that this input is."""
     *tensors, axis = step.tensors
     assert axis.constant is not None
     number, program = axis.constant.numbers[0], adjoint.program
     start = program.vector(0)
     for one in tensors[:place]:
-        start = program.op("AddV2", start, _size(adjoint, one, number), shape=UNKNOWN)
-    stop = program.op("AddV2", start, _size(adjoint, tensors[place], number), shape=UNKNOWN)
+        start = program.op("AddV2", start, _span(adjoint, one, number), shape=UNKNOWN)
+    stop = program.op("AddV2", start, _span(adjoint, tensors[place], number), shape=UNKNOWN)
     return along.span(program, came, number, start, stop)
 
 
-def _size(adjoint: Adjoint, value: Value, axis: int) -> Value:
+def _span(adjoint: Adjoint, value: Value, axis: int) -> Value:
     return along.span_of(adjoint.program, adjoint.sizes(value), axis, axis + 1)
 
 
@@ -142,7 +142,7 @@ OF_OPS: Mapping[str, Back] = {
     "AvgPoolGrad": _average_gradient,
     "MaxPoolGrad": _largest_gradient,
     "StridedSlice": _slice,
-    "ConcatV2": _joined,
+    "ConcatV2": _part_of_concat,
     "GatherV2": _gathered,
     **dict.fromkeys(("ReluGrad", "Relu6Grad", "LeakyReluGrad", "EluGrad", "SeluGrad"), _diagonal),
     **dict.fromkeys(("SoftplusGrad", "SoftsignGrad", "SigmoidGrad", "TanhGrad"), _diagonal),

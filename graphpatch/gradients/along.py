@@ -18,13 +18,13 @@ def span(program: Program, x: Value, axis: int, start: Value, stop: Value) -> Va
     else:
         begin, end = ([*zeros, one] for one in (start, stop))
         free = (1 << axis) - 1
-    ends = (_joined(program, begin, zero), _joined(program, end, zero))
+    ends = (_concatenated(program, begin, zero), _concatenated(program, end, zero))
     ones = program.vector(*[1] * (others + 1 + (axis < 0)))
     masks = {"begin_mask": free, "end_mask": free, "ellipsis_mask": int(axis < 0)}
     return program.op("StridedSlice", x, *ends, ones, shape=UNKNOWN, **masks)
 
 
-def _joined(program: Program, vectors: Sequence[Value], axis: Value) -> Value:
+def _concatenated(program: Program, vectors: Sequence[Value], axis: Value) -> Value:
     if len(vectors) == 1:
         return vectors[0]
     return program.op("ConcatV2", tuple(vectors), axis, shape=UNKNOWN)
@@ -54,12 +54,12 @@ def split(program: Program, x: Value, parts: int, index: int, axis: int = 0) -> 
     after = [] if axis == -1 else [_from(program, sizes, axis + 1)]
     whole, count = span_of(program, sizes, axis, axis + 1), program.vector(parts)
     each = program.op("FloorDiv", whole, count, shape=UNKNOWN)
-    target = _joined(program, (*before, count, each, *after), zero)
+    target = _concatenated(program, (*before, count, each, *after), zero)
     folded = program.op("Reshape", x, target, shape=UNKNOWN)
     at = axis - 1 if axis < 0 else axis
     one = span(program, folded, at, program.vector(index), program.vector(index + 1))
     return program.op(
-        "Reshape", one, _joined(program, (*before, each, *after), zero), shape=UNKNOWN
+        "Reshape", one, _concatenated(program, (*before, each, *after), zero), shape=UNKNOWN
     )
 
 
@@ -85,7 +85,7 @@ def concat(program: Program, *tensors: Value, axis: int = 0) -> Value:
 def with_size(program: Program, x: Value, sizes: Value, axis: int, size: Value) -> Value:
     """X with these sizes, but for this one along an axis, a vector of one int32."""
     after = [] if axis == -1 else [_from(program, sizes, axis + 1)]
-    target = _joined(
+    target = _concatenated(
         program, (*_until(program, sizes, axis), size, *after), program.scalar(0, "int32")
     )
     return program.op("Reshape", x, target, shape=UNKNOWN)
@@ -98,7 +98,7 @@ def to_front(program: Program, sizes: Value, axis: int) -> Value:
     axes = program.op("Range", zero, rank, one, shape=UNKNOWN)
     after = [] if axis == -1 else [_from(program, axes, axis + 1)]
     this = span_of(program, axes, axis, axis + 1)
-    return _joined(program, (this, *_until(program, axes, axis), *after), zero)
+    return _concatenated(program, (this, *_until(program, axes, axis), *after), zero)
 
 
 def gather(program: Program, x: Value, indices: Value, axis: int = 0) -> Value:
@@ -111,7 +111,7 @@ def quantile(program: Program, x: Value, q: float, from_axis: int = 0) -> Value:
     sizes, zero = program.shape_of(x), program.scalar(0, "int32")
     lead = _until(program, sizes, from_axis)
     rest = _from(program, sizes, from_axis)
-    flat = _joined(program, (*lead, program.vector(-1)), zero)
+    flat = _concatenated(program, (*lead, program.vector(-1)), zero)
     rows = program.op("Reshape", x, flat, shape=UNKNOWN)
     last = span_of(program, program.shape_of(rows), -1, 0)
     count = program.op("Reshape", last, program.vector(), shape=SCALAR)
@@ -119,7 +119,7 @@ def quantile(program: Program, x: Value, q: float, from_axis: int = 0) -> Value:
     steps = program.op("Sub", program.cast(count, "float64"), one)
     place = program.op("Floor", program.op("Mul", steps, program.scalar(q, "float64")))
     found = program.op("NthElement", rows, program.op("Cast", place, DstT="int32"), shape=UNKNOWN)
-    kept = _joined(program, (*lead, program.op("OnesLike", rest)), zero)
+    kept = _concatenated(program, (*lead, program.op("OnesLike", rest)), zero)
     return program.op("Reshape", found, kept, shape=UNKNOWN)
 
 

@@ -23,10 +23,10 @@ class Given(msgspec.Struct, frozen=True):
 
 def bind(text: str, name: Token, given: list[Given], parameters: Collection[str]) -> Call:
     """The call of the function `name`. Raises FormulaError where it takes other arguments."""
-    function = _function(text, name, parameters)
+    function = _function_named(text, name, parameters)
     values: dict[str, Expression] = {}
     for place, argument in enumerate(given):
-        word = _place(text, name, function, place, argument)
+        word = _argument_place(text, name, function, place, argument)
         if word in values:
             raise formula_error(
                 text, argument.value.column, f"{function.name} is given {word} twice"
@@ -43,7 +43,7 @@ def bind(text: str, name: Token, given: list[Given], parameters: Collection[str]
     return Call(function.name, arguments, options, name.column)
 
 
-def _function(text: str, name: Token, parameters: Collection[str]) -> Function:
+def _function_named(text: str, name: Token, parameters: Collection[str]) -> Function:
     function = FUNCTIONS.get(name.text)
     if function is not None:
         return function
@@ -55,7 +55,7 @@ def _function(text: str, name: Token, parameters: Collection[str]) -> Function:
     raise formula_error(text, name.column, f"no function is called {name.text!r}{near}")
 
 
-def _place(text: str, name: Token, function: Function, place: int, argument: Given) -> str:
+def _argument_place(text: str, name: Token, function: Function, place: int, argument: Given) -> str:
     """Which argument or option of the function this is."""
     takes = (*function.arguments, *function.options)
     if argument.keyword is None:

@@ -72,7 +72,7 @@ def composed(key: str) -> Composed:
     found = _decoded(key)
     if OWN not in found:
         return Composed(key)
-    return Composed(found[OWN], _read(found["outputs"]), _read(found["inputs"]))
+    return Composed(found[OWN], _layers_from(found["outputs"]), _layers_from(found["inputs"]))
 
 
 def surrogate_key(formula: Formula) -> str:
@@ -125,7 +125,7 @@ def _spelled(gradient: Gradient | None) -> Any:
     return msgspec.json.decode(text) if text.startswith("{") else text
 
 
-def _read(layers: list[list[Any]]) -> tuple[Layer, ...]:
+def _layers_from(layers: list[list[Any]]) -> tuple[Layer, ...]:
     return tuple(
         Layer(place, None if one == STOP else parse_gradient(one)) for place, one in layers
     )

@@ -30,28 +30,28 @@ def fold(function: Function, operands: Sequence[Scalar]) -> Scalar:
     """The value of a function or operator on numbers and booleans, in double precision."""
     quick = _QUICK.get(function.name)
     if quick is not None:
-        return _plain(quick(*map(float, operands)))
+        return _as_number(quick(*map(float, operands)))
     import numpy as np
 
     from graphpatch.gradients.numpy_functions import numpy_function
 
     arrays = [np.asarray(value if isinstance(value, bool) else float(value)) for value in operands]
     with np.errstate(all="ignore"):
-        return _plain(numpy_function(function.numpy)(*arrays).item())
+        return _as_number(numpy_function(function.numpy)(*arrays).item())
 
 
-def _plain(value: Any) -> Scalar:
+def _as_number(value: Any) -> Scalar:
     return value if isinstance(value, bool) else float(value)
 
 
 def condition_holds(condition: str, values: Mapping[str, Scalar]) -> bool:
     """Whether a condition of the formula language is true of these parameters."""
-    return _value(parse_formula(condition, values), values) is True
+    return _folded(parse_formula(condition, values), values) is True
 
 
-def _value(expression: Expression, values: Mapping[str, Scalar]) -> Scalar:
+def _folded(expression: Expression, values: Mapping[str, Scalar]) -> Scalar:
     if isinstance(expression, Call):
-        operands = [_value(part, values) for part in expression.arguments]
+        operands = [_folded(part, values) for part in expression.arguments]
         return fold(look_up(expression.function), operands)
     if isinstance(expression, ParameterRef):
         return values[expression.name]

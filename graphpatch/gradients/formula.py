@@ -51,7 +51,7 @@ class Formula:
         Raises FormulaError, with the column and the nearest legal word.
         """
         names = _legal_names(parameters)
-        texts = (source,) if isinstance(source, str) else tuple(_listed(source))
+        texts = (source,) if isinstance(source, str) else tuple(_texts_of(source))
         expressions = tuple(None if text is None else parse_formula(text, names) for text in texts)
         formula = cls(texts, expressions, isinstance(source, str), names)
         return formula.bind(parameters) if isinstance(parameters, Mapping) else formula
@@ -112,7 +112,7 @@ def _legal_names(parameters: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _listed(source: object) -> Iterable[str | None]:
+def _texts_of(source: object) -> Iterable[str | None]:
     if not isinstance(source, Sequence):
         raise FormulaError(f"a formula is a text or a list of them, and this is {source!r}")
     if not any(isinstance(text, str) for text in source):

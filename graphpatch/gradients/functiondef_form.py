@@ -53,10 +53,10 @@ def gradient_function(
             returned[f"d{argument}"] = zeros(found.program, signature, argument)
     for argument, _ in outputs:
         returned[f"g{argument}"] = zeros(found.program, signature, argument)
-    return _function(name, signature, found.program, returned)
+    return _written_function(name, signature, found.program, returned)
 
 
-def _function(
+def _written_function(
     name: str, signature: Signature, program: Program, returned: Mapping[str, Value | None]
 ) -> FunctionDef:
     function = FunctionDef()

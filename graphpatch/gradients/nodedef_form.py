@@ -72,7 +72,7 @@ def node_defs(
     """
     asked = tuple(values)
     steps = needed(program, asked)
-    names = _names(program, steps, prefix)
+    names = _step_names(program, steps, prefix)
 
     def spelled(value: Value) -> str:
         if isinstance(value.source, str):
@@ -84,7 +84,7 @@ def node_defs(
     return Nodes(nodes, tuple(map(spelled, asked)), tuple(value.shape for value in asked))
 
 
-def _names(program: Program, steps: Sequence[int], prefix: str) -> dict[int, str]:
+def _step_names(program: Program, steps: Sequence[int], prefix: str) -> dict[int, str]:
     """A name for each of these steps: its op type, numbered from the second of its kind on."""
     seen: Counter[str] = Counter()
     names = {}

@@ -32,7 +32,7 @@ Files = Callable[[str], bytes]
 
 def in_folder(folder: Path) -> Files:
     """The files of a folder of this machine."""
-    return lambda name: _read(folder, checked_name(name))
+    return lambda name: _array_of(folder, checked_name(name))
 
 
 def checked_name(name: str) -> str:
@@ -68,14 +68,14 @@ def array(raw: bytes, name: str) -> Any:
         with warnings.catch_warnings():  # of headers that Python 2 wrote
             warnings.simplefilter("ignore", UserWarning)
             shape, fortran, dtype = getattr(np.lib.format, header)(stream)
-        _check(shape, dtype, len(raw) - stream.tell(), name)
+        _check_array(shape, dtype, len(raw) - stream.tell(), name)
         flat = np.frombuffer(raw, dtype, prod(shape), stream.tell())
         return flat.reshape(shape, order="F" if fortran else "C")
     except BROKEN as error:
         raise RulesError(f"{name} is not an .npy file of numbers: {_said(error)}") from None
 
 
-def _check(shape: tuple[int, ...], dtype: Any, there: int, name: str) -> None:
+def _check_array(shape: tuple[int, ...], dtype: Any, there: int, name: str) -> None:
     if dtype.hasobject:
         raise RulesError(f"{name}: expected numbers, found {dtype}")
     needed = prod(shape) * dtype.itemsize
@@ -90,7 +90,7 @@ def _said(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def _read(folder: Path, name: str) -> bytes:
+def _array_of(folder: Path, name: str) -> bytes:
     path = folder / name
     try:
         real, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))

@@ -74,7 +74,7 @@ def _matrices(first: str, second: str) -> tuple[ForwardFunction, NumpyGradient]:
     return of, own
 
 
-def _convolution(depthwise: bool) -> tuple[ForwardFunction, NumpyGradient]:
+def _convolved(depthwise: bool) -> tuple[ForwardFunction, NumpyGradient]:
     def of(x: Array, weights: Array, attrs: Attrs) -> Array:
         return windows.convolve(x, weights, attrs, depthwise)
 
@@ -197,8 +197,8 @@ def _pair(of: Any) -> ForwardFunction:
 _BOTH: Mapping[str, tuple[ForwardFunction, NumpyGradient]] = {
     "MatMul": _matrices("transpose_a", "transpose_b"),
     **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), _matrices("adj_x", "adj_y")),
-    "Conv2D": _convolution(depthwise=False),
-    "DepthwiseConv2dNative": _convolution(depthwise=True),
+    "Conv2D": _convolved(depthwise=False),
+    "DepthwiseConv2dNative": _convolved(depthwise=True),
     "BiasAdd": (lambda x, bias, attrs: x + _channels(bias, attrs), _bias),
     "AvgPool": (
         windows.average,

@@ -41,14 +41,14 @@ def option_values(text: str, call: Call, value_of: Evaluate) -> dict[str, object
 
 
 def _part(text: str, word: str, expression: Expression, value_of: Evaluate) -> float:
-    value = _plain(text, word, expression, value_of)
+    value = _plain_number(text, word, expression, value_of)
     if isinstance(value, bool) or not 0 <= value <= 1:
         raise formula_error(text, expression.column, f"{word} is from 0 to 1, not {value:g}")
     return float(value)
 
 
 def _flag(text: str, word: str, expression: Expression, value_of: Evaluate) -> bool:
-    value = _plain(text, word, expression, value_of)
+    value = _plain_number(text, word, expression, value_of)
     if not isinstance(value, bool):
         raise formula_error(text, expression.column, f"{word} is true or false, not {value:g}")
     return value
@@ -57,7 +57,7 @@ def _flag(text: str, word: str, expression: Expression, value_of: Evaluate) -> b
 def _axis(
     text: str, word: str, expression: Expression, value_of: Evaluate, least: int | None = None
 ) -> int:
-    value = _plain(text, word, expression, value_of)
+    value = _plain_number(text, word, expression, value_of)
     if isinstance(value, bool) or not float(value).is_integer():
         raise formula_error(text, expression.column, f"{word}: expected an integer, found {value}")
     if least is not None and value < least:
@@ -75,7 +75,7 @@ def _axes(text: str, word: str, expression: Expression, value_of: Evaluate) -> t
     return axes
 
 
-def _plain(text: str, word: str, expression: Expression, value_of: Evaluate) -> Scalar:
+def _plain_number(text: str, word: str, expression: Expression, value_of: Evaluate) -> Scalar:
     value = value_of(expression)
     if not isinstance(value, (bool, int, float)):
         message = f"{word}: expected a number, a parameter or an attr, found a tensor"

@@ -17,7 +17,7 @@ from graphpatch.gradients.shapes import UNKNOWN
 OpGradient = Callable[[OpCall, int, Value], Value]
 
 
-def _matmul(first: str, second: str) -> OpGradient:
+def _product(first: str, second: str) -> OpGradient:
     """Of y = A B, where these attrs say that A and B stand transposed or adjoint."""
 
     def own(at: OpCall, place: int, dy: Value) -> Value:
@@ -143,13 +143,13 @@ def _greater(op_type: str) -> OpGradient:
     return own
 
 
-def _same(at: OpCall, place: int, dy: Value) -> Value:
+def _unchanged(at: OpCall, place: int, dy: Value) -> Value:
     return dy
 
 
 OP_GRADIENTS: Mapping[str, OpGradient] = {
-    "MatMul": _matmul("transpose_a", "transpose_b"),
-    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), _matmul("adj_x", "adj_y")),
+    "MatMul": _product("transpose_a", "transpose_b"),
+    **dict.fromkeys(("BatchMatMul", "BatchMatMulV2"), _product("adj_x", "adj_y")),
     "Conv2D": _convolution("Conv2DBackpropInput", "Conv2DBackpropFilter"),
     "DepthwiseConv2dNative": _convolution(
         "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter"
@@ -177,7 +177,7 @@ OP_GRADIENTS: Mapping[str, OpGradient] = {
     **dict.fromkeys(("RealDiv", "Div"), _divided),
     "Maximum": _greater("GreaterEqual"),
     "Minimum": _greater("LessEqual"),
-    "Identity": _same,
+    "Identity": _unchanged,
 }
 
 

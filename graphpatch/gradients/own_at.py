@@ -33,7 +33,7 @@ class OpCall(msgspec.Struct, frozen=True):
     def attrs(self, op_type: str) -> dict[str, AttrValue]:
         """The attrs of the op that another op type has too, but for dtypes and defaults."""
         known = {one.name: one for one in op_def(op_type).attrs if one.type != "type"}
-        given = {name: _attr(one, self.signature.attrs) for name, one in known.items()}
+        given = {name: _attr_held(one, self.signature.attrs) for name, one in known.items()}
         return {name: value for name, value in given.items() if value is not None}
 
     def op(self, op_type: str, *inputs: Value, shape: BroadcastShape = UNKNOWN) -> Value:
@@ -77,7 +77,7 @@ def forward(at: OpCall) -> Value:
     return at.op(op_type, *at.xs, shape=at.signature.shape("y0") if same else UNKNOWN)
 
 
-def _attr(attr: AttrDef, given: Mapping[str, object]) -> AttrValue | None:
+def _attr_held(attr: AttrDef, given: Mapping[str, object]) -> AttrValue | None:
     """The value as a program holds it; None for the default, which a node may leave out."""
     value = given.get(attr.name, attr.default)
     if isinstance(value, list | tuple):

@@ -21,14 +21,14 @@ def with_parameter_inputs(formula: Formula, count: int, names: Sequence[str]) ->
     own = (formula.expressions * count) if formula.alike else formula.expressions
     texts = (formula.texts * count) if formula.alike else formula.texts
     done: dict[int, Expression] = {}
-    expressions = tuple(None if one is None else _read(one, read, done) for one in own)
+    expressions = tuple(None if one is None else _variables(one, read, done) for one in own)
     left = tuple((name, value) for name, value in formula.values if name not in read)
     return replace(
         formula, texts=texts + none, expressions=expressions + none, alike=False, values=left
     )
 
 
-def _read(
+def _variables(
     expression: Expression, read: Mapping[str, str], done: dict[int, Expression]
 ) -> Expression:
     """The expression with variables for parameters; a part of several is made anew once."""
@@ -43,10 +43,10 @@ def _made(
     if isinstance(expression, ParameterRef) and expression.name in read:
         return Variable(read[expression.name], expression.column)
     if isinstance(expression, NumberList):
-        items = tuple(_read(one, read, done) for one in expression.items)
+        items = tuple(_variables(one, read, done) for one in expression.items)
         return replace(expression, items=items)
     if isinstance(expression, Call):
-        arguments = tuple(_read(one, read, done) for one in expression.arguments)
-        options = tuple((name, _read(one, read, done)) for name, one in expression.options)
+        arguments = tuple(_variables(one, read, done) for one in expression.arguments)
+        options = tuple((name, _variables(one, read, done)) for name, one in expression.options)
         return replace(expression, arguments=arguments, options=options)
     return expression

@@ -30,11 +30,11 @@ def _rule(number: int, rule: Any, files: Files | None) -> Any:
     found = dict(patch)
     for kind in GRADIENT_PATCHES:
         if isinstance(patch.get(kind), Mapping):
-            found[kind] = _gradient(f"rules[{number}].patch.{kind}", patch[kind], files)
+            found[kind] = _packed_gradient(f"rules[{number}].patch.{kind}", patch[kind], files)
     return {**rule, "patch": found}
 
 
-def _gradient(path: str, spec: Mapping[str, Any], files: Files | None) -> dict[str, Any]:
+def _packed_gradient(path: str, spec: Mapping[str, Any], files: Files | None) -> dict[str, Any]:
     """The constants of a formula, and the parameters of a gradient of the library."""
     return {
         name: {key: _packed(f"{path}.{name}.{key}", one, files) for key, one in value.items()}

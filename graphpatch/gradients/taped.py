@@ -44,7 +44,7 @@ def taped(found: Attached) -> Taped:
     outputs = [arg for arg in found.attach.signature.input_arg if arg.name[0] == "y"]
     tape = _tape(f"{base}_tape", f"{found.key}_tape", inputs, outputs)
     flowing = {f"x{slot}" for slot in set(found.read) - found.stopped}
-    gradient = _gradient(f"{base}_tape_gradient", found.gradient, inputs, outputs, flowing)
+    gradient = _gradient_function(f"{base}_tape_gradient", found.gradient, inputs, outputs, flowing)
     results = tuple(f"d{arg.name}" if arg.name in flowing else "" for arg in inputs)
     captured = tuple(arg.name for arg in (*inputs, *outputs))
     of = tape.signature.name
@@ -72,7 +72,7 @@ def _tape(
     return tape
 
 
-def _gradient(
+def _gradient_function(
     name: str,
     function: FunctionDef,
     inputs: list[OpDef.ArgDef],

@@ -52,7 +52,7 @@ def attached_traced(traced: Traced, kept: bool) -> Attached:
     function = FunctionDef()
     function.CopyFrom(traced.function)
     flowing = {_place(arg.name) for arg in function.signature.output_arg}
-    read = sorted(flowing | {_place(text) for text in _read(function) if text[0] == "x"})
+    read = sorted(flowing | {_place(text) for text in _arguments_read(function) if text[0] == "x"})
     _keep(function, read)
     _return_all(function, read)
     outputs = [arg.name for arg in function.signature.input_arg if arg.name[0] == "y"]
@@ -75,7 +75,7 @@ def _place(argument: str) -> int:
     return int(argument.lstrip("dx"))
 
 
-def _read(function: FunctionDef) -> set[str]:
+def _arguments_read(function: FunctionDef) -> set[str]:
     """The arguments that the ops of a function read."""
     arguments = {arg.name for arg in function.signature.input_arg}
     texts = [text for node in function.node_def for text in node.input]

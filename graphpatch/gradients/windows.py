@@ -13,7 +13,7 @@ from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.signature import Signature
 
 
-def _convolution(op_type: str) -> Callable[[OpCall], Value]:
+def _by_op(op_type: str) -> Callable[[OpCall], Value]:
     return lambda at: at.op(op_type, *at.xs)
 
 
@@ -33,9 +33,9 @@ def _largest_back(at: OpCall) -> Value:
 
 
 WINDOWS: Mapping[str, tuple[str, Callable[[OpCall], Value]]] = {
-    "conv2d": ("strides", _convolution("Conv2D")),
+    "conv2d": ("strides", _by_op("Conv2D")),
     "conv2d_transpose": ("strides", _transposed("Conv2DBackpropInput")),
-    "depthwise_conv2d": ("strides", _convolution("DepthwiseConv2dNative")),
+    "depthwise_conv2d": ("strides", _by_op("DepthwiseConv2dNative")),
     "depthwise_conv2d_transpose": ("strides", _transposed("DepthwiseConv2dNativeBackpropInput")),
     "avg_pool": ("ksize", lambda at: at.op("AvgPool", *at.xs)),
     "avg_pool_transpose": ("ksize", _mean_back),

@@ -24,14 +24,14 @@ def as_json(value: AttrValue) -> Any:
     if kind == "list":
         return _plain_list(value.list)
     if kind == "tensor":
-        return {"tensor": _dtype(value.tensor.dtype), "shape": _shape(value.tensor.tensor_shape)}
+        return {"tensor": _dtype_of(value.tensor.dtype), "shape": _shape(value.tensor.tensor_shape)}
     return None if kind is None else _plain_one(kind, getattr(value, kind))
 
 
 def _plain_list(values: AttrValue.ListValue) -> list[Any]:
     for field, found in values.ListFields():
         if field.name == "tensor":
-            return [{"tensor": _dtype(t.dtype), "shape": _shape(t.tensor_shape)} for t in found]
+            return [{"tensor": _dtype_of(t.dtype), "shape": _shape(t.tensor_shape)} for t in found]
         return [_plain_one(field.name, one) for one in found]
     return []
 
@@ -40,7 +40,7 @@ def _plain_one(kind: str, value: Any) -> Any:
     if kind == "s":
         return value.decode(errors="backslashreplace")
     if kind == "type":
-        return _dtype(value)
+        return _dtype_of(value)
     if kind == "shape":
         return _shape(value)
     if kind == "func":
@@ -49,7 +49,7 @@ def _plain_one(kind: str, value: Any) -> Any:
     return float(f"{value:.7g}") if kind == "f" else value
 
 
-def _dtype(number: int) -> str:
+def _dtype_of(number: int) -> str:
     return DTYPE_NAMES.get(number, f"dtype {number}") + ("_ref" if number > 100 else "")
 
 

@@ -30,7 +30,7 @@ def check_graph(graph: Graph) -> None:
         _typed(body)
         _unique(body)
         _resolved(body)
-        _returned(body)
+        _check_returned(body)
 
 
 def _typed(body: Body) -> None:
@@ -85,7 +85,7 @@ def _refuse_before_data(node: Node, slot: int) -> None:
         )
 
 
-def _returned(body: Body) -> None:
+def _check_returned(body: Body) -> None:
     """Raise ModelError where an output of a function is not a tensor in it."""
     for arg in body.signature.output_arg if body.signature is not None else ():
         text = body.ret.get(arg.name, "")

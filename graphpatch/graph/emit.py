@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def graph_pieces(graph: Graph) -> list[Piece]:
     """The GraphDef, as pieces of its source and new bytes."""
     others = sorted([*_dropped(graph.main), *_libraries(graph)])
-    replacements = merge(_nodes(graph.main, 1), others) if others else _nodes(graph.main, 1)
+    replacements = merge(_changes(graph.main, 1), others) if others else _changes(graph.main, 1)
     pieces = splice(graph.source, graph.start, graph.end, replacements)
     return [*pieces, *_added(graph)]
 
@@ -50,7 +50,7 @@ def _added(graph: Graph) -> list[Piece]:
     return [encoded(LIBRARY, added)] if added else []
 
 
-def _nodes(body: Body, number: int) -> Iterator[Placed]:
+def _changes(body: Body, number: int) -> Iterator[Placed]:
     """What comes in place of each node that was changed, or beside which nodes were added."""
     starts, data, single, held = body.heads.starts, body.source.data, body.single, body.filled
     known: dict[Filled, Callable[[Sequence[bytes]], bytes]] = {}
@@ -61,7 +61,7 @@ def _nodes(body: Body, number: int) -> Iterator[Placed]:
             end = entry(body.source, start)[1]
         found = None if index in single else held.get(index)
         if found is None:
-            yield start, end, _beside(body, index, number)
+            yield start, end, _as_it_is(body, index, number)
             continue
         filled, row, _ = found
         if filled not in known:
@@ -74,7 +74,7 @@ def _dropped(body: Body) -> list[Replacement]:
     return [Replacement(start, entry(body.source, start)[1], []) for start in body.cut]
 
 
-def _beside(body: Body, index: int, number: int) -> list[Piece]:
+def _as_it_is(body: Body, index: int, number: int) -> list[Piece]:
     """A node of the file as it is now, and the nodes that were added beside it."""
     pieces: list[Piece] = []
     for node in body.placed.get(index, [index]):
@@ -93,7 +93,7 @@ def _libraries(graph: Graph) -> list[Replacement]:
         found.setdefault(library, []).append(Replacement(part.start, part.end, []))
     for name, (library, function) in graph.function_fields.items():
         body = graph.functions[name]
-        replacements = sorted([*_dropped(body), *_nodes(body, 3), *_ret(body)])
+        replacements = sorted([*_dropped(body), *_changes(body, 3), *_ret(body)])
         if replacements:
             pieces = splice(source, function.value, function.end, replacements)
             new = Replacement(

@@ -37,7 +37,7 @@ def node_columns(nodes: Sequence[bytes]) -> Columns | None:
     None where a name, op type or input is empty, or a node has several names or op types: such
     nodes have to be read one by one.
     """
-    flat = _graph().FromString(BETWEEN.join([*nodes, b""])).node
+    flat = _message_class().FromString(BETWEEN.join([*nodes, b""])).node
     names, ops, inputs = flat.name[:], flat.op[:], flat.input[:]
     ends = [""] * len(nodes)
     if names[1::2] != ends or ops[1::2] != ends or inputs.count("") != len(nodes):
@@ -61,7 +61,7 @@ def _lists(texts: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 @functools.cache
-def _graph() -> Any:
+def _message_class() -> Any:
     """The class of a message with one node, whose name and op type repeat."""
     node = DescriptorProto()
     NodeDef.DESCRIPTOR.CopyToProto(node)

@@ -75,7 +75,7 @@ def fill(editor: Editor, body: Body, edits: Sequence[TemplateEdit]) -> bool:
         _tell(editor, edits)
     at = list(accumulate([len(template.ops) for _, template, _, _ in edits], initial=len(body)))
     _append(body, found, at)
-    _put(body, [edit[0] for edit in edits], found, at)
+    _place(body, [edit[0] for edit in edits], found, at)
     return True
 
 
@@ -88,7 +88,9 @@ def _tell(editor: Editor, edits: Sequence[TemplateEdit]) -> None:
             editor.skipped(text.filled(own))
 
 
-def _put(body: Body, ops: Sequence[int], found: Sequence[TemplatedOps], at: Sequence[int]) -> None:
+def _place(
+    body: Body, ops: Sequence[int], found: Sequence[TemplatedOps], at: Sequence[int]
+) -> None:
     """Say where the nodes of each op are written, and with what; those added begin at `at`."""
     placed: dict[int, list[int]] = {}
     for template, places, _, _, filled in found:
@@ -118,13 +120,13 @@ def _filled(edits: Sequence[TemplateEdit]) -> list[TemplatedOps]:
     for template, places in alike.items():
         owns, rows = [edits[place][2] for place in places], [edits[place][3] for place in places]
         columns = [text.filled_all(owns) for text in template.texts]
-        read = [_rows([columns[one] for one in some], len(rows)) for some in template.inputs]
+        read = [_rows_of([columns[one] for one in some], len(rows)) for some in template.inputs]
         names, filled = [columns[one] for one in template.names], Filled(template.written, rows)
         found.append(TemplatedOps(template, places, names, read, filled))
     return found
 
 
-def _rows(columns: Sequence[Sequence[T]], count: int) -> list[tuple[T, ...]]:
+def _rows_of(columns: Sequence[Sequence[T]], count: int) -> list[tuple[T, ...]]:
     return list(zip(*columns, strict=True)) if columns else [()] * count
 
 

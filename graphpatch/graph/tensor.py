@@ -79,7 +79,7 @@ class ConstTensor(msgspec.Struct, frozen=True):
         """
         content = _content(self)
         if content is None:
-            yield from _listed(self)
+            yield from _shortened(self)
             return
         for start in range(content.start, content.end, CHUNK):
             raw = content.source.data[start : min(content.end, start + CHUNK)]
@@ -125,7 +125,7 @@ def _content(tensor: ConstTensor) -> Span | None:
     return None
 
 
-def _listed(tensor: ConstTensor) -> Iterator[tuple[Array, int]]:
+def _shortened(tensor: ConstTensor) -> Iterator[tuple[Array, int]]:
     """The elements as repeated fields have them: those at the end that equal the last are left out.
 
     Where there are none, and no tensor_content that is too short or too long, all are zero.

@@ -20,7 +20,7 @@ GRADIENT, REGISTERED = 2, 3  # fields of FunctionDefLibrary
 
 def drop_unused(graph: Graph) -> frozenset[str]:
     """Drop the functions of ours that no op needs any more, and return their names."""
-    parts = [(library, part, _of(graph, part)) for library, part in _parts(graph)]
+    parts = [(library, part, _owner_of(graph, part)) for library, part in _parts(graph)]
     gone = frozenset(name for name, body in graph.functions.items() if body.is_ours)
     gone -= _used(graph, dict(_registered(graph, parts)))
     for body in graph.bodies:
@@ -39,7 +39,7 @@ def _parts(graph: Graph) -> Iterator[tuple[Field, Field]]:
                 yield library, part
 
 
-def _of(graph: Graph, part: Field) -> str:
+def _owner_of(graph: Graph, part: Field) -> str:
     """The function that a GradientDef or RegisteredGradient belongs to."""
     raw = graph.source.data[part.value : part.end] if part.number in (GRADIENT, REGISTERED) else b""
     if part.holds(GRADIENT):

@@ -73,7 +73,7 @@ def undo_node(node: Node, entries: Sequence[Edit], wanted: IsWanted) -> Undone:
                 UNDO[type(edit)](undone, edit, place)
     if undone.is_plain:
         undone.payload = with_inputs(undone.payload, undone.inputs)
-    _check(undone)
+    _check_decodes(undone)
     return undone
 
 
@@ -85,7 +85,7 @@ def has_plain_inputs(undone: Undone, entries: Sequence[Edit]) -> bool:
     return is_same(with_inputs(undone.payload, undone.inputs), undone.payload)
 
 
-def _check(undone: Undone) -> None:
+def _check_decodes(undone: Undone) -> None:
     """Raise ModelError where what was written down does not make a NodeDef of it again."""
     found: dict[int, list[str]] = {NAME: [""], OP: [""], INPUT: []}
     for part in fields_in_order(undone.payload):
@@ -122,12 +122,12 @@ def _raw(edit: AttrSet | InputSet | Renamed) -> Raw | None:
     return None if isinstance(edit.raw, msgspec.UnsetType) else edit.raw
 
 
-def _attr(undone: Undone, edit: AttrSet, place: int) -> None:
+def _attr_before(undone: Undone, edit: AttrSet, place: int) -> None:
     if not _passed_on(undone, edit, place, "attr"):
         undone.payload = restore_attr(undone.payload, edit.attr, edit.was, _raw(edit))
 
 
-def _input(undone: Undone, edit: InputSet, place: int) -> None:
+def _input_before(undone: Undone, edit: InputSet, place: int) -> None:
     if not _passed_on(undone, edit, place, "slot"):
         slot, was = edit.slot, edit.was
         if slot >= len(undone.inputs):
@@ -149,8 +149,8 @@ def _enclosed(undone: Undone, edit: Enclosed, place: int) -> None:
 
 
 UNDO: dict[type[Edit], Callable[[Undone, Any, int], None]] = {
-    AttrSet: _attr,
-    InputSet: _input,
+    AttrSet: _attr_before,
+    InputSet: _input_before,
     Renamed: _renamed,
     Enclosed: _enclosed,
 }

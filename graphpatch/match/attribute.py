@@ -55,17 +55,17 @@ def given(node: Node, key: str) -> Any:
 def in_words(node: Node, wanted: dict[str, Any]) -> str:
     """What the attrs are that are not what is asked for, in words."""
     failed = [key for key, one in wanted.items() if not attr_holds(node, key, one)]
-    return ", ".join(_shown(node, key) for key in failed)
+    return ", ".join(_value_in_words(node, key) for key in failed)
 
 
-def _shown(node: Node, key: str) -> str:
+def _value_in_words(node: Node, key: str) -> str:
     found = given(node, key)
     if found is None:
-        return f"it has no attr {key!r}{did_you_mean(key, _names(node))}"
+        return f"it has no attr {key!r}{did_you_mean(key, _known_attrs(node))}"
     return f"{key} is {found!r}" + ("" if node.attr(key) is not None else " (the default)")
 
 
-def _names(node: Node) -> list[str]:
+def _known_attrs(node: Node) -> list[str]:
     """The attrs that an op has, or may leave out."""
     known = () if node.opdef is None else (one.name for one in node.opdef.attrs)
     return list(dict.fromkeys([*node.attr_names, *known]))

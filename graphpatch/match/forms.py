@@ -19,7 +19,7 @@ def forms(wanted: Wanted) -> tuple[Pattern, ...]:
     Raises PatternError where one of them means nothing.
     """
     if isinstance(wanted, str):
-        return _text(wanted)
+        return _form_of_text(wanted)
     if isinstance(wanted, Pattern):
         check_pattern(wanted)
         return (wanted,)
@@ -29,7 +29,7 @@ def forms(wanted: Wanted) -> tuple[Pattern, ...]:
 
 
 @functools.lru_cache(1 << 8)
-def _text(text: str) -> tuple[Pattern, ...]:
+def _form_of_text(text: str) -> tuple[Pattern, ...]:
     name = text.strip()
     if not name.startswith("@"):
         return (parse_pattern(text),)

@@ -30,10 +30,10 @@ def in_words(node: Node, key: str, match: Match) -> str:
     return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
 
 
-def _inputs(node: Node, wanted: Mapping[str, Match]) -> str:
+def _inputs_in_words(node: Node, wanted: Mapping[str, Match]) -> str:
     found = [node.body.producer(text) for text in node.data_inputs]
     listed = [
-        f"input {slot} is {text if one is None else _input(one, wanted.get(str(slot)))}"
+        f"input {slot} is {text if one is None else _input_in_words(one, wanted.get(str(slot)))}"
         for slot, (one, text) in enumerate(zip(found, node.data_inputs, strict=True))
     ]
     slots = [int(word) for word in wanted if word.isdigit()]
@@ -42,7 +42,7 @@ def _inputs(node: Node, wanted: Mapping[str, Match]) -> str:
     return _some([*beyond, *listed], "it reads nothing")
 
 
-def _input(node: Node, wanted: Match | None) -> str:
+def _input_in_words(node: Node, wanted: Match | None) -> str:
     """An op that gives an input, with what it has instead; its type stands there already."""
     keys = [key for key in failing(node, wanted) if key != "op"] if wanted else []
     has = ", ".join(in_words(node, key, wanted) for key in keys) if wanted else ""
@@ -86,7 +86,7 @@ def of_match(node: Node, match: Match) -> str:
 IN_WORDS: dict[str, Callable[[Node, Any], str]] = {
     **{key: one.in_words for key, one in KEYS.items() if one.in_words is not None},
     added.ADDED_KEY: added.in_words,
-    "inputs": _inputs,
+    "inputs": _inputs_in_words,
     "consumers": _consumers,
     "any": _any,
     "all": _all,

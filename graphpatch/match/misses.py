@@ -35,13 +35,13 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     wanted = conditions(match)
     asked = {key: condition for key, condition in wanted.items() if key != added.ADDED_KEY}
     given = match.given()
-    counts = {key: _alone(bodies, key, given[key], one) for key, one in asked.items()}
+    counts = {key: _count_by_key(bodies, key, given[key], one) for key, one in asked.items()}
     there = ""
     for key, count in counts.items():
         if key in EXCLUDES and count == every:
             continue  # it leaves out none
         value = given[key]
-        shown = f" {_shown(value)}" if key in NEAR or key in VALUE_SHOWN else ""
+        shown = f" {_texts_in_words(value)}" if key in NEAR or key in VALUE_SHOWN else ""
         there = "" if count or len(counts) > 1 else values_there(bodies, key, value)
         near = _near(graphs, key, value, count) if names else ""
         lines.append(f"  {key}{shown}: {count} of them{near}{there}")
@@ -56,7 +56,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     missing = _no_tensors(graphs, match)
     almost_met = [] if missing or there else almost(bodies, match, wanted)
     almost_met += added.not_added(bodies, wanted)
-    return "\n".join(lines + almost_met + _moved(bodies, wanted) + missing)
+    return "\n".join(lines + almost_met + _replaced_ops(bodies, wanted) + missing)
 
 
 def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
@@ -82,14 +82,14 @@ def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
     ]
 
 
-def _alone(bodies: Iterable[Body], key: str, value: Any, condition: Condition) -> int:
+def _count_by_key(bodies: Iterable[Body], key: str, value: Any, condition: Condition) -> int:
     """How many ops meet the condition of one key; types and plain names are looked up."""
     match = Match(**{key: value}) if key in ("op", "name") else Match()
     found = (candidates(body, match, {key: condition}) for body in bodies)
     return sum(len(one.indices()) for one in found)
 
 
-def _count(bodies: Iterable[Body], condition: Condition) -> int:
+def _count_of(bodies: Iterable[Body], condition: Condition) -> int:
     count = 0
     for body in bodies:
         test = condition(body)
@@ -102,14 +102,14 @@ def _branches(bodies: Sequence[Body], key: str, value: Match | Sequence[Match]) 
     lines = []
     for place, match in enumerate([value] if isinstance(value, Match) else value):
         made = {key: one for key, one in conditions(match).items() if key != added.ADDED_KEY}
-        each = [f"{one} {_count(bodies, condition)}" for one, condition in made.items()]
+        each = [f"{one} {_count_of(bodies, condition)}" for one, condition in made.items()]
         which = key if isinstance(value, Match) else f"{key}[{place}]"
-        count = _count(bodies, holds(match))
+        count = _count_of(bodies, holds(match))
         lines.append(f"    {which}: {plural(count, 'op')} ({', '.join(each)})")
     return lines
 
 
-def _moved(bodies: Iterable[Body], wanted: Mapping[str, Condition]) -> list[str]:
+def _replaced_ops(bodies: Iterable[Body], wanted: Mapping[str, Condition]) -> list[str]:
     """The ops that an earlier rule replaced, at whose names there is another op type now."""
     if "op" not in wanted:
         return []
@@ -135,7 +135,7 @@ def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
     lines = []
     for text in unknown_tensors(graphs, match):
         arguments = [name for graph in graphs for body in graph.bodies for name in body.arguments]
-        near = nearest_names(text.partition(":")[0], [*arguments, *_names(graphs)])
+        near = nearest_names(text.partition(":")[0], [*arguments, *_op_names(graphs)])
         shown = f"; nearest: {', '.join(near)}" if near else ""
         lines.append(f"  no tensor is called {text!r}{shown}")
     return lines
@@ -145,7 +145,7 @@ def _types(graphs: Iterable[Graph]) -> list[str]:
     return sorted({op for graph in graphs for body in graph.bodies for op in body.by_type})
 
 
-def _names(graphs: Iterable[Graph]) -> list[str]:
+def _op_names(graphs: Iterable[Graph]) -> list[str]:
     return [name for graph in graphs for body in graph.bodies for name in body.heads.names]
 
 
@@ -153,7 +153,7 @@ def _labels(graphs: Iterable[Graph]) -> list[str]:
     return sorted({body.label for graph in graphs for body in graph.bodies})
 
 
-NEAR = {"op": _types, "name": _names, "name_regex": _names, "body": _labels}
+NEAR = {"op": _types, "name": _op_names, "name_regex": _op_names, "body": _labels}
 EXCLUDES = ("not", "taken")
 COMBINING = ("any", "all", "not")
 VALUE_SHOWN = ("upstream_of", "downstream_of", "class")
@@ -183,5 +183,5 @@ def _inside(expression: str, names: Iterable[str]) -> str:
     return f"; the whole name is matched: {anywhere!r} matches {found:,}" if found else ""
 
 
-def _shown(value: object) -> str:
+def _texts_in_words(value: object) -> str:
     return ", ".join(map(repr, texts(value))) if isinstance(value, str | tuple) else ""

@@ -32,41 +32,41 @@ def values_there(bodies: Sequence[Body], key: str, wanted: Any) -> str:
     return "" if say is None else f"; {say((node for body in bodies for node in body), wanted)}"
 
 
-def _dtypes(nodes: Iterable[Node], wanted: Any) -> str:
+def _dtypes_there(nodes: Iterable[Node], wanted: Any) -> str:
     found = (arg.dtype for node in nodes for arg in (node.outputs or [])[:1] if arg.dtype)
-    return _listed("there are", Counter(found))
+    return _most_frequent("there are", Counter(found))
 
 
-def _attrs(nodes: Iterable[Node], wanted: dict[str, Any]) -> str:
+def _attrs_there(nodes: Iterable[Node], wanted: dict[str, Any]) -> str:
     nodes = list(nodes)
     names = dict.fromkeys(name for node in nodes for name in node.attr_names)
-    return "; ".join(_attr(nodes, key, list(names)) for key in wanted)
+    return "; ".join(_attr_there(nodes, key, list(names)) for key in wanted)
 
 
-def _attr(nodes: Sequence[Node], key: str, names: Sequence[str]) -> str:
+def _attr_there(nodes: Sequence[Node], key: str, names: Sequence[str]) -> str:
     found = (attribute.given(node, key) for node in nodes)
     counts = Counter(repr(value) for value in found if value is not None)
     if not counts:
         return f"no op has an attr {key!r}{did_you_mean(key, names)}"
-    return _listed(f"{key} is", counts)
+    return _most_frequent(f"{key} is", counts)
 
 
-def _values(nodes: Iterable[Node], wanted: Any) -> str:
+def _constants_there(nodes: Iterable[Node], wanted: Any) -> str:
     constants = islice((node for node in nodes if node.op == "Const"), READ)
     found = Counter(map(value_of, constants))
-    return _listed("Consts are", found) if found else "value is of Consts, and there is none"
+    return _most_frequent("Consts are", found) if found else "value is of Consts, and there is none"
 
 
-def _listed(title: str, counts: Counter[str]) -> str:
+def _most_frequent(title: str, counts: Counter[str]) -> str:
     """The most frequent values, and of how many ops each is."""
     words = [f"{value} ({count:,})" for value, count in counts.most_common(VALUES_TOLD)]
     return f"{title} {', '.join(filter(None, [*words, and_more(counts, VALUES_TOLD)]))}"
 
 
 THERE: dict[str, Callable[[Iterable[Node], Any], str]] = {
-    "dtype": _dtypes,
-    "attr": _attrs,
-    "value": _values,
+    "dtype": _dtypes_there,
+    "attr": _attrs_there,
+    "value": _constants_there,
 }
 
 
@@ -124,7 +124,7 @@ def near_lines(bodies: Sequence[Body], wanted: Wanted) -> list[str]:
     misses = [nearest_places(bodies, pattern) for pattern in every]
     best = max(range(len(every)), key=lambda n: (_nearness(every[n], misses[n]), -n))
     pattern = every[best]
-    counts = {name: _count(bodies, match) for name, match in pattern.nodes.items()}
+    counts = {name: _counts_by_key(bodies, match) for name, match in pattern.nodes.items()}
     each = (f"{name} ({plural(count, 'op')})" for name, count in counts.items())
     lines = [f"    each by itself: {', '.join(each)}"]
     if len(every) > 1:
@@ -171,7 +171,7 @@ def failed(rejected: Rejected, match: Match) -> str:
     return f"of {node} {in_words(node, key, match)}"
 
 
-def _count(bodies: Iterable[Body], match: Match) -> int:
+def _counts_by_key(bodies: Iterable[Body], match: Match) -> int:
     found = conditions(match)
     return sum(len(candidates(body, match, found).indices()) for body in bodies)
 

@@ -16,13 +16,13 @@ def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
     legal = list(legal)
     last = text.rpartition("/")[2].strip("*?").lower()
     holding = [name for name in legal if last and last in name.rpartition("/")[2].lower()]
-    close = nearest(text, legal[:LARGE], NEAREST) or _alike(last, legal[:LARGE])
+    close = nearest(text, legal[:LARGE], NEAREST) or _nearest_last_parts(last, legal[:LARGE])
     if glob.is_glob(text):
         return (holding or close)[:NEAREST]
     return list(dict.fromkeys(close + holding))[:NEAREST]
 
 
-def _alike(last: str, names: Iterable[str]) -> list[str]:
+def _nearest_last_parts(last: str, names: Iterable[str]) -> list[str]:
     """The names whose last part is nearest."""
     by_end: dict[str, str] = {}
     for name in names:

@@ -28,7 +28,7 @@ def inputs(wanted: Mapping[str, Condition], control: bool) -> Condition:
     The argument of a function is not an op, and does not count. With `control`, any, all and none
     count the ops that run before, too.
     """
-    return _on_neighbours(wanted, "inputs", _input, lambda node: _inputs(node, control))
+    return _on_neighbours(wanted, "inputs", _giver, lambda node: _inputs(node, control))
 
 
 def consumers(wanted: Mapping[str, Condition], control: bool) -> Condition:
@@ -37,7 +37,7 @@ def consumers(wanted: Mapping[str, Condition], control: bool) -> Condition:
     `all` holds where nothing reads the op. With `control`, any, all and none count the ops that
     run after it, too.
     """
-    return _on_neighbours(wanted, "consumers", _readers, lambda node: _consumers(node, control))
+    return _on_neighbours(wanted, "consumers", _readers_of, lambda node: _consumers(node, control))
 
 
 def _on_neighbours(
@@ -68,7 +68,7 @@ def _on_neighbours(
     return prepared
 
 
-def _input(node: Node, slot: int) -> list[Neighbour]:
+def _giver(node: Node, slot: int) -> list[Neighbour]:
     read = node.data_inputs
     return [node.body.producer(read[slot])] if slot < len(read) else []
 
@@ -78,7 +78,7 @@ def _inputs(node: Node, control: bool) -> list[Neighbour]:
     return [node.body.producer(text) for text in read]
 
 
-def _readers(node: Node, output: int) -> Iterator[Neighbour]:
+def _readers_of(node: Node, output: int) -> Iterator[Neighbour]:
     wanted = tensor_named(node.body, str(TensorName(node.name, output)))
     for reader, text in _uses(node):
         if wanted is not None and names.parse(text) == wanted:

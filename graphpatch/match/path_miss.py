@@ -17,7 +17,7 @@ CUT = "the path leads through ops that `within` or `stop_at` leaves out"
 
 def upstream_of(node: Node, match: Match) -> str:
     """What is computed from the op, where none of the tensors is."""
-    targets = _of(match.upstream_of)
+    targets = _texts_of_walk(match.upstream_of)
     if _leads(node, targets, match.control):
         return CUT
     if not match.control and _leads(node, targets, control=True):
@@ -27,7 +27,7 @@ def upstream_of(node: Node, match: Match) -> str:
 
 def downstream_of(node: Node, match: Match) -> str:
     """What the op is computed from, where it is none of the tensors."""
-    sources = _of(match.downstream_of)
+    sources = _texts_of_walk(match.downstream_of)
     if _depends(node, sources, match.control):
         return CUT
     if not match.control and _depends(node, sources, control=True):
@@ -40,7 +40,7 @@ def between(node: Node, match: Match) -> str:
     path = match.between
     assert path is not None
     sources, targets = texts(path.sources), texts(path.targets)
-    is_end = node.name in {tensor.op for tensor in _tensors(node.body, (*sources, *targets))}
+    is_end = node.name in {tensor.op for tensor in _tensors_there(node.body, (*sources, *targets))}
     if is_end and not path.ends:
         return "it is an end of the path"
     parts = []
@@ -51,7 +51,7 @@ def between(node: Node, match: Match) -> str:
     return ", and ".join(parts) or (CUT if _is_limited(path) else "no path leads from end to end")
 
 
-def _of(value: str | Sequence[str] | Walk | None) -> tuple[str, ...]:
+def _texts_of_walk(value: str | Sequence[str] | Walk | None) -> tuple[str, ...]:
     return texts(value.of if isinstance(value, Walk) else value or ())
 
 
@@ -60,11 +60,11 @@ def _is_limited(path: Between) -> bool:
 
 
 def _leads(node: Node, targets: Iterable[str], control: bool) -> bool:
-    return bool(upstream(node.body, _tensors(node.body, targets), control)[node.index])
+    return bool(upstream(node.body, _tensors_there(node.body, targets), control)[node.index])
 
 
 def _depends(node: Node, sources: Iterable[str], control: bool) -> bool:
-    return bool(downstream(node.body, _tensors(node.body, sources), control)[node.index])
+    return bool(downstream(node.body, _tensors_there(node.body, sources), control)[node.index])
 
 
 def _ends_behind(node: Node) -> str:
@@ -96,6 +96,6 @@ def _ends_before(node: Node) -> str:
     )
 
 
-def _tensors(body: Body, wanted: Iterable[str]) -> list[TensorName]:
+def _tensors_there(body: Body, wanted: Iterable[str]) -> list[TensorName]:
     found = (tensor_named(body, text) for text in wanted)
     return [tensor for tensor in found if tensor is not None]

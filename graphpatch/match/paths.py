@@ -33,7 +33,7 @@ def upstream_of(value: WalkEnds, control: bool, holds: Holds) -> Condition:
 
     def prepared(body: Body) -> Test:
         limits = _limits(walk, body, holds)
-        return _marked(upstream(body, _tensors(body, walk.of), control, *limits))
+        return _marked(upstream(body, _ends_in(body, walk.of), control, *limits))
 
     return prepared
 
@@ -44,7 +44,7 @@ def downstream_of(value: WalkEnds, control: bool, holds: Holds) -> Condition:
 
     def prepared(body: Body) -> Test:
         limits = _limits(walk, body, holds)
-        return _marked(downstream(body, _tensors(body, walk.of), control, *limits))
+        return _marked(downstream(body, _ends_in(body, walk.of), control, *limits))
 
     return prepared
 
@@ -57,7 +57,7 @@ def between(value: Between, control: bool, holds: Holds) -> Condition:
     """
 
     def prepared(body: Body) -> Test:
-        sources, targets = _tensors(body, value.sources), _tensors(body, value.targets)
+        sources, targets = _ends_in(body, value.sources), _ends_in(body, value.targets)
         found = _between(body, sources, targets, control, _limits(value, body, holds))
         ends = {body.by_name.get(tensor.op) for tensor in (*sources, *targets)}
         if value.ends:
@@ -131,7 +131,7 @@ def _tensors_of(match: Match) -> Iterator[str]:
         yield from _tensors_of(one)
 
 
-def _tensors(body: Body, value: str | Sequence[str]) -> list[TensorName]:
+def _ends_in(body: Body, value: str | Sequence[str]) -> list[TensorName]:
     found = [tensor_named(body, text) for text in texts(value)]
     return [tensor for tensor in found if tensor is not None]
 

@@ -45,7 +45,7 @@ def whole(expression: str) -> Callable[[str], bool]:
     except UnicodeEncodeError:
         raise RulesError("it is not valid Unicode") from None
     except Invalid as error:
-        raise RulesError(_reason(error)) from None
+        raise RulesError(_what_is_wrong(error)) from None
     if found.programsize > MOST_STEPS:
         raise RulesError(
             f"compiled, it has {found.programsize:,} steps, and {MOST_STEPS:,} is the most: use"
@@ -69,7 +69,7 @@ def _compiled(expression: str) -> Any:
     return re2.compile(expression.encode(), options)
 
 
-def _reason(error: Exception) -> str:
+def _what_is_wrong(error: Exception) -> str:
     found = error.args[0]
     text = found.decode(errors="replace") if isinstance(found, bytes) else str(found)
     lacks = [said for sign, said in _LACKS if re.search(sign, text)]

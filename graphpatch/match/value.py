@@ -112,7 +112,7 @@ def _every(tensor: ConstTensor | None, wanted: Any, tolerance: float | None) -> 
         return False
     expected, count = _rounded(tensor.dtype, wanted), 0
     for found, stands_for in tensor.pieces():
-        if not _same(found, expected, wanted, tolerance):
+        if not _is_value(found, expected, wanted, tolerance):
             return False
         count += stands_for
     return count == tensor.size
@@ -138,7 +138,7 @@ def _elements(tensor: ConstTensor, flat: list[Any], tolerance: float | None) -> 
         part = flat[at : at + stands_for]
         each = found if len(found) == len(part) else [found[0]] * len(part)
         for one, wanted in zip(each, part, strict=True):
-            if not _same(one, _rounded(tensor.dtype, wanted), wanted, tolerance):
+            if not _is_value(one, _rounded(tensor.dtype, wanted), wanted, tolerance):
                 return False
         at += stands_for
     return at == len(flat)
@@ -199,7 +199,7 @@ FLOAT_DTYPES = {
 LARGEST_FLOAT = 1.7976931348623157e308
 
 
-def _same(found: Any, expected: Any, wanted: Any, tolerance: float | None) -> bool:
+def _is_value(found: Any, expected: Any, wanted: Any, tolerance: float | None) -> bool:
     """Whether all elements are the expected one, or near the wanted one; NaN equals NaN."""
     import numpy as np
 

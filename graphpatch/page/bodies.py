@@ -100,8 +100,8 @@ def body_document(
         "name": one_line(found.sides[0].body.label),
         "names": list(map(one_line, names)),
         "types": _types(heads, tables),
-        "tensors": [tables.tensors.number(_tensor(shapes, one)) for one in heads],
-        "attrs": [_attrs(tables, one) for one in heads],
+        "tensors": [tables.tensors.number(_text_of_tensor(shapes, one)) for one in heads],
+        "attrs": [_form_of(tables, one) for one in heads],
         "inputs": [_inputs(found, one) for one in heads],
         "marks": marks,
         "findings": findings,
@@ -152,11 +152,11 @@ def _types(heads: Sequence[Head], tables: Tables) -> list[int]:
     return [numbers[one] for one in types]
 
 
-def _tensor(shapes: Mapping[BodySide, Shapes | None], one: Head) -> str:
+def _text_of_tensor(shapes: Mapping[BodySide, Shapes | None], one: Head) -> str:
     return tensor_text(one.side.flowing.wiring, shapes[one.side], one.place)
 
 
-def _attrs(tables: Tables, one: Head) -> int:
+def _form_of(tables: Tables, one: Head) -> int:
     return -1 if one.node is None else tables.form(one.side.flowing.wiring, one.place)
 
 

@@ -29,7 +29,7 @@ def rules_between(
     while todo:
         one, key = todo.pop()
         found.update(one.lines[key].rules)
-        for name in _called(one, key):
+        for name in _functions_called(one, key):
             if name in functions and name not in seen:
                 seen.add(name)
                 inner = functions[name].sides[-1]
@@ -38,7 +38,7 @@ def rules_between(
     return found
 
 
-def _called(side: BodySide, key: str) -> list[str]:
+def _functions_called(side: BodySide, key: str) -> list[str]:
     """The functions that the ops of a line call."""
     nodes = [Node(side.body, index) for index in side.lines[key].nodes if index >= 0]
     return [name for node in nodes for name in called_functions(node)]
@@ -46,7 +46,7 @@ def _called(side: BodySide, key: str) -> list[str]:
 
 def _way(side: BodySide, source: str, target: str) -> Sequence[str]:
     """The lines on the way, from the target back to the source, on which a gradient flows."""
-    after = _reached(side, [target])
+    after = _reached_lines(side, [target])
     readers: dict[str, list[str]] = {}
     for key in after:
         for read in _onward(side, key):
@@ -60,7 +60,7 @@ def _way(side: BodySide, source: str, target: str) -> Sequence[str]:
     return [key for key in after if key in seen]
 
 
-def _reached(side: BodySide, starts: list[str]) -> dict[str, None]:
+def _reached_lines(side: BodySide, starts: list[str]) -> dict[str, None]:
     found: dict[str, None] = {}
     todo = [key for key in starts if key in side.lines]
     while todo:

@@ -65,7 +65,7 @@ def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[
         for row, marks in body["marks"].items()
         for name in (body["names"][int(row)],)
     }
-    yield Event(wall_time=now, graph_def=_graph(graph, rules).SerializeToString())
+    yield Event(wall_time=now, graph_def=_marked_graph(graph, rules).SerializeToString())
     ran = document["run"]["graphs"][0]["sizes"] if document["run"] else None
     for step, sizes in (ran or {"lines": {}})["lines"].items():
         if isinstance(sizes[number], float):
@@ -73,7 +73,7 @@ def _events(document: Mapping[str, Any], model: Model, number: int) -> Iterator[
             yield Event(wall_time=now, step=int(step), summary=summary)
 
 
-def _graph(graph: Graph, rules: Mapping[str, str]) -> GraphDef:
+def _marked_graph(graph: Graph, rules: Mapping[str, str]) -> GraphDef:
     """The main graph without weights, the rule at each op as its device and its cluster."""
     return GraphDef(node=[_node(node, rules.get(_own(node, rules), "")) for node in graph.main])
 

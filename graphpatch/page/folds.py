@@ -84,7 +84,7 @@ def folds(names: Sequence[str], shown: Collection[int]) -> list[Fold]:
         before.append(before[-1] + (row in shown or len(names) <= FEW))
     return [
         Fold(one.first, one.last, depth, one.name, before[one.last + 1] > before[one.first])
-        for one, depth in _nested(_joined(_runs(names)))
+        for one, depth in _nested(_innermost(_runs(names)))
     ]
 
 
@@ -106,7 +106,7 @@ def _runs(names: Sequence[str]) -> list[Fold]:
     return sorted(found, key=lambda one: (one.first, -one.last, one.depth))
 
 
-def _joined(found: Sequence[Fold]) -> list[Fold]:
+def _innermost(found: Sequence[Fold]) -> list[Fold]:
     """Of scopes that hold the same lines the innermost, which has the longest name."""
     by_lines = {(one.first, one.last): one for one in found}
     return list(by_lines.values())

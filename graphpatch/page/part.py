@@ -36,7 +36,9 @@ def part_of_model(
     model: Model, patched: Model | None, sources: Sequence[str], targets: Sequence[str]
 ) -> str:
     """The part about a model, or a patched one beside its original, as `view` shows it."""
-    return _shown(model, lambda: view(model, patched, sources=sources, targets=targets).document())
+    return _lines_table(
+        model, lambda: view(model, patched, sources=sources, targets=targets).document()
+    )
 
 
 def part_of_selection(model: Model, names: Mapping[tuple[int, str, str], None]) -> str:
@@ -44,10 +46,10 @@ def part_of_selection(model: Model, names: Mapping[tuple[int, str, str], None]) 
     marks = Marks({SELECTED: None})
     for place, body, op in names:
         marks.at.setdefault(place, {})[body, op] = (SELECTED,)
-    return _shown(model, lambda: made([model], marks, [], []).document)
+    return _lines_table(model, lambda: made([model], marks, [], []).document)
 
 
-def _shown(model: Model, document: Callable[[], dict[str, Any]]) -> str:
+def _lines_table(model: Model, document: Callable[[], dict[str, Any]]) -> str:
     """A table of the main graph's lines; nothing for a large model, and for one without a page."""
     if model.node_count > LARGEST_MODEL:
         return ""
@@ -59,7 +61,7 @@ def _shown(model: Model, document: Callable[[], dict[str, Any]]) -> str:
 
 def _table(document: Mapping[str, Any]) -> str:
     body = document["bodies"][document["graphs"][0]["body"]]
-    rows = _rows(body, document)
+    rows = _line_rows(body, document)
     if not any(kept for _, _, kept in rows):
         return ""
     drawn = [_row(document, body, rows, number) for number in range(len(rows))]
@@ -70,7 +72,7 @@ def _table(document: Mapping[str, Any]) -> str:
     return f"<table><tr>{header}</tr>{''.join(drawn)}</table>"
 
 
-def _rows(body: Mapping[str, Any], document: Mapping[str, Any]) -> list[tuple[int, int, bool]]:
+def _line_rows(body: Mapping[str, Any], document: Mapping[str, Any]) -> list[tuple[int, int, bool]]:
     """Stretches of lines, each a row: its first and last line, whether it is one to be shown."""
     findings = document["tables"]["findings"]
     ways = [row for row, some in body["findings"].items() if any(findings[n]["way"] for n in some)]

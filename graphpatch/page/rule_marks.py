@@ -57,25 +57,25 @@ def of_patched(graphs: Sequence[Graph]) -> Marks:
     """The rules that a patched model tells of."""
     found = Marks(is_applied=True)
     for place, graph in enumerate(graphs):
-        patches, names = origin(graph).get("rules", {}), _names(graph)
-        for rule, name in sorted(names.items(), key=lambda one: _place(patches, one[0])):
+        patches, names = origin(graph).get("rules", {}), _rule_names(graph)
+        for rule, name in sorted(names.items(), key=lambda one: _place_of_rule(patches, one[0])):
             found.written.setdefault(name, {"name": name, "patch": patches.get(rule, {})})
         found.at[place] = {op: tuple(rules) for op, rules in rules_at(graph).items()}
     return found
 
 
-def _names(graph: Graph) -> dict[str, str]:
+def _rule_names(graph: Graph) -> dict[str, str]:
     """The names of the rules, by id."""
     return {edit.id: edit.rule for edit in provenance.all_entries(graph)}
 
 
-def _place(patches: Mapping[str, Any], rule: str) -> int:
+def _place_of_rule(patches: Mapping[str, Any], rule: str) -> int:
     return list(patches).index(rule) if rule in patches else len(patches)
 
 
 def of_matches(found: Matches) -> Marks:
     """The rules that were matched, or what a match alone picks out."""
-    written = {rule.author.rule: _written(rule) for rule in found.rules} or {SELECTED: None}
+    written = {rule.author.rule: _rule_json(rule) for rule in found.rules} or {SELECTED: None}
     marks = Marks(written)
     labels = [graph.around.tags for graph in found.model.graphs]
     for one in found.found:
@@ -91,7 +91,7 @@ def of_matches(found: Matches) -> Marks:
     return marks
 
 
-def _written(rule: Any) -> Any:
+def _rule_json(rule: Any) -> Any:
     import msgspec
 
     found = msgspec.to_builtins(rule.written)

@@ -53,13 +53,13 @@ def sizes(
         files = [one.file_in(Path(folder, str(n))) for n, one in enumerate(written)]
         return {
             "graphs": [
-                _graph(place, chosen, main, written, files, values)
+                _sizes_in_graph(place, chosen, main, written, files, values)
                 for place, (chosen, main) in enumerate(zip(ends, mains, strict=True))
             ]
         }
 
 
-def _graph(
+def _sizes_in_graph(
     place: int,
     ends: GradientEnds,
     main: BodyLines,
@@ -78,7 +78,7 @@ def _graph(
             stack.enter_context(closing(process))
             process.start()
         try:
-            return _ran(processes, models, files, place, ends, main, target, feed)
+            return _run_of_model(processes, models, files, place, ends, main, target, feed)
         except Died as error:
             return _nothing(f"not run: {one_line(str(error))}")
 
@@ -96,7 +96,7 @@ def _target(main: BodyLines, ends: GradientEnds) -> str | None:
     return None
 
 
-def _ran(
+def _run_of_model(
     processes: Sequence[Process],
     models: Sequence[Model],
     files: Sequence[Path],
@@ -118,7 +118,7 @@ def _ran(
         if target not in found:
             return _nothing(f"not run: {one_line(reasons.get(target, 'nothing is computed'))}")
         upstream, words = upstream_gradient(found[target])
-        rows = _tensors(main)
+        rows = _first_tensors(main)
         names = processes[0].ask("there", list(rows))
         whole = [name for name in ends.sources if name in names]
         asked = [(process, names, target, upstream, whole) for process in processes]
@@ -164,7 +164,7 @@ def upstream_gradient(value: Any) -> tuple[Any, str]:
     return upstream, "the largest element of each row"
 
 
-def _tensors(main: BodyLines) -> dict[str, int]:
+def _first_tensors(main: BodyLines) -> dict[str, int]:
     """The tensors that lines give first, with their rows: those of which there are gradients."""
     found = {}
     for row, key in enumerate(main.order[:LINES]):

@@ -57,7 +57,7 @@ class Tables:
 
     def finding(self, finding: Finding, is_on_the_way: bool) -> int:
         """The number of what doctor says of an op; whether it blocks a way that was asked about."""
-        told = _shown(finding.document())
+        told = _safe_texts(finding.document())
         return self.findings.number({**told, "way": is_on_the_way})
 
     def plot(self, patch: Mapping[str, Any] | None, op_type: str) -> int | None:
@@ -87,21 +87,21 @@ def _plain(node: Node) -> dict[str, Any]:
         for k, s in spans.items()
         if s.end - s.start < LARGE_ATTR and k != provenance.PROVENANCE_ATTR
     }
-    plain = {one_line(k): _shown(attrs.as_json(attr_value(s))) for k, s in small.items()}
+    plain = {one_line(k): _safe_texts(attrs.as_json(attr_value(s))) for k, s in small.items()}
     plain |= {
         one_line(k): "(large)" for k in spans.keys() - small.keys() - {provenance.PROVENANCE_ATTR}
     }
     return dict(sorted(plain.items()))
 
 
-def _shown(value: Any) -> Any:
+def _safe_texts(value: Any) -> Any:
     """Plain values whose texts are safe to show."""
     if isinstance(value, str):
         return one_line(value)
     if isinstance(value, Mapping):
-        return {one_line(str(key)): _shown(one) for key, one in value.items()}
+        return {one_line(str(key)): _safe_texts(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_shown(one) for one in value]
+        return [_safe_texts(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

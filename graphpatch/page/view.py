@@ -201,7 +201,7 @@ def view(
     refuse_unknown(models, [*ends[0], *ends[1]])
     found = made(models, marks, *ends)
     if run:
-        _run(found, models, feed, allow_unsafe_ops)
+        _sizes_of(found, models, feed, allow_unsafe_ops)
     return View(tuple(models), found.document)
 
 
@@ -237,7 +237,7 @@ def _with_rules(model: Model, found: Matches) -> tuple[list[Model], Marks]:
     return [model, patched], marks
 
 
-def _run(
+def _sizes_of(
     made: BuiltDocument, models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool
 ) -> None:
     from graphpatch.page.sizes import sizes

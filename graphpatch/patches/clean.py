@@ -65,11 +65,11 @@ def _has_state(node: Node, editor: Editor) -> bool:
 
 def _called(node: Node, editor: Editor) -> set[str]:
     """The functions of the file that an op calls."""
-    found = editor.cached(("called", node.body.label), lambda: _calls(node.body))
+    found = editor.cached(("called", node.body.label), lambda: _called_by_op(node.body))
     return {name for name in found.get(node.index, ()) if name in editor.graph.functions}
 
 
-def _calls(body: Body) -> dict[int, list[str]]:
+def _called_by_op(body: Body) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for one, name in calls(body):
         found.setdefault(one.index, []).append(name)
@@ -200,7 +200,7 @@ class CleanPath:
             inputs = [text if text.startswith("^") else self.of(text) for text in node.inputs]
             clone = self.editor.clone(node, f"{node.name}/{CLEAN_SUFFIX}", inputs)
             for output in range(len(node.outputs or ())):
-                self.clean[_key(node.tensor(output))] = clone.tensor(output)
+                self.clean[_spelling(node.tensor(output))] = clone.tensor(output)
 
     def of(self, text: str) -> str:
         """The clean tensor for one, which is itself where it is not behind the noise."""
@@ -214,12 +214,12 @@ class CleanPath:
             chain[at] = noisy
             at = self._texts(noisy)[0]
         for one, noisy in reversed(chain.items()):
-            self.clean[_key(one)] = self._of_noisy(one, noisy)
-        return self.clean.get(_key(text), text)
+            self.clean[_spelling(one)] = self._of_noisy(one, noisy)
+        return self.clean.get(_spelling(text), text)
 
     def _not_clean_yet(self, text: str) -> Node | None:
         producer = self.body.producer(text)
-        if producer is None or _key(text) in self.clean or producer.index not in self.noisy:
+        if producer is None or _spelling(text) in self.clean or producer.index not in self.noisy:
             return None
         return producer
 
@@ -236,12 +236,12 @@ class CleanPath:
         return Counted(self.of(noisy.data_inputs[self.noisy[noisy.index]]), repeated)
 
 
-def _key(text: str) -> str:
+def _spelling(text: str) -> str:
     return str(names.parse(text))
 
 
 def _refuse_other_output(producer: Node, text: str, noisy: Mapping[int, int]) -> None:
-    if producer.index in noisy and _key(text) != _key(producer.tensor(0)):
+    if producer.index in noisy and _spelling(text) != _spelling(producer.tensor(0)):
         raise PatchError(
             f"{producer} counts as its input where output 0 is read, and {text} is not"
         )

@@ -39,11 +39,11 @@ def constructed(
     if emit not in CONSTRUCTION_EMITS:
         return False
     key = ("construction", question, node.body.is_main)
-    found = editor.cached(key, lambda: _nodes(gradient, _signature(node), node.op, node))
+    found = editor.cached(key, lambda: _constructed(gradient, _signature(node), node.op, node))
     found = _suited(found, node, editor, emit)
     if found is None:
         return False
-    _put(found, node, node.data_inputs, editor)
+    _put_nodes(found, node, node.data_inputs, editor)
     return True
 
 
@@ -53,14 +53,14 @@ def constructed_whole(
     """The same for a match as one op, which has this signature."""
     if emit not in CONSTRUCTION_EMITS:
         return False
-    found = _suited(_nodes(gradient, op, "", group.last), group.last, editor, emit)
+    found = _suited(_constructed(gradient, op, "", group.last), group.last, editor, emit)
     if found is None:
         return False
     reads = group.reads
     for node in group.nodes:
         if node != group.last and node.data_inputs:
             editor.shadow(node)
-    _put(found, group.last, reads, editor, told=reads)
+    _put_nodes(found, group.last, reads, editor, told=reads)
     return True
 
 
@@ -71,7 +71,7 @@ def suits_filter(gradient: Computed, node: Node, dtype: str, editor: Editor, emi
     """
     op = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
     key = ("filter construction", gradient.key, dtype, node.body.is_main)
-    found = editor.cached(key, lambda: _nodes(gradient, op, "Identity", node))
+    found = editor.cached(key, lambda: _constructed(gradient, op, "Identity", node))
     return emit in CONSTRUCTION_EMITS and _suited(found, node, editor, emit) is not None
 
 
@@ -106,14 +106,14 @@ def _signature(node: Node) -> Signature:
     return replace(found, broadcast=tuple(name for name, _ in found.inputs))
 
 
-def _nodes(gradient: Computed, op: Signature, op_type: str, node: Node) -> Nodes | None:
+def _constructed(gradient: Computed, op: Signature, op_type: str, node: Node) -> Nodes | None:
     try:
         return construction(gradient.formula, op, op_type, not node.body.is_main)
     except FormulaError as error:
         raise PatchError(f"{node}: {error}") from error
 
 
-def _put(
+def _put_nodes(
     found: Nodes, node: Node, reads: Sequence[str], editor: Editor, told: Sequence[str] = ()
 ) -> None:
     name, reads = node.name, list(reads)

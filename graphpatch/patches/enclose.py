@@ -66,7 +66,7 @@ def enclose(node: Node, editor: Editor) -> str:
             f'function into the main graph first ("body": "main" leaves functions out)'
         )
     inputs, outputs = node.arguments or [], node.outputs or []
-    function = _function(node, inputs, outputs)
+    function = _as_function(node, inputs, outputs)
     zeros = _zeros(function)
     editor.add_function(zeros)
     editor.add_function(function, gradient=zeros.signature.name)
@@ -74,7 +74,7 @@ def enclose(node: Node, editor: Editor) -> str:
     return str(zeros.signature.name)
 
 
-def _function(node: Node, inputs: Sequence[FlatArg], outputs: Sequence[FlatArg]) -> FunctionDef:
+def _as_function(node: Node, inputs: Sequence[FlatArg], outputs: Sequence[FlatArg]) -> FunctionDef:
     function = FunctionDef()
     function.attr[NO_INLINE].b = True
     function.signature.is_stateful = node.opdef is not None and node.opdef.stateful
@@ -84,13 +84,13 @@ def _function(node: Node, inputs: Sequence[FlatArg], outputs: Sequence[FlatArg])
         function.signature.output_arg.add(name=f"y{place}", type=DTYPE_NUMBERS[arg.dtype or ""])
         function.ret[f"y{place}"] = f"op:{arg.name}:{arg.index}"
     names = [arg.name for arg in function.signature.input_arg]
-    function.node_def.append(_alone(node, names))
+    function.node_def.append(_untied(node, names))
     content = hashlib.sha256(function.SerializeToString(deterministic=True)).hexdigest()[:8]
     function.signature.name = f"graphpatch_{node.op}_{content}"
     return function
 
 
-def _alone(node: Node, inputs: Sequence[str]) -> NodeDef:
+def _untied(node: Node, inputs: Sequence[str]) -> NodeDef:
     """The op itself, without what ties it to the ops around it."""
     found = NodeDef.FromString(b"".join(map(piece_bytes, node.body.payload(node.index))))
     found.name, found.input[:] = "op", inputs

@@ -104,7 +104,7 @@ def attach_to(
     restored = is_restored(node, editor)
 
     def inputs(moved: Node) -> list[str]:
-        taken = [_read(moved, n, read[n], found, name, editor) for n in found.read]
+        taken = [_kept_apart(moved, n, read[n], found, name, editor) for n in found.read]
         if is_kept(node, editor):
             isolate(behind, lambda one: _zeros(one, editor), editor)
         given = [_stopped(moved, place, dtype, name, editor) for place, dtype in enumerate(dtypes)]
@@ -127,7 +127,9 @@ def refuse_boundary(node: Node) -> None:
         )
 
 
-def _read(moved: Node, place: int, text: str, found: Attached, name: str, editor: Editor) -> str:
+def _kept_apart(
+    moved: Node, place: int, text: str, found: Attached, name: str, editor: Editor
+) -> str:
     """The tensor as `attach` is to read it: behind a StopGradient where it gets no gradient.
 
     One that gets a gradient comes through `guard` where the call of `attach` may be inlined.

@@ -33,7 +33,7 @@ def refuse_uneven(gradient: Gradient, nodes: Sequence[Node]) -> None:
     shapes_of = cache(lambda body: Shapes(Wiring(body)))
     for node in nodes:
         if parts_of(node.op):
-            _refuse(parts_of(node.op), _tensors(node), shapes_of(node.body), str(node))
+            _refuse(parts_of(node.op), _by_variable(node), shapes_of(node.body), str(node))
 
 
 def refuse_uneven_match(gradient: Gradient, group: Group) -> None:
@@ -42,7 +42,10 @@ def refuse_uneven_match(gradient: Gradient, group: Group) -> None:
     if parts:
         shapes = Shapes(Wiring(group.last.body))
         read = [shapes.wiring.inputs(node.index)[slot] for node, slot in group.slots]
-        tensors = {**_tensors(group.last), **{f"x{place}": one for place, one in enumerate(read)}}
+        tensors = {
+            **_by_variable(group.last),
+            **{f"x{place}": one for place, one in enumerate(read)},
+        }
         _refuse(parts, tensors, shapes, f"the match that ends in {group.last}")
 
 
@@ -66,7 +69,7 @@ def _of_call(call: Call) -> Iterator[EqualParts]:
         yield EqualParts(split.name, int(given["parts"]), int(given.get("axis", 0)))
 
 
-def _tensors(node: Node) -> dict[str, Tensor]:
+def _by_variable(node: Node) -> dict[str, Tensor]:
     """The tensors of an op by what formulas call them."""
     read = Wiring(node.body).inputs(node.index)
     outputs = range(len(node.outputs or ()))
@@ -81,7 +84,7 @@ def _refuse(
 ) -> None:
     for one in parts:
         tensor = tensors.get(one.variable)
-        size = None if tensor is None else _size(shapes, tensor, one.axis)
+        size = None if tensor is None else _size_along(shapes, tensor, one.axis)
         if size is not None and size % one.number:
             what = "batch" if one.axis == 0 else f"axis {one.axis}"
             raise PatchError(
@@ -91,7 +94,7 @@ def _refuse(
             )
 
 
-def _size(shapes: Shapes, tensor: Tensor, axis: int) -> int | None:
+def _size_along(shapes: Shapes, tensor: Tensor, axis: int) -> int | None:
     try:
         found = shapes.of(tensor)
     except (ModelError, LookupError):  # a broken graph: an input that names nothing, or is missing

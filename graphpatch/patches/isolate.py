@@ -36,7 +36,7 @@ def isolate(behind: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
         return
     for node in behind:
         if not needs_none(node):
-            _alone(node, zeros, editor)
+            _enclosed_alone(node, zeros, editor)
 
 
 def _may_be_fused(ops: Sequence[Node]) -> bool:
@@ -65,7 +65,7 @@ def _around(ops: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
             editor.set_input(node, slot, calls[tensor])
 
 
-def _alone(node: Node, zeros: Zeros, editor: Editor) -> None:
+def _enclosed_alone(node: Node, zeros: Zeros, editor: Editor) -> None:
     if editor.graph.around.is_object_based:
         editor.note(
             f"function {node.body.label}: a Session, unlike a tape, asks for {node.op}'s own "

@@ -103,7 +103,7 @@ def add_select(
         stop = _stopped(name, 0, moved, editor)
         return [_true(name, 0, stop, moved, editor), stop, backward(moved, stop)]
 
-    values = _values(flow.known_outputs(node)[0])
+    values = _select_attrs(flow.known_outputs(node)[0])
     editor.take_name(node, "Select", through, values, shadow=True, reads=reads)
     editor.used("construction")
 
@@ -121,7 +121,7 @@ def refuse_in_part(node: Node, outputs: Sequence[int], editor: Editor, emit: str
         )
 
 
-def _values(arg: FlatArg) -> Attrs:
+def _select_attrs(arg: FlatArg) -> Attrs:
     return {"T": attrs.dtype(arg.dtype or ""), attrs.OVERRIDE: attrs.text(ALIKE)}
 
 
@@ -133,11 +133,11 @@ def _several(
     def through(moved: Node) -> list[str]:
         read = [moved.tensor(output) for output in range(len(flat))]
         for output, one in counted.items():
-            texts = _read(name, output, one, moved, editor)
+            texts = _read_by_select(name, output, one, moved, editor)
             select = f"{name}/join_{output}"
-            read[output] = editor.add(select, "Select", texts, _values(flat[output]), moved).tensor(
-                0
-            )
+            read[output] = editor.add(
+                select, "Select", texts, _select_attrs(flat[output]), moved
+            ).tensor(0)
         return read
 
     values = {"T": attrs.dtypes([arg.dtype or "" for arg in flat])}
@@ -145,7 +145,7 @@ def _several(
     editor.take_name(node, "IdentityN", through, values, shadow=set(carrying) <= counted.keys())
 
 
-def _read(name: str, output: int, one: Counted, moved: Node, editor: Editor) -> list[str]:
+def _read_by_select(name: str, output: int, one: Counted, moved: Node, editor: Editor) -> list[str]:
     """What the Select of one of several outputs reads."""
     stop = _stopped(name, output, moved, editor)
     backward = _backward(name, output, one, stop, moved, editor)

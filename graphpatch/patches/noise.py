@@ -49,7 +49,7 @@ def _noise(body: Body) -> bytearray:
     sources = [index for op in random_ops() for index in body.by_type.get(op, ())]
     if not sources:
         return bytearray()
-    tensors = [_tensor(Node(body, index)) for index in sources]
+    tensors = [_first_output(Node(body, index)) for index in sources]
     marks = topology.downstream(body, tensors)
     for index in sources:
         marks[index] = 1
@@ -60,7 +60,7 @@ def _behind(body: Body, noisy: list[Node], noise: bytearray, at_inputs: bool) ->
     """The first op whose gradient is taken at a noisy value, and comes back to these ops."""
     if not noisy:
         return None
-    marks = topology.downstream(body, [_tensor(node) for node in noisy])
+    marks = topology.downstream(body, [_first_output(node) for node in noisy])
     mine = {node.index for node in noisy}
     for index, mark in enumerate(marks):
         is_asked = at_inputs if index in mine else mark
@@ -70,7 +70,7 @@ def _behind(body: Body, noisy: list[Node], noise: bytearray, at_inputs: bool) ->
     return None
 
 
-def _tensor(node: Node) -> names.TensorName:
+def _first_output(node: Node) -> names.TensorName:
     return names.parse(node.tensor(0))
 
 

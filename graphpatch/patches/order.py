@@ -56,11 +56,11 @@ def _treats_alike(texts: Sequence[str | None], alike: bool | None, places: Seque
     if not texts:
         return False  # Python, of which nothing is known
     if alike is not False:
-        return all(_renamed(text, places) == _plain(text) for text in texts)
+        return all(_renamed(text, places) == _text_or_none(text) for text in texts)
     if len(texts) != len(places):
         return True  # which is refused with a message of its own
     return all(
-        _renamed(text, places) == _plain(texts[place])
+        _renamed(text, places) == _text_or_none(texts[place])
         for text, place in zip(texts, places, strict=True)
     )
 
@@ -69,14 +69,14 @@ def _renamed(text: str | None, places: Sequence[int]) -> str | None:
     """The formula with the tensors as they are called in the first order."""
     if text is None:
         return None
-    return _plain(NUMBERED.sub(lambda one: f"x{_of(places, int(one[1] or 0))}", text))
+    return _text_or_none(NUMBERED.sub(lambda one: f"x{_now(places, int(one[1] or 0))}", text))
 
 
-def _of(places: Sequence[int], number: int) -> int:
+def _now(places: Sequence[int], number: int) -> int:
     return places[number] if number < len(places) else number
 
 
-def _plain(text: str | None) -> str | None:
+def _text_or_none(text: str | None) -> str | None:
     if text is None:
         return None
     return "".join(NUMBERED.sub(lambda one: f"x{int(one[1] or 0)}", text).split())

@@ -31,7 +31,7 @@ def traced(gradient: Python, op: OpDtypes, editor: Editor) -> Traced:
 def seen(node: Node) -> OpDtypes:
     """An op as its gradient function sees it."""
     inputs, outputs = (
-        _dtypes(node, flat) for flat in (flow.known_inputs(node), flow.known_outputs(node))
+        _known_dtypes(node, flat) for flat in (flow.known_inputs(node), flow.known_outputs(node))
     )
     return OpDtypes(node.op, node.name, inputs, outputs, node.attrs(), node.device)
 
@@ -42,7 +42,7 @@ def seen_filter(node: Node, dtype: str) -> OpDtypes:
     return OpDtypes("Identity", node.name, (dtype,), (dtype,), values, node.device)
 
 
-def _dtypes(node: Node, flat: Sequence[FlatArg]) -> tuple[str, ...]:
+def _known_dtypes(node: Node, flat: Sequence[FlatArg]) -> tuple[str, ...]:
     for arg in flat:
         if arg.dtype is None:
             raise PatchError(f"{node}: {arg.name} {flow.why_not(arg)}")

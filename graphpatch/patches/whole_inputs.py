@@ -36,10 +36,10 @@ def put_beside_group(group: Group, editor: Editor, inline: Inline, where: str) -
     if not asked:
         raise PatchError(f"no gradient flows into the match there; {group.reading()}")
     check_reached(group.last, editor)
-    return [_put(group, one, editor, inline) for one in asked]
+    return [_put_filter(group, one, editor, inline) for one in asked]
 
 
-def _put(group: Group, place: int, editor: Editor, inline: Inline) -> Node:
+def _put_filter(group: Group, place: int, editor: Editor, inline: Inline) -> Node:
     text, (first, slot) = group.reads[place], group.slots[place]
     refuse_fixed(first, slot)
     op, values = inline.of(group.args[place].dtype or "")

@@ -157,12 +157,12 @@ def diagnose(
     loaded = model_from("model", model)
     ends = tensor_names("sources", sources), tensor_names("targets", targets)
     seen = tuple(survey(loaded, *ends, control_flow_v2, every))
-    ran = tuple(_run(loaded, seen, control_flow_v2, allow_unsafe_ops)) if run else ()
+    ran = tuple(_run_of_pairs(loaded, seen, control_flow_v2, allow_unsafe_ops)) if run else ()
     fixed = fixed_by_rules(loaded, *ends, control_flow_v2, every) if fix else None
     return Diagnosis(loaded.path, seen, ran, fixed, loaded)
 
 
-def _run(
+def _run_of_pairs(
     model: Model, seen: Sequence[Seen], control_flow_v2: bool, allow_unsafe_ops: bool
 ) -> Iterator[list[dict[str, Any]]]:
     from graphpatch.runtime.gradient_run import AskedPair, run_pairs

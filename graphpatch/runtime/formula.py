@@ -45,7 +45,7 @@ def op_attrs(formula: Formula, op: Any) -> dict[str, object]:
 
     known = opdefs.lookup(op.type) if formula.reads_op else None
     own = {one.name for one in known.attrs if one.type != "type"} if known else set[str]()
-    found = {name: _attr(op, name) for name in sorted(formula.attrs)}
+    found = {name: _attr_of_op(op, name) for name in sorted(formula.attrs)}
     return {**{name: _own_attr(op, name) for name in sorted(own)}, **found}
 
 
@@ -85,14 +85,16 @@ def formula_gradients(
     found = gradient_ops(formula, signature)
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
     arguments |= {f"y{place}": tensor for place, tensor in enumerate(outputs)}
-    arguments |= _upstream(formula, outputs, upstream)
+    arguments |= _dense_dy(formula, outputs, upstream)
     return result_values(found, arguments)[:count]
 
 
 def result_values(found: Gradients, arguments: Mapping[str, Any]) -> list[Any]:
     """The tensor of each result, None for None, from those that its variables stand for."""
-    steps = _run(found, arguments)
-    return [None if value is None else _of(value, arguments, steps) for value in found.results]
+    steps = _steps_run(found, arguments)
+    return [
+        None if value is None else _tensor_at(value, arguments, steps) for value in found.results
+    ]
 
 
 def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -113,7 +115,7 @@ def formula_value(formula: Formula, inputs: Sequence[Any]) -> Any:
     lowering = Lowering(program, signature, dict(formula.values), text)
     value = lowering.number(expression, signature.inputs[0][1])
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
-    return _of(value, arguments, _run(Gradients(program, (value,)), arguments))
+    return _tensor_at(value, arguments, _steps_run(Gradients(program, (value,)), arguments))
 
 
 def _dtypes(kind: str, tensors: Sequence[Any]) -> list[tuple[str, str]]:
@@ -121,7 +123,7 @@ def _dtypes(kind: str, tensors: Sequence[Any]) -> list[tuple[str, str]]:
     return [(f"{kind}{n}", tensor.dtype.base_dtype.name) for n, tensor in enumerate(tensors)]
 
 
-def _upstream(formula: Formula, outputs: Sequence[Any], upstream: Sequence[Any]) -> dict[str, Any]:
+def _dense_dy(formula: Formula, outputs: Sequence[Any], upstream: Sequence[Any]) -> dict[str, Any]:
     """The upstream gradients that the formula reads, as dense tensors."""
     import tensorflow as tf
 
@@ -134,7 +136,7 @@ def _upstream(formula: Formula, outputs: Sequence[Any], upstream: Sequence[Any])
     }
 
 
-def _attr(op: Any, name: str) -> object:
+def _attr_of_op(op: Any, name: str) -> object:
     try:
         return op.get_attr(name)
     except (KeyError, ValueError):
@@ -160,7 +162,7 @@ def _same_shape(tensors: Sequence[Any]) -> bool:
     return bool(first.is_fully_defined()) and all(tensor.shape == first for tensor in tensors)
 
 
-def _run(found: Gradients, arguments: Mapping[str, Any]) -> dict[int, Any]:
+def _steps_run(found: Gradients, arguments: Mapping[str, Any]) -> dict[int, Any]:
     """The output of each step that a result needs."""
     computed: dict[int, Any] = {}
     for number in needed(found.program, filter(None, found.results)):
@@ -174,14 +176,14 @@ def _compute(step: Step, arguments: Mapping[str, Any], computed: Mapping[int, An
     args = op_def(step.op_type).inputs
     given: dict[str, Any] = {
         _RAW_NAMES.get(arg.name, arg.name): (
-            _of(value, arguments, computed)
+            _tensor_at(value, arguments, computed)
             if isinstance(value, Value)
-            else [_of(item, arguments, computed) for item in value]
+            else [_tensor_at(item, arguments, computed) for item in value]
         )
         for arg, value in zip(args, step.inputs, strict=True)
     }
     implied = {name for arg in args for name in (arg.type_attr, arg.number_attr)}
-    attrs = {name: _plain(value) for name, value in step.attrs if name not in implied}
+    attrs = {name: _raw_attr(value) for name, value in step.attrs if name not in implied}
     if step.op_type == "Const":
         return _constant(attrs["value"])
     found = getattr(tf.raw_ops, step.op_type)(**given, **attrs)
@@ -197,10 +199,10 @@ def _constant(value: AttrValue) -> Any:
     return tf.constant(list(value.numbers), dtype=value.dtype, shape=value.shape)
 
 
-def _plain(value: AttrValue) -> Any:
+def _raw_attr(value: AttrValue) -> Any:
     """An attr as tf.raw_ops takes it."""
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def _of(value: Value, arguments: Mapping[str, Any], computed: Mapping[int, Any]) -> Any:
+def _tensor_at(value: Value, arguments: Mapping[str, Any], computed: Mapping[int, Any]) -> Any:
     return arguments[value.source] if isinstance(value.source, str) else computed[value.source]

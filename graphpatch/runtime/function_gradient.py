@@ -40,7 +40,8 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
 
         # An op that reads a tensor of another graph captures it; input_map does not.
         read = [
-            _read(op, n, name) for n, name in zip(range(len(op.inputs)), arguments, strict=False)
+            _argument(op, n, name)
+            for n, name in zip(range(len(op.inputs)), arguments, strict=False)
         ]
         given = [tf.identity(tensor) for tensor in (*read, *_dense(op, upstream))]
         found = spliced(
@@ -109,7 +110,7 @@ def flat_index(body: Body, tensor: names.TensorName) -> int:
     return place
 
 
-def _read(op: Any, place: int, name: str) -> Any:
+def _argument(op: Any, place: int, name: str) -> Any:
     """What the gradient function reads as its argument of this name: y are the op's outputs."""
     return op.outputs[int(name[1:])] if name.startswith("y") else op.inputs[place]
 

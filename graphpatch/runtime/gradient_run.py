@@ -51,7 +51,7 @@ def run_pairs(
     before = tf.compat.v1.control_flow_v2_enabled()
     _switch(control_flow_v2)
     try:
-        return [_one(_imported(model, place), pair) for pair in pairs]
+        return [_pair_gradient(_imported(model, place), pair) for pair in pairs]
     finally:
         _switch(before)
 
@@ -71,13 +71,13 @@ def _imported(model: Model, place: int) -> Any:
         raise ModelError(f"{model.path}: {error}") from error
 
 
-def _one(graph: Any, pair: AskedPair) -> dict[str, Any]:
+def _pair_gradient(graph: Any, pair: AskedPair) -> dict[str, Any]:
     try:
         [found] = built(graph, pair.target, [pair.source])
         if found is None:
             return _answer("none", says="None")
         with graph.as_default():
-            upstream = _upstream(graph.get_tensor_by_name(pair.target))
+            upstream = _seeded_upstream(graph.get_tensor_by_name(pair.target))
         [found] = built(graph, pair.target, [pair.source], upstream)
         along = _along(graph, pair, upstream)
     except RaisedError as error:  # whatever a gradient function raises is the answer
@@ -85,7 +85,7 @@ def _one(graph: Any, pair: AskedPair) -> dict[str, Any]:
     return _ran(graph, pair, found, along)
 
 
-def _upstream(target: Any) -> Any:
+def _seeded_upstream(target: Any) -> Any:
     """Seeded random numbers to differentiate with; None, for ones, where the target is not a float.
 
     Of ones the gradient is that of the sum, which for a softmax is constant.
@@ -117,7 +117,7 @@ def _ran(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any]) -> d
     reasons: list[str] = []
     for size, shape in ONE_FIRST:
         try:
-            values = _values(graph, {"": found, **along}, size, shape)
+            values = _seeded_values(graph, {"": found, **along}, size, shape)
         except (tf.errors.OpError, ValueError, TypeError) as error:
             if not isinstance(error, tf.errors.CancelledError):  # it only tells of another failure
                 reasons.append(first_line(error))
@@ -147,7 +147,7 @@ def _where_zero(graph: Any, pair: AskedPair, values: Mapping[str, Any]) -> str:
     return f", from {op.type} {op.name} on{why if training else ''}"
 
 
-def _values(
+def _seeded_values(
     graph: Any, fetches: Mapping[str, Any], size: int, whole: tuple[int, ...]
 ) -> dict[str, Any]:
     """By seeded variables too: what a checkpoint holds is not needed to see a gradient flow."""

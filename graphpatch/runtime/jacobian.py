@@ -33,7 +33,7 @@ def jacobians(graph: Any, of: Sequence[str], by: Sequence[str]) -> dict[tuple[st
     One gradient is taken for all elements at once (tf.vectorized_map); where TensorFlow cannot
     do that for an op, one after the other. Raises CutError where a shape is not known.
     """
-    shapes = {name: _shape(graph, name) for name in (*of, *by)}
+    shapes = {name: _shape_run(graph, name) for name in (*of, *by)}
     xs = [graph.get_tensor_by_name(name) for name in by]
     found = {}
     for one in of:
@@ -71,7 +71,7 @@ def _rows(y: Any, xs: list[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
         return [tf.stack(column) for column in zip(*rows, strict=True)]
 
 
-def _shape(graph: Any, name: str) -> tuple[int, ...]:
+def _shape_run(graph: Any, name: str) -> tuple[int, ...]:
     import tensorflow as tf
 
     tensor = graph.get_tensor_by_name(name)

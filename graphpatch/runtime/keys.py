@@ -129,7 +129,7 @@ def surrogate_gradient(formula: Formula) -> GradientFunction:
         import tensorflow as tf
 
         inputs = [tf.identity(tensor) for tensor in op.inputs]
-        value = _value(formula, op, inputs)
+        value = _formula_value(formula, op, inputs)
         if not _same_shape(value, op.outputs[0]):
             value = tf.broadcast_to(value, tf.shape(op.outputs[0]))
         return gradients([value], inputs, [tf.convert_to_tensor(dy)])
@@ -137,7 +137,7 @@ def surrogate_gradient(formula: Formula) -> GradientFunction:
     return gradient
 
 
-def _value(formula: Formula, op: Any, inputs: Sequence[Any]) -> Any:
+def _formula_value(formula: Formula, op: Any, inputs: Sequence[Any]) -> Any:
     """The formula of these tensors, in the dtype of the op's output."""
     signature = signature_of(inputs, op.outputs, op_attrs(formula, op))
     text, expression = formula.texts[0], formula.expressions[0]

@@ -121,19 +121,19 @@ def add_parts(
     """The same at cuts that are known to be some, in forward order."""
     stages = [found.wrt, *cuts]
     with graph.as_default(), _explained(found):
-        at_cuts, at_wrt = _backward(graph, found, cuts)
+        at_cuts, at_wrt = _gradients_at_cuts(graph, found, cuts)
         by_stage = (jacobians(graph, stage, before) for before, stage in pairwise(stages))
         return Parts(
             found.loss,
             tuple(cuts),
             found.wrt,
             tuple(at_cuts),
-            _checked(graph, found, at_wrt) if check else at_wrt,
+            _checked_gradients(graph, found, at_wrt) if check else at_wrt,
             tuple(by_stage) if jacobian else (),
         )
 
 
-def _backward(
+def _gradients_at_cuts(
     graph: Any, found: GradientPaths, cuts: Sequence[Cut]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The gradients at each cut, in forward order, and those at `wrt`."""
@@ -167,7 +167,7 @@ def _gradients(
     }
 
 
-def _checked(graph: Any, found: GradientPaths, at_wrt: dict[str, Any]) -> dict[str, Any]:
+def _checked_gradients(graph: Any, found: GradientPaths, at_wrt: dict[str, Any]) -> dict[str, Any]:
     """The gradients at `wrt`, which fail where they are not those of the whole."""
     import tensorflow as tf
 

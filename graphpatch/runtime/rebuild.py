@@ -148,7 +148,7 @@ def _rebuild(graph: Any, section: Section) -> dict[str, str]:
     )
     instead = {}
     for built, gradient in zip(section.gradients, found, strict=True):
-        _check(built, gradient, section)
+        _check_gradient(built, gradient, section)
         values, indices = gradient, None
         if isinstance(gradient, tf.IndexedSlices):
             values, indices = gradient.values, gradient.indices
@@ -161,7 +161,7 @@ def _rebuild(graph: Any, section: Section) -> dict[str, str]:
     return instead
 
 
-def _check(built: Built, gradient: Any, section: Section) -> None:
+def _check_gradient(built: Built, gradient: Any, section: Section) -> None:
     """Raise PatchError where nothing flows, or the optimizer cannot take what flows."""
     import tensorflow as tf
 

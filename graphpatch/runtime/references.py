@@ -77,10 +77,10 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
     with tf.Graph().as_default() as graph:
         import_model(loaded)
         given = {full_tensor_name(name): np.asarray(value) for name, value in feed.items()}
-        _check(graph, given)
+        _check_feed(graph, given)
         inputs = {name: graph.get_operation_by_name(name).inputs[0].name for name in ops}
         values, reasons = Running(graph, given).run(sorted(set(inputs.values())), optimise=False)
-    return _written(inputs, values, reasons, stem, skipped)
+    return _rules_written(inputs, values, reasons, stem, skipped)
 
 
 def _sorted(graph: Graph) -> tuple[list[str], dict[str, str]]:
@@ -103,13 +103,13 @@ def _pooling(graph: Graph) -> Iterator[tuple[str, Node]]:
     return (("MaxPool", Node(main, index)) for index in main.by_type.get("MaxPool", ()))
 
 
-def _check(graph: Any, feed: Mapping[str, Any]) -> None:
+def _check_feed(graph: Any, feed: Mapping[str, Any]) -> None:
     missing = sorted({tensor.name for tensor in placeholders(graph)} - feed.keys())
     if missing:
         raise GraphpatchError(f"the feed has no {missing[0]}; it has: {', '.join(feed) or '-'}")
 
 
-def _written(
+def _rules_written(
     inputs: Mapping[str, str],
     values: Mapping[str, Any],
     reasons: Mapping[str, str],

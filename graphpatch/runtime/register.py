@@ -94,7 +94,7 @@ def gradient_for(key: str, graph: Graph, node: Node) -> GradientFunction | None:
     found = keys.gradient_of(key)
     if found is not None or not key.startswith(attach.FUNCTION_PREFIX):
         return found
-    return function_gradient(graph, _function(graph, node))
+    return function_gradient(graph, _gradient_of_call(graph, node))
 
 
 def register_in_functions(graph: Graph) -> None:
@@ -116,7 +116,7 @@ def _add(key: str, gradient: Callable[..., Any]) -> None:
             _DONE.add(key)
 
 
-def _function(graph: Graph, node: Node) -> Body:
+def _gradient_of_call(graph: Graph, node: Node) -> Body:
     """The gradient function of the function that an op calls."""
     name = graph.library.gradients.get(node.op, "")
     if name not in graph.functions:

@@ -77,7 +77,7 @@ def split(
     before = op_types(graph.as_graph_def())
     parts = add_parts(graph, found, ordered)
     warn_of_newer(before, op_types(graph.as_graph_def()))
-    return Split(_backward(graph, parts), loaded.path)
+    return Split(_backward_graph(graph, parts), loaded.path)
 
 
 def _require_tensorflow() -> None:
@@ -98,7 +98,7 @@ def _imported(model: Model) -> Any:
         raise ModelError(f"{model.path}: {error}") from error
 
 
-def _backward(graph: Any, parts: Parts) -> BackwardGraph:
+def _backward_graph(graph: Any, parts: Parts) -> BackwardGraph:
     return BackwardGraph(
         _exported(graph),
         parts.loss,

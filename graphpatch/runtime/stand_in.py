@@ -43,7 +43,7 @@ class StandIn:
         Raises ValueError where the op has none of this name.
         """
         found = self.seen.attrs.get(name)
-        return _value(_default(self.seen.type, name) if found is None else found)
+        return _attr_value(_default(self.seen.type, name) if found is None else found)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -63,7 +63,7 @@ def _default(op_type: str, name: str) -> AttrValue:
         return _proto(kind, default)
     found = AttrValue(list=AttrValue.ListValue())
     for one in default:
-        found.list.MergeFrom(_listed(_proto(kind[len("list(") : -1], one)))
+        found.list.MergeFrom(_elements_of(_proto(kind[len("list(") : -1], one)))
     return found
 
 
@@ -85,20 +85,20 @@ def _proto(kind: str, value: Any) -> AttrValue:
     return AttrValue(**{_FIELDS[kind]: value})
 
 
-def _listed(value: AttrValue) -> AttrValue.ListValue:
+def _elements_of(value: AttrValue) -> AttrValue.ListValue:
     kind = value.WhichOneof("value")
     return AttrValue.ListValue(**{kind: [getattr(value, kind)]})
 
 
-def _value(value: AttrValue) -> Any:
+def _attr_value(value: AttrValue) -> Any:
     kind = value.WhichOneof("value")
     if kind == "list":
         found = next(iter(value.list.ListFields()), None)
-        return [] if found is None else [_one(found[0].name, one) for one in found[1]]
-    return [] if kind is None else _one(kind, getattr(value, kind))
+        return [] if found is None else [_element_of(found[0].name, one) for one in found[1]]
+    return [] if kind is None else _element_of(kind, getattr(value, kind))
 
 
-def _one(kind: str, value: Any) -> Any:
+def _element_of(kind: str, value: Any) -> Any:
     import tensorflow as tf
 
     if kind == "type":

@@ -70,7 +70,7 @@ def _refuse_captures(path: str, graph: Any, unfed: set[str]) -> None:
     """Raise PatchError where the traced ops read what only this process has."""
     captured = {inner.op.name: outer for outer, inner in graph.captures}
     found = [
-        _described(graph, captured[name]) if name in captured else f"the placeholder {name!r}"
+        _captured(graph, captured[name]) if name in captured else f"the placeholder {name!r}"
         for name in sorted(unfed)
     ]
     if found:
@@ -80,7 +80,7 @@ def _refuse_captures(path: str, graph: Any, unfed: set[str]) -> None:
         )
 
 
-def _described(graph: Any, outer: Any) -> str:
+def _captured(graph: Any, outer: Any) -> str:
     for variable in graph.variables:
         if variable.handle is outer:
             return f"the variable {variable.name!r}"

@@ -33,7 +33,7 @@ ID = f"urn:graphpatch:rules:{graphpatch.__version__}"
 def schema() -> dict[str, Any]:
     """The JSON Schema of rules files: of the document with `rules`, and of a bare list of rules."""
     raw = json.loads(msgspec.json.encode(msgspec.json.schema(RulesFile)))  # lists, not tuples
-    defined = {RENAMED.get(name, name): _plain(one) for name, one in raw["$defs"].items()}
+    defined = {RENAMED.get(name, name): _without_null(one) for name, one in raw["$defs"].items()}
     for name, one in defined.items():
         one["title"] = name
         if "description" in one:
@@ -55,13 +55,13 @@ def schema() -> dict[str, Any]:
     }
 
 
-def _plain(part: Any) -> Any:
+def _without_null(part: Any) -> Any:
     """A part of msgspec's schema in which a key that may be left out is never null."""
     if isinstance(part, list):
-        return [_plain(one) for one in part if one != {"type": "null"}]
+        return [_without_null(one) for one in part if one != {"type": "null"}]
     if not isinstance(part, dict):
         return part
-    found = {key: _plain(value) for key, value in part.items()}
+    found = {key: _without_null(value) for key, value in part.items()}
     if len(found.get("anyOf", ())) == 1:
         found |= found.pop("anyOf")[0]
     if found.get("default", 0) is None:

@@ -90,7 +90,7 @@ class Answers:
             return self._alike[key]
         node = Node(wiring.body, index)
         answer = self._answer(wiring, node)
-        if not answer.refusals and not _calls(wiring, node):
+        if not answer.refusals and not _is_call(wiring, node):
             self._alike[key] = answer
         return answer
 
@@ -190,7 +190,7 @@ class Answers:
         return self.backward(body, [one for one in taken if wiring.trainable(one)], given)
 
 
-def _calls(wiring: Wiring, node: Node) -> bool:
+def _is_call(wiring: Wiring, node: Node) -> bool:
     return node.op in wiring.body.library.signatures or node.op in CALLS or node.op in OP_BY_OP
 
 

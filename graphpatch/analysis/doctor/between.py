@@ -31,7 +31,7 @@ def with_pattern(
         return finding
     run = _around(wiring, steps, place)
     if not run or not _counts_as_one(wiring, run):
-        is_float_again = any(_given(wiring, step) in DIFFERENTIABLE for step in steps[place:])
+        is_float_again = any(_dtype_given(wiring, step) in DIFFERENTIABLE for step in steps[place:])
         return replace(finding, remedy=BEHIND if is_float_again else LOSS_BEFORE)
     first, last = (Node(wiring.body, step.index) for step in (run[0], run[-1]))
     links = (_link(Node(wiring.body, step.index), step.slot) for step in run)
@@ -49,12 +49,12 @@ def _around(wiring: Wiring, steps: Sequence[PathStep], place: int) -> Sequence[P
         return wiring.dtype(wiring.inputs(step.index)[step.slot])
 
     before = (n for n in range(place, -1, -1) if reads(steps[n]) in DIFFERENTIABLE)
-    ends = (n for n in range(place, len(steps)) if _given(wiring, steps[n]) in DIFFERENTIABLE)
+    ends = (n for n in range(place, len(steps)) if _dtype_given(wiring, steps[n]) in DIFFERENTIABLE)
     start, end = next(before, None), next(ends, None)
     return () if start is None or end is None else steps[start : end + 1]
 
 
-def _given(wiring: Wiring, step: PathStep) -> str | None:
+def _dtype_given(wiring: Wiring, step: PathStep) -> str | None:
     return wiring.dtype((step.index, step.output))
 
 

@@ -101,8 +101,8 @@ class Doctor:
         refused = target_refusal(wiring, target, self.session.stored.in_loops, self._shapes)
         there = self.session.backward(main, [source], [target])
         on_tape = self.tape.backward(main, [source], [target]) if self._calls else there
-        verdict = "error" if refused else _verdict(there, source)
-        within = "error" if refused else _verdict(on_tape, source)
+        verdict = "error" if refused else _verdict_of(there, source)
+        within = "error" if refused else _verdict_of(on_tape, source)
         says = refused or (there.refusals[0].says if there.refusals else "")
         others = [one for one in on_tape.refusals if one.kind != CARRIED]
         drops = len(others) < len(on_tape.refusals)
@@ -232,7 +232,7 @@ class Doctor:
         return self._findings[refusal]
 
 
-def _verdict(done: GradientReach, source: Tensor) -> str:
+def _verdict_of(done: GradientReach, source: Tensor) -> str:
     if any(refusal.kind != CARRIED for refusal in done.refusals):
         return "error"
     if source not in done.got:

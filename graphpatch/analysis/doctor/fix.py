@@ -96,7 +96,7 @@ class _Fixing:
             if place in tried or place in self.hopeless:
                 continue
             tried.add(place)
-            for rule in _rules(finding, pair):
+            for rule in _rules_of(finding, pair):
                 done = _applied(rule, self.model)
                 if done is not None:
                     yield rule, done
@@ -121,7 +121,7 @@ def _blocking(pair: PairDiagnosis) -> Iterator[Finding]:
     return (finding for finding in pair.findings if finding.kind != CARRIED)
 
 
-def _rules(finding: Finding, pair: PairDiagnosis) -> Iterator[RuleDict]:
+def _rules_of(finding: Finding, pair: PairDiagnosis) -> Iterator[RuleDict]:
     yield from finding.rules
     if finding.kind in RAISING and finding.node.name not in _ops(pair):
         patch = {"stop_gradient": True}

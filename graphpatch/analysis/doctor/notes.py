@@ -88,7 +88,7 @@ def notes_on_pairs(
     """The notes on the ops between the tensors of these pairs."""
     examined = Examined(doctor, stored, _on_way(doctor, pairs))
     return [
-        Note(kind, says, [_described(node) for node in found])
+        Note(kind, says, [_op_in_words(node) for node in found])
         for kind, says, which in NOTE_KINDS
         if (found := list(which(examined)))
     ]
@@ -176,7 +176,7 @@ def _ignored(examined: Examined) -> Iterator[Node]:
             yield node
 
 
-def _beside(examined: Examined) -> Iterator[Node]:
+def _off_the_path(examined: Examined) -> Iterator[Node]:
     on_way = {(node.body.label, node.index) for node in examined.on_way}
     for node, _ in examined.keyed:
         if node.body.is_main and (node.body.label, node.index) not in on_way:
@@ -240,7 +240,7 @@ NOTE_KINDS: tuple[tuple[str, str, Which], ...] = (
         '(write them with "emit": "function")',
         _ignored,
     ),
-    ("idle_override", "overrides that never fire: these ops are not on the way", _beside),
+    ("idle_override", "overrides that never fire: these ops are not on the way", _off_the_path),
     (
         "stripped",
         "offline optimisers (freezing tools, tf_optimizer) drop these, and what they do to "
@@ -270,5 +270,5 @@ NOTE_KINDS: tuple[tuple[str, str, Which], ...] = (
 """Kind, what is said, and which ops: in the order in which they are told."""
 
 
-def _described(node: Node) -> str:
+def _op_in_words(node: Node) -> str:
     return f"{node.op} {node.name}" + ("" if node.body.is_main else f" in {node.body.label}")

@@ -66,7 +66,7 @@ def stored_gradients(graph: Graph) -> Iterator[StoredGradient]:
                 yield from _by_call(node, function, rules)
             elif not function and (computed := from_key(key_of(node))) is not None:
                 yield StoredGradient(
-                    node, computed.key, "", computed, _attrs(node), op_type=node.op
+                    node, computed.key, "", computed, _own_attrs(node), op_type=node.op
                 )
             elif not function and is_join(node):
                 yield from _by_construction(node, rules)
@@ -110,7 +110,7 @@ def _constructed(
         found = joined_gradient(node, moved, patch, kind, rules)
         formula = found.counts_as
         return StoredGradient(
-            node, "", "", found.computed, _attrs(moved), "", found.reads, counts_as=formula
+            node, "", "", found.computed, _own_attrs(moved), "", found.reads, counts_as=formula
         )
     gradient = parse_gradient(patch[kind])
     if not isinstance(gradient, Named | InlineFormula):
@@ -118,8 +118,10 @@ def _constructed(
     told = reads_of(node)
     if told is None:
         computed, reads = gradient.for_op(moved.op), tuple(moved.data_inputs)
-        return StoredGradient(node, "", "", computed, _attrs(moved), "", reads, op_type=moved.op)
-    return StoredGradient(node, "", "", gradient, windows_of(_behind(moved)), "", tuple(told))
+        return StoredGradient(
+            node, "", "", computed, _own_attrs(moved), "", reads, op_type=moved.op
+        )
+    return StoredGradient(node, "", "", gradient, windows_of(_match_ops(moved)), "", tuple(told))
 
 
 def stopped(node: Node, output: int = 0) -> str | None:
@@ -198,7 +200,7 @@ def _counted_as(
 def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> StoredGradient:
     patch = patch_of(node, rules)
     label = patch_in_words(patch)
-    kind, moved = kind_of(patch), _moved(node)
+    kind, moved = kind_of(patch), _replaced_op(node)
     if patch is None or kind is None:
         return StoredGradient(
             node, label, function, None, {}, "this kind has no formula to compare"
@@ -215,19 +217,19 @@ def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> StoredG
     if moved is None or kind != "override_gradient":
         return StoredGradient(node, label, function, gradient, {})
     op_type = provenance.original_type(moved)
-    attrs = _attrs(moved)
+    attrs = _own_attrs(moved)
     if patch.get("on") == "match":
-        return StoredGradient(node, label, function, gradient, windows_of(_behind(moved)))
+        return StoredGradient(node, label, function, gradient, windows_of(_match_ops(moved)))
     return StoredGradient(node, label, function, gradient.for_op(op_type), attrs, op_type=op_type)
 
 
-def _moved(node: Node) -> Node | None:
+def _replaced_op(node: Node) -> Node | None:
     """The op whose place a call has taken."""
     name = f"{node.name}{MOVED}"
     return node.body.node(name) if name in node.body.by_name else None
 
 
-def _behind(last: Node) -> list[Node]:
+def _match_ops(last: Node) -> list[Node]:
     """The ops of a match as one op: its last op, and those that no gradient reaches any more."""
     found: dict[str, Node] = {}
     waiting = [last]
@@ -240,5 +242,5 @@ def _behind(last: Node) -> list[Node]:
     return list(found.values())
 
 
-def _attrs(node: Node) -> Mapping[str, Any]:
+def _own_attrs(node: Node) -> Mapping[str, Any]:
     return dict(signature(node).attrs)

@@ -49,10 +49,10 @@ def clean(graph: Graph) -> Iterator[Fault]:
         for node in provenance.touched(body):
             patch = patch_of(node, rules) if is_join(node) or is_call(node) else None
             if patch is not None and kind_of(patch) == "backward_as":
-                yield from _checked(node, input_of(patch["backward_as"]), graph)
+                yield from _check_counted(node, input_of(patch["backward_as"]), graph)
 
 
-def _checked(node: Node, place: int, graph: Graph) -> Iterator[Fault]:
+def _check_counted(node: Node, place: int, graph: Graph) -> Iterator[Fault]:
     for output, text in _counted(node):  # none of a call before an op that gets no gradient
         given = stopped(node, output)
         if given is None and is_join(node):  # told where its gradient is compared
@@ -104,7 +104,7 @@ class _Walk:
             return f"reads {noisy}, which is noisy" if other and self._is_cloned(other) else []
         if other is None:
             return f"reads {clean} instead of {noisy}"
-        if one is not None and clone_of(one) in _names(other):
+        if one is not None and clone_of(one) in _names_of(other):
             return self._clone(one, clean, other, noisy)
         if self._is_cloned(other):
             return f"reads {clean} instead of a clone of {other}"
@@ -139,7 +139,7 @@ class _Walk:
         return text
 
     def _is_cloned(self, node: Node) -> bool:
-        return not self._cloned.isdisjoint(_names(node))
+        return not self._cloned.isdisjoint(_names_of(node))
 
     @cached_property
     def _cloned(self) -> set[str]:
@@ -147,7 +147,7 @@ class _Walk:
         return {name for node in provenance.touched(self.body) if (name := clone_of(node))}
 
 
-def _names(node: Node) -> set[str]:
+def _names_of(node: Node) -> set[str]:
     return {node.name, own_name(node)}
 
 

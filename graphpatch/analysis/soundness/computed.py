@@ -33,7 +33,7 @@ def differently_computed(one: Graph, other: Graph) -> Iterator[Fault]:
     Whatever rules tell, or somebody forged, does not count: forward, the graphs are compared as
     they are. Both graphs must be sound.
     """
-    numbers, alike = ValueNumbers(), _alike(one, other)
+    numbers, alike = ValueNumbers(), _pairs_alike(one, other)
     before = Numbering(one, numbers, alike, one.functions)
     after = Numbering(other, numbers, alike, one.functions)
     for body in one.bodies:
@@ -42,7 +42,7 @@ def differently_computed(one: Graph, other: Graph) -> Iterator[Fault]:
             yield from _Pair(body, there, before, after).faults()
 
 
-def _alike(one: Graph, other: Graph) -> dict[str, set[str]]:
+def _pairs_alike(one: Graph, other: Graph) -> dict[str, set[str]]:
     found = {}
     for body in one.bodies:
         there = other.main if body.is_main else other.functions.get(body.label)
@@ -105,7 +105,7 @@ class _Pair:
             if op in NEXTS and name in self.other.by_name:
                 texts = [self.one.heads.inputs[index], _behind(self.other.node(name)).inputs]
                 left, right = (
-                    [_of(values, text) for text in some if not text.startswith("^")]
+                    [_value_read(values, text) for text in some if not text.startswith("^")]
                     for values, some in zip((self.values, after), texts, strict=True)
                 )
                 if left != right:
@@ -122,7 +122,7 @@ class _Pair:
                 self.found.append(Fault("computed", self.one.label, output, says))
 
 
-def _of(values: OpValues, text: str) -> ValueNumber:
+def _value_read(values: OpValues, text: str) -> ValueNumber:
     tensor = names.parse(text)
     found = values.get(tensor.op, ())
     return found[tensor.index] if tensor.index < len(found) else (-1, tensor.index)

@@ -35,9 +35,9 @@ def _lost(one: Body, other: Body) -> Iterator[Fault]:
             yield Fault("lost", one.label, name, f"{one.node(name)} is gone: no op has its name")
     for first, second in unlike(one, other, _by_name(one, other)):
         left, right = Node(one, first), Node(other, second)
-        before, after = _given(left), _given(right)
+        before, after = _output_dtypes(left), _output_dtypes(right)
         if before is not None and after is not None and before != after:
-            says = f"it gives {_shown(after)}, and gave {_shown(before)}"
+            says = f"it gives {_dtypes_in_words(after)}, and gave {_dtypes_in_words(before)}"
             yield Fault("outputs", one.label, left.name, f"{right}: {says}")
         if left.op == right.op == "Const":
             yield from _weight(left, right)
@@ -48,14 +48,14 @@ def _by_name(one: Body, other: Body) -> list[tuple[int, int]]:
     return [(first, there[name]) for name, first in one.by_name.items() if name in there]
 
 
-def _given(node: Node) -> list[str | None] | None:
+def _output_dtypes(node: Node) -> list[str | None] | None:
     try:
         return None if node.outputs is None else [arg.dtype for arg in node.outputs]
     except ModelError:
         return None
 
 
-def _shown(dtypes: list[str | None]) -> str:
+def _dtypes_in_words(dtypes: list[str | None]) -> str:
     return ", ".join(map(str, dtypes)) or "nothing"
 
 

@@ -80,7 +80,7 @@ class Numbering:
             taken, waits = [], frozenset()
         key = (known.name(node), node.op, self._attrs(node), tuple(taken), waits)
         number = self.numbers.of(key)
-        return [(number, output) for output in range(_count(node))]
+        return [(number, output) for output in range(_output_count(node))]
 
     def _given_on(
         self, node: Node, taken: list[ValueNumber], depth: int
@@ -170,7 +170,7 @@ def _outputs(node: Node) -> list[tuple[str, int]]:
         return []
 
 
-def _count(node: Node) -> int:
+def _output_count(node: Node) -> int:
     return max(1, len(_outputs(node)))
 
 

@@ -22,8 +22,8 @@ def structure(graph: Graph) -> Iterator[Fault]:
     for body in graph.bodies:
         yield from _unique(body)
         for node in body:
-            yield from _inputs(node)
-        yield from _returned(body)
+            yield from _input_faults(node)
+        yield from _output_faults(body)
         yield from _cycles(body)
     yield from functions(graph)
 
@@ -35,7 +35,7 @@ def _unique(body: Body) -> Iterator[Fault]:
                 yield Fault("name", body.label, name, f"{count} ops are named {name!r}")
 
 
-def _inputs(node: Node) -> Iterator[Fault]:
+def _input_faults(node: Node) -> Iterator[Fault]:
     """Inputs that name no tensor, or one of another dtype than the op takes."""
     try:
         wanted = node.arguments
@@ -47,10 +47,10 @@ def _inputs(node: Node) -> Iterator[Fault]:
         yield at("inputs", node, f"it has {len(texts)} inputs, and its type takes {len(wanted)}")
     for slot, text in enumerate(node.inputs):
         known = wanted[slot] if wanted and slot < min(len(wanted), len(texts)) else None
-        yield from _input(node, text, known)
+        yield from _check_input(node, text, known)
 
 
-def _input(node: Node, text: str, wanted: FlatArg | None) -> Iterator[Fault]:
+def _check_input(node: Node, text: str, wanted: FlatArg | None) -> Iterator[Fault]:
     body, name = node.body, names.parse(text)
     if name.op not in body.by_name and (name.control or name.op not in body.arguments):
         near = did_you_mean(name.op, [*body.by_name, *body.arguments])
@@ -58,14 +58,14 @@ def _input(node: Node, text: str, wanted: FlatArg | None) -> Iterator[Fault]:
         return
     if name.control:
         return
-    given = _given(body, name)
+    given = _output_read(body, name)
     if isinstance(given, str):
         yield at("input", node, f"its input {text!r}: {given}")
     elif given is not None and wanted is not None:
         yield from _agree(node, text, given, wanted)
 
 
-def _given(body: Body, name: names.TensorName) -> FlatArg | str | None:
+def _output_read(body: Body, name: names.TensorName) -> FlatArg | str | None:
     """The output that is read; why there is none; None where the op type is not known."""
     if name.op in body.arguments and name.op not in body.by_name:
         number = body.arguments[name.op]
@@ -89,7 +89,7 @@ def _agree(node: Node, text: str, given: FlatArg, wanted: FlatArg) -> Iterator[F
         yield at("reference", node, f"it writes to its input {text!r}, which is not a reference")
 
 
-def _returned(body: Body) -> Iterator[Fault]:
+def _output_faults(body: Body) -> Iterator[Fault]:
     """Outputs of a function that are read from no tensor of it, or from one of another dtype."""
     for arg in body.signature.output_arg if body.signature is not None else ():
         text = body.ret.get(arg.name)
@@ -100,7 +100,7 @@ def _returned(body: Body) -> Iterator[Fault]:
             )
             yield Fault("output", body.label, arg.name, says)
             continue
-        given = _given(body, name)
+        given = _output_read(body, name)
         wanted = DTYPE_NAMES.get(arg.type)
         is_other = isinstance(given, FlatArg) and wanted and given.dtype not in (wanted, None)
         if isinstance(given, str) or is_other:
@@ -144,7 +144,7 @@ def functions(graph: Graph) -> Iterator[Fault]:
                 says = "its type is neither an op of TensorFlow nor a function of the library"
                 yield from (at("type", Node(body, index), says) for index in indices)
             else:
-                yield from (fault for index in indices for fault in _called(graph, body, index))
+                yield from (fault for index in indices for fault in _calls_of(graph, body, index))
     for name, gradient in graph.library.gradients.items():
         why = _misfit(graph, name, gradient)
         if why:
@@ -152,7 +152,7 @@ def functions(graph: Graph) -> Iterator[Fault]:
             yield Fault("gradient_function", name, gradient, says)
 
 
-def _called(graph: Graph, body: Body, index: int) -> Iterator[Fault]:
+def _calls_of(graph: Graph, body: Body, index: int) -> Iterator[Fault]:
     node = Node(body, index)
     for name in called_functions(node):
         if name and name not in graph.functions:
@@ -170,11 +170,11 @@ def _misfit(graph: Graph, name: str, gradient: str) -> str:
     given = [arg.type for arg in backward.input_arg]
     # TensorFlow calls it with x..., dy...; y are inputs of the functions that are ours.
     if given != takes:
-        return f"takes {_dtypes(given)}, and is called with {_dtypes(takes)}"
+        return f"takes {_numbers_in_words(given)}, and is called with {_numbers_in_words(takes)}"
     if [arg.type for arg in backward.output_arg] != [arg.type for arg in forward.input_arg]:
         return "does not give one gradient for each input"
     return ""
 
 
-def _dtypes(numbers: list[int]) -> str:
+def _numbers_in_words(numbers: list[int]) -> str:
     return ", ".join(DTYPE_NAMES.get(number, str(number)) for number in numbers) or "nothing"

@@ -62,16 +62,16 @@ def untold(one: Graph, other: Graph) -> Iterator[Fault]:
         there = _body(before, body.label)
         now = _body(other, body.label)
         if there is not None and now is not None:
-            yield from _nodes(body, there, now)
+            yield from _node_faults(body, there, now)
             if not body.is_main:
-                yield from _signature(body, there)
+                yield from _signature_faults(body, there)
 
 
 def _body(graph: Graph, label: str) -> Body | None:
     return graph.main if label == graph.main.label else graph.functions.get(label)
 
 
-def _nodes(one: Body, before: Body, now: Body) -> Iterator[Fault]:
+def _node_faults(one: Body, before: Body, now: Body) -> Iterator[Fault]:
     """Nodes that came, went or changed; those whose bytes are the same now were not touched."""
     pairs = [(n, now.by_name[name]) for name, n in one.by_name.items() if name in now.by_name]
     changed = {first for first, _ in unlike(one, now, pairs)}
@@ -102,7 +102,7 @@ def _functions(one: Graph, before: Graph) -> Iterator[Fault]:
             yield Fault("untold", name, "", says)
 
 
-def _signature(one: Body, before: Body) -> Iterator[Fault]:
+def _signature_faults(one: Body, before: Body) -> Iterator[Fault]:
     """What a function takes and gives, and from where."""
     if one.signature != before.signature:
         says = f"the signature of function {one.label!r} changed, and no rule tells of it"
@@ -121,7 +121,7 @@ def unseen(graph: Graph, compared: Iterable[str]) -> Iterator[str]:
     tensors = [TensorName(names.op_of(text)) for text in compared]
     marks = upstream(graph.main, tensors, control=True)
     nodes = [Node(graph.main, index) for index, mark in enumerate(marks) if mark]
-    functions = _reached(graph, nodes)
+    functions = _functions_below(graph, nodes)
     for body, op in rules_at(graph):
         if body == graph.main.label:
             index = graph.main.by_name.get(op)
@@ -131,7 +131,7 @@ def unseen(graph: Graph, compared: Iterable[str]) -> Iterator[str]:
             yield f"{op!r} in function {body!r}"
 
 
-def _reached(graph: Graph, nodes: Iterable[Node]) -> set[str]:
+def _functions_below(graph: Graph, nodes: Iterable[Node]) -> set[str]:
     """The functions that these ops call, and those that these call in their turn."""
     found: set[str] = set()
     todo = list(nodes)

@@ -26,7 +26,7 @@ TOLERANCE = Parameter(
 )
 
 
-def _of(tensor: str, name: str) -> str:
+def _minus(tensor: str, name: str) -> str:
     """`let`: the difference of the two halves, for both."""
     both = f"split({tensor}, 2, 0) - split({tensor}, 2, 1)"
     return f"let {name}h = {both}; let {name} = concat({name}h, {name}h); "
@@ -45,8 +45,8 @@ _SOFTMAX = (
     " let s = sum(e, axes=-1, keepdims=true); "
     + _pair("e", "e")
     + _pair("s", "s")
-    + _of("x", "a")
-    + _of("c", "b")
+    + _minus("x", "a")
+    + _minus("c", "b")
     + "let f = where(abs(e0 - e1) < tolerance, dy / s, dy * (0.5 *"
     " (e0 / s0 - e1 / s0 + e0 / s1 - e1 / s1) / (e0 - e1))); "
     "let t = sum(where(abs(s0 - s1) < tolerance, -dy * e / square(s), dy * (0.5 *"
@@ -69,7 +69,7 @@ def _reveal(product: str, back: str) -> str:
         return back.format(s=s, w=w)
 
     return (
-        _of("x0", "d") + "let r1 = concat(split(x0, 2, 1), split(x0, 2, 1));"
+        _minus("x0", "d") + "let r1 = concat(split(x0, 2, 1), split(x0, 2, 1));"
         " let w = relu(x1); let v = -relu(-x1); let p = relu(d); let n = -relu(-d);"
         f" let z = bias_add({of('r1', 'x1')}, x2); let a = {of('p', 'w')} + {of('n', 'v')};"
         f" let b = {of('p', 'v')} + {of('n', 'w')};"
@@ -118,7 +118,7 @@ DIFFERENCES = (
     ),
     Entry(
         "deeplift_batch",
-        _of("x", "a") + _of("y", "b") + "where(abs(a) > tolerance, dy * (b / a), own(dy))",
+        _minus("x", "a") + _minus("y", "b") + "where(abs(a) > tolerance, dy * (b / a), own(dy))",
         purpose="DeepLIFT's rescale rule, with the references in the second half of the batch",
         avoid=_TWICE,
         source=_DEEPLIFT,

@@ -26,7 +26,7 @@ _PURPOSE = "the op's own gradient as a formula: a start for your own"
 _AVOID = "you do not change it: TensorFlow's own gradient is faster"
 
 
-def _matmul(name: str, a: str, b: str, *ops: str) -> Entry:
+def _matmul_gradients(name: str, a: str, b: str, *ops: str) -> Entry:
     """The gradients of y = A B, where attrs `a` and `b` say that A and B stand transposed."""
     of_first = (
         f"where({a}, matmul(x1, dy, transpose_a={b}, transpose_b=true),"
@@ -51,8 +51,8 @@ PRODUCT_GRADIENTS = (
         ops=("Mul",),
         elementwise=False,
     ),
-    _matmul("matmul", "attr.transpose_a", "attr.transpose_b", "MatMul"),
-    _matmul("batch_matmul", "attr.adj_x", "attr.adj_y", "BatchMatMul", "BatchMatMulV2"),
+    _matmul_gradients("matmul", "attr.transpose_a", "attr.transpose_b", "MatMul"),
+    _matmul_gradients("batch_matmul", "attr.adj_x", "attr.adj_y", "BatchMatMul", "BatchMatMulV2"),
 )
 
 

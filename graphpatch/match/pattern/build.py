@@ -48,14 +48,14 @@ def pattern(
         if name not in nodes:
             near = did_you_mean(name, nodes) or f"; legal: {', '.join(nodes)}"
             raise PatternError(f"pattern: no op is called {name!r}{near}\n  {text}")
-        nodes[name] = _with(nodes[name], name, more)
+        nodes[name] = _asking_more(nodes[name], name, more)
     named = closed if isinstance(closed, bool) else tuple(closed)
     built = replace(found, nodes=nodes, closed=named)
     check_pattern(built)
     return built
 
 
-def _with(match: Match, name: str, more: Match | Mapping[str, Any]) -> Match:
+def _asking_more(match: Match, name: str, more: Match | Mapping[str, Any]) -> Match:
     """A match that also asks for more; the op type stays on top, where an index finds it."""
     try:
         wanted = msgspec.convert(more, Match)

@@ -27,7 +27,7 @@ def check_pattern(pattern: Pattern, where: FaultPlace | None = None) -> None:
         one(pattern, where or InJson())
 
 
-def _names(pattern: Pattern, where: FaultPlace) -> None:
+def _check_names(pattern: Pattern, where: FaultPlace) -> None:
     """Every name is one of a node or a tensor, and none is both."""
     for name in pattern.tensors:
         if name in pattern.nodes:
@@ -80,7 +80,7 @@ def _edges(pattern: Pattern, where: FaultPlace) -> None:
             raise where.edge(number, "_ is one tensor: it has no outputs to choose from", "output")
 
 
-def _runs(pattern: Pattern, where: FaultPlace) -> None:
+def _check_runs(pattern: Pattern, where: FaultPlace) -> None:
     """A run is entered at one place."""
     for number, edge in enumerate(pattern.edges):
         if not edge.link.repeat:
@@ -180,5 +180,5 @@ def _is_of_tests(known: opdefs.OpDef) -> bool:
 
 
 CHECKS: tuple[Callable[[Pattern, FaultPlace], None], ...] = (
-    _names, _ops, _edges, _runs, _absent, _cycle, _connected, _slots,
+    _check_names, _ops, _edges, _check_runs, _absent, _cycle, _connected, _slots,
 )  # fmt: skip

@@ -92,7 +92,7 @@ def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept],
     dropped: list[Dropped] = []
     owners: dict[int, Binding] = {}
     seen: set[tuple[int, ...]] = set()
-    for binding in sorted(bindings, key=_place):
+    for binding in sorted(bindings, key=_order_of):
         wanted = binding.indices if whole else binding.of(on) if on else (binding.last,)
         taken = [index for index in wanted if index in owners]
         new = tuple(index for index in wanted if index not in owners)
@@ -109,7 +109,7 @@ def resolve(bindings: Iterable[Binding], on: Sequence[str]) -> tuple[list[Kept],
     return kept, dropped
 
 
-def _place(binding: Binding) -> tuple[int, int, tuple[int, ...]]:
+def _order_of(binding: Binding) -> tuple[int, int, tuple[int, ...]]:
     return binding.indices[0], -len(binding.indices), binding.indices
 
 

@@ -45,14 +45,14 @@ def search_order(counts: Sequence[int], op_count: int, edges: Sequence[PlanEdge]
         near = [
             (_cost(edge, way, op_count), counts[node], node)
             for number, edge in enumerate(edges)
-            for node, way in _ends(number, edge)
+            for node, way in _link_ends(number, edge)
             if way.other in reached and node not in reached
         ]
         node = min(near)[2]
         ways = [
             way
             for number, edge in enumerate(edges)
-            for end, way in _ends(number, edge)
+            for end, way in _link_ends(number, edge)
             if end == node and way.other in reached
         ]
         ways.sort(key=lambda way: (_cost(edges[way.edge], way, op_count), way))
@@ -61,7 +61,7 @@ def search_order(counts: Sequence[int], op_count: int, edges: Sequence[PlanEdge]
     return Plan(anchor, tuple(steps))
 
 
-def _ends(number: int, edge: PlanEdge) -> list[tuple[int, LinkEnd]]:
+def _link_ends(number: int, edge: PlanEdge) -> list[tuple[int, LinkEnd]]:
     source, target, _ = edge
     return [(source, LinkEnd(number, target, False)), (target, LinkEnd(number, source, True))]
 

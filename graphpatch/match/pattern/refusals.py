@@ -34,13 +34,13 @@ def run(
     def free(index: int) -> bool:
         return index not in taken and candidates.passes(index) and early(index)
 
-    before = _reached([end], lambda index: wiring.backward(index, on), free)
+    before = _reached_from([end], lambda index: wiring.backward(index, on), free)
     start = [index for index, _ in wiring.forward(source, link)]
 
     def following(index: int) -> Iterator[tuple[int, int]]:
         return iter(()) if index == end else wiring.forward(index, on)
 
-    found = _reached(start, following, before.__contains__)
+    found = _reached_from(start, following, before.__contains__)
     if end not in found:
         return (), f"the run to {edge.target!r} leads through another op of the match"
     return (*sorted(found - {end}), end), ""
@@ -130,7 +130,7 @@ def _other_end(wiring: LinkWalker, edge: Edge, name: str, bound: BoundVertices) 
     return (index for index, _ in wiring.backward(target, edge.link))
 
 
-def _reached(
+def _reached_from(
     start: list[int],
     following: Callable[[int], Iterator[tuple[int, int]]],
     free: Callable[[int], bool],

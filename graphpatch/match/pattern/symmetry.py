@@ -111,15 +111,15 @@ def _swap(
     here = {**kinds, **{one: f"{one} stays".encode() for one in fixed}, name: b"moves"}
     there = {**kinds, **{one: f"{one} stays".encode() for one in fixed}, other: b"moves"}
     matcher = MultiDiGraphMatcher(
-        _graph(pattern, here),
-        _graph(pattern, there),
+        _as_networkx(pattern, here),
+        _as_networkx(pattern, there),
         node_match=lambda one, two: one["kind"] == two["kind"],
         edge_match=_same_links,
     )
     return next(matcher.isomorphisms_iter(), None)
 
 
-def _graph(pattern: Pattern, kinds: dict[str, bytes]) -> Graph:
+def _as_networkx(pattern: Pattern, kinds: dict[str, bytes]) -> Graph:
     import networkx as nx
 
     graph: Graph = nx.MultiDiGraph()

@@ -208,7 +208,7 @@ class _Parser(msgspec.Struct):
         self.refuse_value(found, equals)
         value = self.literal(equals)
         if (about := self.accept("~")) is not None:
-            tolerance = _number(self.expect_kind("number", about, "a tolerance"))
+            tolerance = _number_of(self.expect_kind("number", about, "a tolerance"))
             if tolerance < 0:
                 raise self.fault(about, "a tolerance is 0 or more")
             near = Near(near=value, tolerance=float(tolerance))
@@ -219,7 +219,7 @@ class _Parser(msgspec.Struct):
     def literal(self, after: Token) -> Any:
         """A number, or a list of numbers or lists."""
         if (bracket := self.accept("[")) is None:
-            return _number(self.expect_kind("number", after, "a number"))
+            return _number_of(self.expect_kind("number", after, "a number"))
         found: list[Any] = []
         while self.accept("]") is None:
             if found:
@@ -233,7 +233,7 @@ class _Parser(msgspec.Struct):
         if before is None or before.near is not UNSET or sign.text in before.bounds:
             self.refuse_value(found, sign)
         bounds = before.bounds if before is not None else {}
-        bounds = {**bounds, sign.text: _number(self.expect_kind("number", sign, "a number"))}
+        bounds = {**bounds, sign.text: _number_of(self.expect_kind("number", sign, "a number"))}
         self.nodes[found.name] = Match(op="Const", value=msgspec.convert(bounds, Near))
 
     def refuse_value(self, found: _Mention, mark: Token) -> None:
@@ -280,5 +280,5 @@ class _Parser(msgspec.Struct):
         return pattern_error(self.text, token.column, message)
 
 
-def _number(token: Token) -> int | float:
+def _number_of(token: Token) -> int | float:
     return int(token.text) if token.text.lstrip("+-").isdigit() else float(token.text)

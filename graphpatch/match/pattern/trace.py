@@ -65,16 +65,16 @@ def _traced(search: Search) -> Iterator[NearMiss]:
         refused = [(binding, reason) for binding, reason in found if reason]
         if not found:
             reason = "there are fewer such ops or links than the pattern asks for"
-            yield NearMiss(walker.wiring.body, _reached(search, around), "", reason)
+            yield NearMiss(walker.wiring.body, _reached_ops(search, around), "", reason)
         for binding, reason in refused[:1]:
-            reached = _reached(search, around) if binding is None else binding.captures
+            reached = _reached_ops(search, around) if binding is None else binding.captures
             yield NearMiss(walker.wiring.body, reached, "", reason)
 
 
 def _stopped(search: Search, around: Neighbourhood, step: PlanStep) -> NearMiss:
     """A walk that found nothing for the node of a step."""
     walker, body = search.walker, search.wiring.body
-    name, reached = walker.decider.names[step.node], _reached(search, around)
+    name, reached = walker.decider.names[step.node], _reached_ops(search, around)
     way = next((way for way in step.ways if not _fitting(walker, around, step, way)), step.ways[-1])
     seen = [one for one in _uses(walker, around, step, way) if not isinstance(one, TensorName)]
     rejected = [
@@ -103,7 +103,7 @@ def _fitting(walker: Walker, around: Neighbourhood, step: PlanStep, way: LinkEnd
     )
 
 
-def _reached(search: Search, around: Neighbourhood) -> dict[str, Node]:
+def _reached_ops(search: Search, around: Neighbourhood) -> dict[str, Node]:
     """One op for each name that was reached, each linked with that before it; by name."""
     walker = search.walker
     chosen: dict[int, Vertex] = {walker.plan.anchor: min(around.found[walker.plan.anchor], key=str)}

@@ -34,7 +34,7 @@ def without_op(pattern: Pattern, name: str) -> Pattern:
     edges = [edge for edge in pattern.edges if name not in (edge.source, edge.target)]
     before = [edge for edge in pattern.edges if edge.target == name and _is_there(pattern, edge)]
     after = [edge for edge in pattern.edges if edge.source == name]
-    edges += [_joined(before[0], edge) for edge in after if before and _joins(before[0], edge)]
+    edges += [_joined_edge(before[0], edge) for edge in after if before and _joins(before[0], edge)]
     linked = {end for edge in edges for end in (edge.source, edge.target)}
     gone = {one for one in (*pattern.tensors, *pattern.absent) if one not in linked} | {name}
     closed = pattern.closed
@@ -62,11 +62,11 @@ def linked_groups(pattern: Pattern) -> list[list[str]]:
     seen: set[str] = set()
     for name in near:
         if name not in seen:
-            found.append(_reached(name, near, seen))
+            found.append(_ends_near(name, near, seen))
     return found
 
 
-def _reached(name: str, near: dict[str, list[str]], seen: set[str]) -> list[str]:
+def _ends_near(name: str, near: dict[str, list[str]], seen: set[str]) -> list[str]:
     seen.add(name)
     found = [name]
     for one in found:
@@ -85,6 +85,6 @@ def _joins(before: Edge, after: Edge) -> bool:
     return not before.link.control and not after.link.control
 
 
-def _joined(before: Edge, after: Edge) -> Edge:
+def _joined_edge(before: Edge, after: Edge) -> Edge:
     link = replace(after.link, output=before.link.output)
     return Edge(before.source, after.target, link)

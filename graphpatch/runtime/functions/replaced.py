@@ -152,7 +152,7 @@ def straight_through(f: Callable[[Any], Any], x: Any) -> Any:
     with watching("straight_through") as watched:
         noisy = f(clean)
     watched.refuse()
-    return _joined("straight_through", noisy, clean)
+    return _two_functions("straight_through", noisy, clean)
 
 
 @unconverted
@@ -189,7 +189,7 @@ def surrogate(f: Callable[..., Any], g: Callable[..., Any], *x: Any) -> Any:
     with watching("surrogate") as read:
         clean = g(*x)
     watched.refuse(read)
-    return _joined("surrogate", noisy, clean)
+    return _two_functions("surrogate", noisy, clean)
 
 
 @unconverted
@@ -218,10 +218,10 @@ def backward_as(noisy: Any, clean: Any) -> Any:
         >>> tape.gradient(z, y).numpy()
         array([0.25], dtype=float32)
     """
-    return _joined("backward_as", noisy, clean)
+    return _two_functions("backward_as", noisy, clean)
 
 
-def _joined(function: str, noisy: Any, clean: Any) -> Any:
+def _two_functions(function: str, noisy: Any, clean: Any) -> Any:
     return on_values(lambda a, b: _forward_and_backward(function, a, b), noisy, clean)
 
 
@@ -237,14 +237,14 @@ def _forward_and_backward(function: str, forward: Any, backward: Any) -> Any:
             f"{backward.dtype.name}, whose gradient a real value cannot stand for"
         )
     counted = tf.cast(backward, forward.dtype)
-    if not _same_shape(forward, counted):
+    if not _have_same_shape(forward, counted):
         _check_broadcast(function, forward, counted)
         counted = tf.broadcast_to(counted, tf.shape(forward))
     [found] = with_gradient([forward], [counted], lambda _inputs, _outputs, upstream: upstream)
     return found
 
 
-def _same_shape(one: Any, other: Any) -> bool:
+def _have_same_shape(one: Any, other: Any) -> bool:
     return bool(one.shape.is_fully_defined()) and one.shape == other.shape
 
 

@@ -178,7 +178,7 @@ def _as_identity(node: Node, written: Any, graph_def: Any, one: OverriddenOp) ->
     elif one.kind == INLINE:
         values, given, gives = [], data, []
     else:
-        values, given = _moved(written, graph_def, gives), data
+        values, given = _copied_op(written, graph_def, gives), data
     attrs = {key: value for key, value in written.attr.items() if not key.startswith("_")}
     written.Clear()
     written.name, written.op = node.name, "IdentityN"
@@ -192,7 +192,7 @@ def _as_identity(node: Node, written: Any, graph_def: Any, one: OverriddenOp) ->
     written.attr[OVERRIDE].s = one.key.encode()
 
 
-def _moved(written: Any, graph_def: Any, gives: Sequence[str | None]) -> list[str]:
+def _copied_op(written: Any, graph_def: Any, gives: Sequence[str | None]) -> list[str]:
     """A copy of the op under another name, and what is read of it, through StopGradients."""
     from graphpatch.graph.attrs import DTYPE_NUMBERS
 
@@ -213,7 +213,7 @@ def rename_functions(graph_def: Any, suffix: str) -> None:
     """Let the name of each function of a tf.compat.v1.GraphDef end in `suffix`, all calls too."""
     library = graph_def.library
     names = {one.signature.name: f"{one.signature.name}{suffix}" for one in library.function}
-    for node in _nodes(graph_def):
+    for node in _every_node(graph_def):
         node.op = names.get(node.op, node.op)
         for value in node.attr.values():
             _rename_value(value, names)
@@ -226,7 +226,7 @@ def rename_functions(graph_def: Any, suffix: str) -> None:
         gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
 
 
-def _nodes(graph_def: Any) -> Iterator[Any]:
+def _every_node(graph_def: Any) -> Iterator[Any]:
     yield from graph_def.node
     for function in graph_def.library.function:
         yield from function.node_def

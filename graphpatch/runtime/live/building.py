@@ -138,7 +138,7 @@ class Building:
             register_all(self.keys)
         self._graphs.clear()
         self.made = CreatedOps()
-        self.report = _report(sorted(steps, key=lambda step: self.order.index(step.rule)))
+        self.report = _report_of_steps(sorted(steps, key=lambda step: self.order.index(step.rule)))
 
     def _check(self, one: AtOnce) -> None:
         count, expect = len(one.step.matches), one.rule.expect
@@ -210,7 +210,7 @@ def building(rules: RulesLike) -> Iterator[Building]:
     found.finish()
 
 
-def _report(steps: Sequence[Applied]) -> dict[str, Any]:
+def _report_of_steps(steps: Sequence[Applied]) -> dict[str, Any]:
     return {
         "rules": [
             {"name": step.rule, "matches": step.matches, "emit": "+".join(step.emit)}

@@ -34,7 +34,7 @@ def override(patch: OverrideGradient, node: Node, now: Composed, editor: Editor)
         return None
     refuse_boundary(node)
     carrier.refuse_key(patch.gradient, patch.emit)
-    return _with(own_key(patch.gradient, node, patch.emit, editor), now)
+    return _composed(own_key(patch.gradient, node, patch.emit, editor), now)
 
 
 def own_key(gradient: Gradient, node: Node, emit: str, editor: Editor) -> str:
@@ -62,12 +62,12 @@ def straight_through(
     patch.check_op(node)
     count = len(flow.known_inputs(node))
     if count == 1:
-        return _with("Identity", now)
+        return _composed("Identity", now)
     gradient = InlineFormula(
         Formula.parse(["dy" if n == patch.input else None for n in range(count)])
     )
     carrier.check_once(gradient, node, editor)
-    return _with(gradient.key, now)
+    return _composed(gradient.key, now)
 
 
 def surrogate(
@@ -76,7 +76,7 @@ def surrogate(
     """The op counts as a formula of its inputs, which TensorFlow differentiates."""
     refuse_boundary(node)
     patch.check_op(node)
-    return _with(surrogate_key(patch.formula), now)
+    return _composed(surrogate_key(patch.formula), now)
 
 
 def refuse_boundary(node: Node) -> None:
@@ -88,5 +88,5 @@ def refuse_boundary(node: Node) -> None:
         raise NoKeyError(f"{node} leads into or out of a loop or branch")
 
 
-def _with(own: str, now: Composed) -> Composed:
+def _composed(own: str, now: Composed) -> Composed:
     return Composed(own, now.outputs, now.inputs)

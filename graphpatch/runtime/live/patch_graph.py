@@ -88,7 +88,7 @@ def _graph(graph: Any) -> Any:
 
 def _in_place(rules: Sequence[Rule], model: Model, graph: Any) -> PatchedGraph:
     result = patched_in_place(rules, model, graph)
-    return PatchedGraph(graph, True, _report(result, graph, []), Counterparts(graph, graph))
+    return PatchedGraph(graph, True, _reported(result, graph, []), Counterparts(graph, graph))
 
 
 def _rebuilt(rules: Sequence[Rule], model: Model, graph: Any, reason: str) -> PatchedGraph:
@@ -101,11 +101,11 @@ def _rebuilt(rules: Sequence[Rule], model: Model, graph: Any, reason: str) -> Pa
         )
     result = apply(rules, model)
     found, notes = rebuilt(result.model, graph)
-    report = _report(result, graph, [f"a patched graph was made: {reason}", *notes])
+    report = _reported(result, graph, [f"a patched graph was made: {reason}", *notes])
     return PatchedGraph(found.new, False, {**report, "in_place": False}, found)
 
 
-def _report(result: Result, graph: Any, notes: Sequence[str]) -> dict[str, Any]:
+def _reported(result: Result, graph: Any, notes: Sequence[str]) -> dict[str, Any]:
     names = {match["op"] for rule in result.report["rules"] for match in rule["matches"]}
     every = [*notes, *result.report["notes"], *built_before(graph, names)]
     return {**result.report, "in_place": True, "notes": every}

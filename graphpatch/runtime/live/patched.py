@@ -109,7 +109,7 @@ def restore(found: Counterparts, old_session: Any, new_session: Any) -> list[str
         if session.graph is not graph:
             raise ValueError("expected a Session of the old graph, then one of the patched graph")
     variables = collected_variables(found.old)
-    values = _values(variables, old_session)
+    values = _values_of(variables, old_session)
     pairs = [
         (found.variable(variable).initializer, value)
         for variable, value in zip(variables, values, strict=True)
@@ -137,17 +137,17 @@ def collected_variables(graph: Any) -> list[Any]:
     return list(found.values())
 
 
-def _values(variables: list[Any], session: Any) -> list[Any]:
+def _values_of(variables: list[Any], session: Any) -> list[Any]:
     """The value of each variable; None for one that has none yet."""
     import tensorflow as tf
 
     try:
         return list(session.run(variables))
     except tf.errors.FailedPreconditionError:
-        return [_value(variable, session) for variable in variables]
+        return [_value_of(variable, session) for variable in variables]
 
 
-def _value(variable: Any, session: Any) -> Any:
+def _value_of(variable: Any, session: Any) -> Any:
     import tensorflow as tf
 
     try:

@@ -116,7 +116,7 @@ def _compared(
             why = str(error) if isinstance(error, Died) else f"{subject.model.path}: {error}"
             return Ran(settings=settings, why=why, is_wrong=side is right)
     ran = Ran(settings=settings)
-    tensors, reasons = _tensors(one.graph, other.graph, left, right, options)
+    tensors, reasons = _tensors_to_compare(one.graph, other.graph, left, right, options)
     try:
         ran.forward = _forward(ran, tensors, left, right, options)
     except Died as error:
@@ -126,7 +126,7 @@ def _compared(
         ran.unseen = list(unseen(other.graph, ran.forward.compared))
     ran.formulas = right.formulas()
     patched = [op for body, op in rules_at(other.graph) if body == "main"]
-    _backward(ran, left, right, patched, options)
+    _compare_backward(ran, left, right, patched, options)
     pairs = [(pair.source, pair.target) for pair in ran.backward.pairs]
     values = ran.forward.first.values
     upstream = {target: weights(target, values[target]) for _, target in pairs}
@@ -141,7 +141,7 @@ def _compared(
     return ran
 
 
-def _tensors(
+def _tensors_to_compare(
     one: Graph, other: Graph, left: RunningModel, right: RunningModel, options: Options
 ) -> tuple[list[str], dict[str, str]]:
     """What is compared; and of other tensors why they are not."""
@@ -231,7 +231,7 @@ def _both(left: RunningModel, right: RunningModel, ask: Callable[[RunningModel],
         return list(pool.map(ask, (left, right)))
 
 
-def _backward(
+def _compare_backward(
     ran: Ran, left: RunningModel, right: RunningModel, patched: Sequence[str], options: Options
 ) -> None:
     sources = left.names(options.sources) or left.sources(patched)

@@ -42,7 +42,7 @@ def distinct(one: StoredGradient) -> list[int]:
 
 def argument_dtypes(one: StoredGradient) -> list[str]:
     """The dtypes of x0, x1, ..., and of y0."""
-    return [_dtype(one.node.body, text) for text in (*one.reads, one.gives)]
+    return [_producer_dtype(one.node.body, text) for text in (*one.reads, one.gives)]
 
 
 def alone(one: StoredGradient) -> GraphDef:
@@ -56,9 +56,9 @@ def alone(one: StoredGradient) -> GraphDef:
     found = GraphDef()
     found.versions.producer = one.node.body.library.producer
     if one.root:
-        text = _input(one.node.body, one.root, given, {}, found)
+        text = _input_given(one.node.body, one.root, given, {}, found)
         out = found.node.add(name=OUT, op="Identity", input=[text])
-        out.attr["T"].type = DTYPE_NUMBERS[_dtype(one.node.body, one.root)]
+        out.attr["T"].type = DTYPE_NUMBERS[_producer_dtype(one.node.body, one.root)]
         return found
     _add(one.node, given, {}, found)
     found.node[-1].name = OUT
@@ -119,7 +119,7 @@ def _add(
     node: Node, given: Mapping[TensorName, str], named: dict[str, str], found: GraphDef
 ) -> str:
     """Add an op behind those that it reads, as far as these are the construction's own."""
-    inputs = [_input(node.body, text, given, named, found) for text in node.data_inputs]
+    inputs = [_input_given(node.body, text, given, named, found) for text in node.data_inputs]
     copy = as_main(node)
     copy.input[:], copy.name, copy.device = inputs, f"n{len(named)}", ""
     for key in ("_class", "_graphpatch", "_output_shapes"):
@@ -129,7 +129,7 @@ def _add(
     return str(copy.name)
 
 
-def _input(
+def _input_given(
     body: Body,
     text: str,
     given: Mapping[TensorName, str],
@@ -146,7 +146,7 @@ def _input(
     return str(TensorName(op, flat_index(body, tensor)))
 
 
-def _dtype(body: Body, text: str) -> str:
+def _producer_dtype(body: Body, text: str) -> str:
     tensor, node = names.parse(text), body.producer(text)
     if node is None:
         return DTYPE_NAMES[body.arguments[tensor.op]]

@@ -82,7 +82,7 @@ def _met(
     some: Sequence[StoredGradient], running: Running | None
 ) -> Iterator[tuple[StoredGradient, list[Any]]]:
     """What each op reads, and gives, as far as it can be fetched; else seeded arrays."""
-    wanted = [_tensors(one) if one.node.body.is_main else [] for one in some]
+    wanted = [_tensors_met(one) if one.node.body.is_main else [] for one in some]
     fetched = sorted({name for names in wanted for name in names})
     values = running.run(_fetchable(running, fetched), False)[0] if running else {}
     for one, names in zip(some, wanted, strict=True):
@@ -96,7 +96,7 @@ def _fetchable(running: Running, names: Sequence[str]) -> list[str]:
     return list(fetchable(running.graph, names))
 
 
-def _tensors(one: StoredGradient) -> list[str]:
+def _tensors_met(one: StoredGradient) -> list[str]:
     """What a call of a function reads, y among it; or what an op reads and gives."""
     if one.moved is not None:
         return [text if ":" in text else f"{text}:0" for text in (*one.reads, one.gives)]
@@ -162,12 +162,12 @@ def _scaled(values: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _once(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[float, float]:
-    names = _names(graph, one)
+    names = _formula_names(graph, one)
     if one.moved is not None:
         values = [*(values[first] for first in distinct(one)), values[-1]]
     at = dict(zip(names, values, strict=True))
-    inputs = _listed(at, "x")
-    outputs = _listed(at, "y") or inputs  # a filter gives on what it reads
+    inputs = _filled_up(at, "x")
+    outputs = _filled_up(at, "y") or inputs  # a filter gives on what it reads
     upstream = [weights(f"dy{place}", y) for place, y in enumerate(outputs)]
     if one.computed is None:
         expected = counted_gradient(one, [*inputs, outputs[0]], upstream[0])
@@ -209,7 +209,7 @@ def _distance(expected: Any, given: Any) -> float:
     return relative if relative == relative else float("inf")
 
 
-def _names(graph: Graph, one: StoredGradient) -> list[str]:
+def _formula_names(graph: Graph, one: StoredGradient) -> list[str]:
     """What the formula calls what was met: x0, ..., y0, ..."""
     if one.function:
         signature = graph.functions[one.node.op].signature
@@ -220,7 +220,7 @@ def _names(graph: Graph, one: StoredGradient) -> list[str]:
     return [f"x{place}" for place in range(read)] + [f"y{place}" for place in range(gives)]
 
 
-def _listed(at: Mapping[str, Any], kind: str) -> list[Any]:
+def _filled_up(at: Mapping[str, Any], kind: str) -> list[Any]:
     """x0, x1, ... with something that carries no gradient for those that nobody reads."""
     places = [int(name[1:]) for name in at if name.startswith(kind)]
     count = max(places, default=-1) + 1

@@ -47,8 +47,8 @@ class Saved:
         values: dict[str, Any] = {}
         reasons: dict[str, str] = {}
         functions = self.signatures()
-        for key in dict.fromkeys(_key(name) for name in fetches):
-            wanted = [name for name in fetches if _key(name) == key]
+        for key in dict.fromkeys(_input_name(name) for name in fetches):
+            wanted = [name for name in fetches if _input_name(name) == key]
             try:
                 with _optimised(optimise):
                     found = functions[key](**self._arguments(key, functions[key]))
@@ -64,8 +64,8 @@ class Saved:
         """The gradient of a target, weighted by dy, by each source, as a tape gives it."""
         import tensorflow as tf
 
-        key = _key(target)
-        near = [name for name in sources if _key(name) == key]
+        key = _input_name(target)
+        near = [name for name in sources if _input_name(name) == key]
         function = self.signatures()[key]
         with recorded() as asked:
             try:
@@ -78,7 +78,7 @@ class Saved:
             except Exception as error:  # whatever a gradient function raises is the answer
                 failed = GradientAnswer("error", says=f"a tape raises {first_line(error)}")
                 return dict.fromkeys(sources, failed), asked
-        there = {name: _gradient(dx) for name, dx in zip(near, found, strict=True)}
+        there = {name: _dense_gradient(dx) for name, dx in zip(near, found, strict=True)}
         return {name: there.get(name, GradientAnswer("none")) for name in sources}, asked
 
     def _arguments(self, key: str, function: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Saved:
         return {name: tf.constant(self.feeds[f"{key}:{name}"], specs[name].dtype) for name in specs}
 
 
-def _gradient(dx: Any) -> GradientAnswer:
+def _dense_gradient(dx: Any) -> GradientAnswer:
     import tensorflow as tf
 
     if dx is None:
@@ -96,7 +96,7 @@ def _gradient(dx: Any) -> GradientAnswer:
     return GradientAnswer("tensor", np.asarray(tf.convert_to_tensor(dx)))
 
 
-def _key(name: str) -> str:
+def _input_name(name: str) -> str:
     return name.partition(":")[0]
 
 

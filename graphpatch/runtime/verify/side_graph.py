@@ -42,7 +42,7 @@ class Graphed(Running):
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
         there, asked = _built(self, sources, target, dy)
         tensors = {name: one.value for name, one in there.items() if one.kind == "tensor"}
-        return {**there, **_ran(self, tensors)}, asked
+        return {**there, **_values_run(self, tensors)}, asked
 
 
 def _built(
@@ -62,7 +62,7 @@ def _built(
     }, asked
 
 
-def _ran(running: Running, tensors: Mapping[str, Any]) -> dict[str, GradientAnswer]:
+def _values_run(running: Running, tensors: Mapping[str, Any]) -> dict[str, GradientAnswer]:
     """The values, all in one run; where that fails, each in a run of its own.
 
     Where it takes too long, all fail: each alone might take as long again.
@@ -75,7 +75,7 @@ def _ran(running: Running, tensors: Mapping[str, Any]) -> dict[str, GradientAnsw
         if len(tensors) == 1 or isinstance(error, tf.errors.DeadlineExceededError):
             failed = GradientAnswer("error", says=f"running it fails: {first_line(error)}")
             return dict.fromkeys(tensors, failed)
-        alone = [_ran(running, {name: tensor}) for name, tensor in tensors.items()]
+        alone = [_values_run(running, {name: tensor}) for name, tensor in tensors.items()]
         return {name: one for found in alone for name, one in found.items()}
     return {name: GradientAnswer("tensor", np.asarray(value)) for name, value in values.items()}
 
