@@ -11,7 +11,7 @@ from graphpatch.analysis.gradient_scope import GradientScope, gradient_scopes
 from graphpatch.control_flow.op_types import ENTERS, SWITCHES
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import VARIABLES, upstream
+from graphpatch.graph.topology import VARIABLES, data_uses, upstream
 from graphpatch.table import short
 
 # What hands a variable's value, or its reference, to the op that computes with it.
@@ -255,7 +255,7 @@ def _losses(body: Body, scope: GradientScope) -> tuple[tuple[str, ...], tuple[st
     """The tensors that are differentiated, and what was given as their upstream gradients."""
     losses, given = dict[str, str](), []
     for node in scope.seeds(body):
-        read = {names.op_of(text) for text in _names_of_readers(body, node)}
+        read = {body.heads.names[index] for index, _, _ in data_uses(body, node.name)}
         first = {scope.forward_of(body, name) for name in read}
         upstreams = [] if node.op == "Fill" else list(node.data_inputs[:1])
         losses |= dict.fromkeys(filter(None, sorted(first)), "")
@@ -267,9 +267,3 @@ def _losses(body: Body, scope: GradientScope) -> tuple[tuple[str, ...], tuple[st
             f"{listed}); give it: --loss TENSOR"
         )
     return tuple(losses), tuple(given)
-
-
-def _names_of_readers(body: Body, node: Node) -> Iterator[str]:
-    for index, slot in body.readers.get(node.name, ()):
-        if not body.heads.inputs[index][slot].startswith("^"):
-            yield body.heads.names[index]

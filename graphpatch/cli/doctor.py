@@ -22,6 +22,7 @@ from graphpatch.formats import load
 from graphpatch.formats.output import refuse_inputs, write_file
 from graphpatch.runtime.diagnose import VERDICT_WORDS, diagnose
 from graphpatch.runtime.diagnose import Diagnosis as Found
+from graphpatch.table import plural
 
 PAIRS_TOLD = 10
 
@@ -57,7 +58,7 @@ def _kind(one: PairDiagnosis, result: RanPair) -> Hashable:
 def pairs_left_out(more: int) -> Iterator[str]:
     """The line for pairs that are not printed."""
     if more:
-        yield f"... {more} more pair{'' if more == 1 else 's'} of other kinds; --all shows them"
+        yield f"... {plural(more, 'more pair')} of other kinds; --all shows them"
 
 
 WAY = 8  # tensors of a way that are printed

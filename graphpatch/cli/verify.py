@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -13,7 +13,7 @@ from graphpatch.cli.forms import ANY, TEXT, TEXTS, YES, listed, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
-from graphpatch.table import and_more, short
+from graphpatch.table import and_more, plural, short
 
 OF_EACH_KIND = 10  # lines
 
@@ -108,9 +108,9 @@ def _lines_of_verification(found: dict[str, Any], every: bool) -> Iterator[str]:
 def _verdict_in_words(found: dict[str, Any]) -> Iterator[str]:
     failures, gaps = found["failures"], found["not_compared"]
     if failures:
-        yield f"{found['patched']}: differs: {_count(failures, 'failure')}"
+        yield f"{found['patched']}: differs: {plural(len(failures), 'failure')}"
     elif gaps:
-        yield f"{found['patched']}: not compared: {_count(gaps, 'gap')}"
+        yield f"{found['patched']}: not compared: {plural(len(gaps), 'gap')}"
     else:
         run = "; nothing was run" if found["verdict"] == "same structure" else ""
         yield f"{found['patched']}: {found['verdict']}{run}"
@@ -134,7 +134,7 @@ def _sections(graph: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _structure(found: dict[str, Any]) -> Iterator[str]:
-    yield _count(found["faults"], "fault") if found["faults"] else "sound"
+    yield plural(len(found["faults"]), "fault") if found["faults"] else "sound"
     yield from (fault["says"] for fault in found["faults"])
     yield from (f"as in the original: {fault['says']}" for fault in found["as_in_the_original"])
 
@@ -148,7 +148,7 @@ def _settings(found: dict[str, Any]) -> Iterator[str]:
     if not found["control_flow_v2"]:
         yield "as after tf.compat.v1.disable_control_flow_v2(), which v1 TensorArrays need"
     sets = found["sets_of_values"]
-    yield f"{_count(sets, 'set')} of values: {', '.join(sets)}"
+    yield f"{plural(len(sets), 'set')} of values: {', '.join(sets)}"
 
 
 def _branches(found: dict[str, Any]) -> Iterator[str]:
@@ -183,10 +183,6 @@ def _grouped(reasons: dict[str, str]) -> Iterator[str]:
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
         yield f"not compared: {short(names)}: {reason}"
-
-
-def _count(some: Sequence[Any], word: str) -> str:
-    return f"{len(some)} {word}{'' if len(some) == 1 else 's'}"
 
 
 def _gradients(graph: dict[str, Any]) -> Iterator[str]:
@@ -228,7 +224,7 @@ def _formulas(found: Iterable[dict[str, Any]]) -> Iterator[str]:
         yield "none"
     for formula, some in by_formula.items():
         ops = sum(one["ops"] for one in some)
-        where = f"{formula}, {ops} op{'' if ops == 1 else 's'}"
+        where = f"{formula}, {plural(ops, 'op')}"
         errors = [float(one["max_error"]) for one in some if "max_error" in one]
         if errors:
             by = some[0]["compared_with"]

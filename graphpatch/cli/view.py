@@ -151,7 +151,7 @@ def _lines_of_view(document: dict[str, Any], path: str) -> Iterator[str]:
             yield f"  {pair['from']} -> {pair['to']}: {_flow_in_words(pair)}"
         more = len(graph["pairs"]) + graph["pairs_left_out"] - MOST_PAIRS_SHOWN
         if more > 0:
-            yield f"  ... {more:,} more pair{'' if more == 1 else 's'}"
+            yield f"  ... {plural(more, 'more pair')}"
         yield from (f"  note: {note}" for note in graph["notes"])
     for graph in (document["run"] or {"graphs": []})["graphs"]:
         yield f"  {graph['note']}"
@@ -164,9 +164,7 @@ def _flow_in_words(pair: dict[str, Any]) -> str:
         return " -> ".join(words)
     if len(words) == 1 or pair["sides"][-1]["verdict"] != "flows":
         return words[0] + (", before and after" if len(words) > 1 else "")
-    rules = [
-        f"{name} at {ops} op{'' if ops == 1 else 's'}" for name, ops in pair["changed"].items()
-    ]
+    rules = [f"{name} at {plural(ops, 'op')}" for name, ops in pair["changed"].items()]
     more = f" and {len(rules) - MOST_RULES} more rules" if len(rules) > MOST_RULES + 1 else ""
     named = rules[:MOST_RULES] if more else rules
     return f"{words[0]}, {'changed by ' + ', '.join(named) + more if named else 'not changed'}"

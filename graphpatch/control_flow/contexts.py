@@ -11,6 +11,7 @@ from graphpatch.control_flow.frames import Frame, Frames, frames, ops_of, positi
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, NEXTS, SWITCHES
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.topology import data_uses
 from graphpatch.names import op_of, parse
 
 PRED = "pred_id"  # what tf.cond calls the predicate that its Switches read
@@ -130,7 +131,7 @@ def _of_switch(found: ControlFlow, index: int, around: Context | None) -> Contex
     if len(node.data_inputs) != 2:
         raise ModelError(f"{node} must read two tensors, and reads {len(node.data_inputs)}")
     data, pred = node.data_inputs
-    taken = {parse(text).index for text in _spellings_read(body, index)}
+    taken = {parse(text).index for _, _, text in data_uses(body, node.name)}
     alike = parse(data) == parse(pred)
     if alike or (len(taken) > 1 and decider(body, data) == decider(body, pred)):
         found.pivots[index] = _cond(found, _pred_of_cond(body, index, pred), around)
@@ -142,14 +143,6 @@ def _of_switch(found: ControlFlow, index: int, around: Context | None) -> Contex
         return around
     found.guards[index] = cond.branch(taken.pop())
     return found.guards[index].current
-
-
-def _spellings_read(body: Body, index: int) -> Iterator[str]:
-    """How the tensors of an op are spelled by those who read them."""
-    for reader, slot in body.readers.get(body.heads.names[index], ()):
-        text = body.heads.inputs[reader][slot]
-        if not text.startswith("^"):
-            yield text
 
 
 def _cond(found: ControlFlow, pred: str, outer: Context | None) -> Cond:

@@ -17,6 +17,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.topology import data_uses
 from graphpatch.names import OpKey
 
 GRADIENTS = "gradients"
@@ -85,9 +86,8 @@ def _is_idle_identity(node: Node) -> bool:
 def _ways_on(body: Body, index: int, customs: dict[int, int]) -> Iterator[InputSlot]:
     """The uses of an op by which a gradient may come back to it, or would but for an IdentityN."""
     node = Node(body, index)
-    for reader, slot in body.readers.get(node.name, ()):
-        is_data = not body.heads.inputs[reader][slot].startswith("^")
-        if is_data and _leads_back(Node(body, reader), slot, customs):
+    for reader, slot, _ in data_uses(body, node.name):
+        if _leads_back(Node(body, reader), slot, customs):
             yield reader, slot
     for text in body.ret.values():
         if names.op_of(text) == node.name:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from graphpatch import names
 from graphpatch.errors import ModelError
@@ -86,6 +86,31 @@ def readers_of(body: Body, tensor: TensorName) -> Iterator[tuple[int, int]]:
     for index, slot in body.readers.get(tensor.op, ()):
         if names.parse(inputs[index][slot]) == tensor:
             yield index, slot
+
+
+def data_uses(body: Body, op: str) -> Iterator[tuple[int, int, str]]:
+    """Who reads a tensor of an op: the reader's index, the slot, and how the tensor is spelled."""
+    inputs = body.heads.inputs
+    for index, slot in body.readers.get(op, ()):
+        text = inputs[index][slot]
+        if not text.startswith("^"):
+            yield index, slot, text
+
+
+def in_order(reads: Sequence[Collection[int]]) -> Iterator[int]:
+    """The numbers of ops, each behind those that it reads, without those on circles and behind."""
+    readers: list[list[int]] = [[] for _ in reads]
+    for index, others in enumerate(reads):
+        for other in others:
+            readers[other].append(index)
+    waits = [len(others) for others in reads]
+    ready = [index for index, count in enumerate(waits) if not count]
+    for index in ready:
+        yield index
+        for reader in readers[index]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                ready.append(reader)
 
 
 def upstream(

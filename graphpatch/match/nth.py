@@ -12,6 +12,7 @@ from graphpatch import names
 from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.errors import RulesError
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.topology import in_order
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.described import described
 
@@ -124,21 +125,12 @@ def depths(body: Body) -> list[int]:
     What a loop's NextIteration gives back is left out, so that a loop is as deep as its body. Ops
     on any other circle, and those behind them, are deepest. Linear in the size of the body.
     """
-    op_names, ops, by_name = body.heads.names, body.heads.ops, body.by_name
+    ops, by_name = body.heads.ops, body.by_name
     reads = [_reads(inputs, ops, by_name) for inputs in body.heads.inputs]
-    waits = [len(one) for one in reads]
-    readers: list[list[int]] = [[] for _ in op_names]
-    for index, producers in enumerate(reads):
-        for producer in producers:
-            readers[producer].append(index)
-    deep, ready = [0] * len(body), [index for index, count in enumerate(waits) if not count]
-    for index in ready:
-        for reader in readers[index]:
-            deep[reader] = max(deep[reader], deep[index] + 1)
-            waits[reader] -= 1
-            if not waits[reader]:
-                ready.append(reader)
-    return [len(body) if waits[index] else depth for index, depth in enumerate(deep)]
+    deep = [len(body)] * len(body)
+    for index in in_order(reads):
+        deep[index] = max((deep[producer] + 1 for producer in reads[index]), default=0)
+    return deep
 
 
 def _reads(inputs: tuple[str, ...], ops: list[str], by_name: dict[str, int]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import downstream, tensor_named, upstream
+from graphpatch.graph.topology import data_uses, downstream, tensor_named, upstream
 from graphpatch.match.glob import texts
 from graphpatch.match.nth import natural
 from graphpatch.match.spec import Between, Match, Walk
@@ -80,9 +80,7 @@ def _ends_behind(node: Node) -> str:
 
 
 def _data_readers(body: Body, name: str) -> list[str]:
-    heads = body.heads
-    uses = body.readers.get(name, ())
-    return [heads.names[index] for index, slot in uses if heads.inputs[index][slot][:1] != "^"]
+    return [body.heads.names[index] for index, _, _ in data_uses(body, name)]
 
 
 def _ends_before(node: Node) -> str:

@@ -17,6 +17,7 @@ from graphpatch.page.flowing import LaneFlow
 from graphpatch.page.rule_marks import SELECTED, Marks
 from graphpatch.page.view import view
 from graphpatch.selection import page_part_of_ops
+from graphpatch.table import plural
 
 TENSORS = 12  # rows
 WIDEST = 8  # columns of lanes
@@ -97,7 +98,7 @@ def _row(
     cells = [_lanes(side, rows, number) for side in body["sides"]]
     if not kept:
         count = last - first + 1
-        texts = ["", f"... {count:,} op{'' if count == 1 else 's'}", ""]
+        texts = ["", f"... {plural(count, 'op')}", ""]
     else:
         flows = [ANSWER_WORDS[side["flow"][first]] for side in body["sides"]]
         marks = ", ".join(document["rules"][n]["name"] for n in body["marks"].get(first, ()))

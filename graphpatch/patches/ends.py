@@ -12,7 +12,7 @@ from graphpatch.differentiation.flow import lets_through
 from graphpatch.differentiation.linear import is_linear
 from graphpatch.graph import topology
 from graphpatch.graph.body import Node
-from graphpatch.graph.topology import uses
+from graphpatch.graph.topology import data_uses, uses
 from graphpatch.patches import flow
 from graphpatch.patches.clean import CleanPath
 
@@ -87,10 +87,9 @@ def _is_whole(node: Node, outputs: list[int]) -> bool:
 def _outside(node: Node, region: Mapping[int, Node]) -> str | None:
     """Who reads an op outside of the region so that gradients flow back to it."""
     body = node.body
-    for index, slot in body.readers.get(node.name, ()):
-        reader, is_data = Node(body, index), not body.heads.inputs[index][slot].startswith("^")
-        if is_data and index not in region and gives_on(reader):
-            return str(reader)
+    for index, _, _ in data_uses(body, node.name):
+        if index not in region and gives_on(Node(body, index)):
+            return str(Node(body, index))
     return "" if any(names.op_of(text) == node.name for text in body.ret.values()) else None
 
 

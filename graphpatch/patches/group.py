@@ -9,6 +9,7 @@ import msgspec
 from graphpatch import names
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
+from graphpatch.graph.topology import data_uses
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 from graphpatch.table import short
@@ -105,11 +106,7 @@ def _outside(node: Node, inside: set[str]) -> str:
 
 def _readers(node: Node) -> list[Node]:
     """The ops that read a tensor of this one."""
-    found = dict.fromkeys(
-        index
-        for index, slot in node.body.readers.get(node.name, ())
-        if not node.body.heads.inputs[index][slot].startswith("^")
-    )
+    found = dict.fromkeys(index for index, _, _ in data_uses(node.body, node.name))
     return [Node(node.body, index) for index in found]
 
 

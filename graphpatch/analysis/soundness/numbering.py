@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from graphpatch import names
 from graphpatch.control_flow.op_types import ENTERS, NEXTS
 from graphpatch.errors import ModelError
+from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions
 from graphpatch.graph.graph import Graph
@@ -204,16 +205,4 @@ def in_order(body: Body) -> Iterable[int]:
         [there[op] for text in inputs if (op := names.op_of(text)) in there and kind not in NEXTS]
         for kind, inputs in zip(heads.ops, heads.inputs, strict=True)
     ]
-    readers: list[list[int]] = [[] for _ in reads]
-    for index, others in enumerate(reads):
-        for other in others:
-            readers[other].append(index)
-    waiting = [len(others) for others in reads]
-    ready = [index for index, count in enumerate(waiting) if not count]
-    while ready:
-        index = ready.pop()
-        yield index
-        for reader in readers[index]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
+    return topology.in_order(reads)

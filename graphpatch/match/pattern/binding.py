@@ -9,6 +9,7 @@ import msgspec
 
 from graphpatch import names
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.topology import data_uses
 from graphpatch.match.spec import Pattern
 from graphpatch.names import TensorName
 
@@ -93,9 +94,8 @@ class Binding(msgspec.Struct, frozen=True):
         """Who outside reads an op of the match: the tensor, and who it is, in words."""
         mine = set(self.indices)
         node = Node(self.body, index)
-        for reader, slot in self.body.readers.get(node.name, ()):
-            text = self.body.heads.inputs[reader][slot]
-            if reader not in mine and not text.startswith("^"):
+        for reader, _, text in data_uses(self.body, node.name):
+            if reader not in mine:
                 yield text, str(Node(self.body, reader))
         for key, text in self._returned(node):
             yield text, f"result {key!r} of function {self.body.label}"

@@ -11,6 +11,7 @@ import msgspec
 
 from graphpatch.differentiation.flow import lets_through
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.topology import data_uses
 from graphpatch.match.condition import Condition
 from graphpatch.match.pattern import refusals
 from graphpatch.match.pattern.binding import Binding
@@ -186,8 +187,8 @@ def is_read_beside(binding: Binding, larger: Sequence[Binding]) -> bool:
     if any(one.last == last for one in larger):
         return False
     mine = {index for one in (binding, *larger) for index in one.indices}
-    name, inputs = body.heads.names[last], body.heads.inputs
+    name = body.heads.names[last]
     return any(op_of(text) == name for text in body.ret.values()) or any(
-        index not in mine and inputs[index][slot][:1] != "^" and lets_through(Node(body, index))
-        for index, slot in body.readers.get(name, ())
+        index not in mine and lets_through(Node(body, index))
+        for index, _, _ in data_uses(body, name)
     )
