@@ -57,6 +57,7 @@ def counts(texts: dict[str, str]) -> dict[str, int]:
     for name in ("command", "__all__"):
         del names[name]
     public = {name: count for name, count in names.items() if not name.startswith("_")}
+    private = names.keys() - public.keys()
     lines = sorted(len(text.splitlines()) for text in texts.values())
     return {
         "modules": len(texts),
@@ -65,6 +66,8 @@ def counts(texts: dict[str, str]) -> dict[str, int]:
         "rooms that hold v1 control flow": len(_rooms(texts)),
         "public names in several modules": sum(count > 1 for count in public.values()),
         "public names in four or more": sum(count > 3 for count in public.values()),
+        "private names in several modules": sum(names[name] > 1 for name in private),
+        "private names in four or more": sum(names[name] > 3 for name in private),
         **{f"modules that define {name}": names[name] for name in WATCHED},
     }
 

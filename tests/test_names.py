@@ -76,3 +76,19 @@ def test_what_is_put_together_is_taken_apart(op: str, index: int, arg: str, cont
 def test_a_fresh_name_is_the_first_that_is_free(taken: tuple[str, ...], name: str) -> None:
     assert fresh("a", taken) == name
     assert fresh("a", taken) == fresh("a", frozenset(taken)) == names.fresh("a", list(taken))
+
+
+@pytest.mark.parametrize(
+    ("taken", "name"), [((), "a"), (("a",), "a_1"), (("a", "a_1"), "a_2"), (("a", "a_2"), "a_1")]
+)
+def test_the_first_number_that_is_free_is_taken(taken: tuple[str, ...], name: str) -> None:
+    assert fresh("a", taken) == name
+
+
+@pytest.mark.parametrize(
+    ("texts", "are"),
+    [([], True), (["a", "b/c_1"], True), ([""], False), (["a b"], False), (["a", "b:0"], False)],
+)
+def test_names_that_tensorflow_takes(texts: list[str], are: bool) -> None:
+    assert names.are_spelled(texts) == are
+    assert not names.are_spelled([*texts, "-a"], never_first="-")

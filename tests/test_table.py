@@ -51,3 +51,10 @@ def test_a_table_shows_the_first_rows_and_escapes_them() -> None:
 def test_a_table_stands_beside_what_there_is() -> None:
     assert beside("<a>", "") == "<a>"
     assert beside("<a>", "<b>") == "<div><a><b></div>"
+
+
+def test_a_table_has_twenty_rows() -> None:
+    tables = [html_table("", ("",), [(str(row),) for row in range(count)]) for count in (20, 21)]
+    assert ["19" in table for table in tables] == [True, True]
+    assert ["and 1 more" in table for table in tables] == [False, True]
+    assert "<td>20</td>" not in tables[1]

@@ -24,8 +24,9 @@ def is_linear(op_type: str, varies: Sequence[bool], is_constant: Sequence[bool])
     does; neither is so of an input that is fed. What flows to a constant does not count.
     """
     known, row = opdefs.lookup(op_type), table.recorded_gradient(op_type)
-    if known is None or row is None or not row.inputs or op_type == PYTHON:
+    if row is None or not row.inputs or op_type == PYTHON:
         return row is not None and bool(row.raises)  # no gradient, so none that depends on values
+    assert known is not None, f"{op_type} is in the table of gradients alone"
     places = [table.declared(known, slot, len(varies)) for slot in range(len(varies))]
     changing = {place for place, one in zip(places, varies, strict=True) if one}
     asked = {place for place, one in zip(places, is_constant, strict=True) if not one}

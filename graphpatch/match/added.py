@@ -70,7 +70,7 @@ def not_added(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
     ]
 
 
-def in_words(node: Node, wanted: object) -> str:
+def adder_in_words(node: Node, wanted: object) -> str:
     """Which rule added an op, in words."""
     return f"rule {adder(node)!r} added it"
 

@@ -52,7 +52,7 @@ def given(node: Node, key: str) -> Any:
     return known.get(key)
 
 
-def in_words(node: Node, wanted: dict[str, Any]) -> str:
+def attrs_in_words(node: Node, wanted: dict[str, Any]) -> str:
     """What the attrs are that are not what is asked for, in words."""
     failed = [key for key, one in wanted.items() if not attr_holds(node, key, one)]
     return ", ".join(_value_in_words(node, key) for key in failed)

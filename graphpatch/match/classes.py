@@ -58,7 +58,7 @@ def class_(wanted: str | Sequence[str]) -> Condition:
     return on_ops(lambda node: any(test(node) for test in tests))
 
 
-def in_words(node: Node, wanted: object) -> str:
+def classes_in_words(node: Node, wanted: object) -> str:
     """The classes that an op belongs to, in words."""
     found = [name for name, test in CLASSES.items() if test(node)]
     return f"{node.op} is of class {', '.join(found)}" if found else f"{node.op} is of no class"

@@ -176,14 +176,14 @@ KEYS: dict[str, Key] = {
     "downstream_of": Key(downstream_of),
     "between": Key(between),
     "pattern": Key(pattern),
-    "class": Key(classes.class_, classes.in_words),
-    "taken": Key(taken.taken, taken.in_words),
-    "inside": Key(inside.inside, inside.in_words),
+    "class": Key(classes.class_, classes.classes_in_words),
+    "taken": Key(taken.taken, taken.takers_in_words),
+    "inside": Key(inside.inside, inside.contexts_in_words),
     **OP_KEYS,  # the others of these
-    "shape": Key(shape.shape, shape.in_words),
+    "shape": Key(shape.shape, shape.shape_in_words),
     "inputs": Key(inputs),
     "consumers": Key(consumers),
-    "value": Key(value.value, value.in_words),
+    "value": Key(value.value, value.value_in_words),
     "nth": Key(nth.nth),
 }
 

@@ -61,7 +61,7 @@ def _some(listed: Iterable[str], nothing: str) -> str:
 
 
 def _nth(node: Node, match: Match) -> str:
-    return nth.in_words(node, match.nth, holds(replace(match, nth=None)))
+    return nth.nth_in_words(node, match.nth, holds(replace(match, nth=None)))
 
 
 def _all(node: Node, wanted: Any) -> str:
@@ -85,7 +85,7 @@ def of_match(node: Node, match: Match) -> str:
 
 IN_WORDS: dict[str, Callable[[Node, Any], str]] = {
     **{key: one.in_words for key, one in KEYS.items() if one.in_words is not None},
-    added.ADDED_KEY: added.in_words,
+    added.ADDED_KEY: added.adder_in_words,
     "inputs": _inputs_in_words,
     "consumers": _consumers,
     "any": _any,

@@ -158,7 +158,7 @@ def _of_call(call: Node, label: str) -> Iterator[EnclosingContext]:
                 )
 
 
-def in_words(node: Node, wanted: object) -> str:
+def contexts_in_words(node: Node, wanted: object) -> str:
     """The loops and branches that an op is in, in words."""
     around = Surroundings()
     found = [*around.of_op(node), *around.of_function(node.body)]

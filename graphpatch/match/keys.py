@@ -107,7 +107,7 @@ OP_KEYS: dict[str, Key] = {
     "op": Key(op_type, _op_type_of),
     "name": Key(name, _name_of),
     "name_regex": Key(name_regex, _name_of),
-    "attr": Key(attribute.attr, attribute.in_words),
+    "attr": Key(attribute.attr, attribute.attrs_in_words),
     "dtype": Key(dtype, _dtype_of),
 }
 """In the order in which they are tried: cheap ones first."""

@@ -101,7 +101,7 @@ def natural(name: str) -> tuple[list[tuple[str, int]], str]:
     return list(zip(parts[::2], numbers, strict=True)), name
 
 
-def in_words(node: Node, wanted: Any, others: Condition) -> str:
+def nth_in_words(node: Node, wanted: Any, others: Condition) -> str:
     """Which one an op is of those for which the `others` hold, in words."""
     body, by = node.body, wanted.by if isinstance(wanted, Nth) else "graph"
     test = others(body)

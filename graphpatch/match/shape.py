@@ -72,7 +72,7 @@ def shape_holds(found: Sizes, wanted: Shape) -> bool:
     return len(known) == len(found) and _is(math.prod(known), wanted.elements)
 
 
-def in_words(node: Node, wanted: object) -> str:
+def shape_in_words(node: Node, wanted: object) -> str:
     """The shape of an op's output 0, in words."""
     return f"shape is {sizes_in_words(shape_of(Shapes(Wiring(node.body)), node))}"
 

@@ -55,7 +55,7 @@ def check_taken(match: Match, before: Collection[str]) -> None:
         check_taken(one, before)
 
 
-def in_words(node: Node, wanted: object) -> str:
+def takers_in_words(node: Node, wanted: object) -> str:
     """Which rules patched an op, in words."""
     rules = list(dict.fromkeys(takers(node)))
     return (

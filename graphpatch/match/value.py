@@ -59,7 +59,7 @@ def equals(value: Any) -> Callable[[Node], bool]:
     return lambda node: _every(constant(node), wanted, tolerance)
 
 
-def in_words(node: Node, wanted: object) -> str:
+def value_in_words(node: Node, wanted: object) -> str:
     """The value of a Const, in words."""
     if node.op != "Const":
         return f"it is a {node.op}, not a Const"

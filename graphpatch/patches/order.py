@@ -56,16 +56,16 @@ def _treats_alike(texts: Sequence[str | None], alike: bool | None, places: Seque
     if not texts:
         return False  # Python, of which nothing is known
     if alike is not False:
-        return all(_renamed(text, places) == _text_or_none(text) for text in texts)
+        return all(_renumbered(text, places) == _text_or_none(text) for text in texts)
     if len(texts) != len(places):
         return True  # which is refused with a message of its own
     return all(
-        _renamed(text, places) == _text_or_none(texts[place])
+        _renumbered(text, places) == _text_or_none(texts[place])
         for text, place in zip(texts, places, strict=True)
     )
 
 
-def _renamed(text: str | None, places: Sequence[int]) -> str | None:
+def _renumbered(text: str | None, places: Sequence[int]) -> str | None:
     """The formula with the tensors as they are called in the first order."""
     if text is None:
         return None

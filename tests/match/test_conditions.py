@@ -257,4 +257,6 @@ def test_what_is_empty_is_told_with_what_it_needs(match: dict[str, Any], said: s
 
 def test_an_attr_that_no_op_has_gets_the_nearest() -> None:
     [pool] = graphs.main(node("pool", "MaxPool", strides=[1, 2, 2, 1]))
-    assert attribute.in_words(pool, {"stride": 1}) == "it has no attr 'stride'; nearest: strides"
+    assert (
+        attribute.attrs_in_words(pool, {"stride": 1}) == "it has no attr 'stride'; nearest: strides"
+    )
