@@ -114,12 +114,12 @@ def main() -> None:
     # A process that reads one graph makes millions of objects and no garbage in cycles.
     gc.disable()
     mapped.BEFORE_MAPPING.append(report_cut_short)
-    code = _exit_code()
+    code = _run()
     gc.freeze()  # else Python looks through all that is left of them as it ends
     sys.exit(code)
 
 
-def _exit_code() -> int:
+def _run() -> int:
     try:
         code = cli.main(prog_name="graphpatch", standalone_mode=False)
     except click.ClickException as error:

@@ -18,11 +18,11 @@ from graphpatch.control_flow.context_collections import (
     collection_entry,
     contexts,
     is_loop,
+    message_class,
     nested_contexts,
 )
 from graphpatch.control_flow.contexts import ControlFlow, has_control_flow
 from graphpatch.control_flow.frames import is_constant, position
-from graphpatch.control_flow.messages import message_class
 from graphpatch.control_flow.op_types import MERGES
 from graphpatch.control_flow.pruned import body_pivot, branch_pivots, with_pruned_ops
 from graphpatch.control_flow.values_def import KnownValues, known_values, outer_tensor

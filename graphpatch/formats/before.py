@@ -57,9 +57,9 @@ def _record(
     if any(other.holds(LIBRARY) for other in graph.others):
         record["library"] = True
     if graph.around.meta is not None:
-        from graphpatch.control_flow import undo
+        from graphpatch.control_flow import extended
 
-        record |= undo.recorded_contexts(model.source, graph.around.meta)
+        record |= extended.recorded_contexts(model.source, graph.around.meta)
     if model.file and (fingerprint := _fingerprint(Path(model.path, FINGERPRINT))):
         record["fingerprint"] = fingerprint.hex()
     return record

@@ -9,8 +9,7 @@ from typing import Any
 
 from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.backward import Answer, GradientReach, Refusal
-from graphpatch.analysis.doctor.between import with_pattern
-from graphpatch.analysis.doctor.causes import finding_of
+from graphpatch.analysis.doctor.causes import finding_of, with_pattern
 from graphpatch.analysis.doctor.known_fixes import with_way_back
 from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
 from graphpatch.analysis.doctor.ours import CARRIED, is_hidden, rule_of

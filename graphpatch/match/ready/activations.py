@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from graphpatch.match.ready.conditions import READS_PARAMETER
-from graphpatch.match.ready.entry import PatternForm, Ready
+from graphpatch.match.ready.entry import READS_PARAMETER, PatternForm, Ready
 
 _CLIPS = (
     "clip:Relu6",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from graphpatch.match.classes import ACTIVATIONS, CONVOLUTIONS
-from graphpatch.match.ready.conditions import BIAS, READS_PARAMETER
-from graphpatch.match.ready.entry import PatternForm, Ready
+from graphpatch.match.ready.entry import BIAS, READS_PARAMETER, PatternForm, Ready
 
 CONV = "|".join(CONVOLUTIONS)
 MATMUL = "MatMul|BatchMatMul|BatchMatMulV2|BatchMatMulV3|Einsum"

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from itertools import product
 
-from graphpatch.match.ready.conditions import EACH_EXAMPLE, OF_A_BATCH, READS_PARAMETER
-from graphpatch.match.ready.entry import PatternForm, Ready
+from graphpatch.match.ready.entry import (
+    EACH_EXAMPLE,
+    OF_A_BATCH,
+    READS_PARAMETER,
+    PatternForm,
+    Ready,
+)
 
 # As tf.nn.batch_normalization has it: x * scale + (beta - mean * scale).
 _SCALED = (
