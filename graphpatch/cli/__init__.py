@@ -22,7 +22,11 @@ _KEPT: list[Any] = []  # the system calls it as long as the process lives
 
 
 def report_cut_short() -> None:
-    """From now on, exit with a message where a mapped file ends before its end."""
+    """From now on, exit with a message where a mapped file ends before its end.
+
+    What lies behind the new end of a mapped file cannot be read: the system ends the process that
+    tries (SIGBUS). Python cannot do anything about it afterwards, so this is done before.
+    """
     if not hasattr(signal, "SIGBUS") or _KEPT:
         return
     import ctypes

@@ -12,7 +12,9 @@ from graphpatch.cli.say import say_json
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.schema import DIALECT, schema
 
-VERSION = 1
+VERSION = (
+    1  # keys may be added without a new one; a key that goes, or means something else, makes one
+)
 
 
 def outputs() -> dict[str, Form]:

@@ -152,7 +152,11 @@ COUNTS, RAW = "contexts", "collections"  # the keys in what is written down
 
 
 def recorded_contexts(source: Source, meta: Field) -> dict[str, Any]:
-    """What to write down of the contexts of a MetaGraphDef before anything is changed."""
+    """What to write down of the contexts of a MetaGraphDef before anything is changed.
+
+    Tensors that are added stand behind those that a context had: how many it had is written down. A
+    collection that is not encoded as we would is written down as a whole.
+    """
     counts: dict[str, list[int]] = {}
     raw: dict[str, str] = {}
     for part, key, collection in context_collections(source, meta):

@@ -17,6 +17,10 @@ from tensorboard.compat.proto.function_pb2 import FunctionDef
 class Restored(msgspec.Struct, frozen=True, eq=False):
     """The gradient of the ops whose `_gradient_op_type` is `key`.
 
+    tf.saved_model.load registers it. TensorFlow calls it with the upstream gradients alone: what it
+    reads besides are tensors of another function that the object graph binds to its last arguments,
+    as for tf.custom_gradient.
+
     `results` says for each input of the op which output of the function is its gradient, and is
     empty where there is none. The last arguments, `captured`, are those of the same names of the
     function `of`, in which the op stands.

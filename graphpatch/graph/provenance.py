@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from graphpatch.graph.graph import Graph
 from collections.abc import Container
 
-from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes
 
@@ -40,9 +39,13 @@ ORIGIN_BYTES = b'"origin"'
 
 
 def origin(graph: Graph) -> dict[str, Any]:
-    """What is written down; nothing where no rule has changed the graph."""
+    """What the model was before its first rule; nothing where no rule has changed the graph.
+
+    `{"did": "origin", "rules": {id: patch}, ...}`: besides the patch of each rule, what `formats`
+    must know of the container. It stays on its node when further rules come.
+    """
     node = origin_node(graph)
-    found = None if node is None else provenance.origin_on(node)
+    found = None if node is None else origin_on(node)
     if found is None:
         return {}
     record: dict[str, Any] = msgspec.to_builtins(found)
@@ -53,13 +56,9 @@ def origin(graph: Graph) -> dict[str, Any]:
 def origin_node(graph: Graph) -> Node | None:
     """The node on which it is written down."""
     for body in graph.bodies:
-        for node in provenance.touched(body):
+        for node in touched(body):
             span = attr_span(body.payload(node.index), PROVENANCE_ATTR)
-            if (
-                span is not None
-                and ORIGIN_BYTES in piece_bytes(span)
-                and provenance.origin_on(node)
-            ):
+            if span is not None and ORIGIN_BYTES in piece_bytes(span) and origin_on(node):
                 return node
     return None
 

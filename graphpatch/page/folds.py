@@ -1,4 +1,9 @@
-"""The lanes of a list of lines, and the scopes of it that fold."""
+"""The lanes of a list of lines, and the scopes of it that fold.
+
+A lane leads from the first line that reads an op down to the line of that op, in the op's column.
+All that read it join the same lane, as branches do in `git log --graph`. So one number for each
+line says it all, and no lane crosses a knot.
+"""
 
 from __future__ import annotations
 

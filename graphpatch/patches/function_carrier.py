@@ -206,7 +206,12 @@ def is_restored(node: Node, editor: Editor) -> bool:
 def through_tape(
     found: Attached, name: str, arguments: Sequence[str], moved: Node, editor: Editor
 ) -> list[str]:
-    """The outputs of the op as `attach` is to read them: through a call of `tape`."""
+    """The outputs of the op as `attach` is to read them: through a call of `tape`.
+
+    Between what `attach` gives on and the op stands a call of `tape`. A Session sees `attach`
+    alone, and zeros behind it; on a tape `attach` passes the gradient on to the call, which has the
+    new one.
+    """
     functions = editor.cached(("taped", found.key), lambda: taped(found))
     editor.add_function(functions.tape)
     for gradient in (functions.gradient, functions.passing):

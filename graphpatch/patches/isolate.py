@@ -96,6 +96,9 @@ def keep(call: Node, gradient: str, upstream: Sequence[str], editor: Editor) -> 
     `upstream` are tensors like the upstream gradients. Where the body is differentiated as a whole,
     too, the unread call must read nothing of it: SymbolicGradient of 1.15 would wait for what flows
     back through the call, and silently give no gradient.
+
+    TensorFlow 2 copies with the body of a While, If or Case only the functions that it calls as
+    ops. So the body calls a gradient function once, and nobody reads what it gives; it never runs.
     """
     place = place_of(call, editor)
     if not place.op_by_op:

@@ -15,7 +15,11 @@ OLD = "config"  # where TensorFlow 1.13 to 1.15 look, too
 
 
 def run_op_by_op(graph_def: Any) -> bool:
-    """Let the functions that a GraphDef calls run with Grappler off; whether it calls any."""
+    """Let the functions that a GraphDef calls run with Grappler off; whether it calls any.
+
+    A Session optimises the function of a PartitionedCall by the `config_proto` of that op, whatever
+    its own settings are.
+    """
     bodies = graph_def.node, *(one.node_def for one in graph_def.library.function)
     calls = [node for nodes in bodies for node in nodes if node.op in CALLS]
     for node in calls:

@@ -210,7 +210,11 @@ def _copied_op(written: Any, graph_def: Any, gives: Sequence[str | None]) -> lis
 
 
 def rename_functions(graph_def: Any, suffix: str) -> None:
-    """Let the name of each function of a tf.compat.v1.GraphDef end in `suffix`, all calls too."""
+    """Let the name of each function of a tf.compat.v1.GraphDef end in `suffix`, all calls too.
+
+    TensorFlow keeps the functions of all that runs eagerly in one library, and refuses a name that
+    is there with another definition: that of the original beside the patched one, for example.
+    """
     library = graph_def.library
     names = {one.signature.name: f"{one.signature.name}{suffix}" for one in library.function}
     for node in _every_node(graph_def):

@@ -51,6 +51,9 @@ def set_seeds(graph_def: Any, own: Mapping[tuple[str, str], str]) -> list[str]:
     An op that has seeds keeps them. One that a rule put into a function of its own has no name
     there: those share their type's. Returned are all ops that draw on from run to run: ops with
     seeds of any kind, and those that draw from a tf.random.Generator.
+
+    A random op whose seeds are 0 draws from the seed of the graph and its own place in it, which is
+    another one after nodes were added. So every such op gets explicit seeds, by its name.
     """
     found = []
     for body, node in _nodes(graph_def):
@@ -76,7 +79,11 @@ FIRED = "graphpatch fired "
 
 
 def add_probes(graph_def: Any, places: Sequence[OpKey]) -> None:
-    """Let the gradient function of each of these calls of functions print its number."""
+    """Let the gradient function of each of these calls of functions print its number.
+
+    For what TensorFlow differentiates in C++: Python is not asked there which gradient an op has.
+    So each op gets gradient functions of its own, which give what they gave, and print a line.
+    """
     functions = {one.signature.name: one for one in graph_def.library.function}
     gradients = {one.function_name: one.gradient_func for one in graph_def.library.gradient}
     for number, (body, name) in enumerate(places):
