@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -46,8 +45,7 @@ class UnlikeError(Exception):
     """An edit asked an op that stands for others what is not a matter of its form."""
 
 
-@dataclass(eq=False)
-class OneOp(Body):
+class OneOp(Body, eq=False):
     """A body of one op, which stands for the ops of its form; what is around it is not known."""
 
     @cached_property

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import structs
+import msgspec
+from msgspec.structs import replace
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 MAIN = "main"
 
 
-@dataclass(eq=False)
-class Body:
+class Body(msgspec.Struct, eq=False, dict=True):
     """The nodes of the main graph or of one function, by index.
 
     The first nodes are those of the file, in its order; nodes that a patch added come after
@@ -47,22 +46,25 @@ class Body:
     """
 
     label: str
-    library: Library = field(repr=False)
-    source: Source = field(repr=False)
-    heads: Heads = field(repr=False)
-    ret: dict[str, str] = field(default_factory=dict, repr=False)
-    signature: OpDefProto | None = field(default=None, repr=False)
-    others: list[Field] = field(default_factory=list, repr=False)
-    file_ret: dict[str, str] = field(default_factory=dict, repr=False)
-    edited: dict[int, Payload | Held] = field(default_factory=dict, repr=False)
-    placed: dict[int, list[int] | LongOrder] = field(default_factory=dict, repr=False)
-    root: dict[int, int] = field(default_factory=dict, repr=False)
-    renamed: dict[int, str] = field(default_factory=dict, repr=False)
-    filled: dict[int, Held] = field(default_factory=dict, repr=False)
-    single: set[int] = field(default_factory=set, repr=False)
-    cut: list[int] = field(default_factory=list, repr=False)  # where nodes of the file were dropped
+    library: Library
+    source: Source
+    heads: Heads
+    ret: dict[str, str] = msgspec.field(default_factory=dict)
+    signature: OpDefProto | None = None
+    others: list[Field] = msgspec.field(default_factory=list)
+    file_ret: dict[str, str] = msgspec.field(default_factory=dict)
+    edited: dict[int, Payload | Held] = msgspec.field(default_factory=dict)
+    placed: dict[int, list[int] | LongOrder] = msgspec.field(default_factory=dict)
+    root: dict[int, int] = msgspec.field(default_factory=dict)
+    renamed: dict[int, str] = msgspec.field(default_factory=dict)
+    filled: dict[int, Held] = msgspec.field(default_factory=dict)
+    single: set[int] = msgspec.field(default_factory=set)
+    cut: list[int] = msgspec.field(default_factory=list)  # where nodes of the file were dropped
     is_ours: bool = False  # a function that a patch added
-    large: Large = field(default_factory=Large, init=False, repr=False)
+    large: Large = msgspec.field(default_factory=Large)
+
+    def __repr__(self) -> str:
+        return f"<Body: {self.label}>"
 
     def __len__(self) -> int:
         return len(self.heads.names)
@@ -143,13 +145,13 @@ class Body:
 
     def copy(self, library: Library) -> Body:
         """The same nodes, to be changed without this body seeing it."""
-        heads = structs.replace(
+        heads = replace(
             self.heads,
             names=list(self.heads.names),
             ops=list(self.heads.ops),
             inputs=list(self.heads.inputs),
         )
-        body = replace(self, library=library, heads=heads, ret=dict(self.ret))
+        body = replace(self, library=library, heads=heads, ret=dict(self.ret), large=Large())
         body.edited, body.root = dict(self.edited), dict(self.root)
         body.renamed, body.filled = dict(self.renamed), dict(self.filled)
         body.single = set(self.single)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from graphpatch import names
 from graphpatch.errors import ModelError, PatchError
@@ -19,6 +21,7 @@ from graphpatch.graph.edit import give_back, take_place
 from graphpatch.graph.edits import Added, Edit, Returned
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Heads
+from graphpatch.graph.large import Large
 from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.origin import origin
 from graphpatch.graph.provenance import returned
@@ -168,7 +171,7 @@ def _rebuilt(undone: UndoneBody) -> Body:
         place.get(index, index): one.signed() for index, one in now.items()
     }
     cut = [*old.cut, *(heads.starts[index] for index in dropped)]
-    return replace(old, heads=new, edited=edited, cut=cut)
+    return replace(old, heads=new, edited=edited, cut=cut, large=Large())
 
 
 def _check_reads(undone: UndoneBody, body: Body) -> None:
