@@ -151,7 +151,8 @@ class Body(msgspec.Struct, eq=False, dict=True):
             ops=list(self.heads.ops),
             inputs=list(self.heads.inputs),
         )
-        body = replace(self, library=library, heads=heads, ret=dict(self.ret), large=Large())
+        body = replace(self, library=library, heads=heads, ret=dict(self.ret))
+        body.large = Large(written=dict(self.large.written))
         body.edited, body.root = dict(self.edited), dict(self.root)
         body.renamed, body.filled = dict(self.renamed), dict(self.filled)
         body.single = set(self.single)
@@ -241,18 +242,22 @@ class Node(NamedTuple):
         return self.body.large.attr_spans(self.index, self.body.payload(self.index))
 
     def _flat(self, which: str) -> list[opdefs.FlatArg] | None:
-        if self.opdef is None:
+        op = self.op
+        if (opdef := self.body.library.opdef(op)) is None:
             return None
-        args, payload = getattr(self.opdef, which), self.body.payload(self.index)
-        rest = self.behind_inputs() if len(payload[0]) < MOST_ALIKE else None
+        payload, large = self.body.payload(self.index), self.body.large
+        small = len(payload[0]) < MOST_ALIKE
+        rest = behind_inputs(payload, self.name, op, self.inputs) if small else None
+        if rest is not None and (form := (op, which, rest)) in large.forms:
+            return large.forms[form]
 
         def found() -> list[opdefs.FlatArg]:
-            return opdefs.flatten(args, self.attrs().get)
+            return opdefs.flatten(getattr(opdef, which), self.attrs().get)
 
         try:
             if rest is not None:
-                return self.body.large.alike((self.op, which, rest), found)
-            return self.body.large.tensors(self.index, payload, which, found)
+                return large.alike(form, found)
+            return large.tensors(self.index, payload, which, found)
         except ModelError as error:
             raise ModelError(f"{self}: {error}") from error
 

@@ -160,7 +160,11 @@ def fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Field]:
     """
     at = start
     while at < end:
-        field = field_at(data, at, end)
+        tag, size = data[at], data[at + 1] if at + 1 < end else 0x80
+        if tag & 7 == BYTES and 8 <= tag < 0x80 and size < 0x80 and at + 2 + size <= end:
+            field = Field(tag >> 3, BYTES, at, at + 2, at + 2 + size)  # nearly all: no calls
+        else:
+            field = field_at(data, at, end)
         yield field
         at = field.end
 
