@@ -98,6 +98,10 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
         """The body of this label, or None."""
         return self.main if label == self.main.label else self.functions.get(label)
 
+    def counterpart(self, body: Body) -> Body | None:
+        """The body here that stands where one of another graph does, if there is one."""
+        return self.main if body.is_main else self.functions.get(body.label)
+
     def copy(self) -> Graph:
         """The same graph, to be changed without this one seeing it."""
         library = self.library.copy()

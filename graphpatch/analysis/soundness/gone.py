@@ -36,9 +36,9 @@ def gone(one: Graph, other: Graph) -> Iterator[Fault]:
 def _of_first(one: Graph, other: Graph) -> Iterator[tuple[str, str, bool]]:
     """What rules put into the first graph: rule, op, and whether it is gone."""
     for body in one.bodies:
-        there = other.main if body.is_main else other.functions.get(body.label)
-        now = _by_own_name(there)
-        for node in () if body.is_ours else provenance.touched(body):
+        touched = [] if body.is_ours else list(provenance.touched(body))
+        now = _by_own_name(other.counterpart(body) if touched else None)
+        for node in touched:
             for edit, op in patched_ops(node):
                 yield edit.rule, op, not _is_kept(node, now)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from graphpatch.analysis.node_diff import differences
-from graphpatch.analysis.pairs import unlike
+from graphpatch.analysis.pairs import Differences
 from graphpatch.analysis.soundness.fault import Fault, at
 from graphpatch.analysis.surroundings import differences_around
 from graphpatch.errors import ModelError
@@ -16,21 +16,21 @@ from graphpatch.graph.graph import Graph
 SIGNATURES = ("signature_def", "asset_file_def", "saver_def")
 
 
-def lost(one: Graph, other: Graph) -> Iterator[Fault]:
+def lost(one: Graph, other: Graph, differ: Differences) -> Iterator[Fault]:
     """Names that consumers hold on to and that are gone, or stand for something else now."""
-    bodies = {body.label: body for body in other.bodies}
     for body in one.bodies:
-        if body.label not in bodies:
+        there = other.counterpart(body)
+        if there is None:
             yield Fault("function_lost", body.label, "", f"function {body.label!r} is gone")
         else:
-            yield from _lost(body, bodies[body.label])
+            yield from _lost(body, there, differ[body])
 
 
-def _lost(one: Body, other: Body) -> Iterator[Fault]:
+def _lost(one: Body, other: Body, differ: Mapping[int, int]) -> Iterator[Fault]:
     for name in one.by_name:
         if name not in other.by_name:
             yield Fault("lost", one.label, name, f"{one.node(name)} is gone: no op has its name")
-    for first, second in unlike(one, other, _by_name(one, other)):
+    for first, second in differ.items():
         left, right = Node(one, first), Node(other, second)
         before, after = _given(left), _given(right)
         if before is not None and after is not None and before != after:
@@ -38,11 +38,6 @@ def _lost(one: Body, other: Body) -> Iterator[Fault]:
             yield Fault("outputs", one.label, left.name, f"{right}: {says}")
         if left.op == right.op == "Const":
             yield from _weight(left, right)
-
-
-def _by_name(one: Body, other: Body) -> list[tuple[int, int]]:
-    there = other.by_name
-    return [(first, there[name]) for name, first in one.by_name.items() if name in there]
 
 
 def _given(node: Node) -> list[str | None] | None:

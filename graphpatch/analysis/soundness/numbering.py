@@ -114,8 +114,9 @@ class Numbering:
 
     def _attrs(self, node: Node) -> Hashable:
         """The attrs that say what an op computes; functions by their names."""
-        if node.name in self.alike.get(node.body.label, ()):
-            return node.body.label, node.name
+        place = place_of(node.body)
+        if node.name in self.alike.get(place, ()):
+            return place, node.name
         spans = attr_spans(node.body.payload(node.index))
         return tuple(
             (key, piece_bytes(span))
@@ -138,6 +139,11 @@ class KnownOps:
     def settle(self, node: Node, values: list[ValueNumber]) -> list[ValueNumber]:
         """The values that count as those of the op."""
         return self.settled(node, values)
+
+
+def place_of(body: Body) -> str:
+    """What tells a body from others in both graphs: a function may be called as the main one is."""
+    return "" if body.is_main else body.label
 
 
 def has_name(node: Node) -> bool:
@@ -171,7 +177,10 @@ def _outputs(node: Node) -> list[tuple[str, int]]:
 
 
 def _count(node: Node) -> int:
-    return max(1, len(_outputs(node)))
+    try:
+        return max(1, len(node.outputs or ()))
+    except ModelError:
+        return 1
 
 
 def function_of(node: Node) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from graphpatch.analysis.pairs import unlike_by_name
 from graphpatch.analysis.soundness.fault import Fault
 from graphpatch.analysis.soundness.undone import untold
 from graphpatch.errors import GraphpatchError
@@ -19,7 +20,8 @@ def swapped(one: Model, other: Model) -> Iterator[Fault]:
     if any(map(_is_patched, other.graphs)) or not any(map(_is_patched, one.graphs)):
         return
     try:
-        differ = any(any(untold(*pair)) for pair in zip(other.graphs, one.graphs, strict=True))
+        pairs = zip(other.graphs, one.graphs, strict=True)
+        differ = any(any(untold(*pair, unlike_by_name(*pair))) for pair in pairs)
     except GraphpatchError:
         differ = True
     if not differ:

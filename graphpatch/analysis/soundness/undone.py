@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from graphpatch.analysis.node_diff import differences
-from graphpatch.analysis.pairs import unlike
+from graphpatch.analysis.pairs import Differences
 from graphpatch.analysis.soundness.fault import Fault, at
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph import provenance
@@ -16,8 +16,11 @@ from graphpatch.graph.undo import undo
 from graphpatch.graph.undo_library import drop_unused
 
 
-def untold(one: Graph, other: Graph) -> Iterator[Fault]:
-    """Each difference that no rule tells of. A rule that the first graph has too stays as it is."""
+def untold(one: Graph, other: Graph, differ: Differences) -> Iterator[Fault]:
+    """Each difference that no rule tells of. A rule that the first graph has too stays as it is.
+
+    `differ` are the ops of one name that differ as they stand.
+    """
     if origin(other).get("exported"):
         return  # of its original it holds a part, which is compared by name
     known = {edit.id for edit in provenance.all_entries(one)}
@@ -30,22 +33,16 @@ def untold(one: Graph, other: Graph) -> Iterator[Fault]:
         return
     yield from _functions(one, before)
     for body in one.bodies:
-        there = _body(before, body.label)
-        now = _body(other, body.label)
+        there = before.counterpart(body)
+        now = other.counterpart(body)
         if there is not None and now is not None:
-            yield from _nodes(body, there, now)
+            yield from _nodes(body, there, now, differ[body])
             if not body.is_main:
                 yield from _signature(body, there)
 
 
-def _body(graph: Graph, label: str) -> Body | None:
-    return graph.main if label == graph.main.label else graph.functions.get(label)
-
-
-def _nodes(one: Body, before: Body, now: Body) -> Iterator[Fault]:
+def _nodes(one: Body, before: Body, now: Body, changed: Mapping[int, int]) -> Iterator[Fault]:
     """Nodes that came, went or changed; those whose bytes are the same now were not touched."""
-    pairs = [(n, now.by_name[name]) for name, n in one.by_name.items() if name in now.by_name]
-    changed = {first for first, _ in unlike(one, now, pairs)}
     for name, index in one.by_name.items():
         if name not in before.by_name:
             if name in now.by_name:
