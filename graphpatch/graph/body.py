@@ -184,7 +184,7 @@ class Node(NamedTuple):
     @property
     def data_inputs(self) -> tuple[str, ...]:
         """The tensors it reads."""
-        return tuple(text for text in self.inputs if not text.startswith("^"))
+        return tuple([text for text in self.inputs if text[:1] != "^"])
 
     @property
     def device(self) -> str:

@@ -16,7 +16,6 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.nodedef import attr_spans
 from graphpatch.graph.topology import first_producers
 from graphpatch.graph.wire import piece_bytes
 
@@ -51,13 +50,18 @@ class Numbering:
     numbers: ValueNumbers
     alike: Mapping[str, Collection[str]]
     originals: Collection[str]
+    # A function that a rule added is called for each of its ops, and looked into each time.
+    orders: dict[Body, list[int]] = field(default_factory=dict)
+    attrs: dict[Node, Hashable] = field(default_factory=dict)
 
     def body(
         self, body: Body, arguments: Mapping[str, ValueNumber], known: KnownOps, depth: int = 0
     ) -> dict[str, list[ValueNumber]]:
         """What each op of a body gives; `known` settles what ops are called and count as."""
         found: dict[str, list[ValueNumber]] = {name: [value] for name, value in arguments.items()}
-        for index in in_order(body):
+        if body not in self.orders:
+            self.orders[body] = list(in_order(body))
+        for index in self.orders[body]:
             node = Node(body, index)
             values = self._values(node, found, known, depth)
             found[node.name] = known.settle(node, values)
@@ -70,12 +74,8 @@ class Numbering:
         given = self._given_on(node, taken, depth)
         if given is not None:
             return given
-        waits = frozenset(
-            value
-            for text in node.inputs
-            if text.startswith("^")
-            for value in found.get(text[1:], ())[:1]
-        )
+        controls = (text[1:] for text in node.inputs if text[:1] == "^")
+        waits = frozenset([value for op in controls for value in found.get(op, ())[:1]])
         if node.op in NEXTS:  # the way back of a loop, which is compared by itself
             taken, waits = [], frozenset()
         key = (known.name(node), node.op, self._attrs(node), tuple(taken), waits)
@@ -117,12 +117,11 @@ class Numbering:
         place = place_of(node.body)
         if node.name in self.alike.get(place, ()):
             return place, node.name
-        spans = attr_spans(node.body.payload(node.index))
-        return tuple(
-            (key, piece_bytes(span))
-            for key, span in sorted(spans.items())
-            if not key.startswith("_")
-        )
+        if node not in self.attrs:
+            spans = sorted(node.attr_spans().items())
+            told = ((key, piece_bytes(span)) for key, span in spans if not key.startswith("_"))
+            self.attrs[node] = tuple(told)
+        return self.attrs[node]
 
 
 @dataclass(eq=False)
@@ -159,6 +158,8 @@ def _is_alone(node: Node) -> bool:
 
 def tensor_of(body: Body, found: Mapping[str, Sequence[ValueNumber]], text: str) -> ValueNumber:
     """The tensor that an input, or an output of a function, names."""
+    if ":" not in text and (values := found.get(text)):  # nearly all are spelled so
+        return values[0]
     tensor = names.parse(text)
     values = found.get(tensor.op, ())
     place = tensor.index
