@@ -154,10 +154,7 @@ def varint(number: int) -> bytes:
 
 
 def fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Field]:
-    """Each field of the message that lies from `start` to `end`, values unread.
-
-    Raises ModelError where the bytes are not a message, or end in the middle of a field.
-    """
+    """Each field of the message from `start` to `end`, unread; ModelError where it is none."""
     at = start
     while at < end:
         tag, size = data[at], data[at + 1] if at + 1 < end else 0x80
