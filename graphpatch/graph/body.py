@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -32,8 +32,12 @@ from graphpatch.shown import one_line
 
 if TYPE_CHECKING:
     from graphpatch.graph.blanks import Held
+    from graphpatch.graph.inputs import SetInputs
 
 MAIN = "main"
+
+# A list, or where one is edited that is long a dict without values.
+Uses: TypeAlias = "list[tuple[int, int]] | dict[tuple[int, int], None]"
 
 
 class Body(msgspec.Struct, eq=False, dict=True):
@@ -53,7 +57,7 @@ class Body(msgspec.Struct, eq=False, dict=True):
     signature: OpDefProto | None = None
     others: list[Field] = msgspec.field(default_factory=list)
     file_ret: dict[str, str] = msgspec.field(default_factory=dict)
-    edited: dict[int, Payload | Held] = msgspec.field(default_factory=dict)
+    edited: dict[int, Payload | Held | SetInputs] = msgspec.field(default_factory=dict)
     placed: dict[int, list[int] | LongOrder] = msgspec.field(default_factory=dict)
     root: dict[int, int] = msgspec.field(default_factory=dict)
     renamed: dict[int, str] = msgspec.field(default_factory=dict)
@@ -103,7 +107,7 @@ class Body(msgspec.Struct, eq=False, dict=True):
         return index in self.edited or (index < len(self.marks) and bool(self.marks[index]))
 
     @cached_property
-    def readers(self) -> dict[str, list[tuple[int, int]]]:
+    def readers(self) -> dict[str, Uses]:
         """Who reads an op, data or control: (index, slot in NodeDef.input) of each use."""
         found: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for index, inputs in enumerate(self.heads.inputs):
@@ -111,7 +115,15 @@ class Body(msgspec.Struct, eq=False, dict=True):
                 # Most inputs are an op's output 0, spelled as its name: no call for them.
                 plain = ":" not in text and text[:1] != "^"
                 found[text if plain else names.op_of(text)].append((index, slot))
-        return dict(found)
+        return {**found}
+
+    @cached_property
+    def returned(self) -> dict[str, list[str]]:
+        """The outputs of the function that each op, or argument, gives."""
+        found: dict[str, list[str]] = {}
+        for key, text in self.ret.items():
+            found.setdefault(names.op_of(text), []).append(key)
+        return found
 
     @cached_property
     def arguments(self) -> dict[str, int]:
@@ -136,15 +148,23 @@ class Body(msgspec.Struct, eq=False, dict=True):
         edited = self.edited.get(index)
         if edited is None:
             return self.large.payload(self.source, self.heads.starts[index])
-        return edited if isinstance(edited, list) else [edited[0].payload(*edited[1:])]
+        if isinstance(edited, tuple):
+            return [edited[0].payload(*edited[1:])]
+        if not isinstance(edited, list):
+            self.heads.inputs[index] = tuple(edited.inputs)
+            self.edited[index] = edited = edited.payload()
+        return edited
 
-    def write(self, index: int, payload: Payload) -> None:
+    def write(self, index: int, payload: Payload | SetInputs) -> None:
         """Let a node be this from now on."""
         self.edited[index] = payload
         self.single.add(self.root.get(index, index))
 
     def copy(self, library: Library) -> Body:
         """The same nodes, to be changed without this body seeing it."""
+        for index, edited in list(self.edited.items()):
+            if not isinstance(edited, list | tuple):
+                self.payload(index)
         heads = replace(
             self.heads,
             names=list(self.heads.names),
@@ -179,7 +199,7 @@ class Node(NamedTuple):
     @property
     def inputs(self) -> tuple[str, ...]:
         """NodeDef.input: data inputs first, then control inputs."""
-        return self.body.heads.inputs[self.index]
+        return tuple(self.body.heads.inputs[self.index])
 
     @property
     def data_inputs(self) -> tuple[str, ...]:

@@ -17,10 +17,11 @@ from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.blanks import Held
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edit import give_back, take_place
+from graphpatch.graph.edit import give_output, take_place
 from graphpatch.graph.edits import Added, Edit, Returned
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Heads
+from graphpatch.graph.inputs import SetInputs
 from graphpatch.graph.large import Large
 from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.origin import origin
@@ -143,7 +144,7 @@ def _return(body: Body, outputs: list[Returned], place: int) -> None:
             f"rule {other.rule!r} builds on what rule {edit.rule!r} did (see output "
             f"{edit.output!r} of function {body.label}); take that one off first"
         )
-    give_back(body, edit)
+    give_output(body, edit.output, edit.was)
 
 
 def _rebuilt(undone: UndoneBody) -> Body:
@@ -167,7 +168,7 @@ def _rebuilt(undone: UndoneBody) -> Body:
     place = {index: at for at, index in enumerate(kept)} if dropped else {}
     marked = (place.get(index, index) for index in undone.marked)
     new.marked = [range(at, at + 1) for at in marked]
-    edited: dict[int, Payload | Held] = {
+    edited: dict[int, Payload | Held | SetInputs] = {
         place.get(index, index): one.signed() for index, one in now.items()
     }
     cut = [*old.cut, *(heads.starts[index] for index in dropped)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from graphpatch import names
 from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.graph.body import Body
@@ -30,6 +32,6 @@ def depths(body: Body) -> list[int]:
     return [len(body) if waits[index] else depth for index, depth in enumerate(deep)]
 
 
-def _reads(inputs: tuple[str, ...], ops: list[str], by_name: dict[str, int]) -> list[int]:
+def _reads(inputs: Sequence[str], ops: list[str], by_name: dict[str, int]) -> list[int]:
     found = [by_name.get(names.op_of(text)) for text in inputs if not text.startswith("^")]
     return [index for index in found if index is not None and ops[index] not in NEXTS]
