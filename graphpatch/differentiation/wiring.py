@@ -157,6 +157,7 @@ class Wiring(msgspec.Struct, eq=False, dict=True):
     def _argument(self, index: int) -> str:
         return self.argument_names[-1 - index]
 
+    @cached_property
     def returned(self) -> list[Tensor]:
         """The tensors that a function gives back, in the order of its signature."""
         signature = self.body.signature

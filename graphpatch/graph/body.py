@@ -15,7 +15,7 @@ from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
-from graphpatch.graph.heads import PROVENANCE, Heads, Progress, entry, read_heads, scan
+from graphpatch.graph.heads import LARGE, PROVENANCE, Heads, Progress, entry, read_heads, scan
 from graphpatch.graph.large import MOST_ALIKE, Large
 from graphpatch.graph.library import Library
 from graphpatch.graph.long_order import LongOrder
@@ -25,6 +25,7 @@ from graphpatch.graph.nodedef import (
     attr_value,
     attr_values,
     behind_inputs,
+    mentions,
     text_field,
 )
 from graphpatch.graph.wire import BYTES, Field, Source, Span, fields, message, utf8
@@ -219,6 +220,8 @@ class Node(NamedTuple):
     def attr(self, key: str) -> AttrValue | None:
         """The value of an attr, or None where the NodeDef has none. Reads that attr alone."""
         payload = self.body.payload(self.index)
+        if len(payload) == 1 and isinstance(payload[0], bytes) and len(payload[0]) < LARGE:
+            return attr_values(payload).get(key) if mentions(payload, key) else None
         span = self.body.large.attr_span(self.index, payload, key)
         return None if span is None else attr_value(span)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -64,3 +65,43 @@ def asked_readers(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> 
 def test_many_outputs_of_one_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = asked_readers(tmp_path, 100, monkeypatch)
     assert asked_readers(tmp_path, 400, monkeypatch) < 4.5 * small
+
+
+@pytest.mark.parametrize("named", [(), ("x0",)], ids=["none named", "a source named"])
+def test_of_very_many_pairs_some_are_looked_at(named: tuple[str, ...]) -> None:
+    """As many as the graph is large go by: each visits much of it."""
+    count = 2_000
+    sources = [node(f"x{k}", "Placeholder", dtype="float32") for k in range(count)]
+    total = node("sum", "AddN", *[f"x{k}" for k in range(count)], N=count, T="float32")
+    heads = [node(f"r{k}", "Relu", "sum", T="float32") for k in range(count)]
+    before = time.process_time()
+    [seen] = survey(graphpatch.load(graphdef(*sources, total, *heads)), named)
+    assert time.process_time() - before < 20
+    assert 20 < len(seen.diagnoses) < 100
+    assert len({one.target for one in seen.diagnoses}) == len(seen.diagnoses)
+    assert [one.kind for one in seen.notes] == ["left_out"]
+    pairs = count * (1 if named else count) - len(seen.diagnoses)
+    assert seen.notes[0].says.startswith(f"{pairs:,} more pairs were not looked at")
+    assert "r1999:0" in seen.notes[0].ops
+
+
+def test_named_pairs_are_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphpatch.analysis.doctor.survey.FEW", 1)
+    monkeypatch.setattr("graphpatch.analysis.doctor.survey.WORK", 0)
+    x, y = (node(name, "Placeholder", dtype="float32") for name in "xy")
+    model = graphpatch.load(graphdef(x, y, node("s", "Add", "x", "y"), node("r", "Relu", "s")))
+    for ends, count in (((), 1), (("x", "y"), 4)):
+        [seen] = survey(model, ends, ("s", "r") if ends else ())
+        assert (len(seen.diagnoses), len(seen.notes)) == (count, int(not ends))
+
+
+def test_what_blocks_a_path_is_found_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each other op of a chain blocks; the ops behind each are not looked at for each of them."""
+    ops = ["Relu" if k % 2 else "Round" for k in range(2_000)]
+    chain = [node(f"r{k}", op, f"r{k - 1}" if k else "x") for k, op in enumerate(ops)]
+    model = graphpatch.load(graphdef(node("x", "Placeholder", dtype="float32"), *chain))
+    model = graphpatch.apply([GUIDED], model).model
+    before = time.process_time()
+    [seen] = survey(model, ["x"], ["r1999"])
+    assert time.process_time() - before < 20
+    assert len(seen.diagnoses[0].findings) > 999

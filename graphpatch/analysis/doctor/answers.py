@@ -185,7 +185,7 @@ class Answers:
 
     def _through(self, body: Body) -> GradientReach:
         wiring = self.wiring(body)
-        given = [tensor for tensor in wiring.returned() if wiring.trainable(tensor)]
+        given = [tensor for tensor in wiring.returned if wiring.trainable(tensor)]
         taken = [(index, 0) for index in wiring.arguments.values()]
         return self.backward(body, [one for one in taken if wiring.trainable(one)], given)
 

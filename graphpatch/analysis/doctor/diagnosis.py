@@ -184,16 +184,17 @@ class Doctor:
             self._blocks(answer, wiring, step, step == steps[-1])
             for step, answer in zip(steps, answers, strict=True)
         ]
-        for place in reversed(range(len(steps))):
+        places = [place for place in reversed(range(len(steps))) if blocks[place]]
+        for place in places:
             look = Look(wiring, steps[place], answers[place])
-            # Of a run of ops without gradients, the first one made it so.
-            if is_hidden(look.node) and any(blocks[place + 1 :]):
+            if place < places[0] and is_hidden(look.node):
                 continue  # no gradient gets there, whatever it has
-            if blocks[place] and not (place and blocks[place - 1] and _is_led_into(look)):
+            # Of a run of ops without gradients, the first one made it so.
+            if not (place and blocks[place - 1] and _is_led_into(look)):
                 inner = list(self._inside(look))
-                found = with_way_back(finding_of(look), wiring, steps[place + 1 :])
+                found = with_way_back(finding_of(look), wiring, steps[place + 1 : place + 2])
                 yield from inner or [with_pattern(found, wiring, steps, place)]
-        if not any(blocks) and source not in done.got:
+        if not places and source not in done.got:
             stuck = [i for i in done.between - done.visited if wiring.body.heads.ops[i] in MERGES]
             yield from (_stalled(Node(wiring.body, index)) for index in sorted(stuck)[:1])
 
@@ -211,7 +212,7 @@ class Doctor:
             if not 0 <= place < len(body.arguments):
                 continue
             wiring, source = self.tape.wiring(body), (-1 - place, 0)
-            given = wiring.returned()
+            given = wiring.returned
             steps = (
                 self._way(wiring, source, given[look.step.output])
                 if look.step.output < len(given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 from graphpatch.analysis.doctor.answers import Answers
@@ -20,6 +21,9 @@ from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import FED, PIPELINES, tensor_named
 from graphpatch.match.nearest import nearest_names
+
+FEW = 20  # pairs that are looked at, however large the graph is
+WORK = 200_000  # ops that are visited for more pairs than these, where nobody named both ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,8 @@ def survey(
 ) -> list[Seen]:
     """Ask about each pair; without names, about what is fed and outputs that are read by none.
 
-    Without `every`, outputs that cannot be a loss are left out, as long as others can.
+    Without `every`, outputs that cannot be a loss are left out, as long as others can. Of very many
+    pairs of which not both ends are named, some are left out, which a note says.
     Raises ModelError for a name that is not a tensor of a main graph, and for a broken graph.
     """
     _refuse_unknown(model, (*sources, *targets))
@@ -76,12 +81,41 @@ def _doctor(
 def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: bool) -> Seen:
     graph, stored = asked.session.graph, asked.session.stored
     wiring = asked.session.wiring(graph.main)
-    pairs = [
-        (source, target)
-        for target in wiring.named(targets) or unread_outputs(wiring, every)
-        for source in wiring.named(sources) or fed_floats(wiring)
+    to, by = wiring.named(targets), wiring.named(sources)
+    ends = by or fed_floats(wiring), to or unread_outputs(wiring, every)
+    count = len(ends[0]) * len(ends[1])
+    most = count if by and to else FEW + WORK // (1 + sum(map(len, graph.bodies)))
+    pairs = _some_pairs(*ends, min(count, most))
+    notes = notes_on_pairs(asked, stored, pairs)
+    if len(pairs) < count:
+        notes.append(_left_out(wiring, pairs, ends))
+    return Seen(graph, asked.diagnose_all(pairs), notes)
+
+
+def _some_pairs(
+    sources: Sequence[Tensor], targets: Sequence[Tensor], count: int
+) -> list[tuple[Tensor, Tensor]]:
+    """So many pairs, with as many of the sources and of the targets in them as may be."""
+    turn = lcm(len(sources), len(targets))  # pairs after which both begin anew
+    places = (
+        (place % len(targets), (place + place // turn) % len(sources)) for place in range(count)
+    )
+    return [(sources[source], targets[target]) for target, source in sorted(places)]
+
+
+def _left_out(
+    wiring: Wiring, pairs: Sequence[tuple[Tensor, Tensor]], ends: Sequence[Sequence[Tensor]]
+) -> Note:
+    """That there are more pairs, with the ends that are in none of those asked about."""
+    more = len(ends[0]) * len(ends[1]) - len(pairs)
+    asked = ({source for source, _ in pairs}, {target for _, target in pairs})
+    left = [
+        one for some, known in zip(ends, asked, strict=True) for one in some if one not in known
     ]
-    return Seen(graph, asked.diagnose_all(pairs), notes_on_pairs(asked, stored, pairs))
+    says = (
+        f"{more:,} more pairs were not looked at, as they are many: name ends with --from and --to"
+    )
+    return Note("left_out", says, list(map(wiring.spelled, left)))
 
 
 def fed_floats(wiring: Wiring) -> list[Tensor]:

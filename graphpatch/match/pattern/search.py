@@ -22,7 +22,7 @@ from graphpatch.match.pattern.symmetry import Symmetry, symmetry
 from graphpatch.match.pattern.variants import variants
 from graphpatch.match.pattern.wiring import LinkWalker, Vertex
 from graphpatch.match.spec import Edge, Match, Pattern
-from graphpatch.names import TensorName, op_of
+from graphpatch.names import TensorName
 
 Conditions = Callable[[Match], Mapping[str, Condition]]
 """The conditions of a match, by key."""
@@ -187,7 +187,7 @@ def is_read_beside(binding: Binding, larger: Sequence[Binding]) -> bool:
         return False
     mine = {index for one in (binding, *larger) for index in one.indices}
     name, inputs = body.heads.names[last], body.heads.inputs
-    return any(op_of(text) == name for text in body.ret.values()) or any(
+    return bool(body.returned.get(name)) or any(
         index not in mine and inputs[index][slot][:1] != "^" and lets_through(Node(body, index))
         for index, slot in body.readers.get(name, ())
     )
