@@ -15,7 +15,7 @@ from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
-from graphpatch.graph.heads import LARGE, PROVENANCE, Heads, Progress, entry, read_heads, scan
+from graphpatch.graph.heads import LARGE, PROVENANCE, Heads, Progress, read_heads, scan
 from graphpatch.graph.large import MOST_ALIKE, Large
 from graphpatch.graph.library import Library
 from graphpatch.graph.long_order import LongOrder
@@ -28,7 +28,7 @@ from graphpatch.graph.nodedef import (
     mentions,
     text_field,
 )
-from graphpatch.graph.wire import BYTES, Field, Source, Span, fields, message, utf8
+from graphpatch.graph.wire import Field, Source, Span, message
 from graphpatch.shown import one_line
 
 if TYPE_CHECKING:
@@ -163,9 +163,8 @@ class Body(msgspec.Struct, eq=False, dict=True):
 
     def copy(self, library: Library) -> Body:
         """The same nodes, to be changed without this body seeing it."""
-        for index, edited in list(self.edited.items()):
-            if not isinstance(edited, list | tuple):
-                self.payload(index)
+        for index in [i for i, one in self.edited.items() if not isinstance(one, list | tuple)]:
+            self.payload(index)
         heads = replace(
             self.heads,
             names=list(self.heads.names),
@@ -306,14 +305,3 @@ def function_body(library: Library, source: Source, start: int, end: int) -> Bod
     body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
     body.is_ours = signature.description.startswith(PROVENANCE.decode())
     return body
-
-
-def text_entry(source: Source, field: Field) -> tuple[str, str]:
-    """The key and value of an entry of a map of texts."""
-    parts = fields(source.data, field.value, field.end)
-    found = {part.number: part for part in parts if part.wire == BYTES}
-    texts = [utf8(source.data, found[n].value, found[n].end) if n in found else "" for n in (1, 2)]
-    return texts[0], texts[1]
-
-
-__all__ = ["MAIN", "Body", "Node", "entry", "function_body", "main_body", "text_entry"]

@@ -17,7 +17,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.displaced import displaced_attr, displaced_input, displaced_name
 from graphpatch.graph.edits import Edit, Origin
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.inputs import move_use, set_later
+from graphpatch.graph.inputs import give_output, move_use, set_later
 from graphpatch.graph.placing import TakenNames, append, place_beside, rename
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.graph.provenance import Author, entries, rewritten, signed, turns
@@ -276,15 +276,6 @@ def take_place(graph: Graph, body: Body) -> None:
         graph.main = body
     else:
         graph.functions[body.label] = body
-
-
-def give_output(body: Body, key: str, tensor: str) -> str:
-    """Let an output of a function be this tensor, and return which it was."""
-    was, body.ret[key] = body.ret[key], tensor
-    if "returned" in body.__dict__ and names.op_of(was) != names.op_of(tensor):
-        body.returned[names.op_of(was)].remove(key)
-        body.returned.setdefault(names.op_of(tensor), []).append(key)
-    return was
 
 
 def _hex(payload: nodedef.Payload) -> str:

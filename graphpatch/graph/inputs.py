@@ -1,4 +1,7 @@
-"""Inputs of ops, set one by one. Where an op reads many, its NodeDef is written once for all."""
+"""Inputs of ops and outputs of functions, set one by one.
+
+Where an op reads many, its NodeDef is written once for all.
+"""
 
 from __future__ import annotations
 
@@ -73,4 +76,10 @@ def add_use(body: Body, op: str, use: tuple[int, int]) -> None:
         uses[use] = None
 
 
-__all__ = ["SetInputs", "add_use", "move_use", "set_later"]
+def give_output(body: Body, key: str, tensor: str) -> str:
+    """Let an output of a function be this tensor, and return which it was."""
+    was, body.ret[key] = body.ret[key], tensor
+    if "returned" in body.__dict__ and names.op_of(was) != names.op_of(tensor):
+        body.returned[names.op_of(was)].remove(key)
+        body.returned.setdefault(names.op_of(tensor), []).append(key)
+    return was

@@ -17,11 +17,11 @@ from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.blanks import Held
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edit import give_output, take_place
+from graphpatch.graph.edit import take_place
 from graphpatch.graph.edits import Added, Edit, Returned
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Heads
-from graphpatch.graph.inputs import SetInputs
+from graphpatch.graph.inputs import SetInputs, give_output
 from graphpatch.graph.large import Large
 from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.origin import origin

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 import graphpatch
 from graphpatch.analysis.doctor.survey import survey
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph.body import Node
-from tests.graphs import graphdef, node
+from tests.graphs import function, graphdef, node
 
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 
@@ -105,3 +107,34 @@ def test_what_blocks_a_path_is_found_in_one_walk(monkeypatch: pytest.MonkeyPatch
     [seen] = survey(model, ["x"], ["r1999"])
     assert time.process_time() - before < 20
     assert len(seen.diagnoses[0].findings) > 999
+
+
+def nested_branches(depth: int) -> GraphDef:
+    """An If in an If and so on, both branches of each in one function, each with a Relu."""
+    functions = []
+    for place in range(depth):
+        nodes = [node("r", "Relu", "a")]
+        if place + 1 < depth:
+            nodes.append(branch(f"f{place + 1}", "p", "r:activations:0"))
+        ret = {"o": "i:output:0" if place + 1 < depth else "r:activations:0"}
+        functions.append(function(f"f{place}", ["p", "a"], nodes, ret))
+        functions[-1].signature.input_arg[0].type = 10
+    inputs = node("b", "Placeholder", dtype="bool"), node("x", "Placeholder", dtype="float32")
+    return graphdef(*inputs, branch("f0", "b", "x"), functions=functions)
+
+
+def branch(body: str, condition: str, value: str) -> NodeDef:
+    tensors = {"Tcond": "bool", "Tin": ["bool", "float32"], "Tout": ["float32"]}
+    made = node("i", "If", condition, condition, value, **tensors)
+    for key in ("then_branch", "else_branch"):
+        made.attr[key].func.name = body
+    return made
+
+
+def test_functions_that_are_called_twice_each_are_looked_into_once() -> None:
+    """Each of 100 is called by both branches of the one before: 2 ** 100 ways through them."""
+    model = graphpatch.apply([GUIDED], graphpatch.load(nested_branches(100))).model
+    before = time.process_time()
+    [seen] = survey(model, ["x"], ["i"])
+    assert time.process_time() - before < 20
+    assert [one.kind for one in seen.diagnoses[0].findings] == ["carried"]
