@@ -52,7 +52,7 @@ class Large(msgspec.Struct, eq=False):
         known, spans = self.spans.get(index, (None, {}))
         if known is not payload:
             spans = attr_spans(payload)
-            if is_wide(payload):
+            if len(payload) > 1 or is_wide(payload):
                 self.spans[index] = payload, spans
         return spans
 

@@ -123,14 +123,15 @@ def _check_enclosed(graph: Graph, undone: Undone) -> None:
     node, types, todo = undone.node, set[str](), [undone.node.op]
     while todo:
         name = todo.pop()
+        if name == undone.op:
+            return
         if name not in types:
             types.add(name)
             todo += graph.functions[name].heads.ops if name in graph.functions else ()
-    if undone.op not in types:
-        raise ModelError(
-            f"{node} is said to have been of op type {undone.op}, which the function in its place "
-            f"does not run; it is not put back"
-        )
+    raise ModelError(
+        f"{node} is said to have been of op type {undone.op}, which the function in its place "
+        f"does not run; it is not put back"
+    )
 
 
 def _return(body: Body, outputs: list[Returned], place: int) -> None:

@@ -200,3 +200,12 @@ def test_the_page_tells_how_many_outputs_are_read() -> None:
     page = Path(__file__).parents[2] / "docs" / "hostile-input.md"
     assert f"{MOST_LISTED:,}, or as many as the node has inputs" in page.read_text()
     assert MOST_LISTED <= 1 << 14
+
+
+def test_the_inputs_of_an_op_are_not_read_for_each_of_its_outputs() -> None:
+    several = node("i", "IdentityN", *["x"] * 4_000, T=attr(["float32"] * 4_000))
+    body = graphs.main(X, several)
+    shapes, index = Shapes(Wiring(body)), body.by_name["i"]
+    before = time.process_time()
+    assert {shapes.of((index, output)) for output in range(4_000)} == {None}
+    assert time.process_time() - before < 2
