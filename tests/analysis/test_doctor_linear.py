@@ -72,19 +72,19 @@ def test_many_outputs_of_one_input(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("named", [(), ("x0",)], ids=["none named", "a source named"])
 def test_of_very_many_pairs_some_are_looked_at(named: tuple[str, ...]) -> None:
     """As many as the graph is large go by: each visits much of it."""
-    count = 2_000
+    count = 1_000
     sources = [node(f"x{k}", "Placeholder", dtype="float32") for k in range(count)]
     total = node("sum", "AddN", *[f"x{k}" for k in range(count)], N=count, T="float32")
     heads = [node(f"r{k}", "Relu", "sum", T="float32") for k in range(count)]
     before = time.process_time()
     [seen] = survey(graphpatch.load(graphdef(*sources, total, *heads)), named)
     assert time.process_time() - before < 20
-    assert 20 < len(seen.diagnoses) < 100
-    assert len({one.target for one in seen.diagnoses}) == len(seen.diagnoses)
+    assert 20 < len(seen.diagnoses) < 1_000
+    assert len({one.target for one in seen.diagnoses}) > 50
     assert [one.kind for one in seen.notes] == ["left_out"]
     pairs = count * (1 if named else count) - len(seen.diagnoses)
     assert seen.notes[0].says.startswith(f"{pairs:,} more pairs were not looked at")
-    assert "r1999:0" in seen.notes[0].ops
+    assert "r999:0" in seen.notes[0].ops
 
 
 def test_named_pairs_are_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +95,20 @@ def test_named_pairs_are_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     for ends, count in (((), 1), (("x", "y"), 4)):
         [seen] = survey(model, ends, ("s", "r") if ends else ())
         assert (len(seen.diagnoses), len(seen.notes)) == (count, int(not ends))
+
+
+def test_pairs_for_which_hardly_an_op_is_visited_are_looked_at() -> None:
+    """80 models side by side in one: 6,400 pairs, of which 80 are connected."""
+    inputs = [node(f"x{k}", "Placeholder", dtype="float32") for k in range(80)]
+    chains = [
+        node(f"r{k}/{place}", "Relu", f"r{k}/{place - 1}" if place else f"x{k}")
+        for k in range(80)
+        for place in range(20)
+    ]
+    [seen] = survey(graphpatch.load(graphdef(*inputs, *chains)))
+    assert (len(seen.diagnoses), seen.notes) == (6_400, [])
+    assert [one.connected for one in seen.diagnoses].count(True) == 80
+    assert [one.target for one in seen.diagnoses[:81]] == ["r0/19:0"] * 80 + ["r1/19:0"]
 
 
 def test_what_blocks_a_path_is_found_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ class Answers:
     _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
     _alike: dict[AlikeKey, Answer] = field(default_factory=dict)
     _reached: tuple[object, Set[int]] = (None, frozenset())
+    visited: int = 0  # ops and inputs, by all walks together
 
     def wiring(self, body: Body) -> Wiring:
         """The wiring of a body, made once."""
@@ -68,9 +69,12 @@ class Answers:
         if self._reached[0] != known:
             within = reached(wiring, sources)
             self._reached = known, within
-        return differentiate(
+            self.visited += len(within)
+        done = differentiate(
             wiring, sources, targets, self.ask, stored, self.control_flow_v2, within
         )
+        self.visited += sum(1 + len(wiring.inputs(index)) for index in done.between)
+        return done
 
     def ask(self, wiring: Wiring, index: int) -> Answer:
         """What an op answers where a gradient comes to one of its outputs."""

@@ -87,6 +87,11 @@ class Doctor:
     _rules: dict[Node, str] = field(default_factory=dict)
     _dependent: tuple[object, set[int]] = field(default_factory=lambda: (None, set()))
 
+    @property
+    def visited(self) -> int:
+        """How many ops were visited for all pairs together."""
+        return self.session.visited + self.tape.visited
+
     def diagnose_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[PairDiagnosis]:
         """What each pair is told; those of one source in turn, as much of them is the same."""
         found = {pair: self.diagnose(*pair) for pair in sorted(pairs)}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, product
 from math import lcm
 from typing import Any
 
@@ -23,7 +24,8 @@ from graphpatch.graph.topology import FED, PIPELINES, tensor_named
 from graphpatch.match.nearest import nearest_names
 
 FEW = 20  # pairs that are looked at, however large the graph is
-WORK = 200_000  # ops that are visited for more pairs than these, where nobody named both ends
+WORK = 200_000  # ops and inputs that are visited for more than these, where nobody named both ends
+MOST_PAIRS = 50_000  # that are looked at then, though hardly an op is visited for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,32 @@ def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: 
     wiring = asked.session.wiring(graph.main)
     to, by = wiring.named(targets), wiring.named(sources)
     ends = by or fed_floats(wiring), to or unread_outputs(wiring, every)
-    count = len(ends[0]) * len(ends[1])
-    most = count if by and to else FEW + WORK // (1 + sum(map(len, graph.bodies)))
-    pairs = _some_pairs(*ends, min(count, most))
+    uses = sum(1 + len(read) for body in graph.bodies for read in body.heads.inputs)
+    count, most = len(ends[0]) * len(ends[1]), FEW + WORK // (1 + uses)
+    if (by and to) or count <= most:
+        pairs = [(source, target) for target in ends[1] for source in ends[0]]
+        return Seen(graph, asked.diagnose_all(pairs), notes_on_pairs(asked, stored, pairs))
+    found = dict(_diagnosed(asked, ends, most))
+    places = tuple({tensor: place for place, tensor in enumerate(some)} for some in ends)
+    pairs = sorted(found, key=lambda pair: (places[1][pair[1]], places[0][pair[0]]))
     notes = notes_on_pairs(asked, stored, pairs)
     if len(pairs) < count:
         notes.append(_left_out(wiring, pairs, ends))
-    return Seen(graph, asked.diagnose_all(pairs), notes)
+    return Seen(graph, [found[pair] for pair in pairs], notes)
+
+
+def _diagnosed(
+    asked: Doctor, ends: tuple[Sequence[Tensor], Sequence[Tensor]], most: int
+) -> Iterator[tuple[tuple[Tensor, Tensor], PairDiagnosis]]:
+    """So many pairs, and then more of them, source by source, as long as few ops are visited."""
+    some = set(_some_pairs(*ends, most))
+    for pair in sorted(some):
+        yield pair, asked.diagnose(*pair)
+    for pair in islice(product(*ends), MOST_PAIRS):
+        if asked.visited > WORK:
+            break
+        if pair not in some:
+            yield pair, asked.diagnose(*pair)
 
 
 def _some_pairs(
