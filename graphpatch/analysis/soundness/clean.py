@@ -157,7 +157,7 @@ class _Walk:
 
     def _clone(self, one: Node, other: Node) -> str | list[TensorPair]:
         """The inputs that must agree for the outputs of a clone to; or what is wrong."""
-        done = _enclosed(self.graph, other)
+        done = other if one.op == other.op else _enclosed(self.graph, other)
         is_like = one.op == done.op and len(one.data_inputs) == len(other.data_inputs)
         if not is_like or _attrs(one) != _attrs(done):
             return f"is computed by {one}, which is not like {other}, whose clone it is"
