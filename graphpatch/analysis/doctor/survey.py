@@ -24,7 +24,9 @@ from graphpatch.graph.topology import FED, PIPELINES, tensor_named
 from graphpatch.match.nearest import nearest_names
 
 FEW = 20  # pairs that are looked at, however large the graph is
-WORK = 200_000  # ops and inputs that are visited for more than these, where nobody named both ends
+WORK = (
+    4_000_000  # ops and inputs that are visited for more than these, where nobody named both ends
+)
 MOST_PAIRS = 50_000  # that are looked at then, though hardly an op is visited for them
 
 
