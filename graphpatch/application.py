@@ -12,7 +12,7 @@ from graphpatch.above import FromAbove
 from graphpatch.arguments import wrong
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Export, Model, default_output
-from graphpatch.formats.before import checksum_begun, write_down
+from graphpatch.formats.before import write_down
 from graphpatch.formats.given import HasModel, ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.target import NO_CONTEXTS
@@ -149,12 +149,11 @@ def apply_rules(
 ) -> Result:
     """What `apply` does; without a rule the model is only converted, or written again."""
     try:
-        digest = checksum_begun(loaded)
         patched = loaded.copy() if export is None else loaded.exported(export)
         notes = check_all(read, patched.graphs)
         steps = _take_all(read, patched.graphs, progress)
         told = {rule.author.id: rule.told for rule in read}
-        write_down(loaded, patched, told, digest)
+        write_down(loaded, patched, told)
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
     return Result(patched, _report(loaded, patched, [*notes, *patched.notes()], steps))

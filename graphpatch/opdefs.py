@@ -10,7 +10,7 @@ from __future__ import annotations
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -149,19 +149,31 @@ def newer(types: Iterable[str]) -> list[str]:
 AttrReader = Callable[[str], "AttrValue | None"]
 
 
-def flatten(args: Iterable[Arg], attr: AttrReader) -> list[FlatArg]:
+class FlatArgs(list[FlatArg]):
+    """The tensors of a node, in their order."""
+
+    @cached_property
+    def first(self) -> dict[str, int]:
+        """Where those of each arg begin: they lie side by side."""
+        return {self[place].name: place for place in reversed(range(len(self)))}
+
+
+def flatten(args: Iterable[Arg], attr: AttrReader) -> FlatArgs:
     """The tensors that a node has for these args of its op type, in the order it has them.
 
     `attr` gives the node's value of an attr, or None where it has none; the op's default then
     counts. Raises ModelError where that leaves unknown how many tensors an arg holds.
     """
-    return [flat for arg in args for flat in _expand(arg, attr)]
+    return FlatArgs(flat for arg in args for flat in _expand(arg, attr))
 
 
 def tensor_index(tensors: Sequence[FlatArg], name: str, index: int) -> int | None:
     """Where tensor `index` of an arg is among a node's tensors; None where there is none."""
-    first = next((at for at, one in enumerate(tensors) if one.name == name), len(tensors))
-    at = first + index  # those of one arg lie side by side
+    if isinstance(tensors, FlatArgs):
+        first = tensors.first.get(name, len(tensors))
+    else:
+        first = next((at for at, one in enumerate(tensors) if one.name == name), len(tensors))
+    at = first + index
     return at if at < len(tensors) and tensors[at].name == name else None
 
 

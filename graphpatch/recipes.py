@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY
@@ -27,8 +28,7 @@ HALF_SURROGATE = re.compile("[\ud800-\udfff]")  # bytes typed that are not UTF-8
 RulesJson = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(msgspec.Struct, frozen=True, eq=False):
     """A method as rules: what it is for, where it is from, what it takes and makes.
 
     A parameter without a default must be given. `explains`: it is about activations, so that the
@@ -40,7 +40,7 @@ class Recipe:
     purpose: str
     source: str
     make: Callable[..., RulesJson]
-    parameters: Mapping[str, object] = field(default_factory=dict)
+    parameters: Mapping[str, object] = msgspec.field(default_factory=dict)
     explains: bool = False
     example: str = ""
     needs: tuple[frozenset[str], str] | None = None

@@ -14,7 +14,6 @@ from graphpatch.graph.alike import MARK
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.graph import Graph
-from graphpatch.match.forms import type_notes
 from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
@@ -105,8 +104,11 @@ def _patch(rule: Rule, graph: Graph, found: MatchedOps, step: Applied) -> None:
         _patch_whole(rule, found, editor)
     elif found.nodes:  # to ask what kind of patch it is takes long, where there are many rules
         _patch_nodes(rule, found.nodes, editor, step)
-    for text in type_notes(rule.match.pattern):
-        step.notes[f"rule {rule.author.rule!r}: {text}"] = None
+    if rule.match.pattern is not None:
+        from graphpatch.match.forms import type_notes  # here: without one, no parser is needed
+
+        for text in type_notes(rule.match.pattern):
+            step.notes[f"rule {rule.author.rule!r}: {text}"] = None
     step.notes.update(dict.fromkeys(dropped))
     step.notes.update(dict.fromkeys(idle_notes(rule, editor.idle)))
     _note(step, editor)

@@ -13,16 +13,19 @@ from __future__ import annotations
 import argparse
 import filecmp
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 from bench import GRAPHPATCH, SCRIPTS, measure
 
 import graphpatch
 
 RULE = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+FIRST = {"name": "first", "match": {"op": "Relu"}, "patch": {"filter_gradient": "reverse"}}
 
 
 class Shape(NamedTuple):
@@ -31,6 +34,7 @@ class Shape(NamedTuple):
     script: list[str]
     pattern: str
     parts: bool = True  # whether one op reads the other, so that the gradient comes in parts
+    units: bool = True  # whether the main graph has activations to measure
 
 
 SHAPES = {
@@ -38,7 +42,7 @@ SHAPES = {
     "line": Shape(["build_shapes.py", "line"], "Placeholder ->+ Tanh -> Relu"),
     "wide": Shape(["build_shapes.py", "wide"], "Placeholder -> Relu", parts=False),
     "deep": Shape(["build_shapes.py", "deep"], "Tanh -> Relu"),
-    "functions": Shape(["build_shapes.py", "functions"], "Relu ->+ * -> Tanh"),
+    "functions": Shape(["build_shapes.py", "functions"], "Relu ->+ * -> Tanh", units=False),
 }
 LEAST = 0.25  # seconds: what takes less is taken for so much, as starting varies by some of it
 FEWER = 50  # so many times fewer nodes has the graph that many rules go over
@@ -79,6 +83,7 @@ def of_shape(folder: Path, shape: str, nodes: int) -> dict[str, float]:
         "check": seconds(folder, ["check", rules, patched]),
         "verify --no-run": seconds(folder, ["verify", "--no-run", model, patched]),
         "revert": seconds(folder, ["revert", patched, "-o", reverted]),
+        "revert --rule": one_rule_off(folder, model),
         "diff": seconds(folder, ["diff", model, patched], 1),
         "match --explain": seconds(folder, ["match", rules, model, "--explain"]),
         "match --pattern": searched(folder, model, SHAPES[shape].pattern),
@@ -86,6 +91,14 @@ def of_shape(folder: Path, shape: str, nodes: int) -> dict[str, float]:
     if not filecmp.cmp(model, reverted, shallow=False):
         raise SystemExit(f"what revert gave is not the model: {model}")
     return found | of_smaller(folder, shape, nodes // SMALLER)
+
+
+def one_rule_off(folder: Path, model: Path) -> float:
+    """Processor seconds of taking the last of two rules off, each at every Relu."""
+    rules, patched = folder / "two.json", folder / "two.pb"
+    rules.write_text(json.dumps({"version": 1, "rules": [FIRST, {"name": "last", **RULE}]}))
+    seconds(folder, ["apply", rules, model, "-o", patched])
+    return seconds(folder, ["revert", "--rule", "last", patched, "-o", folder / "first.pb"])
 
 
 def searched(folder: Path, model: Path, pattern: str) -> float:
@@ -97,18 +110,29 @@ def searched(folder: Path, model: Path, pattern: str) -> float:
 
 
 def of_smaller(folder: Path, shape: str, nodes: int) -> dict[str, float]:
-    """Processor seconds of commands that look at all that flows back."""
-    model = built(folder, shape, nodes)
-    found = {
-        "doctor": seconds(folder, ["doctor", model]),
-        "view": seconds(folder, ["view", model, "-o", folder / "page.html"]),
-    }
-    if SHAPES[shape].parts:
-        (graph,) = graphpatch.load(model).graphs
-        names = [node.name for node in graph.main]
-        ends = ["--wrt", "x:0", "--cut", f"{names[len(names) // 2]}:0", "--loss", f"{names[-1]}:0"]
-        found["split"] = seconds(folder, ["split", model, *ends, "-o", folder / "parts"])
+    """Processor seconds of commands that look at all that flows back, or run the graph."""
+    model, patched = built(folder, shape, nodes), folder / "smaller.pb"
+    seconds(folder, ["apply", folder / "rules.json", model, "-o", patched])
+    (graph,) = graphpatch.load(model).graphs
+    names = [node.name for node in graph.main]
+    ends = ["--wrt", "x:0", "--cut", f"{names[len(names) // 2]}:0", "--loss", f"{names[-1]}:0"]
+    found = {"references": measured(folder, model)} if SHAPES[shape].units else {}
+    for title, one in (("", model), (", patched", patched)):
+        found[f"doctor{title}"] = seconds(folder, ["doctor", one])
+        found[f"view{title}"] = seconds(folder, ["view", one, "-o", folder / "page.html"])
+        if SHAPES[shape].parts:
+            found[f"split{title}"] = seconds(folder, ["split", one, *ends, "-o", folder / "parts"])
     return found
+
+
+def measured(folder: Path, model: Path) -> float:
+    """Processor seconds of measuring what each activation reads."""
+    feed, out = folder / "feed.npz", folder / "references"
+    given: dict[str, Any] = {"x:0": np.ones((1, 1, 1, 1), np.float32)}
+    np.savez(feed, **given)
+    shutil.rmtree(out, ignore_errors=True)
+    out.with_suffix(".json").unlink(missing_ok=True)
+    return seconds(folder, ["references", model, "--feed", feed, "-o", out.with_suffix(".json")])
 
 
 def of_rules(folder: Path, nodes: int, rules: int) -> dict[str, float]:
@@ -127,7 +151,7 @@ def printed(shape: str, small: dict[str, float], large: dict[str, float], times:
         growth = max(taken, LEAST) / max(small[title], LEAST)
         verdict = "" if growth <= 2 * times else "MISSED"
         worst = max(worst, growth / times)
-        print(f"{shape:10}{title:17}{small[title]:9.2f} s{taken:9.2f} s{growth:8.1f} x  {verdict}")
+        print(f"{shape:10}{title:19}{small[title]:9.2f} s{taken:9.2f} s{growth:8.1f} x  {verdict}")
     return worst
 
 

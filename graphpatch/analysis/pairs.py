@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from graphpatch import names
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import entry
 from graphpatch.graph.nodedef import NAME, fields_in_order, with_attr
 from graphpatch.graph.same import same_bytes
@@ -84,6 +85,22 @@ def _look(node: Node, renamed: dict[str, str]) -> object:
 def _under(text: str, renamed: dict[str, str]) -> str:
     op = names.op_of(text)
     return text.replace(op, renamed[op], 1) if op in renamed else text
+
+
+Differences = Mapping[Body, Mapping[int, int]]
+"""By the body of the first graph, pairs of ops of one name whose NodeDefs are not the same."""
+
+
+def unlike_by_name(one: Graph, other: Graph) -> Differences:
+    """The ops of two graphs that differ, of those that have one name in one body."""
+    found: dict[Body, dict[int, int]] = {}
+    for body in one.bodies:
+        there = other.counterpart(body)
+        if there is not None:
+            at = there.by_name
+            pairs = [(first, at[name]) for name, first in body.by_name.items() if name in at]
+            found[body] = dict(unlike(body, there, pairs))
+    return found
 
 
 def unlike(one: Body, other: Body, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

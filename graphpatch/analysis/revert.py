@@ -89,10 +89,10 @@ def revert(
     """
     loaded = model_from("model", model, progress)
     try:
-        reverted = opened_again(loaded)
         before = list(dict.fromkeys(name for graph in loaded.graphs for name in _rules(graph)))
         _check_is_there(before, rule)
         refuse_exported(loaded)
+        reverted = opened_again(loaded)  # which knows what was read of the nodes
         undone = [one for graph in reverted.graphs for one in _revert(graph, rule)]
         left = {name for graph in reverted.graphs for name in _rules(graph)}
         for graph in reverted.graphs:

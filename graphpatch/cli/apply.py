@@ -6,12 +6,12 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from graphpatch.application import Result, counted_types
 from graphpatch.cli.completing import PATH

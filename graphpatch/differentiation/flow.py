@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import cache
 from typing import Literal
@@ -125,7 +126,9 @@ def is_none(node: Node, slot: int) -> bool:
         return False
     if known.gradient == "none":
         return True
-    return table.outputs_of(gradient_type(node), slot, len(node.data_inputs)) is None
+    # Control inputs come last, so they need not all be looked at to know how many they are.
+    count = bisect_left(node.inputs, True, key=lambda text: text.startswith("^"))
+    return table.outputs_of(gradient_type(node), slot, count) is None
 
 
 def lets_through(node: Node) -> bool:

@@ -67,20 +67,21 @@ def _result_count(body: Body, index: int) -> int:
     """
     node = Node(body, index)
     read = [body.heads.inputs[reader][slot] for reader, slot in body.readers.get(node.name, ())]
-    read += [text for text in body.ret.values() if names.op_of(text) == node.name]
+    read += [body.ret[key] for key in body.returned.get(node.name, ())]
     places = [names.parse(text).index for text in read if not text.startswith("^")]
-    places += [slot for slot, text in enumerate(node.data_inputs) if _has_idle_identity(body, text)]
+    idle = {op: _has_idle_identity(body, op) for op in map(names.op_of, node.data_inputs)}
+    places += [slot for slot, text in enumerate(node.data_inputs) if idle[names.op_of(text)]]
     return 1 + max(places, default=0)
 
 
-def _has_idle_identity(body: Body, text: str) -> bool:
-    return any(_is_idle_identity(Node(body, one)) for one, _ in body.readers[names.op_of(text)])
+def _has_idle_identity(body: Body, op: str) -> bool:
+    return any(_is_idle_identity(Node(body, one)) for one, _ in body.readers[op])
 
 
 def _is_idle_identity(node: Node) -> bool:
     """Whether nothing reads an Identity: tf.custom_gradient leaves one beside each result."""
-    is_returned = any(names.op_of(text) == node.name for text in node.body.ret.values())
-    return node.op == "Identity" and not is_returned and not node.body.readers.get(node.name)
+    is_read = node.body.returned.get(node.name) or node.body.readers.get(node.name)
+    return node.op == "Identity" and not is_read
 
 
 def _ways_on(body: Body, index: int, customs: dict[int, int]) -> Iterator[InputSlot]:
@@ -89,9 +90,8 @@ def _ways_on(body: Body, index: int, customs: dict[int, int]) -> Iterator[InputS
     for reader, slot, _ in data_uses(body, node.name):
         if _leads_back(Node(body, reader), slot, customs):
             yield reader, slot
-    for text in body.ret.values():
-        if names.op_of(text) == node.name:
-            yield -1, 0
+    for _ in body.returned.get(node.name, ()):
+        yield -1, 0
 
 
 def _leads_back(node: Node, slot: int, customs: dict[int, int]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.control_flow.frames import is_constant
@@ -20,6 +21,8 @@ from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 
 HOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault", "VariableV2", "Variable"})
+TELLING = ENTERS | ALL_SWITCHES  # whose inputs tell the shapes of all outputs, not of the first
+MANY = 16  # outputs from which on their shapes are kept
 SAME_SHAPE = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
 
 
@@ -28,6 +31,7 @@ class Shapes(msgspec.Struct, eq=False):
 
     wiring: Wiring
     _found: dict[Tensor, Shape] = msgspec.field(default_factory=dict)
+    _many: dict[int, AttrValue] = msgspec.field(default_factory=dict)
 
     def is_known(self, tensor: Tensor) -> bool:
         """Whether every size of a tensor is known."""
@@ -55,7 +59,9 @@ class Shapes(msgspec.Struct, eq=False):
     def _read(self, tensor: Tensor) -> Iterator[Tensor]:
         """The tensors whose shapes tell that of this one."""
         node = self.wiring.node(tensor[0])
-        noted = None if node is None else _noted(node, tensor[1])
+        if node is None or (tensor[1] and node.op not in TELLING):
+            return
+        noted = self._noted(node, tensor[1])
         if tensor not in self._found and (noted is None or None in noted):
             for read in self.wiring.inputs(tensor[0]):
                 before = self.wiring.node(read[0])
@@ -66,13 +72,22 @@ class Shapes(msgspec.Struct, eq=False):
         node = self.wiring.node(tensor[0])
         if node is None:
             return None
-        noted = _noted(node, tensor[1])
+        noted = self._noted(node, tensor[1])
         if noted is not None and None not in noted:
             return noted
         inputs, read = self.wiring.inputs(tensor[0]), set(self._read(tensor))
         shapes = [self._found.get(one) if one in read else None for one in inputs]
         found = self._by_op(node, tensor[1], shapes)
         return noted if found is None else found
+
+    def _noted(self, node: Node, output: int) -> Shape:
+        """What `_output_shapes` tells of an output; of many outputs it is read once."""
+        value = self._many.get(node.index) or node.attr("_output_shapes")
+        if value is None or output >= len(value.list.shape):
+            return None
+        if len(value.list.shape) > MANY:
+            self._many[node.index] = value
+        return _sizes(value.list.shape[output])
 
     def _by_op(self, node: Node, output: int, shapes: Sequence[Shape]) -> Shape:
         first = shapes[0] if shapes else None  # in a broken graph there may be no input
@@ -130,13 +145,6 @@ def _merged(shapes: Sequence[Shape]) -> Shape:
         return None
     columns = zip(*[one for one in shapes if one is not None], strict=True)
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in columns)
-
-
-def _noted(node: Node, output: int) -> Shape:
-    value = node.attr("_output_shapes")
-    if value is None or output >= len(value.list.shape):
-        return None
-    return _sizes(value.list.shape[output])
 
 
 def _sizes(shape: TensorShapeProto) -> Shape:

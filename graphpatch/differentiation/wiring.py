@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 from graphpatch import names
 from graphpatch.differentiation.flow import TRAINABLE
@@ -20,8 +21,7 @@ from graphpatch.opdefs import FlatArg, tensor_index
 Tensor = tuple[int, int]
 
 
-@dataclass(eq=False)
-class Wiring:
+class Wiring(msgspec.Struct, eq=False, dict=True):
     """A body, its tensors as pairs of numbers. Made on demand, for the ops that are asked about."""
 
     body: Body
@@ -157,6 +157,7 @@ class Wiring:
     def _argument(self, index: int) -> str:
         return self.argument_names[-1 - index]
 
+    @cached_property
     def returned(self) -> list[Tensor]:
         """The tensors that a function gives back, in the order of its signature."""
         signature = self.body.signature

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +26,7 @@ class Workers(msgspec.Struct, frozen=True):
     scheduler: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """What the user asked for: `rules` and `models` as typed."""
 
     rules: str
@@ -38,7 +36,7 @@ class Order:
     allow_python: bool = False
     dry_run: bool = False
     resume: bool = False
-    workers: Workers = field(default_factory=Workers)
+    workers: Workers = Workers()
     allow_chained: bool = False  # URLs of what lies inside of another file
     export: Export | None = None
     in_process: bool = False  # what is asked for cannot be told to workers

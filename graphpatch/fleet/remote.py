@@ -7,8 +7,8 @@ at all, as far as the store allows.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +134,13 @@ def exists(path: str) -> bool:
         return bool(store.exists(inside))
 
 
+def local_folder() -> AbstractContextManager[str]:
+    """A folder for copies of what lies elsewhere; gone at the end."""
+    import tempfile  # here, as local files need none of it
+
+    return tempfile.TemporaryDirectory(prefix="graphpatch-")
+
+
 def fetch(path: str, folder: Path) -> Path:
     """Bring a model, a SavedModel with all that belongs to it, into a folder of this machine."""
     store, inside = opened_store(path)
@@ -156,6 +163,8 @@ def fetch(path: str, folder: Path) -> Path:
 
 def _copy(store: Any, inside: str, local: Path) -> None:
     """Bring one file. `get_file` of fsspec before 2024 makes a folder in the current one, too."""
+    import shutil  # here, as local files need none of it
+
     with store.open(inside, "rb") as source, local.open("wb") as target:
         shutil.copyfileobj(source, target, PIECE)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import tempfile
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -15,7 +13,6 @@ from pathlib import Path
 from msgspec import structs
 
 import graphpatch
-from graphpatch.analysis.applied import check as check_applied
 from graphpatch.application import Result, apply_rules
 from graphpatch.errors import FleetError, ForeignError, GraphpatchError
 from graphpatch.fleet import remote
@@ -95,6 +92,8 @@ def _tried(work: Work, job: Job, task: Task) -> Done:
         known = task.model in told or str(Path(task.model)) in told
         return Done(task, error=told if known else f"{task.model}: {told}")
     except Exception:
+        import traceback
+
         return Done(task, error=f"{task.model}: {traceback.format_exc()}", bug=True)
 
 
@@ -114,8 +113,10 @@ def _patch(
 
 
 def _check_task(job: Job, task: Task) -> Done:
+    from graphpatch.analysis.applied import check  # here, as `apply` does without
+
     with _at_hand(job, task.model) as path:
-        found = replace(check_applied(job.rules(), path), model=task.model)
+        found = replace(check(job.rules(), path), model=task.model)
     return Done(task, found.document(), error=found.error)
 
 
@@ -127,7 +128,7 @@ def _at_hand(job: Job, model: str) -> Iterator[Path]:
         with _errors_name(str(path), model) if job.root else nullcontext():
             yield path
         return
-    with tempfile.TemporaryDirectory(prefix="graphpatch-") as folder:
+    with remote.local_folder() as folder:
         local = remote.fetch(model, Path(folder))
         with _errors_name(str(local), model):
             yield local
@@ -167,7 +168,7 @@ def _write_model(job: Job, model: Model, output: str, progress: Progress | None)
         write_to_stdout(model, progress)
         return ""
     if remote.is_remote(output):
-        with tempfile.TemporaryDirectory(prefix="graphpatch-") as folder:
+        with remote.local_folder() as folder:
             local = Path(folder, output.rstrip("/").rpartition("/")[2])
             model.write(local)
             remote.deliver(local, output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,16 +23,9 @@ FINGERPRINT_MOST = 1 << 16  # bytes; TensorFlow's has less than a hundred
 SHARED = ("text", "size", "hash")  # what a record says of the file, whichever graph it is of
 
 
-def checksum_begun(model: Model) -> Callable[[], str]:
-    """Begin the checksum of a model that no rule has changed, beside other work."""
-    patched = any(origin_node(graph) is not None for graph in model.graphs)
-    return (lambda: "") if patched or model.live else checksum.begun(model.source)
-
-
-def write_down(
-    model: Model, patched: Model, rules: dict[str, Any], digest: Callable[[], str]
-) -> None:
+def write_down(model: Model, patched: Model, rules: dict[str, Any]) -> None:
     """Write down in a model that was patched what it was; `rules` are the patches by rule id."""
+    digest = functools.cache(functools.partial(checksum.of_source, model.source))
     for before, after in zip(model.graphs, patched.graphs, strict=True):
         known = origin_node(before)
         place = _place_of(patched, after) if known is None else (known.body, known.index)

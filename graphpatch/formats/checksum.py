@@ -8,31 +8,21 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import xxhash
 
 from graphpatch import mapped
 from graphpatch.errors import CHANGED, ModelError
-from graphpatch.graph.wire import Piece, Source, Span, piece_bytes, size
+from graphpatch.graph.wire import Piece, Source, Span, piece_bytes
 
 BLOCK = 1 << 25  # bytes that one hash is of
 READ = 1 << 20
-THREADS = 2
 
 
-def begun(source: Source) -> Callable[[], str]:
-    """Begin the checksum of a whole source, beside other work; a call waits for the end."""
-    whole = len(source.data)
-    if source.descriptor < 0 or whole <= BLOCK:
-        return lambda: checksum([Span(source, 0, whole)])
-    from concurrent.futures import ThreadPoolExecutor  # which takes 10 ms
-
-    blocks = [Span(source, at, min(at + BLOCK, whole)) for at in range(0, whole, BLOCK)]
-    pool = ThreadPoolExecutor(THREADS)
-    found = [pool.submit(_block, block) for block in blocks]
-    pool.shutdown(wait=False)
-    return lambda: _as_text(one.result() for one in found)
+def of_source(source: Source) -> str:
+    """The checksum of a whole source."""
+    return checksum([Span(source, 0, len(source.data))])
 
 
 def checksum(pieces: Sequence[Piece]) -> str:
@@ -46,18 +36,9 @@ def checksum(pieces: Sequence[Piece]) -> str:
             if not room:
                 found.append(block.hexdigest())
                 block, room = xxhash.xxh3_64(), BLOCK
-    return _as_text(found if room == BLOCK and size(pieces) else [*found, block.hexdigest()])
-
-
-def _as_text(blocks: Iterable[str]) -> str:
-    return "xxh3:" + ".".join(blocks)
-
-
-def _block(span: Span) -> str:
-    block = xxhash.xxh3_64()
-    for data in _chunks([span]):
-        block.update(data)
-    return block.hexdigest()
+    if room < BLOCK or not found:
+        found.append(block.hexdigest())
+    return "xxh3:" + ".".join(found)
 
 
 def _chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:

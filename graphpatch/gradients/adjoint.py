@@ -7,7 +7,8 @@ op by op what the formula computes. For dx = dy * h(x), g is x * stop(h(x)).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from graphpatch.gradients import recipes
 from graphpatch.gradients.adjoint_ops import OF_OPS, Back
@@ -24,8 +25,7 @@ LIVE = "live_"  # before the name of an input, where it is read to get its gradi
 JOINED = frozenset({"AddV2", "Sub", "Mul", "RealDiv", "SelectV2", "Neg", "Cast", "StopGradient"})
 
 
-@dataclass(eq=False)
-class Adjoint:
+class Adjoint(msgspec.Struct, eq=False):
     """Goes back through the steps of a program that are `linear` in dy, from dx to dy.
 
     `shapes` is what is known of results besides. In ops that are added here, dy stands for a
@@ -36,7 +36,7 @@ class Adjoint:
     signature: Signature
     linear: frozenset[int]
     shapes: dict[int, BroadcastShape]
-    came: dict[int | str, Value] = field(default_factory=dict)
+    came: dict[int | str, Value] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find the shapes of what is computed, element by element, of what `shapes` tells."""

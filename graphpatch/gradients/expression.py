@@ -3,61 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import astuple
 
 Scalar: TypeAlias = float | bool
 """A number or a boolean that belongs to no tensor: a literal, a parameter, an attr."""
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Part(msgspec.Struct, frozen=True, eq=False):
+    """A part of a formula, the same wherever it stands: its last field, the column, is no matter.
+
+    A Struct is made in a tenth of the time of a dataclass, which counts as a command starts.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it says the same."""
+        return type(other) is type(self) and astuple(other)[:-1] == astuple(self)[:-1]
+
+    def __hash__(self) -> int:
+        return hash((type(self), *astuple(self)[:-1]))
+
+
+class Literal(Part, frozen=True, eq=False):
     """`0.5`, `1e-3`, `inf`, `nan`, `pi`, `true`, `false`."""
 
     value: Scalar
-    column: int = field(default=0, compare=False)
+    column: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Part, frozen=True, eq=False):
     """`x0`, `y0`, `dy0`, ...: an input, an output, an upstream gradient; `x` is `x0`."""
 
     name: str
-    column: int = field(default=0, compare=False)
+    column: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AttrRef:
+class AttrRef(Part, frozen=True, eq=False):
     """`attr.alpha`: a number or a boolean among the attrs of the op's NodeDef."""
 
     name: str
-    column: int = field(default=0, compare=False)
+    column: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterRef:
+class ParameterRef(Part, frozen=True, eq=False):
     """A number or a boolean that a rule gives by name."""
 
     name: str
-    column: int = field(default=0, compare=False)
+    column: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NumberList:
+class NumberList(Part, frozen=True, eq=False):
     """`[1, 2]`: a list, which only options such as `axes` and the indices of `gather` take."""
 
     items: tuple[Expression, ...]
-    column: int = field(default=0, compare=False)
+    column: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Part, frozen=True, eq=False):
     """A function, or an operator, on its arguments; the options that are given, by name."""
 
     function: str
     arguments: tuple[Expression, ...]
     options: tuple[tuple[str, Expression], ...] = ()
-    column: int = field(default=0, compare=False)
+    column: int = 0
 
 
 Expression: TypeAlias = Literal | Variable | AttrRef | ParameterRef | NumberList | Call

@@ -7,8 +7,9 @@ A new function is a line here, with a recipe where no one op does it, and a line
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from graphpatch.gradients import along, recipes
 from graphpatch.gradients.program import Value
@@ -45,8 +46,7 @@ sum of squares leaves the range of float32 long before its root does.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(msgspec.Struct, frozen=True, eq=False):
     """A function of the language.
 
     `spelling` is the op that computes it, or the recipe that strings several together; `numpy`
@@ -60,9 +60,9 @@ class Function:
     does: str
     spelling: str | FunctionBuilder
     numpy: str
-    wide: Wide = field(default_factory=lambda: NATIVE, hash=False)
+    wide: Wide = msgspec.field(default_factory=lambda: NATIVE)
     kinds: tuple[ArgumentKind, ...] = ("number", "number", "number")
-    options: Mapping[str, Option] = field(default_factory=dict, hash=False)
+    options: Mapping[str, Option] = msgspec.field(default_factory=dict)
     rest: str = ""
     required: tuple[str, ...] = ()
 

@@ -9,7 +9,8 @@ on it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from graphpatch.gradients.program import Program, Step, Value
 
@@ -17,8 +18,7 @@ from graphpatch.gradients.program import Program, Step, Value
 SHAPE_ONLY = frozenset({"Shape", "Rank", "ZerosLike", "OnesLike"})
 
 
-@dataclass(frozen=True, slots=True)
-class LinearIn:
+class LinearIn(msgspec.Struct, frozen=True):
     """Which inputs of an op it is linear in: each for itself, or, with `jointly`, all together.
 
     What is linear in each of two factors alone is not linear where both depend on dy. What is

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from graphpatch.gradients.expression import Call, Expression, NumberList, ParameterRef, Variable
 from graphpatch.gradients.formula import Formula
 
@@ -44,9 +46,9 @@ def _made(
         return Variable(read[expression.name], expression.column)
     if isinstance(expression, NumberList):
         items = tuple(_variables(one, read, done) for one in expression.items)
-        return replace(expression, items=items)
+        return structs.replace(expression, items=items)
     if isinstance(expression, Call):
         arguments = tuple(_variables(one, read, done) for one in expression.arguments)
         options = tuple((name, _variables(one, read, done)) for name, one in expression.options)
-        return replace(expression, arguments=arguments, options=options)
+        return structs.replace(expression, arguments=arguments, options=options)
     return expression

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from graphpatch import opdefs
 from graphpatch.errors import RulesError
@@ -49,8 +49,7 @@ class Registered(msgspec.Struct, frozen=True):
     by_name: bool = False
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(msgspec.Struct, frozen=True, dict=True):
     """A gradient of the library, with its parameters."""
 
     name: str
@@ -81,8 +80,7 @@ class Named:
         return self if name == self.name else replace(self, name=name)
 
 
-@dataclass(frozen=True)
-class InlineFormula:
+class InlineFormula(msgspec.Struct, frozen=True, dict=True):
     """A formula that the rules file spells out."""
 
     formula: Formula

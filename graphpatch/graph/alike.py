@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ import msgspec
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 
 from graphpatch import names
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.body import Body, Node, Uses
 from graphpatch.graph.heads import LARGE, PROVENANCE, Heads, entry
 from graphpatch.graph.nodedef import (
     INPUT,
@@ -46,12 +45,11 @@ class UnlikeError(Exception):
     """An edit asked an op that stands for others what is not a matter of its form."""
 
 
-@dataclass(eq=False)
-class OneOp(Body):
+class OneOp(Body, eq=False):
     """A body of one op, which stands for the ops of its form; what is around it is not known."""
 
     @cached_property
-    def readers(self) -> dict[str, list[tuple[int, int]]]:
+    def readers(self) -> dict[str, Uses]:
         """Raises UnlikeError: ops of one form have other readers each."""
         raise UnlikeError
 

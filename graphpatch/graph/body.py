@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from msgspec import structs
+import msgspec
+from msgspec.structs import replace
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
-from graphpatch.graph.heads import PROVENANCE, Heads, Progress, entry, read_heads, scan
+from graphpatch.graph.heads import LARGE, PROVENANCE, Heads, Progress, read_heads, scan
 from graphpatch.graph.large import MOST_ALIKE, Large
 from graphpatch.graph.library import Library
 from graphpatch.graph.long_order import LongOrder
@@ -25,19 +25,23 @@ from graphpatch.graph.nodedef import (
     attr_value,
     attr_values,
     behind_inputs,
+    mentions,
     text_field,
 )
-from graphpatch.graph.wire import BYTES, Field, Source, Span, fields, message, utf8
+from graphpatch.graph.wire import Field, Source, Span, message
 from graphpatch.shown import one_line
 
 if TYPE_CHECKING:
     from graphpatch.graph.blanks import Held
+    from graphpatch.graph.inputs import SetInputs
 
 MAIN = "main"
 
+# A list, or where one is edited that is long a dict without values.
+Uses: TypeAlias = "list[tuple[int, int]] | dict[tuple[int, int], None]"
 
-@dataclass(eq=False)
-class Body:
+
+class Body(msgspec.Struct, eq=False, dict=True):
     """The nodes of the main graph or of one function, by index.
 
     The first nodes are those of the file, in its order; nodes that a patch added come after
@@ -47,22 +51,25 @@ class Body:
     """
 
     label: str
-    library: Library = field(repr=False)
-    source: Source = field(repr=False)
-    heads: Heads = field(repr=False)
-    ret: dict[str, str] = field(default_factory=dict, repr=False)
-    signature: OpDefProto | None = field(default=None, repr=False)
-    others: list[Field] = field(default_factory=list, repr=False)
-    file_ret: dict[str, str] = field(default_factory=dict, repr=False)
-    edited: dict[int, Payload | Held] = field(default_factory=dict, repr=False)
-    placed: dict[int, list[int] | LongOrder] = field(default_factory=dict, repr=False)
-    root: dict[int, int] = field(default_factory=dict, repr=False)
-    renamed: dict[int, str] = field(default_factory=dict, repr=False)
-    filled: dict[int, Held] = field(default_factory=dict, repr=False)
-    single: set[int] = field(default_factory=set, repr=False)
-    cut: list[int] = field(default_factory=list, repr=False)  # where nodes of the file were dropped
+    library: Library
+    source: Source
+    heads: Heads
+    ret: dict[str, str] = msgspec.field(default_factory=dict)
+    signature: OpDefProto | None = None
+    others: list[Field] = msgspec.field(default_factory=list)
+    file_ret: dict[str, str] = msgspec.field(default_factory=dict)
+    edited: dict[int, Payload | Held | SetInputs] = msgspec.field(default_factory=dict)
+    placed: dict[int, list[int] | LongOrder] = msgspec.field(default_factory=dict)
+    root: dict[int, int] = msgspec.field(default_factory=dict)
+    renamed: dict[int, str] = msgspec.field(default_factory=dict)
+    filled: dict[int, Held] = msgspec.field(default_factory=dict)
+    single: set[int] = msgspec.field(default_factory=set)
+    cut: list[int] = msgspec.field(default_factory=list)  # where nodes of the file were dropped
     is_ours: bool = False  # a function that a patch added
-    large: Large = field(default_factory=Large, init=False, repr=False)
+    large: Large = msgspec.field(default_factory=Large)
+
+    def __repr__(self) -> str:
+        return f"<Body: {self.label}>"
 
     def __len__(self) -> int:
         return len(self.heads.names)
@@ -101,7 +108,7 @@ class Body:
         return index in self.edited or (index < len(self.marks) and bool(self.marks[index]))
 
     @cached_property
-    def readers(self) -> dict[str, list[tuple[int, int]]]:
+    def readers(self) -> dict[str, Uses]:
         """Who reads an op, data or control: (index, slot in NodeDef.input) of each use."""
         found: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for index, inputs in enumerate(self.heads.inputs):
@@ -109,7 +116,15 @@ class Body:
                 # Most inputs are an op's output 0, spelled as its name: no call for them.
                 plain = ":" not in text and text[:1] != "^"
                 found[text if plain else names.op_of(text)].append((index, slot))
-        return dict(found)
+        return {**found}
+
+    @cached_property
+    def returned(self) -> dict[str, list[str]]:
+        """The outputs of the function that each op, or argument, gives."""
+        found: dict[str, list[str]] = {}
+        for key, text in self.ret.items():
+            found.setdefault(names.op_of(text), []).append(key)
+        return found
 
     @cached_property
     def arguments(self) -> dict[str, int]:
@@ -134,22 +149,30 @@ class Body:
         edited = self.edited.get(index)
         if edited is None:
             return self.large.payload(self.source, self.heads.starts[index])
-        return edited if isinstance(edited, list) else [edited[0].payload(*edited[1:])]
+        if isinstance(edited, tuple):
+            return [edited[0].payload(*edited[1:])]
+        if not isinstance(edited, list):
+            self.heads.inputs[index] = tuple(edited.inputs)
+            self.edited[index] = edited = edited.payload()
+        return edited
 
-    def write(self, index: int, payload: Payload) -> None:
+    def write(self, index: int, payload: Payload | SetInputs) -> None:
         """Let a node be this from now on."""
         self.edited[index] = payload
         self.single.add(self.root.get(index, index))
 
     def copy(self, library: Library) -> Body:
         """The same nodes, to be changed without this body seeing it."""
-        heads = structs.replace(
+        for index in [i for i, one in self.edited.items() if not isinstance(one, list | tuple)]:
+            self.payload(index)
+        heads = replace(
             self.heads,
             names=list(self.heads.names),
             ops=list(self.heads.ops),
             inputs=list(self.heads.inputs),
         )
         body = replace(self, library=library, heads=heads, ret=dict(self.ret))
+        body.large = Large(written=dict(self.large.written))
         body.edited, body.root = dict(self.edited), dict(self.root)
         body.renamed, body.filled = dict(self.renamed), dict(self.filled)
         body.single = set(self.single)
@@ -176,12 +199,12 @@ class Node(NamedTuple):
     @property
     def inputs(self) -> tuple[str, ...]:
         """NodeDef.input: data inputs first, then control inputs."""
-        return self.body.heads.inputs[self.index]
+        return tuple(self.body.heads.inputs[self.index])
 
     @property
     def data_inputs(self) -> tuple[str, ...]:
         """The tensors it reads."""
-        return tuple(text for text in self.inputs if not text.startswith("^"))
+        return tuple([text for text in self.inputs if text[:1] != "^"])
 
     @property
     def device(self) -> str:
@@ -196,6 +219,8 @@ class Node(NamedTuple):
     def attr(self, key: str) -> AttrValue | None:
         """The value of an attr, or None where the NodeDef has none. Reads that attr alone."""
         payload = self.body.payload(self.index)
+        if len(payload) == 1 and isinstance(payload[0], bytes) and len(payload[0]) < LARGE:
+            return attr_values(payload).get(key) if mentions(payload, key) else None
         span = self.body.large.attr_span(self.index, payload, key)
         return None if span is None else attr_value(span)
 
@@ -239,18 +264,22 @@ class Node(NamedTuple):
         return self.body.large.attr_spans(self.index, self.body.payload(self.index))
 
     def _flat(self, which: str) -> list[opdefs.FlatArg] | None:
-        if self.opdef is None:
+        op = self.op
+        if (opdef := self.body.library.opdef(op)) is None:
             return None
-        args, payload = getattr(self.opdef, which), self.body.payload(self.index)
-        rest = self.behind_inputs() if len(payload[0]) < MOST_ALIKE else None
+        payload, large = self.body.payload(self.index), self.body.large
+        small = len(payload[0]) < MOST_ALIKE
+        rest = behind_inputs(payload, self.name, op, self.inputs) if small else None
+        if rest is not None and (form := (op, which, rest)) in large.forms:
+            return large.forms[form]
 
         def found() -> list[opdefs.FlatArg]:
-            return opdefs.flatten(args, self.attrs().get)
+            return opdefs.flatten(getattr(opdef, which), self.attrs().get)
 
         try:
             if rest is not None:
-                return self.body.large.alike((self.op, which, rest), found)
-            return self.body.large.tensors(self.index, payload, which, found)
+                return large.alike(form, found)
+            return large.tensors(self.index, payload, which, found)
         except ModelError as error:
             raise ModelError(f"{self}: {error}") from error
 
@@ -276,14 +305,3 @@ def function_body(library: Library, source: Source, start: int, end: int) -> Bod
     body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
     body.is_ours = signature.description.startswith(PROVENANCE.decode())
     return body
-
-
-def text_entry(source: Source, field: Field) -> tuple[str, str]:
-    """The key and value of an entry of a map of texts."""
-    parts = fields(source.data, field.value, field.end)
-    found = {part.number: part for part in parts if part.wire == BYTES}
-    texts = [utf8(source.data, found[n].value, found[n].end) if n in found else "" for n in (1, 2)]
-    return texts[0], texts[1]
-
-
-__all__ = ["MAIN", "Body", "Node", "entry", "function_body", "main_body", "text_entry"]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphpatch.graph.blanks import Held
 from graphpatch.graph.body import Body
-from graphpatch.graph.edits import Returned
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Heads
+from graphpatch.graph.inputs import SetInputs
+from graphpatch.graph.large import Large
 from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.undo_node import Undone
 from graphpatch.graph.wire import Field
@@ -41,21 +43,16 @@ def drop_nodes(
     )
     place = {index: at for at, index in enumerate(kept)} if dropped else {}
     new.marked = [range(at, at + 1) for at in (place.get(index, index) for index in marked)]
-    edited: dict[int, Payload | Held] = {
+    edited: dict[int, Payload | Held | SetInputs] = {
         place.get(index, index): one.signed() for index, one in now.items()
     }
     cut = [*old.cut, *(heads.starts[index] for index in dropped)]
-    body = replace(old, heads=new, edited=edited, cut=cut)
+    body = replace(old, heads=new, edited=edited, cut=cut, large=Large())
     if body.is_main:
         graph.main = body
     else:
         graph.functions[body.label] = body
     return body
-
-
-def give_back(body: Body, edit: Returned) -> None:
-    """Let an output of a function be the tensor that it was before an edit."""
-    body.ret[edit.output] = edit.was
 
 
 def drop_functions(

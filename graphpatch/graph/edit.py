@@ -17,7 +17,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.displaced import displaced_attr, displaced_input, displaced_name
 from graphpatch.graph.edits import Edit, Origin
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.inputs import set_many
+from graphpatch.graph.inputs import give_output, move_use, set_later
 from graphpatch.graph.library import Restored
 from graphpatch.graph.placing import TakenNames, append, place_beside, rename
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
@@ -86,14 +86,14 @@ class Editor:
 
     def set_input(self, node: Node, slot: int, text: str) -> None:
         """Let an op read another tensor in this slot of NodeDef.input."""
-        heads, was = node.body.heads, node.inputs[slot]
+        heads, was = node.body.heads, node.body.heads.inputs[node.index][slot]
+        move_use(node, slot, was, text)
+        if set_later(node, slot, text, self.author.edit(edits.InputSet, slot=slot, was=was)):
+            return
         payload = node.body.payload(node.index)
         more = displaced_input(payload, slot, was)
         payload = nodedef.with_input(payload, slot, text)
         heads.inputs[node.index] = (*node.inputs[:slot], text, *node.inputs[slot + 1 :])
-        if "readers" in node.body.__dict__:
-            node.body.readers[names.op_of(was)].remove((node.index, slot))
-            node.body.readers.setdefault(names.op_of(text), []).append((node.index, slot))
         self._write(node, payload, self.author.edit(edits.InputSet, slot=slot, was=was, **more))
 
     def add(
@@ -213,28 +213,26 @@ class Editor:
         Returns how many uses were changed.
         """
         old, body, count = node.tensor(output), node.body, 0
-        for index, found in itertools.groupby(uses(node, output), lambda one: one[0].index):
-            slots = [slot for _, slot in found] if index != keep else []
-            count += len(slots)
-            if not set_many(Node(body, index), slots, tensor, self.author):
-                for slot in slots:
-                    self.set_input(Node(body, index), slot, tensor)
-        for key, text in body.ret.items():
-            if text == old:
-                self._return(body.node(names.op_of(tensor)), key, tensor)
+        for reader, slot in uses(node, output):
+            if reader.index != keep:
+                self.set_input(reader, slot, tensor)
                 count += 1
-        return count
+        returned = [key for key in body.returned.get(node.name, ()) if body.ret[key] == old]
+        if returned:
+            self._return(body.node(names.op_of(tensor)), dict.fromkeys(returned, tensor))
+        return count + len(returned)
 
     def _patched_op(self) -> dict[str, str]:
         return {"patched": self.patched} if self.patched else {}
 
-    def _return(self, node: Node, key: str, tensor: str) -> None:
-        """Let a function's output be this tensor of `node`, on which it is written down."""
-        body = node.body
-        turn = next(self.cached(("turns", body.label), lambda: itertools.count(turns(body))))
-        edit = self.author.edit(edits.Returned, output=key, was=body.ret[key], turn=turn)
-        body.ret[key] = tensor
-        self._write(node, body.payload(node.index), edit)
+    def _return(self, node: Node, tensors: Mapping[str, str]) -> None:
+        """Let outputs of a function be these tensors of `node`, on which it is written down."""
+        body, told = node.body, []
+        turn = self.cached(("turns", body.label), lambda: itertools.count(turns(body)))
+        for key, tensor in tensors.items():
+            was = give_output(body, key, tensor)
+            told.append(self.author.edit(edits.Returned, output=key, was=was, turn=next(turn)))
+        self._write(node, body.payload(node.index), *told)
 
     def _rename(self, node: Node, name: str, shadow: bool) -> None:
         was, payload = node.name, node.body.payload(node.index)
@@ -248,16 +246,22 @@ class Editor:
         body = new.body
         if not spelled:
             return
+        spelled_anew = {
+            text: tensor
+            for text, output in spelled.items()
+            if (tensor := new.tensor(output)) != text
+        }
         for index, slot in list(body.readers.get(new.name, ())):
             text = body.heads.inputs[index][slot]
-            if text in spelled and index != new.index and new.tensor(spelled[text]) != text:
-                self.set_input(Node(body, index), slot, new.tensor(spelled[text]))
-        for key, text in body.ret.items():
-            if text in spelled and new.tensor(spelled[text]) != text:
-                self._return(new, key, new.tensor(spelled[text]))
+            if text in spelled_anew and index != new.index:
+                self.set_input(Node(body, index), slot, spelled_anew[text])
+        texts = {key: body.ret[key] for key in body.returned.get(new.name, ())}
+        returned = {key: spelled_anew[text] for key, text in texts.items() if text in spelled_anew}
+        if returned:
+            self._return(new, returned)
 
-    def _write(self, node: Node, payload: nodedef.Payload, edit: Edit) -> None:
-        node.body.write(node.index, signed(payload, edit))
+    def _write(self, node: Node, payload: nodedef.Payload, *told: Edit) -> None:
+        node.body.write(node.index, signed(payload, *told))
 
 
 def write_origin(body: Body, index: int, record: dict[str, Any]) -> None:

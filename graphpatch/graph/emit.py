@@ -6,21 +6,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from typing import TYPE_CHECKING
 
-from graphpatch.graph.body import Body, text_entry
+from graphpatch.graph.body import Body
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import entry
 from graphpatch.graph.nodedef import payload_of
 from graphpatch.graph.wire import (
+    BYTES,
     Field,
     Piece,
     Placed,
     Replacement,
+    Source,
     Span,
     enclosed,
     encoded,
     fields,
     reframed,
     splice,
+    utf8,
 )
 
 if TYPE_CHECKING:
@@ -129,7 +132,7 @@ def _ret(body: Body) -> Iterator[Replacement]:
     """The function's outputs that are read from another tensor than in the file."""
     for part in body.others:
         if part.holds(4):
-            name, _ = text_entry(body.source, part)
+            name, _ = _text_entry(body.source, part)
             if body.ret[name] != body.file_ret[name]:
                 pieces = _with_value(body, part, body.ret[name].encode())
                 yield Replacement(part.start, part.end, reframed(body.source, part.start, pieces))
@@ -142,3 +145,11 @@ def _with_value(body: Body, entry: Field, value: bytes) -> list[Piece]:
     for one in old[-1:]:
         new.append(Replacement(one.start, one.end, reframed(body.source, one.start, [value])))
     return splice(body.source, entry.value, entry.end, new)
+
+
+def _text_entry(source: Source, field: Field) -> tuple[str, str]:
+    """The key and value of an entry of a map of texts."""
+    parts = fields(source.data, field.value, field.end)
+    found = {part.number: part for part in parts if part.wire == BYTES}
+    texts = [utf8(source.data, found[n].value, found[n].end) if n in found else "" for n in (1, 2)]
+    return texts[0], texts[1]

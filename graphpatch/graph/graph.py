@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from tensorboard.compat.proto.function_pb2 import (
     FunctionDefLibrary,
     GradientDef,
@@ -107,24 +107,24 @@ class ContainerFacts(msgspec.Struct, frozen=True):
     is_exported: bool = False
 
 
-@dataclass(eq=False)
-class Graph:
+class Graph(msgspec.Struct, eq=False, weakref=True):
     """A GraphDef, indexed where it lies in its source; a copy of it can be changed by `edit`."""
 
     source: Source
     start: int
     end: int
-    main: Body = field(init=False)
-    others: list[Field] = field(init=False)
-    functions: dict[str, Body] = field(default_factory=dict)
-    function_fields: dict[str, tuple[Field, Field]] = field(default_factory=dict)
-    library: Library = field(default_factory=Library)
-    added: FunctionDefLibrary = field(default_factory=FunctionDefLibrary)
-    restored: list[Restored] = field(default_factory=list)
-    cut: list[tuple[Field, Field]] = field(default_factory=list)  # dropped: (its library, it)
+    main: Body
+    others: list[Field]
+    library: Library
+    functions: dict[str, Body] = msgspec.field(default_factory=dict)
+    function_fields: dict[str, tuple[Field, Field]] = msgspec.field(default_factory=dict)
+    added: FunctionDefLibrary = msgspec.field(default_factory=FunctionDefLibrary)
+    restored: list[Restored] = msgspec.field(default_factory=list)
+    # Functions that were dropped: (its library, it).
+    cut: list[tuple[Field, Field]] = msgspec.field(default_factory=list)
     keeps_library: bool = False  # though nothing be left in it
     undone: TakenBack | None = None  # for the container around
-    around: ContainerFacts = field(default_factory=ContainerFacts)
+    around: ContainerFacts = msgspec.field(default_factory=ContainerFacts)
 
     @property
     def bodies(self) -> Iterator[Body]:
@@ -145,11 +145,16 @@ class Graph:
         """The body of this label, or None."""
         return self.main if label == self.main.label else self.functions.get(label)
 
+    def counterpart(self, body: Body) -> Body | None:
+        """The body here that stands where one of another graph does, if there is one."""
+        return self.main if body.is_main else self.functions.get(body.label)
+
     def copy(self) -> Graph:
         """The same graph, to be changed without this one seeing it."""
-        graph = replace(self, library=self.library.copy(), restored=list(self.restored))
-        graph.library.graph = weakref.ref(graph)
-        graph.main, graph.others = self.main.copy(graph.library), self.others
+        library = self.library.copy()
+        main = self.main.copy(library)
+        graph = replace(self, library=library, main=main, restored=list(self.restored))
+        library.graph = weakref.ref(graph)
         graph.functions = {name: b.copy(graph.library) for name, b in self.functions.items()}
         graph.added = FunctionDefLibrary()
         graph.added.CopyFrom(self.added)
@@ -161,9 +166,10 @@ def open_graph(source: Source, start: int, end: int, progress: Progress | None =
 
     Raises ModelError where it is none, is cut short, or passes one of the limits.
     """
-    graph = Graph(source, start, end)
-    graph.library.graph = weakref.ref(graph)
-    graph.main, graph.others = main_body(graph.library, source, start, end, progress)
+    library = Library()
+    main, others = main_body(library, source, start, end, progress)
+    graph = Graph(source, start, end, main, others, library)
+    library.graph = weakref.ref(graph)
     for other in graph.others:
         if other.holds(LIBRARY):
             _open_library(graph, other)

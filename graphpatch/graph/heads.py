@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -38,7 +38,7 @@ class Heads(msgspec.Struct):
     starts: array[int] = msgspec.field(default_factory=lambda: array("Q"))
     names: list[str] = msgspec.field(default_factory=list)
     ops: list[str] = msgspec.field(default_factory=list)
-    inputs: list[tuple[str, ...]] = msgspec.field(default_factory=list)
+    inputs: list[Sequence[str]] = msgspec.field(default_factory=list)
     # Among these, some may carry provenance.
     marked: list[range] = msgspec.field(default_factory=list)
 

@@ -1,40 +1,85 @@
-"""Many inputs of one op, set at once: to set each by itself is to walk over the node each time."""
+"""Inputs of ops and outputs of functions, set one by one.
+
+Where an op reads many, its NodeDef is written once for all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import msgspec
 
 from graphpatch import names
-from graphpatch.graph import edits, nodedef
-from graphpatch.graph.body import Node
-from graphpatch.graph.provenance import Author, signed
+from graphpatch.graph import nodedef
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edits import InputSet
+from graphpatch.graph.nodedef import Payload
+from graphpatch.graph.provenance import signed
 
-MANY = 8
+MANY = 8  # inputs from which on a NodeDef is not written anew for each
+LONG = 200  # uses of one op from which on a list is too slow to search
 
 
-def set_many(node: Node, slots: Sequence[int], text: str, author: Author) -> bool:
-    """Let an op read a tensor in these slots, and write down each, as `Editor.set_input` does.
+class SetInputs(msgspec.Struct, eq=False):
+    """A node whose inputs were set, by edits that its NodeDef does not tell of yet.
 
-    False, and nothing done, where they are few, or inputs are spelled as TensorFlow does not.
+    `inputs` is the list that the body has of them meanwhile, and in which they are set.
     """
-    body, payload, was = node.body, node.body.payload(node.index), node.inputs
-    if len(slots) < MANY or not nodedef.is_same(nodedef.with_inputs(payload, was), payload):
-        return False
-    new = list(was)
-    for slot in slots:
-        new[slot] = text
-    body.heads.inputs[node.index] = tuple(new)
-    if "readers" in body.__dict__:
-        _move(node, slots, {names.op_of(was[slot]) for slot in slots}, names.op_of(text))
-    told = [author.edit(edits.InputSet, slot=slot, was=was[slot]) for slot in slots]
-    body.write(node.index, signed(nodedef.with_inputs(payload, new), *told))
+
+    before: Payload
+    inputs: list[str]
+    edits: list[InputSet] = msgspec.field(default_factory=list)
+
+    def payload(self) -> Payload:
+        """The NodeDef with all of them."""
+        return signed(nodedef.with_inputs(self.before, self.inputs), *self.edits)
+
+
+def set_later(node: Node, slot: int, text: str, edit: InputSet) -> bool:
+    """Let an op read a tensor in this slot, to be written when its NodeDef is asked for.
+
+    False, and nothing done, where it reads few, or spells inputs as TensorFlow does not.
+    """
+    body, index = node.body, node.index
+    waiting = body.edited.get(index)
+    if not isinstance(waiting, SetInputs):
+        payload, inputs = body.payload(index), list(node.inputs)
+        if len(inputs) < MANY or not nodedef.is_same(nodedef.with_inputs(payload, inputs), payload):
+            return False
+        waiting = SetInputs(payload, inputs)
+        body.heads.inputs[index] = inputs
+        body.write(index, waiting)
+    waiting.inputs[slot] = text
+    waiting.edits.append(edit)
     return True
 
 
-def _move(node: Node, slots: Sequence[int], old: set[str], new: str) -> None:
-    """Let the slots be read from one op that were read from others."""
-    readers = node.body.readers
-    moved = {(node.index, slot): None for slot in slots}
-    for name in old:
-        readers[name][:] = [one for one in readers[name] if one not in moved]
-    readers.setdefault(new, []).extend(moved)
+def move_use(node: Node, slot: int, was: str, text: str) -> None:
+    """Let the body know that a slot is read from another op, where it keeps who reads what."""
+    body, old, new = node.body, names.op_of(was), names.op_of(text)
+    if old == new or "readers" not in body.__dict__:
+        return
+    uses, use = body.readers[old], (node.index, slot)
+    if isinstance(uses, list) and len(uses) >= LONG:
+        uses = body.readers[old] = dict.fromkeys(uses)
+    if isinstance(uses, list):
+        uses.remove(use)
+    else:
+        del uses[use]
+    add_use(body, new, use)
+
+
+def add_use(body: Body, op: str, use: tuple[int, int]) -> None:
+    """Let the body know of one who reads an op."""
+    uses = body.readers.setdefault(op, [])
+    if isinstance(uses, list):
+        uses.append(use)
+    else:
+        uses[use] = None
+
+
+def give_output(body: Body, key: str, tensor: str) -> str:
+    """Let an output of a function be this tensor, and return which it was."""
+    was, body.ret[key] = body.ret[key], tensor
+    if "returned" in body.__dict__ and names.op_of(was) != names.op_of(tensor):
+        body.returned[names.op_of(was)].remove(key)
+        body.returned.setdefault(names.op_of(tensor), []).append(key)
+    return was

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -29,15 +30,20 @@ class Large(msgspec.Struct, eq=False):
         default_factory=dict
     )
 
+    # What nodes carry of edits by index, each beside its payload where that was edited.
+    written: dict[int, tuple[object, Any]] = msgspec.field(default_factory=dict)
     forms: dict[tuple[str, str, bytes], list[FlatArg]] = msgspec.field(default_factory=dict)
 
     def payload(self, source: Source, start: int) -> Payload:
         """The payload of the NodeDef of the file whose field starts at `start`."""
+        data, value = source.data, start + 2
+        if (size := data[start + 1]) < 0x80:  # nearly all: no calls for them
+            return [data[value : value + size]]
         if start in self.payloads:
             return self.payloads[start]
         value, end = entry(source, start)
         if end - value < LARGE:
-            return [source.data[value:end]]
+            return [data[value:end]]
         self.payloads[start] = payload = payload_at(source, start)
         return payload
 
@@ -46,7 +52,7 @@ class Large(msgspec.Struct, eq=False):
         known, spans = self.spans.get(index, (None, {}))
         if known is not payload:
             spans = attr_spans(payload)
-            if is_wide(payload):
+            if len(payload) > 1 or is_wide(payload):
                 self.spans[index] = payload, spans
         return spans
 
@@ -70,9 +76,7 @@ class Large(msgspec.Struct, eq=False):
         self, form: tuple[str, str, bytes], found: Callable[[], list[FlatArg]]
     ) -> list[FlatArg]:
         """The inputs or outputs of a small node, by its op type, which of both, and its attrs."""
-        tensors = self.forms.get(form)
-        if tensors is None:
-            tensors = found()
-            if len(self.forms) < MOST_FORMS:
-                self.forms[form] = tensors
+        tensors = found()
+        if len(self.forms) < MOST_FORMS:
+            self.forms[form] = tensors
         return tensors

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from graphpatch import opdefs
 
 if TYPE_CHECKING:
     from graphpatch.graph.graph import Graph
-import msgspec
 from tensorboard.compat.proto.function_pb2 import FunctionDef
 
 
@@ -39,8 +39,7 @@ class Restored(msgspec.Struct, frozen=True, eq=False):
         return name
 
 
-@dataclass(eq=False)
-class Library:
+class Library(msgspec.Struct, eq=False):
     """The functions of a GraphDef, as far as one who calls them must know.
 
     `signatures` has each function as the op type that a call of it is, `gradients` the name of
@@ -48,10 +47,10 @@ class Library:
     the graph that they are of; None for bodies on their own.
     """
 
-    signatures: dict[str, opdefs.OpDef] = field(default_factory=dict)
-    gradients: dict[str, str] = field(default_factory=dict)
+    signatures: dict[str, opdefs.OpDef] = msgspec.field(default_factory=dict)
+    gradients: dict[str, str] = msgspec.field(default_factory=dict)
     producer: int = 0
-    graph: Callable[[], Graph | None] = field(default=lambda: None, repr=False)
+    graph: Callable[[], Graph | None] = lambda: None
 
     def opdef(self, op: str) -> opdefs.OpDef | None:
         """What this op type looks like, or None where neither library nor TensorFlow has it."""

@@ -96,9 +96,9 @@ def behind_inputs(payload: Payload, name: str, op: str, inputs: Sequence[str]) -
     """
     if len(payload) != 1 or not isinstance(payload[0], bytes):
         return None
-    raw, at = payload[0], 0
-    for tag in (*_HEAD_TAGS, *_INPUT_TAG * len(inputs)):
-        if raw[at : at + 1] != bytes((tag,)) or raw[at + 1] > 0x7F:
+    raw, at, last = payload[0], 0, len(payload[0]) - 1
+    for tag in _HEAD_TAGS + _INPUT_TAG * len(inputs):
+        if at >= last or raw[at] != tag or raw[at + 1] > 0x7F:
             head = head_bytes(name, op, inputs)  # a name of more than 127 bytes
             return raw[len(head) :] if raw.startswith(head) else None
         at += 2 + raw[at + 1]

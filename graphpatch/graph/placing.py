@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from graphpatch import names
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.inputs import add_use
 from graphpatch.graph.long_order import LongOrder
 
 LONG = 200  # ops beside one another from which on a list is too slow to search
@@ -45,7 +46,7 @@ def append_all(
     if "readers" in body.__dict__:
         for index, read in enumerate(inputs, first):
             for slot, text in enumerate(read):
-                body.readers.setdefault(names.op_of(text), []).append((index, slot))
+                add_use(body, names.op_of(text), (index, slot))
     return first
 
 

@@ -30,6 +30,8 @@ from graphpatch.graph.nodedef import (
 if TYPE_CHECKING:
     from graphpatch.graph.edits import Edit, Origin, Returned
     from graphpatch.graph.graph import Graph
+
+    Written = tuple[tuple[Edit, ...], tuple[Origin, ...]]
 from collections.abc import Container
 
 from graphpatch.graph.graph import Graph
@@ -108,20 +110,34 @@ def rewritten(payload: Payload, found: Sequence[Edit | Origin]) -> Payload:
     return with_attr(payload, PROVENANCE_ATTR, value.SerializeToString(deterministic=True))
 
 
-def entries(node: Node) -> list[Edit]:
+def entries(node: Node) -> Sequence[Edit]:
     """The edits written down on a node, oldest first; ModelError where they are not ours."""
-    return _written(node)[0]
+    found = _written(node)
+    return () if found is None else found[0]
 
 
 def origin_on(node: Node) -> Origin | None:
     """What is written down on a node of the model before its first rule."""
-    return next(iter(_written(node)[1]), None)
+    found = _written(node)
+    return None if found is None else next(iter(found[1]), None)
 
 
-def _written(node: Node) -> tuple[list[Edit], list[Origin]]:
-    value = _value(node.body.payload(node.index)) if node.body.may_be_signed(node.index) else None
+def _written(node: Node) -> Written | None:
+    """What a node carries. Asked often, it is read once for what the node is now."""
+    body, index = node
+    if not body.may_be_signed(index):
+        return None
+    edited, kept = body.edited.get(index), body.large.written
+    if index not in kept or kept[index][0] is not edited:
+        kept[index] = edited, _read(node)
+    found: Written | None = kept[index][1]
+    return found
+
+
+def _read(node: Node) -> Written | None:
+    value = _value(node.body.payload(node.index))
     if value is None:
-        return [], []
+        return None
     from graphpatch.graph import edits  # most models have none, and need no types for them
 
     try:
@@ -133,8 +149,8 @@ def _written(node: Node) -> tuple[list[Edit], list[Origin]]:
             f"{node}: its attr {PROVENANCE_ATTR} is not one that graphpatch wrote: {error}"
         ) from None
     return (
-        [one for one in found if isinstance(one, edits.Edit)],
-        [one for one in found if isinstance(one, edits.Origin)],
+        tuple(one for one in found if isinstance(one, edits.Edit)),
+        tuple(one for one in found if isinstance(one, edits.Origin)),
     )
 
 
@@ -183,7 +199,7 @@ def all_entries(graph: Graph) -> Iterator[Edit]:
 def touched(body: Body) -> Iterator[Node]:
     """The nodes of a body that carry provenance."""
     for node in may_be_signed(body):
-        if _value(body.payload(node.index)) is not None:
+        if _written(node) is not None:
             yield node
 
 

@@ -13,9 +13,10 @@ from graphpatch import names
 from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.dropping import drop_nodes, give_back
+from graphpatch.graph.dropping import drop_nodes
 from graphpatch.graph.edits import Added, Edit, Returned
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.inputs import give_output
 from graphpatch.graph.provenance import origin, returned
 from graphpatch.graph.undo_node import IsWanted, Undone, refuse_dependent, undo_node
 from graphpatch.opdefs import tensor_index
@@ -115,14 +116,15 @@ def _check_enclosed(graph: Graph, undone: Undone) -> None:
     node, types, todo = undone.node, set[str](), [undone.node.op]
     while todo:
         name = todo.pop()
+        if name == undone.op:
+            return
         if name not in types:
             types.add(name)
             todo += graph.functions[name].heads.ops if name in graph.functions else ()
-    if undone.op not in types:
-        raise ModelError(
-            f"{node} is said to have been of op type {undone.op}, which the function in its place "
-            f"does not run; it is not put back"
-        )
+    raise ModelError(
+        f"{node} is said to have been of op type {undone.op}, which the function in its place "
+        f"does not run; it is not put back"
+    )
 
 
 def _return(body: Body, outputs: list[Returned], place: int) -> None:
@@ -136,7 +138,7 @@ def _return(body: Body, outputs: list[Returned], place: int) -> None:
             f"rule {other.rule!r} builds on what rule {edit.rule!r} did (see output "
             f"{edit.output!r} of function {body.label}); take that one off first"
         )
-    give_back(body, edit)
+    give_output(body, edit.output, edit.was)
 
 
 def _check_reads(undone: UndoneBody, body: Body) -> None:

@@ -154,13 +154,14 @@ def varint(number: int) -> bytes:
 
 
 def fields(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Field]:
-    """Each field of the message that lies from `start` to `end`, values unread.
-
-    Raises ModelError where the bytes are not a message, or end in the middle of a field.
-    """
+    """Each field of the message from `start` to `end`, unread; ModelError where it is none."""
     at = start
     while at < end:
-        field = field_at(data, at, end)
+        tag, size = data[at], data[at + 1] if at + 1 < end else 0x80
+        if tag & 7 == BYTES and 8 <= tag < 0x80 and size < 0x80 and at + 2 + size <= end:
+            field = Field(tag >> 3, BYTES, at, at + 2, at + 2 + size)  # nearly all: no calls
+        else:
+            field = field_at(data, at, end)
         yield field
         at = field.end
 

@@ -133,6 +133,6 @@ def depths(body: Body) -> list[int]:
     return deep
 
 
-def _reads(inputs: tuple[str, ...], ops: list[str], by_name: dict[str, int]) -> list[int]:
+def _reads(inputs: Sequence[str], ops: list[str], by_name: dict[str, int]) -> list[int]:
     found = [by_name.get(names.op_of(text)) for text in inputs if not text.startswith("^")]
     return [index for index in found if index is not None and ops[index] not in NEXTS]

@@ -152,7 +152,7 @@ class _Graph:
         answers: Answers = doctor.tape
         body = answers.graph.functions[name]
         wiring = answers.wiring(body)
-        both = [(index, 0) for index in wiring.arguments.values()], wiring.returned()
+        both = [(index, 0) for index in wiring.arguments.values()], wiring.returned
         back = answers.inside(name) or answers.backward(body, *both)
         return side(flowing(answers, back, both), self._rules(name, number))
 

@@ -156,7 +156,7 @@ def _diagnosis(
     """What doctor says of a pair; of one that flows, in a graph without functions, `back` tells."""
     wiring = back.wiring
     is_plain = not doctor.session.graph.functions and not doctor.session.stored.in_loops
-    flows = source in back.live and not back.refusals and wiring.dtype(target) in REAL
+    flows = source in back.live and not back.told and wiring.dtype(target) in REAL
     if targets == 1 and is_plain and flows:
         names = wiring.spelled(source), wiring.spelled(target)
         return PairDiagnosis(*names, "flows", "flows", connected=True)

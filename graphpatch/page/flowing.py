@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.backward import Answer, GradientReach
-from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.control_flow.op_types import EXITS
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
@@ -63,7 +62,7 @@ def flowing(
     sources, targets = ends
     found = Flowing(back.wiring, answers, sources, targets)
     inside = ops_between(back.wiring, sources, targets)
-    raising = {one.node.index for one in back.refusals if one.node.body is back.wiring.body}
+    raising = {one.node.index for one in back.refusals() if one.node.body is back.wiring.body}
     in_loops = set(_raising_in_loops(answers, back, inside))
     for index in inside:
         passage = _passage(answers, back, index, inside, index in raising)
@@ -77,7 +76,7 @@ def _raising_in_loops(
 ) -> Iterator[int]:
     """The ops of v1 loops at which tf.gradients raises: without contexts, at each of their ends."""
     body, stored = back.wiring.body, answers.stored.in_loops
-    for refusal in back.refusals:
+    for refusal in back.refusals():
         if refusal.node.body is body and refusal.kind == "loop_inside":
             yield refusal.node.index
         if refusal.node.body is body and refusal.kind == "loop":
@@ -122,8 +121,7 @@ def _passage(
         flows = slot in answer.slots and read in back.got and wiring.trainable(read)
         full = flows and not live.isdisjoint(answer.reach.get(slot, live))
         edges.append((slot, read[0], FULL if full else ZERO if flows else NONE))
-    refused = any(one.kind != CARRIED for one in answer.refusals)
-    return Passage(arrives, tuple(edges), refused or (raises and got and not answer.slots))
+    return Passage(arrives, tuple(edges), answer.raises or (raises and got and not answer.slots))
 
 
 def _answer(answers: Answers, wiring: Wiring, index: int) -> Answer:

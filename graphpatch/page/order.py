@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from heapq import heappop, heappush
 
 DEEPEST_SCOPE = 12  # scopes in each other that count
 
@@ -68,11 +69,19 @@ class _Ready:
 
 @dataclass(eq=False)
 class _Loops:
-    """The loops among the lines that are left: which of them nothing outside reads any more."""
+    """The loops among the lines that are left: which of them nothing outside reads any more.
+
+    `begun` has of each loop the lines that were read, by their places among all that are left,
+    the first one on top; `members` all of them, the last one on top.
+    """
 
     reads: Mapping[str, Sequence[str]]
     taken: set[str]
+    read_already: Container[str]
+    left: list[str] = field(default_factory=list)
     members: list[list[str]] = field(default_factory=list)
+    begun: list[list[int]] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
     loop_of: dict[str, int] = field(default_factory=dict)
     waiting: list[int] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
@@ -81,14 +90,15 @@ class _Loops:
         """Find them: lines that read each other are one."""
         import networkx as nx  # most graphs have no loop
 
-        left = [key for key in self.reads if key not in self.taken]
+        left = self.left = [key for key in self.reads if key not in self.taken]
         graph: nx.DiGraph[str] = nx.DiGraph()
         graph.add_nodes_from(left)
         graph.add_edges_from((key, one) for key in left for one in self.reads[key])
-        places = {key: place for place, key in enumerate(left)}
+        self.places = places = {key: place for place, key in enumerate(left)}
         for members in nx.strongly_connected_components(graph):
             self.loop_of |= dict.fromkeys(members, len(self.members))
-            self.members.append(sorted(members, key=places.__getitem__))
+            self.members.append(sorted(members, key=places.__getitem__, reverse=True))
+            self.begun.append(sorted(places[key] for key in members if key in self.read_already))
         self.waiting = [0] * len(self.members)
         for key in left:
             for one in self._outside(key):
@@ -106,12 +116,21 @@ class _Loops:
             if not self.waiting[one]:
                 self.open.append(one)
 
-    def first(self, read_already: Container[str]) -> str:
+    def read(self, key: str) -> None:
+        """Count a line as read."""
+        if key in self.places:
+            heappush(self.begun[self.loop_of[key]], self.places[key])
+
+    def first(self) -> str:
         """The line with which a loop begins: one that was read already, where there is one."""
         while True:
-            left = [key for key in self.members[self.open[-1]] if key not in self.taken]
-            if left:
-                return next((key for key in left if key in read_already), left[0])
+            begun, members = self.begun[self.open[-1]], self.members[self.open[-1]]
+            while begun and self.left[begun[0]] in self.taken:
+                heappop(begun)
+            while members and members[-1] in self.taken:
+                members.pop()
+            if members:
+                return self.left[begun[0]] if begun else members[-1]
             self.open.pop()
 
 
@@ -143,13 +162,15 @@ def _taken(
     for _ in range(len(reads)):
         key = ready.take()
         if key is None:
-            loops = loops or _Loops(reads, ready.taken)
-            key = ready.begin(loops.first(read_already))
+            loops = loops or _Loops(reads, ready.taken, read_already)
+            key = ready.begin(loops.first())
         yield key
         if loops is not None:
             loops.leave(key)
         for producer in reversed(reads[key]):
             waiting[producer] -= producer != key
+            if loops is not None and producer not in read_already:
+                loops.read(producer)
             read_already.add(producer)
             if not waiting[producer] and producer not in ready.taken:
                 ready.add(producer)

@@ -78,7 +78,8 @@ def _called_by_op(body: Body) -> dict[int, list[str]]:
 
 CLEAN_SUFFIX = "clean"
 
-# What one rule may clone of what earlier ones added: so many ops and inputs, and so often the file.
+# What one rule may clone of what earlier ones added: so many ops and inputs, and so often those of
+# the file that it clones.
 MOST_AGAIN = 2_000
 TIMES_THE_FILE = 8
 
@@ -139,13 +140,10 @@ class CleanPath:
         self._refuse_doubled()
 
     def _refuse_doubled(self) -> None:
-        root, inputs = self.body.root, self.body.heads.inputs
-        again = sum(1 + len(node.inputs) for node in self.clones if node.index in root)
-        if again <= MOST_AGAIN:
-            return
-        own = sum(1 + len(read) for index, read in enumerate(inputs) if index not in root)
+        sizes = [(node.index in self.body.root, 1 + len(node.inputs)) for node in self.clones]
+        again, own = (sum(size for is_added, size in sizes if is_added == one) for one in (1, 0))
         if again > MOST_AGAIN + TIMES_THE_FILE * own:
-            added = sum(node.index in root for node in self.clones)
+            added = sum(is_added for is_added, _ in sizes)
             raise PatchError(
                 f"{added:,} of the {len(self.clones):,} ops on the noise-free path were added by "
                 f"earlier rules, as each rule clones what those before it cloned; give the noisy "

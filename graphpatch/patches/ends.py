@@ -35,7 +35,8 @@ def all_ends(way: CleanPath) -> SlotsByOp:
 def _is_end(node: Node, output: int) -> bool:
     body = node.body
     if not body.is_main:
-        return names.parse(node.tensor(output)) in map(names.parse, body.ret.values())
+        given = (body.ret[key] for key in body.returned.get(node.name, ()))
+        return names.parse(node.tensor(output)) in map(names.parse, given)
     return not any(gives_on(reader) for reader, _ in uses(node, output))
 
 
@@ -73,7 +74,7 @@ def left(way: CleanPath, ends: SlotsByOp) -> Left:
         for text in todo.pop().data_inputs:
             producer = way.body.producer(text)
             index = -1 if producer is None else producer.index
-            if index in region.keys() - stopped - alive:
+            if index in region and index not in stopped and index not in alive:
                 alive.add(index)
                 todo.append(region[index])
     return Left([region[i] for i in sorted(region.keys() - stopped - alive)], beside)
@@ -90,7 +91,7 @@ def _outside(node: Node, region: Mapping[int, Node]) -> str | None:
     for index, _, _ in data_uses(body, node.name):
         if index not in region and gives_on(Node(body, index)):
             return str(Node(body, index))
-    return "" if any(names.op_of(text) == node.name for text in body.ret.values()) else None
+    return "" if body.returned.get(node.name) else None
 
 
 def noisy_after(way: CleanPath, ends: SlotsByOp, dead: Collection[Node]) -> Node | None:

@@ -111,4 +111,4 @@ def _readers(node: Node) -> list[Node]:
 
 
 def _returned(node: Node) -> list[str]:
-    return [key for key, text in node.body.ret.items() if names.op_of(text) == node.name]
+    return node.body.returned.get(node.name, [])

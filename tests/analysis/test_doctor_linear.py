@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 import graphpatch
 from graphpatch.analysis.doctor.survey import survey
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph.body import Node
-from tests.graphs import graphdef, node
+from tests.graphs import function, graphdef, node
 
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 
@@ -64,3 +67,88 @@ def asked_readers(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> 
 def test_many_outputs_of_one_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = asked_readers(tmp_path, 100, monkeypatch)
     assert asked_readers(tmp_path, 400, monkeypatch) < 4.5 * small
+
+
+@pytest.mark.parametrize("named", [(), ("x0",)], ids=["none named", "a source named"])
+def test_of_very_many_pairs_some_are_looked_at(named: tuple[str, ...]) -> None:
+    """As many as the graph is large go by: each visits much of it."""
+    count = 1_000
+    sources = [node(f"x{k}", "Placeholder", dtype="float32") for k in range(count)]
+    total = node("sum", "AddN", *[f"x{k}" for k in range(count)], N=count, T="float32")
+    heads = [node(f"r{k}", "Relu", "sum", T="float32") for k in range(count)]
+    before = time.process_time()
+    [seen] = survey(graphpatch.load(graphdef(*sources, total, *heads)), named)
+    assert time.process_time() - before < 20
+    assert 20 < len(seen.diagnoses) < 1_000
+    assert len({one.target for one in seen.diagnoses}) > 50
+    assert [one.kind for one in seen.notes] == ["left_out"]
+    pairs = count * (1 if named else count) - len(seen.diagnoses)
+    assert seen.notes[0].says.startswith(f"{pairs:,} more pairs were not looked at")
+    assert "r999:0" in seen.notes[0].ops
+
+
+def test_named_pairs_are_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphpatch.analysis.doctor.survey.FEW", 1)
+    monkeypatch.setattr("graphpatch.analysis.doctor.survey.WORK", 0)
+    x, y = (node(name, "Placeholder", dtype="float32") for name in "xy")
+    model = graphpatch.load(graphdef(x, y, node("s", "Add", "x", "y"), node("r", "Relu", "s")))
+    for ends, count in (((), 1), (("x", "y"), 4)):
+        [seen] = survey(model, ends, ("s", "r") if ends else ())
+        assert (len(seen.diagnoses), len(seen.notes)) == (count, int(not ends))
+
+
+def test_pairs_for_which_hardly_an_op_is_visited_are_looked_at() -> None:
+    """80 models side by side in one: 6,400 pairs, of which 80 are connected."""
+    inputs = [node(f"x{k}", "Placeholder", dtype="float32") for k in range(80)]
+    chains = [
+        node(f"r{k}/{place}", "Relu", f"r{k}/{place - 1}" if place else f"x{k}")
+        for k in range(80)
+        for place in range(20)
+    ]
+    [seen] = survey(graphpatch.load(graphdef(*inputs, *chains)))
+    assert (len(seen.diagnoses), seen.notes) == (6_400, [])
+    assert [one.connected for one in seen.diagnoses].count(True) == 80
+    assert [one.target for one in seen.diagnoses[:81]] == ["r0/19:0"] * 80 + ["r1/19:0"]
+
+
+def test_what_blocks_a_path_is_found_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each other op of a chain blocks; the ops behind each are not looked at for each of them."""
+    ops = ["Relu" if k % 2 else "Round" for k in range(2_000)]
+    chain = [node(f"r{k}", op, f"r{k - 1}" if k else "x") for k, op in enumerate(ops)]
+    model = graphpatch.load(graphdef(node("x", "Placeholder", dtype="float32"), *chain))
+    model = graphpatch.apply([GUIDED], model).model
+    before = time.process_time()
+    [seen] = survey(model, ["x"], ["r1999"])
+    assert time.process_time() - before < 20
+    assert len(seen.diagnoses[0].findings) > 999
+
+
+def nested_branches(depth: int) -> GraphDef:
+    """An If in an If and so on, both branches of each in one function, each with a Relu."""
+    functions = []
+    for place in range(depth):
+        nodes = [node("r", "Relu", "a")]
+        if place + 1 < depth:
+            nodes.append(branch(f"f{place + 1}", "p", "r:activations:0"))
+        ret = {"o": "i:output:0" if place + 1 < depth else "r:activations:0"}
+        functions.append(function(f"f{place}", ["p", "a"], nodes, ret))
+        functions[-1].signature.input_arg[0].type = 10
+    inputs = node("b", "Placeholder", dtype="bool"), node("x", "Placeholder", dtype="float32")
+    return graphdef(*inputs, branch("f0", "b", "x"), functions=functions)
+
+
+def branch(body: str, condition: str, value: str) -> NodeDef:
+    tensors = {"Tcond": "bool", "Tin": ["bool", "float32"], "Tout": ["float32"]}
+    made = node("i", "If", condition, condition, value, **tensors)
+    for key in ("then_branch", "else_branch"):
+        made.attr[key].func.name = body
+    return made
+
+
+def test_functions_that_are_called_twice_each_are_looked_into_once() -> None:
+    """Each of 100 is called by both branches of the one before: 2 ** 100 ways through them."""
+    model = graphpatch.apply([GUIDED], graphpatch.load(nested_branches(100))).model
+    before = time.process_time()
+    [seen] = survey(model, ["x"], ["i"])
+    assert time.process_time() - before < 20
+    assert [one.kind for one in seen.diagnoses[0].findings] == ["carried"]

@@ -209,3 +209,13 @@ def test_swapped_arguments_are_told(tmp_path: Path) -> None:
         f"the arguments look swapped: {path} is {target} without its rules, and the original comes "
         f"first: graphpatch verify {path} {target}"
     )
+
+
+def test_a_function_may_be_called_as_the_main_graph_is(tmp_path: Path) -> None:
+    inner = graphs.function("main", ["x"], [node("n", "LeakyRelu", "x")], {"y": "n:activations:0"})
+    before, after = tmp_path / "before.pb", tmp_path / "after.pb"
+    for path, alpha in ((before, 0.25), (after, 0.5)):
+        nodes = [node("x", "Placeholder"), node("n", "LeakyRelu", "x", alpha=alpha)]
+        path.write_bytes(graphs.graphdef(*nodes, functions=[inner]).SerializeToString())
+    (fault,) = failures(before, after)
+    assert fault.startswith("LeakyRelu 'n' computes something else than in the original")

@@ -169,7 +169,7 @@ def test_no_model_stays_open(
 
     def circular(path: Path, progress: Any) -> Model:
         model = loaded(path, progress)
-        model.graphs[0].library.itself = model  # type: ignore[attr-defined]
+        model.graphs[0].library.graph = lambda: model.graphs[0]
         return model
 
     monkeypatch.setattr(work, "load", circular)

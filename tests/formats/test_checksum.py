@@ -30,9 +30,9 @@ def test_a_file_read_or_mapped(
 ) -> None:
     monkeypatch.setattr(mapped, "BEFORE_MAPPING", guards)
     source, data = map_file(file), file.read_bytes()
-    assert checksum.begun(source)() == "xxh3:" + xxhash.xxh3_64(data).hexdigest()
+    assert checksum.of_source(source) == "xxh3:" + xxhash.xxh3_64(data).hexdigest()
     parts = [data[:7], Span(source, 7, 5000), Span(source, 5000, SIZE)]
-    assert checksum.checksum(parts) == checksum.begun(source)()
+    assert checksum.checksum(parts) == checksum.of_source(source)
 
 
 def test_blocks_are_counted_in_turn(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_blocks_are_counted_in_turn(file: Path, monkeypatch: pytest.MonkeyPatch)
     source, data = map_file(file), file.read_bytes()
     blocks = [data[at : at + SIZE // 3] for at in range(0, SIZE, SIZE // 3)]
     expected = "xxh3:" + ".".join(xxhash.xxh3_64(block).hexdigest() for block in blocks)
-    assert checksum.begun(source)() == checksum.checksum([data]) == expected
+    assert checksum.of_source(source) == checksum.checksum([data]) == expected
 
 
 def test_a_file_that_is_cut_short(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,4 +50,4 @@ def test_a_file_that_is_cut_short(file: Path, monkeypatch: pytest.MonkeyPatch) -
     source = map_file(file)
     os.truncate(file, 4096)
     with pytest.raises(ModelError, match="changed"):
-        checksum.begun(source)()
+        checksum.of_source(source)

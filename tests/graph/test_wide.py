@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
 from graphpatch.differentiation.shape_windows import Shape
@@ -15,10 +17,13 @@ from graphpatch.formats import load
 from graphpatch.graph import edit, nodedef, wire
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import MOST_IN_ALL, MOST_LISTED
+from graphpatch.graph.provenance import Author
 from tests import graphs
 from tests.graphs import attr, function, graphdef, node
 from tests.test_shown import ran
 
+GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+STOP = {"match": {"op": "Relu"}, "patch": {"stop_gradient": True}}
 X = node("x", "Placeholder", dtype=attr("float32"))
 COMMANDS = (
     ("ops", "m.pb"),
@@ -120,11 +125,48 @@ def test_many_slots_of_one_reader_are_set_as_each_by_itself(
     rule = {"match": {"name": "x"}, "patch": {"filter_gradient": "reverse"}}
     again = {"match": {"name": "y"}, "patch": {"stop_gradient": True}}
     at_once = graphpatch.apply([rule, again], model).model
-    monkeypatch.setattr(edit, "set_many", lambda *_: False)
+    monkeypatch.setattr(edit, "set_later", lambda *_: False)
     by_one = graphpatch.apply([rule, again], model).model
     assert graphs.joined(at_once.pieces()) == graphs.joined(by_one.pieces())
     reverted = graphs.joined(graphpatch.revert(at_once).model.pieces())
     assert type(model).FromString(reverted) == model
+
+
+def one_reader(count: int) -> GraphDef:
+    """A function of so many Relus, all read by one op."""
+    relus = [node(f"r{k}", "Relu", "a") for k in range(count)]
+    read = [f"r{k}:activations:0" for k in range(count)]
+    body = [*relus, node("s", "AddN", *read, N=count, T=attr("float32"))]
+    return graphdef(
+        X, node("y", "f", "x"), functions=[function("f", ["a"], body, {"o": "s:sum:0"})]
+    )
+
+
+@pytest.mark.parametrize("rule", [GUIDED, STOP], ids=["guided", "stop"])
+def test_one_reader_of_many_patched_ops_is_written_once(
+    rule: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = one_reader(20)
+    at_once = graphs.joined(graphpatch.apply([rule], few).model.pieces())
+    with monkeypatch.context() as patch:
+        patch.setattr(edit, "set_later", lambda *_: False)
+        assert graphs.joined(graphpatch.apply([rule], few).model.pieces()) == at_once
+    before = time.process_time()
+    many = graphpatch.apply([rule], one_reader(2_000)).model
+    graphs.joined(many.pieces())
+    assert time.process_time() - before < 10  # 60 s where it was written for each
+    assert Node(many.graphs[0].functions["f"], 0).name == "r0/forward"
+
+
+def test_a_reader_that_waits_to_be_written_is_copied_as_it_is() -> None:
+    graph = load(one_reader(20)).graphs[0].copy()
+    editor, reader = edit.Editor(graph, Author("rule", "id")), graph.functions["f"].node("s")
+    editor.set_input(reader, 3, "a")
+    other = graph.copy()
+    edit.Editor(other, Author("rule", "id")).set_input(other.functions["f"].node("s"), 4, "a")
+    assert reader.inputs[3:5] == ("a", "r4:activations:0")
+    assert other.functions["f"].node("s").inputs[3:5] == ("a", "a")
+    assert b"r4" in b"".join(map(wire.piece_bytes, reader.body.payload(reader.index)))
 
 
 def test_the_shape_of_an_input_is_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,3 +200,12 @@ def test_the_page_tells_how_many_outputs_are_read() -> None:
     page = Path(__file__).parents[2] / "docs" / "hostile-input.md"
     assert f"{MOST_LISTED:,}, or as many as the node has inputs" in page.read_text()
     assert MOST_LISTED <= 1 << 14
+
+
+def test_the_inputs_of_an_op_are_not_read_for_each_of_its_outputs() -> None:
+    several = node("i", "IdentityN", *["x"] * 4_000, T=attr(["float32"] * 4_000))
+    body = graphs.main(X, several)
+    shapes, index = Shapes(Wiring(body)), body.by_name["i"]
+    before = time.process_time()
+    assert {shapes.of((index, output)) for output in range(4_000)} == {None}
+    assert time.process_time() - before < 2

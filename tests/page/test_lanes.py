@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -175,3 +177,12 @@ def test_the_scopes_of_a_name() -> None:
     assert scopes("a/b/c") == ("a", "b")
     assert scopes("a") == ()
     assert len(scopes("/".join("abcdefghijklmnopqrstuvwxyz"))) == 12
+
+
+def test_a_loop_of_many_lines_is_ordered_in_one_walk() -> None:
+    count = 30_000
+    reads = {str(n): [str((n + 1) % count), str((n * 7 + 3) % count)] for n in range(count)}
+    before = time.process_time()
+    order = in_reading_order(reads, [], {name: name for name in reads})
+    assert time.process_time() - before < 6
+    assert sorted(order) == sorted(reads)

@@ -52,6 +52,7 @@ class Answers:
     _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
     _alike: dict[AlikeKey, Answer] = field(default_factory=dict)
     _reached: tuple[object, Set[int]] = (None, frozenset())
+    visited: int = 0  # ops and inputs, by all walks together
 
     def wiring(self, body: Body) -> Wiring:
         """The wiring of a body, made once."""
@@ -68,9 +69,12 @@ class Answers:
         if self._reached[0] != known:
             within = reached(wiring, sources)
             self._reached = known, within
-        return differentiate(
+            self.visited += len(within)
+        done = differentiate(
             wiring, sources, targets, self.ask, stored, self.control_flow_v2, within
         )
+        self.visited += sum(1 + len(wiring.inputs(index)) for index in done.between)
+        return done
 
     def ask(self, wiring: Wiring, index: int) -> Answer:
         """What an op answers where a gradient comes to one of its outputs."""
@@ -90,7 +94,7 @@ class Answers:
             return self._alike[key]
         node = Node(wiring.body, index)
         answer = self._answer(wiring, node)
-        if not answer.refusals and not _is_call(wiring, node):
+        if answer.first is None and not _is_call(wiring, node):
             self._alike[key] = answer
         return answer
 
@@ -139,10 +143,9 @@ class Answers:
         inside = self.inside(names[0]) if names else None
         if inside is None:
             return Answer(everywhere)
-        slots = {-1 - index for index, _ in inside.got if index < 0}
-        live = {-1 - index for index, _ in inside.live if index < 0}
+        slots, live = inside.arguments
         zero = dict.fromkeys(slots - live, frozenset[int]())
-        return Answer(frozenset(slots), tuple(inside.refusals), zero)
+        return Answer(slots, (), zero, _told([inside]))
 
     def _body_by_body(self, wiring: Wiring, node: Node) -> Answer:
         dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
@@ -151,13 +154,14 @@ class Answers:
         }
         keys = ("body",) if node.op in LOOPS else ("then_branch", "else_branch", "branches")
         bodies = [self.inside(name) for key in keys for name in named_by(node, key)]
-        refusals = tuple(refusal for one in bodies if one is not None for refusal in one.refusals)
+        inside = [one for one in dict.fromkeys(bodies) if one is not None]
         if node.op in LOOPS or not all(bodies):
-            return Answer(frozenset(floats), refusals)
-        given = {-index for one in bodies if one is not None for index, _ in one.got}
-        live = {-index for one in bodies if one is not None for index, _ in one.live}
+            return Answer(frozenset(floats), inside=_told(inside))
+        # Their arguments are the inputs behind the first, which decides.
+        given = {place + 1 for one in inside for place in one.arguments[0]}
+        live = {place + 1 for one in inside for place in one.arguments[1]}
         zero = dict.fromkeys(floats & given - live, frozenset[int]())
-        return Answer(frozenset(floats & given), refusals, zero)
+        return Answer(frozenset(floats & given), (), zero, _told(inside))
 
     def inside(self, name: str) -> GradientReach | None:
         """A function, from all that it gives to all that it takes; None for one that is not there.
@@ -185,9 +189,16 @@ class Answers:
 
     def _through(self, body: Body) -> GradientReach:
         wiring = self.wiring(body)
-        given = [tensor for tensor in wiring.returned() if wiring.trainable(tensor)]
+        given = [tensor for tensor in wiring.returned if wiring.trainable(tensor)]
         taken = [(index, 0) for index in wiring.arguments.values()]
-        return self.backward(body, [one for one in taken if wiring.trainable(one)], given)
+        done = self.backward(body, [one for one in taken if wiring.trainable(one)], given)
+        _ = done.first, done.raises  # now that those of the functions that it calls are known
+        return done
+
+
+def _told(bodies: Sequence[GradientReach]) -> tuple[GradientReach, ...]:
+    """Those in which anything is raised."""
+    return tuple(one for one in bodies if one.told)
 
 
 def _is_call(wiring: Wiring, node: Node) -> bool:
@@ -203,10 +214,11 @@ def _reach(
     found = {slot: outputs_of(op, slot, count) or frozenset() for slot in slots}
     if op != node.op:  # its outputs have other names
         return {slot: everywhere if names else frozenset() for slot, names in found.items()}
-    return {
-        slot: frozenset(place for place, arg in enumerate(outputs) if arg.name in names)
-        for slot, names in found.items()
+    named = {
+        names: frozenset(place for place, arg in enumerate(outputs) if arg.name in names)
+        for names in set(found.values())
     }
+    return {slot: named[names] for slot, names in found.items()}
 
 
 def _refused(node: Node, kind: str, says: str) -> Answer:

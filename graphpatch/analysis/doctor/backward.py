@@ -7,10 +7,12 @@ it for the gradients of its inputs. So a cycle without its control-flow context 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from graphpatch.analysis.doctor.loops import Loops
+from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import EXITS
 from graphpatch.differentiation.wiring import Tensor, Wiring
@@ -31,11 +33,25 @@ class Answer:
     """What an op answers where a gradient comes to its outputs: the input slots it flows into.
 
     `reach` has, by slot, the outputs from which what flows is not always zero; default: from any.
+    `inside` are the functions that it calls in which something is raised.
     """
 
     slots: frozenset[int] = frozenset()
     refusals: tuple[Refusal, ...] = ()
     reach: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    inside: tuple[GradientReach, ...] = ()
+
+    @property
+    def first(self) -> Refusal | None:
+        """What is raised first, at the op or in what it calls."""
+        found = (*self.refusals, *(one.first for one in self.inside))
+        return next((one for one in found if one is not None), None)
+
+    @property
+    def raises(self) -> bool:
+        """Whether anything is raised but by what our own rules carry."""
+        own = any(one.kind != CARRIED for one in self.refusals)
+        return own or any(one.raises for one in self.inside)
 
 
 Ask = Callable[[Wiring, int], Answer]
@@ -46,6 +62,7 @@ class GradientReach:
     """How far gradients come in one body, from its targets back to its sources.
 
     `got` are the tensors for which there is a gradient, `live` those of which it is not always 0.
+    `told` is what is raised, in the order in which it is: at ops, and in functions that ops call.
     """
 
     wiring: Wiring
@@ -53,7 +70,42 @@ class GradientReach:
     got: set[Tensor]
     live: set[Tensor]
     visited: set[int] = field(default_factory=set)
-    refusals: list[Refusal] = field(default_factory=list)
+    told: list[Refusal | GradientReach] = field(default_factory=list)
+
+    def refusals(self, told: set[int] | None = None) -> Iterator[Refusal]:
+        """What is raised here and inside; of a function once, and not of one that is in `told`."""
+        told, todo = set() if told is None else told, [iter(self.told)]
+        while todo:
+            one = next(todo[-1], None)
+            if one is None:
+                todo.pop()
+            elif isinstance(one, Refusal):
+                yield one
+            elif id(one) not in told:
+                told.add(id(one))
+                todo.append(iter(one.told))
+
+    @cached_property
+    def first(self) -> Refusal | None:
+        """What is raised first. It is asked of the innermost functions first, at the end."""
+        one = self.told[0] if self.told else None
+        return one if one is None or isinstance(one, Refusal) else one.first
+
+    @cached_property
+    def raises(self) -> bool:
+        """Whether anything is raised but by what our own rules carry."""
+        return any(
+            one.kind != CARRIED if isinstance(one, Refusal) else one.raises for one in self.told
+        )
+
+    @cached_property
+    def arguments(self) -> tuple[frozenset[int], frozenset[int]]:
+        """The places of the function's arguments that are among `got`, and among `live`."""
+        got, live = (
+            frozenset(-1 - index for index, _ in some if index < 0)
+            for some in (self.got, self.live)
+        )
+        return got, live
 
 
 def reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
@@ -107,7 +159,7 @@ def differentiate(
     if bare:
         node = Node(wiring.body, bare[0])
         says = "AttributeError: 'NoneType' object has no attribute 'outer_context'"
-        done.refusals.append(Refusal(node, "loop", says))
+        done.told.append(Refusal(node, "loop", says))
     loops = Loops(wiring, stored or StoredContexts(), control_flow_v2)
     loops.take_in(found)
     pending = _pending(wiring, found)
@@ -179,11 +231,11 @@ def _visit(done: GradientReach, index: int, ask: Ask, loops: Loops | None) -> No
     if loops is not None and not loops.passes(index, done.got):
         return
     answer = ask(done.wiring, index)
-    done.refusals += answer.refusals
-    if loops is not None and answer.slots and not answer.refusals:
+    done.told += answer.refusals + answer.inside
+    if loops is not None and answer.slots and answer.first is None:
         raised = loops.refusal(index, done.got)
         if raised:
-            done.refusals.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
+            done.told.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
     inputs = done.wiring.inputs(index)
     live = {tensor[1] for tensor in tensors if tensor in done.live}
     for slot in answer.slots:

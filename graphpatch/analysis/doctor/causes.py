@@ -34,7 +34,9 @@ def with_pattern(
         return finding
     run = _around(wiring, steps, place)
     if not run or not _counts_as_one(wiring, run):
-        is_float_again = any(_dtype_given(wiring, step) in DIFFERENTIABLE for step in steps[place:])
+        is_float_again = any(
+            _dtype_given(wiring, steps[n]) in DIFFERENTIABLE for n in range(place, len(steps))
+        )
         return replace(finding, remedy=BEHIND if is_float_again else LOSS_BEFORE)
     first, last = (Node(wiring.body, step.index) for step in (run[0], run[-1]))
     links = (_link(Node(wiring.body, step.index), step.slot) for step in run)
@@ -64,7 +66,7 @@ def _dtype_given(wiring: Wiring, step: PathStep) -> str | None:
 def _counts_as_one(wiring: Wiring, run: Sequence[PathStep]) -> bool:
     """Whether nothing outside reads what lies inside: a match that is one op has one output."""
     inside = {step.index for step in run}
-    returned = {tensor[0] for tensor in wiring.returned()}
+    returned = {tensor[0] for tensor in wiring.returned}
     return not any(
         step.index in returned
         or any(reader not in inside for _, reader, _ in wiring.readers(step.index))

@@ -23,14 +23,13 @@ from graphpatch.analysis.doctor.path import (
     dependent,
     spelled,
 )
+from graphpatch.analysis.doctor.told import Told, ways_inside
 from graphpatch.control_flow.op_types import EXITS, MERGES
-from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
 from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import HANDLES
 from graphpatch.graph.body import Node
-from graphpatch.graph.calls import named_by
 
 LOOP_REMEDY = (
     "write the model with its control-flow contexts: graphpatch apply RULES MODEL -o model.meta; "
@@ -87,6 +86,11 @@ class Doctor:
     _rules: dict[Node, str] = field(default_factory=dict)
     _dependent: tuple[object, set[int]] = field(default_factory=lambda: (None, set()))
 
+    @property
+    def visited(self) -> int:
+        """How many ops were visited for all pairs together."""
+        return self.session.visited + self.tape.visited
+
     def diagnose_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[PairDiagnosis]:
         """What each pair is told; those of one source in turn, as much of them is the same."""
         found = {pair: self.diagnose(*pair) for pair in sorted(pairs)}
@@ -102,9 +106,10 @@ class Doctor:
         on_tape = self.tape.backward(main, [source], [target]) if self._calls else there
         verdict = "error" if refused else _verdict_of(there, source)
         within = "error" if refused else _verdict_of(on_tape, source)
-        says = refused or (there.refusals[0].says if there.refusals else "")
-        others = [one for one in on_tape.refusals if one.kind != CARRIED]
-        drops = len(others) < len(on_tape.refusals)
+        says = refused or (there.first.says if there.first is not None else "")
+        raised = list(on_tape.refusals())
+        others = [one for one in raised if one.kind != CARRIED]
+        drops = len(others) < len(raised)
         if verdict == "flows" and within != "flows":
             says = others[0].says if others else IN_FUNCTIONS
             verdict = "flows" if others else "zero"
@@ -115,7 +120,9 @@ class Doctor:
         if steps is None:
             return PairDiagnosis(*ends, verdict, taped, False, says)
         is_well = verdict == within == taped == "flows"
-        findings = [] if is_well else list(self._all(on_tape, source, steps))
+        told = Told()
+        findings = [] if is_well else self._all(on_tape, source, steps, told)
+        findings = [one for one in findings if told.is_new(self._place(one))]
         if refused:
             findings.insert(0, _target_finding(wiring, target, refused))
         way = spelled(wiring, source, steps)
@@ -141,8 +148,8 @@ class Doctor:
                 self._costs[place] = self._cost(wiring, step, is_target=False)
             return self._costs[place]
 
-        if self._dependent[0] != source:
-            self._dependent = source, dependent(wiring, source)
+        if self._dependent[0] != (wiring, source):
+            self._dependent = (wiring, source), dependent(wiring, source)
         return cheapest(wiring, source, target, cost, self._dependent[1])
 
     def _cost(self, wiring: Wiring, step: PathStep, is_target: bool) -> int:
@@ -154,28 +161,26 @@ class Doctor:
     def _blocks(self, answer: Answer, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
         if given_to_slot(wiring, step.index, step.output, step.slot) == "zero":
             return True
-        return any(one.kind != CARRIED for one in answer.refusals) or blocked(
-            answer, wiring, step, is_target
-        )
+        return answer.raises or blocked(answer, wiring, step, is_target)
 
-    def _all(self, done: GradientReach, source: Tensor, steps: list[PathStep]) -> Iterator[Finding]:
+    def _all(
+        self, done: GradientReach, source: Tensor, steps: list[PathStep], told: Told
+    ) -> Iterator[Finding]:
         """What blocks the way, from the target back; then what is raised beside it."""
-        told: set[tuple[str, str]] = set()
-        for finding in (*self._on_the_way(done, source, steps), *map(self._raised, done.refusals)):
-            place = (finding.node.body.label, finding.node.name)
-            if finding.kind == CARRIED:  # one of a rule
-                place = (CARRIED, self._rule_of(finding.node))
-            if place not in told:
-                told.add(place)
-                yield finding
+        yield from self._on_the_way(done, source, steps, told)
+        yield from map(self._raised, done.refusals(told.reaches))
 
-    def _rule_of(self, node: Node) -> str:
+    def _place(self, finding: Finding) -> tuple[str, str]:
+        """What findings have in common of which one is told: the op, or the rule."""
+        node = finding.node
+        if finding.kind != CARRIED:
+            return node.body.label, node.name
         if node not in self._rules:
             self._rules[node] = rule_of(node)
-        return self._rules[node]
+        return CARRIED, self._rules[node]
 
     def _on_the_way(
-        self, done: GradientReach, source: Tensor, steps: list[PathStep]
+        self, done: GradientReach, source: Tensor, steps: list[PathStep], told: Told
     ) -> Iterator[Finding]:
         wiring = done.wiring
         answers = [self.tape.ask(wiring, step.index) for step in steps]
@@ -183,43 +188,40 @@ class Doctor:
             self._blocks(answer, wiring, step, step == steps[-1])
             for step, answer in zip(steps, answers, strict=True)
         ]
-        for place in reversed(range(len(steps))):
+        places = [place for place in reversed(range(len(steps))) if blocks[place]]
+        for place in places:
             look = Look(wiring, steps[place], answers[place])
-            # Of a run of ops without gradients, the first one made it so.
-            if is_hidden(look.node) and any(blocks[place + 1 :]):
+            if place < places[0] and is_hidden(look.node):
                 continue  # no gradient gets there, whatever it has
-            if blocks[place] and not (place and blocks[place - 1] and _is_led_into(look)):
-                inner = list(self._inside(look))
-                found = with_way_back(finding_of(look), wiring, steps[place + 1 :])
-                yield from inner or [with_pattern(found, wiring, steps, place)]
-        if not any(blocks) and source not in done.got:
+            # Of a run of ops without gradients, the first one made it so.
+            if not (place and blocks[place - 1] and _is_led_into(look)):
+                yield from self._inside(look, told)
+                if not any(map(told.inside.get, ways_inside(look))):
+                    found = with_way_back(finding_of(look), wiring, steps[place + 1 : place + 2])
+                    yield with_pattern(found, wiring, steps, place)
+        if not places and source not in done.got:
             stuck = [i for i in done.between - done.visited if wiring.body.heads.ops[i] in MERGES]
             yield from (_stalled(Node(wiring.body, index)) for index in sorted(stuck)[:1])
 
-    def _inside(self, look: Look) -> Iterator[Finding]:
+    def _inside(self, look: Look, told: Told) -> Iterator[Finding]:
         """What blocks the same way inside the functions that an op calls."""
-        names = _bodies(look.node)
-        shift = 1 if look.op in OP_BY_OP and "body" not in look.node.attr_names else 0
-        for name in names:
+        for name, slot, output in ways_inside(look):
             body, done = self.tape.graph.functions.get(name), self.tape.inside(name)
-            place = (
-                look.step.slot - shift
-            )  # of the argument; a broken call gives more than it takes
-            if body is None or body.is_ours or done is None:
+            way = (name, slot, output)
+            if way in told.inside or body is None or body.is_ours or done is None:
                 continue
-            if not 0 <= place < len(body.arguments):
+            if slot >= len(body.arguments):  # a broken call gives more than it takes
                 continue
-            wiring, source = self.tape.wiring(body), (-1 - place, 0)
-            given = wiring.returned()
-            steps = (
-                self._way(wiring, source, given[look.step.output])
-                if look.step.output < len(given)
-                else None
-            )
-            if steps:
-                yield from self._all(done, source, steps)
-            else:
-                yield from map(self._raised, done.refusals)
+            told.inside[way] = bool(done.told)
+            wiring = self.tape.wiring(body)
+            source, given = (-1 - slot, 0), wiring.returned
+            steps = self._way(wiring, source, given[output]) if output < len(given) else None
+            if not steps:
+                yield from map(self._raised, done.refusals(told.reaches))
+                continue
+            for finding in self._all(done, source, steps, told):
+                told.inside[way] = True
+                yield finding
 
     def _raised(self, refusal: Refusal) -> Finding:
         """An op that raises, whether or not it is on the way that was found."""
@@ -232,7 +234,7 @@ class Doctor:
 
 
 def _verdict_of(done: GradientReach, source: Tensor) -> str:
-    if any(refusal.kind != CARRIED for refusal in done.refusals):
+    if done.raises:
         return "error"
     if source not in done.got:
         return "none"
@@ -241,13 +243,6 @@ def _verdict_of(done: GradientReach, source: Tensor) -> str:
 
 def _is_led_into(look: Look) -> bool:
     return look.refusal is None and look.read not in TRAINABLE
-
-
-def _bodies(node: Node) -> list[str]:
-    if node.op in node.body.library.signatures:
-        return [node.op]
-    keys = ("f",) if node.op in CALLS else ("body", "then_branch", "else_branch", "branches")
-    return [name for key in keys for name in named_by(node, key)]
 
 
 def _loop(refusal: Refusal) -> Finding:

@@ -37,7 +37,7 @@ class Look:
     @property
     def refusal(self) -> Refusal | None:
         """What it raises, where it raises."""
-        return self.answer.refusals[0] if self.answer.refusals else None
+        return self.answer.first
 
     @property
     def read(self) -> str:

@@ -44,6 +44,7 @@ class Loops:
     stored: StoredContexts
     control_flow_v2: bool = True
     states: dict[int, _State] = field(default_factory=dict)  # by Exit
+    active: set[StoredLoop | None] = field(default_factory=set)
     shapes: Shapes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,6 +60,7 @@ class Loops:
             exits = [by_name[name] for name in loop.exits if name in by_name]
             state = _State(loop, exits, len(exits))
             self.states.update(dict.fromkeys(exits, state))
+            self.active.add(loop)
             found += [one for one in exits if one not in known]
             known.update(exits)
 
@@ -94,7 +96,8 @@ class Loops:
         if state.waiting:
             return []
         used = [one for one in state.deferred if (one, 0) in got]
-        unused = state.unused = state.unused + [one for one in state.deferred if one not in used]
+        late = [one for one in state.deferred if (one, 0) not in got]
+        unused = state.unused = state.unused + late
         if used:
             got |= {(one, 0) for one in unused if self.wiring.trainable((one, 0))}
         return used + unused
@@ -138,8 +141,7 @@ class Loops:
 
     def _is_active(self, index: int) -> bool:
         """Whether the loop of an op has an Exit between the ends."""
-        loop = self._loop(index)
-        return any(state.loop is loop for state in self.states.values())
+        return self._loop(index) in self.active
 
     def _loop(self, index: int) -> StoredLoop | None:
         """The loop with a context in which an op is."""

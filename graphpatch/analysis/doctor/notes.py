@@ -45,7 +45,7 @@ class Note:
 
     def text(self) -> str:
         """The note in a line."""
-        return f"{self.says}: {short(self.ops)}"
+        return f"{self.says}: {short(self.ops)}" if self.ops else self.says
 
 
 @dataclass(frozen=True, eq=False)

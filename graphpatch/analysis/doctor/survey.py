@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, product
+from math import lcm
 from typing import Any
 
 from graphpatch.analysis.doctor.answers import Answers
@@ -45,6 +47,12 @@ def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
     return op != "Identity" or before is None or before.op not in ALL_SWITCHES
 
 
+FEW = 20  # pairs that are looked at, however large the graph is
+# Ops and inputs that are visited for more than these, where nobody named both ends.
+WORK = 4_000_000
+MOST_PAIRS = 50_000  # that are looked at then, though hardly an op is visited for them
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """One graph of a model: its diagnoses, pair by pair, and what else is to be said."""
@@ -70,7 +78,8 @@ def survey(
 ) -> list[Seen]:
     """Ask about each pair; without names, about what is fed and outputs that are read by none.
 
-    Without `every`, outputs that cannot be a loss are left out, as long as others can.
+    Without `every`, outputs that cannot be a loss are left out, as long as others can. Of very many
+    pairs of which not both ends are named, some are left out, which a note says.
     Raises ModelError for a name that is not a tensor of a main graph, and for a broken graph.
     """
     _refuse_unknown(model, (*sources, *targets))
@@ -99,12 +108,60 @@ def _doctor(
 def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: bool) -> Seen:
     graph, stored = asked.session.graph, asked.session.stored
     wiring = asked.session.wiring(graph.main)
-    pairs = [
-        (source, target)
-        for target in wiring.named(targets) or unread_outputs(wiring, every)
-        for source in wiring.named(sources) or fed_floats(wiring)
+    to, by = wiring.named(targets), wiring.named(sources)
+    ends = by or fed_floats(wiring), to or unread_outputs(wiring, every)
+    uses = sum(1 + len(read) for body in graph.bodies for read in body.heads.inputs)
+    count, most = len(ends[0]) * len(ends[1]), FEW + WORK // (1 + uses)
+    if (by and to) or count <= most:
+        pairs = [(source, target) for target in ends[1] for source in ends[0]]
+        return Seen(graph, asked.diagnose_all(pairs), notes_on_pairs(asked, stored, pairs))
+    found = dict(_diagnosed(asked, ends, most))
+    places = tuple({tensor: place for place, tensor in enumerate(some)} for some in ends)
+    pairs = sorted(found, key=lambda pair: (places[1][pair[1]], places[0][pair[0]]))
+    notes = notes_on_pairs(asked, stored, pairs)
+    if len(pairs) < count:
+        notes.append(_left_out(wiring, pairs, ends))
+    return Seen(graph, [found[pair] for pair in pairs], notes)
+
+
+def _diagnosed(
+    asked: Doctor, ends: tuple[Sequence[Tensor], Sequence[Tensor]], most: int
+) -> Iterator[tuple[tuple[Tensor, Tensor], PairDiagnosis]]:
+    """So many pairs, and then more of them, source by source, as long as few ops are visited."""
+    some = set(_some_pairs(*ends, most))
+    for pair in sorted(some):
+        yield pair, asked.diagnose(*pair)
+    for pair in islice(product(*ends), MOST_PAIRS):
+        if asked.visited > WORK:
+            break
+        if pair not in some:
+            yield pair, asked.diagnose(*pair)
+
+
+def _some_pairs(
+    sources: Sequence[Tensor], targets: Sequence[Tensor], count: int
+) -> list[tuple[Tensor, Tensor]]:
+    """So many pairs, with as many of the sources and of the targets in them as may be."""
+    turn = lcm(len(sources), len(targets))  # pairs after which both begin anew
+    places = (
+        (place % len(targets), (place + place // turn) % len(sources)) for place in range(count)
+    )
+    return [(sources[source], targets[target]) for target, source in sorted(places)]
+
+
+def _left_out(
+    wiring: Wiring, pairs: Sequence[tuple[Tensor, Tensor]], ends: Sequence[Sequence[Tensor]]
+) -> Note:
+    """That there are more pairs, with the ends that are in none of those asked about."""
+    more = len(ends[0]) * len(ends[1]) - len(pairs)
+    asked = ({source for source, _ in pairs}, {target for _, target in pairs})
+    left = [
+        one for some, known in zip(ends, asked, strict=True) for one in some if one not in known
     ]
-    return Seen(graph, asked.diagnose_all(pairs), notes_on_pairs(asked, stored, pairs))
+    says = (
+        f"{more:,} more pairs were not looked at, as they are many: name ends with --from and --to"
+    )
+    return Note("left_out", says, list(map(wiring.spelled, left)))
 
 
 def fed_floats(wiring: Wiring) -> list[Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from graphpatch.analysis.rule_words import patch_in_words
 from graphpatch.analysis.soundness.joined import (
+    FileRules,
     counted_by_call,
     input_of,
     joined_gradient,
@@ -24,7 +25,6 @@ from graphpatch.gradients.spec import Computed, InlineFormula, Named, from_key, 
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import origin
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS
 
@@ -58,7 +58,7 @@ class StoredGradient:
 
 def stored_gradients(graph: Graph) -> Iterator[StoredGradient]:
     """Each op of a graph that carries a gradient of ours."""
-    rules = origin(graph).get("rules", {})
+    rules = FileRules(graph)
     for body in graph.bodies:
         for node in () if body.is_ours else provenance.touched(body):
             function = graph.library.gradients.get(node.op, "")
@@ -83,7 +83,7 @@ def is_call(node: Node) -> bool:
     return is_ours and not is_guard(key_of(node))
 
 
-def _by_construction(node: Node, rules: Mapping[str, Any]) -> Iterator[StoredGradient]:
+def _by_construction(node: Node, rules: FileRules) -> Iterator[StoredGradient]:
     """The gradient of a construction, where a rule tells what flows back."""
     patch = patch_of(node, rules)
     kind = kind_of(patch)
@@ -103,7 +103,7 @@ def _by_construction(node: Node, rules: Mapping[str, Any]) -> Iterator[StoredGra
 
 
 def _constructed(
-    node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: Mapping[str, Any]
+    node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: FileRules
 ) -> StoredGradient:
     """What its rule says that flows back. Raises GraphpatchError where that cannot be told."""
     if KINDS[kind].verified == "join":
@@ -145,7 +145,7 @@ def kind_of(patch: Mapping[str, Any] | None) -> str | None:
     return next((kind for kind in patch or () if kind in KINDS and KINDS[kind].verified), None)
 
 
-def _by_call(node: Node, function: str, rules: Mapping[str, Any]) -> Iterator[StoredGradient]:
+def _by_call(node: Node, function: str, rules: FileRules) -> Iterator[StoredGradient]:
     """The gradient of a function; and of a join, to which formula it passes it on."""
     patch = patch_of(node, rules)
     kind = kind_of(patch)
@@ -180,7 +180,7 @@ def _passed_on(node: Node) -> Computed:
 
 
 def _counted_as(
-    node: Node, patch: Mapping[str, Any], kind: str, rules: Mapping[str, Any], label: str
+    node: Node, patch: Mapping[str, Any], kind: str, rules: FileRules, label: str
 ) -> Iterator[StoredGradient]:
     """What flows from the tensor that a function passes the gradient to."""
     gives, roots = stopped(node), counted_by_call(node)

@@ -7,9 +7,10 @@ its input must come.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeAlias
 
 from graphpatch import names
 from graphpatch.analysis.rule_words import Fault, at, own_name
@@ -21,11 +22,11 @@ from graphpatch.analysis.soundness.carried import (
     stopped,
 )
 from graphpatch.analysis.soundness.joined import (
+    FileRules,
     counted_by_call,
     input_of,
     is_repeat,
     output_of,
-    overlap,
     repeated_to,
 )
 from graphpatch.analysis.soundness.numbering import GIVE_ON, SELECTS, is_true
@@ -34,33 +35,33 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.nodedef import attr_spans
-from graphpatch.graph.provenance import clone_of, origin
+from graphpatch.graph.provenance import clone_of
 from graphpatch.graph.wire import piece_bytes
 
 
 def clean(graph: Graph) -> Iterator[Fault]:
     """The clean tensors of a graph that do not compute what they should."""
-    rules = origin(graph).get("rules", {})
+    rules = FileRules(graph)
     if not any("backward_as" in patch for patch in rules.values()):
         return
     for body in graph.bodies:
-        if body.is_ours or overlap(body, rules):  # told where gradients are compared
+        if body.is_ours or rules.overlap(body):  # told where gradients are compared
             continue
+        walks: dict[int, _Walk] = {}  # by the input that noisy ops count as
         for node in provenance.touched(body):
             patch = patch_of(node, rules) if is_join(node) or is_call(node) else None
             if patch is not None and kind_of(patch) == "backward_as":
-                yield from _check_counted(node, input_of(patch["backward_as"]), graph)
+                place = input_of(patch["backward_as"])
+                walk = walks.setdefault(place, _Walk(body, place, graph))
+                yield from _check_counted(node, walk)
 
 
-def _check_counted(node: Node, place: int, graph: Graph) -> Iterator[Fault]:
+def _check_counted(node: Node, walk: _Walk) -> Iterator[Fault]:
     for output, text in _counted(node):  # none of a call before an op that gets no gradient
         given = stopped(node, output)
         if given is None and is_join(node):  # told where its gradient is compared
             continue
-        walk = _Walk(node.body, place, graph)
         why = "is not known" if given is None else walk.compare(text, given)
-        if not why and not walk.left_out:
-            why = "leaves out no noisy op"
         if why:
             yield at("clean", node, f"the tensor that it counts as on the way back {why}")
 
@@ -73,39 +74,68 @@ def _counted(node: Node) -> list[tuple[int, str]]:
     return list(zip(outputs, counted_by_call(node), strict=False))
 
 
+TensorPair: TypeAlias = tuple[str, str]
+
+
 @dataclass(eq=False)
 class _Walk:
-    """Two tensors of a body, compared on the way to what both are computed of."""
+    """Pairs of tensors of a body, compared on the way to what both are computed of.
+
+    A pair of ops, spelled `^NAME`, stands for all that they read. `told` has what is wrong with a
+    pair that was compared; nothing where it is right. `left_out` are the pairs on whose way a
+    noisy op is left out.
+    """
 
     body: Body
     place: int  # of the input that a noisy op counts as
     graph: Graph
-    left_out: set[str] = field(default_factory=set)
+    told: dict[TensorPair, str] = field(default_factory=dict)
+    left_out: set[TensorPair] = field(default_factory=set)
 
     def compare(self, clean: str, noisy: str) -> str:
         """What is wrong with the clean tensor; nothing where it is right."""
-        todo, seen = [(clean, noisy)], set[tuple[str, str]]()
+        first = self._through(clean), self._through(noisy)
+        behind: dict[TensorPair, list[TensorPair]] = {}
+        todo = [first]
         while todo:
             pair = todo.pop()
-            if pair in seen:
+            if pair in behind:
                 continue
-            seen.add(pair)
-            found = self._step(*pair)
+            found = (self.told[pair] or []) if pair in self.told else self._step(*pair)
             if isinstance(found, str):
+                self.told[first] = found
                 return found
-            todo += found
-        return ""
+            behind[pair] = [(self._through(one), self._through(other)) for one, other in found]
+            todo += behind[pair]
+        self.told.update(dict.fromkeys(behind, ""))
+        self._spread(behind)
+        return "" if first in self.left_out else "leaves out no noisy op"
 
-    def _step(self, clean: str, noisy: str) -> str | list[tuple[str, str]]:
+    def _spread(self, behind: Mapping[TensorPair, Sequence[TensorPair]]) -> None:
+        """Add the pairs to those with a noisy op on their way that lead to one of these."""
+        leading: dict[TensorPair, list[TensorPair]] = {}
+        for pair, some in behind.items():
+            for one in some:
+                leading.setdefault(one, []).append(pair)
+        todo = [pair for pair in leading if pair in self.left_out]
+        while todo:
+            found = [one for one in leading.get(todo.pop(), ()) if one not in self.left_out]
+            self.left_out.update(found)
+            todo += found
+
+    def _step(self, clean: str, noisy: str) -> str | list[TensorPair]:
         """The pairs that must agree for these to; or what is wrong."""
-        clean, noisy = self._through(clean), self._through(noisy)
         one, other = self.body.producer(clean), self.body.producer(noisy)
+        if clean.startswith("^") and one and other:
+            return self._clone(one, other)
         if names.parse(clean) == names.parse(noisy):
             return f"reads {noisy}, which is noisy" if other and self._is_cloned(other) else []
         if other is None:
             return f"reads {clean} instead of {noisy}"
         if one is not None and clone_of(one) in _names_of(other):
-            return self._clone(one, clean, other, noisy)
+            is_same = output_of(one, clean) == output_of(other, noisy)
+            ops = [(f"^{one.name}", f"^{other.name}")]  # all that they read, whichever output it is
+            return ops if is_same else f"reads {clean} instead of {noisy}"
         if self._is_cloned(other):
             return f"reads {clean} instead of a clone of {other}"
         return self._left_out(one, clean, other, noisy)
@@ -116,25 +146,28 @@ class _Walk:
         """A noisy op stands for its input, repeated to its shape where that may be smaller."""
         if self.place >= len(other.data_inputs) or output_of(other, noisy):
             return f"reads {clean} instead of {noisy}"
+        read = clean
         if one is not None and is_repeat(one):
             if names.parse(self._through(repeated_to(one))) != names.parse(noisy):
                 return f"is repeated to another shape than that of {noisy}"
             clean = one.data_inputs[0]
-        self.left_out.add(own_name(other))
+        self.left_out.add((read, noisy))
         return [(clean, other.data_inputs[self.place])]
 
-    def _clone(self, one: Node, clean: str, other: Node, noisy: str) -> str | list[tuple[str, str]]:
-        done = _enclosed(self.graph, other)
+    def _clone(self, one: Node, other: Node) -> str | list[TensorPair]:
+        """The inputs that must agree for the outputs of a clone to; or what is wrong."""
+        done = other if one.op == other.op else _enclosed(self.graph, other)
         is_like = one.op == done.op and len(one.data_inputs) == len(other.data_inputs)
         if not is_like or _attrs(one) != _attrs(done):
             return f"is computed by {one}, which is not like {other}, whose clone it is"
-        if output_of(one, clean) != output_of(other, noisy):
-            return f"reads {clean} instead of {noisy}"
         return list(zip(one.data_inputs, other.data_inputs, strict=True))
 
     def _through(self, text: str) -> str:
         """What ops give on that rules added, to carry a gradient."""
-        while (given := _given_on(self.body.producer(text), text)) is not None:
+        while not text.startswith("^"):
+            given = _given_on(self.body.producer(text), text)
+            if given is None:
+                break
             text = given
         return text
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from graphpatch import names
 from graphpatch.analysis.node_diff import differences
-from graphpatch.analysis.pairs import unlike
+from graphpatch.analysis.pairs import Differences
 from graphpatch.analysis.rule_words import Fault
 from graphpatch.analysis.soundness.numbering import (
     GIVE_ON,
@@ -18,6 +18,7 @@ from graphpatch.analysis.soundness.numbering import (
     ValueNumbers,
     has_name,
     is_true,
+    place_of,
     tensor_of,
 )
 from graphpatch.control_flow.op_types import NEXTS
@@ -27,29 +28,29 @@ from graphpatch.graph.graph import Graph
 OpValues = Mapping[str, Sequence[ValueNumber]]
 
 
-def differently_computed(one: Graph, other: Graph) -> Iterator[Fault]:
+def differently_computed(one: Graph, other: Graph, differ: Differences) -> Iterator[Fault]:
     """The ops, in functions too, that compute something else; not those that merely read them.
 
     Whatever rules tell, or somebody forged, does not count: forward, the graphs are compared as
     they are. Both graphs must be sound.
     """
-    numbers, alike = ValueNumbers(), _pairs_alike(one, other)
+    numbers, alike = ValueNumbers(), _pairs_alike(other, differ)
     before = Numbering(one, numbers, alike, one.functions)
     after = Numbering(other, numbers, alike, one.functions)
     for body in one.bodies:
-        there = other.main if body.is_main else other.functions.get(body.label)
+        there = other.counterpart(body)
         if there is not None:
             yield from _Pair(body, there, before, after).faults()
 
 
-def _pairs_alike(one: Graph, other: Graph) -> dict[str, set[str]]:
+def _pairs_alike(other: Graph, differ: Differences) -> dict[str, set[str]]:
     found = {}
-    for body in one.bodies:
-        there = other.main if body.is_main else other.functions.get(body.label)
-        if there is not None:
-            pairs = [(n, there.by_name[k]) for k, n in body.by_name.items() if k in there.by_name]
-            differ = {first for first, _ in unlike(body, there, pairs)}
-            found[body.label] = {body.heads.names[n] for n, _ in pairs if n not in differ}
+    for body, unlike in differ.items():
+        there = other.counterpart(body)
+        known = there.by_name if there is not None else ()
+        found[place_of(body)] = {
+            name for name, n in body.by_name.items() if name in known and n not in unlike
+        }
     return found
 
 

@@ -14,6 +14,9 @@ from graphpatch.gradients.spec import Computed, InlineFormula
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.provenance import origin
+from graphpatch.opdefs import tensor_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +33,13 @@ class Joined:
 
 
 def joined_gradient(
-    node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: Mapping[str, Any]
+    node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: FileRules
 ) -> Joined:
     """What the rule of a Select says that flows back. Raises ModelError where it cannot be told."""
     if kind == "straight_through":
         return _passed(tuple(reads_of(node) or moved.data_inputs), input_of(patch[kind]))
     if kind == "backward_as":
-        if overlap(node.body, rules):
+        if rules.overlap(node.body):
             raise ModelError("backward_as cloned what carries the gradient of another rule")
         return _passed((gradient_target(node),), 0)
     try:
@@ -52,8 +55,21 @@ def joined_gradient(
     return Joined(tuple(moved.data_inputs if told is None else told), None, formula)
 
 
-def overlap(body: Body, rules: Mapping[str, Any]) -> bool:
-    """Whether a rule of backward_as cloned what carries the gradient of another rule."""
+class FileRules(dict[str, Any]):
+    """The patches that a file tells of its rules, by the ids of these."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(origin(graph).get("rules", {}))
+        self._overlaps: dict[Body, bool] = {}
+
+    def overlap(self, body: Body) -> bool:
+        """Whether a rule of backward_as cloned what carries the gradient of another rule."""
+        if body not in self._overlaps:
+            self._overlaps[body] = _overlap(body, self)
+        return self._overlaps[body]
+
+
+def _overlap(body: Body, rules: FileRules) -> bool:
     own = {key for key, patch in rules.items() if "backward_as" in patch}
     for node in provenance.touched(body) if own else ():
         for edit in provenance.of_kind(node, "added"):
@@ -134,6 +150,8 @@ def repeated_to(node: Node) -> str:
 
 def output_of(node: Node, text: str) -> int:
     """Which output of an op a tensor is; -1 where the op has no such output."""
-    spelled = [names.parse(node.tensor(place)) for place in range(len(node.outputs or ()))]
-    wanted = names.parse(text)
-    return spelled.index(wanted) if wanted in spelled else -1
+    wanted, flat = names.parse(text), node.outputs or []
+    place = tensor_index(flat, wanted.arg, wanted.index) if wanted.arg else wanted.index
+    if place is None or place >= len(flat) or names.parse(node.tensor(place)) != wanted:
+        return -1
+    return place

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from graphpatch.analysis.diff import differences_around
 from graphpatch.analysis.node_diff import differences
-from graphpatch.analysis.pairs import unlike
+from graphpatch.analysis.pairs import Differences
 from graphpatch.analysis.rule_words import Fault, at, own_name, patched_ops
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
@@ -19,21 +19,21 @@ from graphpatch.table import short
 SIGNATURES = ("signature_def", "asset_file_def", "saver_def")
 
 
-def lost(one: Graph, other: Graph) -> Iterator[Fault]:
+def lost(one: Graph, other: Graph, differ: Differences) -> Iterator[Fault]:
     """Names that consumers hold on to and that are gone, or stand for something else now."""
-    bodies = {body.label: body for body in other.bodies}
     for body in one.bodies:
-        if body.label not in bodies:
+        there = other.counterpart(body)
+        if there is None:
             yield Fault("function_lost", body.label, "", f"function {body.label!r} is gone")
         else:
-            yield from _lost(body, bodies[body.label])
+            yield from _lost(body, there, differ[body])
 
 
-def _lost(one: Body, other: Body) -> Iterator[Fault]:
+def _lost(one: Body, other: Body, differ: Mapping[int, int]) -> Iterator[Fault]:
     for name in one.by_name:
         if name not in other.by_name:
             yield Fault("lost", one.label, name, f"{one.node(name)} is gone: no op has its name")
-    for first, second in unlike(one, other, _by_name(one, other)):
+    for first, second in differ.items():
         left, right = Node(one, first), Node(other, second)
         before, after = _output_dtypes(left), _output_dtypes(right)
         if before is not None and after is not None and before != after:
@@ -41,11 +41,6 @@ def _lost(one: Body, other: Body) -> Iterator[Fault]:
             yield Fault("outputs", one.label, left.name, f"{right}: {says}")
         if left.op == right.op == "Const":
             yield from _weight(left, right)
-
-
-def _by_name(one: Body, other: Body) -> list[tuple[int, int]]:
-    there = other.by_name
-    return [(first, there[name]) for name, first in one.by_name.items() if name in there]
 
 
 def _output_dtypes(node: Node) -> list[str | None] | None:
@@ -97,9 +92,9 @@ def gone(one: Graph, other: Graph) -> Iterator[Fault]:
 def _of_first(one: Graph, other: Graph) -> Iterator[tuple[str, str, bool]]:
     """What rules put into the first graph: rule, op, and whether it is gone."""
     for body in one.bodies:
-        there = other.main if body.is_main else other.functions.get(body.label)
-        now = _by_own_name(there)
-        for node in () if body.is_ours else provenance.touched(body):
+        touched = [] if body.is_ours else list(provenance.touched(body))
+        now = _by_own_name(other.counterpart(body) if touched else None)
+        for node in touched:
             for edit, op in patched_ops(node):
                 yield edit.rule, op, not _is_kept(node, now)
 

@@ -17,7 +17,6 @@ from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.nodedef import attr_spans
 from graphpatch.graph.topology import first_producers
 from graphpatch.graph.wire import piece_bytes
 
@@ -52,13 +51,18 @@ class Numbering:
     numbers: ValueNumbers
     alike: Mapping[str, Collection[str]]
     originals: Collection[str]
+    # A function that a rule added is called for each of its ops, and looked into each time.
+    orders: dict[Body, list[int]] = field(default_factory=dict)
+    attrs: dict[Node, Hashable] = field(default_factory=dict)
 
     def body(
         self, body: Body, arguments: Mapping[str, ValueNumber], known: KnownOps, depth: int = 0
     ) -> dict[str, list[ValueNumber]]:
         """What each op of a body gives; `known` settles what ops are called and count as."""
         found: dict[str, list[ValueNumber]] = {name: [value] for name, value in arguments.items()}
-        for index in in_order(body):
+        if body not in self.orders:
+            self.orders[body] = list(in_order(body))
+        for index in self.orders[body]:
             node = Node(body, index)
             values = self._values(node, found, known, depth)
             found[node.name] = known.settle(node, values)
@@ -71,12 +75,8 @@ class Numbering:
         given = self._given_on(node, taken, depth)
         if given is not None:
             return given
-        waits = frozenset(
-            value
-            for text in node.inputs
-            if text.startswith("^")
-            for value in found.get(text[1:], ())[:1]
-        )
+        controls = (text[1:] for text in node.inputs if text[:1] == "^")
+        waits = frozenset([value for op in controls for value in found.get(op, ())[:1]])
         if node.op in NEXTS:  # the way back of a loop, which is compared by itself
             taken, waits = [], frozenset()
         key = (known.name(node), node.op, self._attrs(node), tuple(taken), waits)
@@ -115,14 +115,14 @@ class Numbering:
 
     def _attrs(self, node: Node) -> Hashable:
         """The attrs that say what an op computes; functions by their names."""
-        if node.name in self.alike.get(node.body.label, ()):
-            return node.body.label, node.name
-        spans = attr_spans(node.body.payload(node.index))
-        return tuple(
-            (key, piece_bytes(span))
-            for key, span in sorted(spans.items())
-            if not key.startswith("_")
-        )
+        place = place_of(node.body)
+        if node.name in self.alike.get(place, ()):
+            return place, node.name
+        if node not in self.attrs:
+            spans = sorted(node.attr_spans().items())
+            told = ((key, piece_bytes(span)) for key, span in spans if not key.startswith("_"))
+            self.attrs[node] = tuple(told)
+        return self.attrs[node]
 
 
 @dataclass(eq=False)
@@ -141,6 +141,11 @@ class KnownOps:
         return self.settled(node, values)
 
 
+def place_of(body: Body) -> str:
+    """What tells a body from others in both graphs: a function may be called as the main one is."""
+    return "" if body.is_main else body.label
+
+
 def has_name(node: Node) -> bool:
     """Whether an op is more than what it computes of its inputs."""
     known = node.opdef
@@ -154,6 +159,8 @@ def _is_alone(node: Node) -> bool:
 
 def tensor_of(body: Body, found: Mapping[str, Sequence[ValueNumber]], text: str) -> ValueNumber:
     """The tensor that an input, or an output of a function, names."""
+    if ":" not in text and (values := found.get(text)):  # nearly all are spelled so
+        return values[0]
     tensor = names.parse(text)
     values = found.get(tensor.op, ())
     place = tensor.index
@@ -172,7 +179,10 @@ def _outputs(node: Node) -> list[tuple[str, int]]:
 
 
 def _output_count(node: Node) -> int:
-    return max(1, len(_outputs(node)))
+    try:
+        return max(1, len(node.outputs or ()))
+    except ModelError:
+        return 1
 
 
 def function_of(node: Node) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graphpatch.analysis.pairs import unlike_by_name
 from graphpatch.analysis.rule_words import Fault, apart
 from graphpatch.analysis.soundness.clean import clean
 from graphpatch.analysis.soundness.computed import differently_computed
@@ -44,12 +45,14 @@ class Sound:
 def static(one: Graph, other: Graph) -> Sound:
     """What is wrong with a patched graph that was right with its original."""
     found = apart(structure(one), structure(other))
-    changed = [*gone(one, other), *lost(one, other)]
+    differ = unlike_by_name(one, other)
+    changed = [*gone(one, other), *lost(one, other, differ)]
     if not found["new"]:
         # Of one op once: what it computes says more than that its NodeDef is another.
-        computes = list(differently_computed(one, other))
+        computes = list(differently_computed(one, other, differ))
         told = {(fault.body, fault.op) for fault in (*changed, *computes)}
-        rest = (fault for fault in untold(one, other) if (fault.body, fault.op) not in told)
+        left = untold(one, other, differ)
+        rest = (fault for fault in left if (fault.body, fault.op) not in told)
         changed += [*computes, *rest, *clean(other)]
     return Sound(found["new"], changed, found["too"])
 

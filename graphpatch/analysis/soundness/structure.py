@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from graphpatch import names
 from graphpatch.analysis.rule_words import Fault, at
@@ -42,27 +43,27 @@ def _input_faults(node: Node) -> Iterator[Fault]:
     except ModelError as error:
         yield at("attr", node, str(error))
         return
-    texts = node.data_inputs
-    if wanted is not None and len(texts) != len(wanted):
-        yield at("inputs", node, f"it has {len(texts)} inputs, and its type takes {len(wanted)}")
-    for slot, text in enumerate(node.inputs):
-        known = wanted[slot] if wanted and slot < min(len(wanted), len(texts)) else None
-        yield from _check_input(node, text, known)
+    count = len(node.data_inputs)
+    if wanted is not None and count != len(wanted):
+        yield at("inputs", node, f"it has {count} inputs, and its type takes {len(wanted)}")
+    known = (wanted or [])[:count]
+    for text, arg in zip_longest(node.inputs, known):
+        fault = _check_input(node, text, arg)
+        if fault is not None:
+            yield fault
 
 
-def _check_input(node: Node, text: str, wanted: FlatArg | None) -> Iterator[Fault]:
+def _check_input(node: Node, text: str, wanted: FlatArg | None) -> Fault | None:
     body, name = node.body, names.parse(text)
     if name.op not in body.by_name and (name.control or name.op not in body.arguments):
         near = did_you_mean(name.op, [*body.by_name, *body.arguments])
-        yield at("input", node, f"its input {text!r} names no op{near}")
-        return
+        return at("input", node, f"its input {text!r} names no op{near}")
     if name.control:
-        return
+        return None
     given = _output_read(body, name)
     if isinstance(given, str):
-        yield at("input", node, f"its input {text!r}: {given}")
-    elif given is not None and wanted is not None:
-        yield from _agree(node, text, given, wanted)
+        return at("input", node, f"its input {text!r}: {given}")
+    return _agree(node, text, given, wanted) if given and wanted else None
 
 
 def _output_read(body: Body, name: names.TensorName) -> FlatArg | str | None:
@@ -71,7 +72,7 @@ def _output_read(body: Body, name: names.TensorName) -> FlatArg | str | None:
         number = body.arguments[name.op]
         return FlatArg("", 0, DTYPE_NAMES.get(number), is_ref(number))
     try:
-        flat = body.node(name.op).outputs
+        flat = Node(body, body.by_name[name.op]).outputs
     except ModelError:
         return None  # told at that op
     if flat is None:
@@ -82,11 +83,14 @@ def _output_read(body: Body, name: names.TensorName) -> FlatArg | str | None:
     return flat[place]
 
 
-def _agree(node: Node, text: str, given: FlatArg, wanted: FlatArg) -> Iterator[Fault]:
+def _agree(node: Node, text: str, given: FlatArg, wanted: FlatArg) -> Fault | None:
     if given.dtype and wanted.dtype and given.dtype != wanted.dtype:
-        yield at("dtype", node, f"its input {text!r} is {given.dtype}, and it takes {wanted.dtype}")
-    elif wanted.is_ref and not given.is_ref:
-        yield at("reference", node, f"it writes to its input {text!r}, which is not a reference")
+        says = f"its input {text!r} is {given.dtype}, and it takes {wanted.dtype}"
+        return at("dtype", node, says)
+    if wanted.is_ref and not given.is_ref:
+        says = f"it writes to its input {text!r}, which is not a reference"
+        return at("reference", node, says)
+    return None
 
 
 def _output_faults(body: Body) -> Iterator[Fault]:

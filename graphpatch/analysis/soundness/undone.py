@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from graphpatch import names
 from graphpatch.analysis.node_diff import differences
-from graphpatch.analysis.pairs import unlike
+from graphpatch.analysis.pairs import Differences, unlike_by_name
 from graphpatch.analysis.rule_words import Fault, at, rules_at
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
@@ -28,7 +28,8 @@ def swapped(one: Model, other: Model) -> Iterator[Fault]:
     if any(map(_is_patched, other.graphs)) or not any(map(_is_patched, one.graphs)):
         return
     try:
-        differ = any(any(untold(*pair)) for pair in zip(other.graphs, one.graphs, strict=True))
+        pairs = zip(other.graphs, one.graphs, strict=True)
+        differ = any(any(untold(*pair, unlike_by_name(*pair))) for pair in pairs)
     except GraphpatchError:
         differ = True
     if not differ:
@@ -45,8 +46,11 @@ def _is_patched(graph: Graph) -> bool:
     )
 
 
-def untold(one: Graph, other: Graph) -> Iterator[Fault]:
-    """Each difference that no rule tells of. A rule that the first graph has too stays as it is."""
+def untold(one: Graph, other: Graph, differ: Differences) -> Iterator[Fault]:
+    """Each difference that no rule tells of. A rule that the first graph has too stays as it is.
+
+    `differ` are the ops of one name that differ as they stand.
+    """
     if origin(other).get("exported"):
         return  # of its original it holds a part, which is compared by name
     known = {edit.id for edit in provenance.all_entries(one)}
@@ -59,22 +63,16 @@ def untold(one: Graph, other: Graph) -> Iterator[Fault]:
         return
     yield from _functions(one, before)
     for body in one.bodies:
-        there = _body(before, body.label)
-        now = _body(other, body.label)
+        there = before.counterpart(body)
+        now = other.counterpart(body)
         if there is not None and now is not None:
-            yield from _node_faults(body, there, now)
+            yield from _node_faults(body, there, now, differ[body])
             if not body.is_main:
                 yield from _signature_faults(body, there)
 
 
-def _body(graph: Graph, label: str) -> Body | None:
-    return graph.main if label == graph.main.label else graph.functions.get(label)
-
-
-def _node_faults(one: Body, before: Body, now: Body) -> Iterator[Fault]:
+def _node_faults(one: Body, before: Body, now: Body, changed: Mapping[int, int]) -> Iterator[Fault]:
     """Nodes that came, went or changed; those whose bytes are the same now were not touched."""
-    pairs = [(n, now.by_name[name]) for name, n in one.by_name.items() if name in now.by_name]
-    changed = {first for first, _ in unlike(one, now, pairs)}
     for name, index in one.by_name.items():
         if name not in before.by_name:
             if name in now.by_name:

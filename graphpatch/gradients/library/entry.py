@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
@@ -29,8 +28,7 @@ class Parameter(msgspec.Struct, frozen=True):
     is_tensor: bool = False
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A gradient of the library.
 
     `text` is its formula, or a list with one for each input. `ops` are the op types it is meant
@@ -50,7 +48,7 @@ class Entry:
     ops: tuple[str, ...] = ()
     elementwise: bool = True
     legal: str = ""
-    by_op_type: Mapping[str, str] = field(default_factory=dict, hash=False)
+    by_op_type: Mapping[str, str] = msgspec.field(default_factory=dict)
     reach: str = ""
     whole: bool = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -92,10 +93,10 @@ class Binding(msgspec.Struct, frozen=True):
 
     def readers(self, index: int) -> Iterator[tuple[str, str]]:
         """Who outside reads an op of the match: the tensor, and who it is, in words."""
-        mine = set(self.indices)
-        node = Node(self.body, index)
+        mine, node = self.indices, Node(self.body, index)
         for reader, _, text in data_uses(self.body, node.name):
-            if reader not in mine:
+            place = bisect_left(mine, reader)
+            if mine[place : place + 1] != (reader,):
                 yield text, str(Node(self.body, reader))
         for key, text in self._returned(node):
             yield text, f"result {key!r} of function {self.body.label}"
@@ -112,6 +113,4 @@ class Binding(msgspec.Struct, frozen=True):
         return tuple(index for place in there for index in bound[place])
 
     def _returned(self, node: Node) -> list[tuple[str, str]]:
-        return [
-            (key, text) for key, text in self.body.ret.items() if names.op_of(text) == node.name
-        ]
+        return [(key, self.body.ret[key]) for key in self.body.returned.get(node.name, ())]

@@ -23,7 +23,7 @@ from graphpatch.match.pattern.symmetry import Symmetry, symmetry
 from graphpatch.match.pattern.variants import variants
 from graphpatch.match.pattern.wiring import LinkWalker, Vertex
 from graphpatch.match.spec import Edge, Match, Pattern
-from graphpatch.names import TensorName, op_of
+from graphpatch.names import TensorName
 
 Conditions = Callable[[Match], Mapping[str, Condition]]
 """The conditions of a match, by key."""
@@ -188,7 +188,7 @@ def is_read_beside(binding: Binding, larger: Sequence[Binding]) -> bool:
         return False
     mine = {index for one in (binding, *larger) for index in one.indices}
     name = body.heads.names[last]
-    return any(op_of(text) == name for text in body.ret.values()) or any(
+    return bool(body.returned.get(name)) or any(
         index not in mine and lets_through(Node(body, index))
         for index, _, _ in data_uses(body, name)
     )
