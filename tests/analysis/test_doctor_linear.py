@@ -70,8 +70,11 @@ def test_many_outputs_of_one_input(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("named", [(), ("x0",)], ids=["none named", "a source named"])
-def test_of_very_many_pairs_some_are_looked_at(named: tuple[str, ...]) -> None:
+def test_of_very_many_pairs_some_are_looked_at(
+    named: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As many as the graph is large go by: each visits much of it."""
+    monkeypatch.setattr("graphpatch.analysis.doctor.survey.WORK", 200_000)
     count = 1_000
     sources = [node(f"x{k}", "Placeholder", dtype="float32") for k in range(count)]
     total = node("sum", "AddN", *[f"x{k}" for k in range(count)], N=count, T="float32")
