@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
-from tensorboard.compat.proto.function_pb2 import FunctionDef
 from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
-from graphpatch.graph.heads import LARGE, PROVENANCE, Heads, Progress, read_heads, scan
+from graphpatch.graph.heads import LARGE, Heads
 from graphpatch.graph.large import MOST_ALIKE, Large
 from graphpatch.graph.library import Library
 from graphpatch.graph.long_order import LongOrder
@@ -28,7 +27,7 @@ from graphpatch.graph.nodedef import (
     mentions,
     text_field,
 )
-from graphpatch.graph.wire import Field, Source, Span, message
+from graphpatch.graph.wire import Field, Source, Span
 from graphpatch.shown import one_line
 
 if TYPE_CHECKING:
@@ -286,22 +285,3 @@ class Node(NamedTuple):
     def __str__(self) -> str:
         place = "" if self.body.is_main else f" in function {one_line(self.body.label)}"
         return f"{one_line(self.op)} {self.name!r}{place}"
-
-
-def main_body(
-    library: Library, source: Source, start: int, end: int, progress: Progress | None
-) -> tuple[Body, list[Field]]:
-    """The main graph of the GraphDef from `start` to `end`, and its fields that are not nodes."""
-    starts, others = scan(source, start, end, 1)
-    return Body(MAIN, library, source, read_heads(source, starts, 1, progress)), others
-
-
-def function_body(library: Library, source: Source, start: int, end: int) -> Body:
-    """The body of the FunctionDef from `start` to `end`."""
-    starts, others = scan(source, start, end, 3)
-    rest = message(FunctionDef, b"".join(source.data[one.start : one.end] for one in others))
-    signature, ret = rest.signature, dict(rest.ret)
-    heads = read_heads(source, starts, 3)
-    body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
-    body.is_ours = signature.description.startswith(PROVENANCE.decode())
-    return body

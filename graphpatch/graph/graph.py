@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 from tensorboard.compat.proto.function_pb2 import (
+    FunctionDef,
     FunctionDefLibrary,
     GradientDef,
     RegisteredGradient,
@@ -19,8 +20,8 @@ from tensorboard.compat.proto.versions_pb2 import VersionDef
 
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import Body, Node, function_body, main_body
-from graphpatch.graph.heads import Progress
+from graphpatch.graph.body import MAIN, Body, Node
+from graphpatch.graph.heads import PROVENANCE, Progress, read_heads, scan
 from graphpatch.graph.library import Library, Restored
 from graphpatch.graph.wire import Field, Source, fields, message
 from graphpatch.opdefs import Arg, OpDef
@@ -167,7 +168,7 @@ def open_graph(source: Source, start: int, end: int, progress: Progress | None =
     Raises ModelError where it is none, is cut short, or passes one of the limits.
     """
     library = Library()
-    main, others = main_body(library, source, start, end, progress)
+    main, others = _main_body(library, source, start, end, progress)
     graph = Graph(source, start, end, main, others, library)
     library.graph = weakref.ref(graph)
     for other in graph.others:
@@ -189,7 +190,7 @@ def _open_library(graph: Graph, library: Field) -> None:
         raise ModelError(f"more than {MOST_FUNCTIONS:,} functions; graphpatch reads no more")
     for part in fields(data, library.value, library.end):
         if part.holds(1):
-            body = function_body(graph.library, graph.source, part.value, part.end)
+            body = _function_body(graph.library, graph.source, part.value, part.end)
             if len(graph.functions) == MOST_FUNCTIONS:
                 raise ModelError(
                     f"graphpatch reads up to {MOST_FUNCTIONS:,} functions; it has more"
@@ -205,3 +206,22 @@ def _open_library(graph: Graph, library: Field) -> None:
             graph.library.gradients[gradient.function_name] = gradient.gradient_func
         elif part.holds(3):
             message(RegisteredGradient, data[part.value : part.end])
+
+
+def _main_body(
+    library: Library, source: Source, start: int, end: int, progress: Progress | None
+) -> tuple[Body, list[Field]]:
+    """The main graph of the GraphDef from `start` to `end`, and its fields that are not nodes."""
+    starts, others = scan(source, start, end, 1)
+    return Body(MAIN, library, source, read_heads(source, starts, 1, progress)), others
+
+
+def _function_body(library: Library, source: Source, start: int, end: int) -> Body:
+    """The body of the FunctionDef from `start` to `end`."""
+    starts, others = scan(source, start, end, 3)
+    rest = message(FunctionDef, b"".join(source.data[one.start : one.end] for one in others))
+    signature, ret = rest.signature, dict(rest.ret)
+    heads = read_heads(source, starts, 3)
+    body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
+    body.is_ours = signature.description.startswith(PROVENANCE.decode())
+    return body
