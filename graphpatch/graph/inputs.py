@@ -14,8 +14,8 @@ from graphpatch.graph.edits import InputSet
 from graphpatch.graph.nodedef import Payload
 from graphpatch.graph.provenance import signed
 
-MANY = 8  # inputs from which on a NodeDef is not written anew for each
-LONG = 200  # uses of one op from which on a list is too slow to search
+MANY_INPUTS = 8  # inputs from which on a NodeDef is not written anew for each
+MANY_USES = 200  # uses of one op from which on a list is too slow to search
 
 
 class SetInputs(msgspec.Struct, eq=False):
@@ -42,7 +42,9 @@ def set_later(node: Node, slot: int, text: str, edit: InputSet) -> bool:
     waiting = body.edited.get(index)
     if not isinstance(waiting, SetInputs):
         payload, inputs = body.payload(index), list(node.inputs)
-        if len(inputs) < MANY or not nodedef.is_same(nodedef.with_inputs(payload, inputs), payload):
+        if len(inputs) < MANY_INPUTS or not nodedef.is_same(
+            nodedef.with_inputs(payload, inputs), payload
+        ):
             return False
         waiting = SetInputs(payload, inputs)
         body.heads.inputs[index] = inputs
@@ -58,7 +60,7 @@ def move_use(node: Node, slot: int, was: str, text: str) -> None:
     if old == new or "readers" not in body.__dict__:
         return
     uses, use = body.readers[old], (node.index, slot)
-    if isinstance(uses, list) and len(uses) >= LONG:
+    if isinstance(uses, list) and len(uses) >= MANY_USES:
         uses = body.readers[old] = dict.fromkeys(uses)
     if isinstance(uses, list):
         uses.remove(use)

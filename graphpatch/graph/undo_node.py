@@ -14,7 +14,7 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.displaced import restore_attr, restore_input, restore_name
 from graphpatch.graph.edits import AttrSet, Edit, Enclosed, InputSet, Raw, Renamed
-from graphpatch.graph.inputs import MANY
+from graphpatch.graph.inputs import MANY_INPUTS
 from graphpatch.graph.nodedef import (
     INPUT,
     NAME,
@@ -80,7 +80,7 @@ def undo_node(node: Node, entries: Sequence[Edit], wanted: IsWanted) -> Undone:
 def has_plain_inputs(undone: Undone, entries: Sequence[Edit]) -> bool:
     """Whether inputs can be set at once: many edits, none of which needs the bytes of an input."""
     plain = (isinstance(one, InputSet | Renamed) and _raw(one) is None for one in entries)
-    if len(entries) < MANY or not all(plain):
+    if len(entries) < MANY_INPUTS or not all(plain):
         return False
     return is_same(with_inputs(undone.payload, undone.inputs), undone.payload)
 

@@ -13,7 +13,7 @@ from graphpatch.match.conditions import KEYS, conditions, holds
 from graphpatch.match.spec import Match
 from graphpatch.table import IN_MESSAGE, short
 
-LONG = 100  # letters for one key
+LETTERS = 100  # letters for one key
 
 
 def failing(node: Node, match: Match) -> list[str]:
@@ -27,7 +27,7 @@ def in_words(node: Node, key: str, match: Match) -> str:
         text = ON_MATCH[key](node, match)
     else:
         text = IN_WORDS[key](node, match.given().get(key))
-    return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
+    return text if len(text) <= LETTERS else f"{text[: LETTERS - 3]}..."
 
 
 def _inputs_in_words(node: Node, wanted: Mapping[str, Match]) -> str:
