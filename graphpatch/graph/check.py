@@ -20,6 +20,8 @@ IN_MAIN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_>./-]*")
 IN_FUNCTION = re.compile(r"[A-Za-z0-9._][A-Za-z0-9_>./-]*")
 NEVER_FIRST = {IN_MAIN: "_>/-", IN_FUNCTION: ">/-"}
 
+MANY_OUTPUTS = 32  # of an op type, as of a function, that are not searched for each tensor
+
 
 def check_graph(graph: Graph) -> None:
     """Raise ModelError for names that are not unique, inputs that name no tensor, odd op types.
@@ -103,6 +105,8 @@ def gives_output(body: Body, text: str) -> bool:
     if not names.is_index(text.rpartition(":")[2]):
         return False
     args = () if node.opdef is None else node.opdef.outputs
+    if len(args) > MANY_OUTPUTS:
+        return _gives_listed(node, tensor)
     of = [arg for arg in args if arg.name == tensor.arg or not tensor.arg]
     if node.opdef is None or any(arg.number_attr or arg.type_list_attr for arg in of):
         return _gives_listed(node, tensor)
