@@ -158,6 +158,9 @@ def decider(body: Body, tensor: str) -> str:
 
 def _parted(one: Context | None, other: Context | None) -> tuple[Context | None, Context | None]:
     """Where two contexts part, seen from outside: nothing for the one that holds the other."""
+    near = _parted_near(one, other)
+    if near is not None:
+        return near
     ways = list(_way(one)), list(_way(other))
     ways[0].reverse()
     ways[1].reverse()
@@ -167,6 +170,24 @@ def _parted(one: Context | None, other: Context | None) -> tuple[Context | None,
     shared = min(map(len, ways))
     rests = [way[shared] if len(way) > shared else None for way in ways]
     return rests[0], rests[1]
+
+
+def _parted_near(
+    one: Context | None, other: Context | None
+) -> tuple[Context | None, Context | None] | None:
+    """The same where it is seen from inside, as of most: None where it is not."""
+    first, second = (None if context is None else context.current for context in (one, other))
+    if first is second:
+        return None, None
+    if first is None or second is None:
+        return first, second
+    outer, beside = (one.outer if isinstance(one, Branch) else one for one in (first, second))
+    if isinstance(first, Branch) and outer is second:
+        return first, None
+    if isinstance(second, Branch) and beside is first:
+        return None, second
+    is_beside = isinstance(first, Branch) and isinstance(second, Branch) and outer is beside
+    return (first, second) if is_beside else None
 
 
 def _way(context: Context | None) -> Iterator[Context]:

@@ -202,6 +202,23 @@ def test_contexts_that_protobuf_could_not_read_are_refused(depth: int) -> None:
         with_contexts(nested_loops(depth))
 
 
+def test_branches_in_each_other_take_linear_time() -> None:
+    """Each op asked for all branches around it: 3,000 took 20 s."""
+    depth, nodes, reads = 3_000, [X, node("p", "Placeholder", dtype="bool")], "x"
+    for number in range(depth):
+        nodes.append(op(f"s{number}", "Switch", reads, "p"))
+        reads = f"s{number}:1"
+    for number in reversed(range(depth)):
+        nodes.append(op(f"m{number}", "Merge", f"s{number}", reads))
+        reads = f"m{number}"
+    main = opened(graphdef(*nodes)).main
+    before = time.process_time()
+    found = control_flow(main)
+    assert time.process_time() - before < 5
+    inner = {main.by_name[f"{kind}{number}"] for kind in "sm" for number in range(1, depth)}
+    assert found.of.keys() == inner
+
+
 @pytest.mark.parametrize("fed", [[], ["c"]], ids=["of nothing", "of a constant"])
 def test_a_next_iteration_behind_no_enter(fed: list[str]) -> None:
     """No loop of TensorFlow's; what lies behind the Switch is in a branch all the same."""
