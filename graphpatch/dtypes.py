@@ -18,17 +18,17 @@ DTYPE_NAMES: dict[int, str] = {
 """The name (`tf.DType.name`, base dtype) of each number of the enum DataType."""
 
 DIFFERENTIABLE = frozenset({"float16", "bfloat16", "float32", "float64", "complex64", "complex128"})
+"""The dtypes of tensors that carry gradients.
+
+TensorFlow also lets `resource` and `variant` through: they stand for variables and lists that
+hold such tensors.
+"""
 
 HANDLES = frozenset({"resource", "variant"})
 """Handles of variables and lists of tensors: they stand for the floats that they hold."""
 
 NO_NUMBERS = HANDLES | {"string"}
 """Dtypes with no arithmetic, and no zeros."""
-"""The dtypes of tensors that carry gradients.
-
-TensorFlow also lets `resource` and `variant` through: they stand for variables and lists that
-hold such tensors.
-"""
 
 
 def is_ref(number: int) -> bool:

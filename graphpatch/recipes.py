@@ -74,7 +74,7 @@ def _of_family(name: str, gradient: str, given: Any = None) -> RulesJson:
 
 
 def _activations(name: str, gradient: str, ops: list[str], given: Any = None) -> RulesJson:
-    """Activations of several ops, then those of one: `check_recipes` wants one of both."""
+    """Activations of several ops, then those of one; that neither matches is an error."""
     spec = {gradient: given} if given else gradient
     single = _override(name, spec, {"op": ops, **NOT_INSIDE_OTHERS}, 0)
     return [*several_ops(name, gradient, given), single]

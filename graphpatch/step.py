@@ -30,7 +30,7 @@ from graphpatch.table import and_more
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What one rule did. The fields are those of the report; `dropped` are matches left out."""
+    """What one rule did. The fields are those of the report."""
 
     rule: str
     matches: list[dict[str, Any]] = msgspec.field(default_factory=list)

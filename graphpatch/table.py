@@ -1,4 +1,4 @@
-"""A small HTML table, as a notebook shows a value."""
+"""Counts and lists in words, and a small HTML table, as a notebook shows a value."""
 
 from __future__ import annotations
 

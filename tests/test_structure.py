@@ -276,9 +276,11 @@ def what_changes_bodies_is_called_by_the_editor(path: Path) -> None:
         return
     for node in ast.walk(tree_of(path)):
         for one in imported(node):
-            is_part = one.startswith("graphpatch.graph.placing.") or one.endswith(".set_many")
+            is_part = one.startswith("graphpatch.graph.placing.") or one.endswith(
+                (".move_use", ".set_later")
+            )
             assert not is_part, f"{name}: {one}"
-            if one.startswith("graphpatch.graph.dropping."):
+            if one.startswith("graphpatch.graph.dropping.") or one.endswith(".give_output"):
                 assert name.startswith("graph/undo"), f"{name}: {one}"
         if isinstance(node, ast.Call):
             made = ast.unparse(node)

@@ -115,9 +115,9 @@ def gradient_state(node: Node) -> dict[str, str]:
     not differentiable), `missing` (tf.gradients raises LookupError), `function` (that of its body),
     `unknown`.
     """
-    key = node.attr(attrs.OVERRIDE)
+    key = override_key(node)
     if key is not None:
-        found = {"state": "overridden", "key": key.s.decode(errors="backslashreplace")}
+        found = {"state": "overridden", "key": key}
         function = node.body.library.gradients.get(node.op)
         return {**found, "function": function} if function else found
     state = type_gradient(node.opdef)

@@ -1,4 +1,4 @@
-"""What `apply` and `check` print where there are many models: a line each, as each ends."""
+"""What `apply` and `check` print of one model or many: of many a line each, as each ends."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Data that the package carries: opdefs.json is read by graphpatch.opdefs."""
+"""Data that the package carries: opdefs.json for `opdefs`, gradients.json for `differentiation`."""

@@ -1,4 +1,4 @@
-"""A command over many models, carried out: from its order to what became of each."""
+"""A command over one model or many, carried out: from its order to what became of each."""
 
 from __future__ import annotations
 

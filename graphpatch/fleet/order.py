@@ -1,4 +1,4 @@
-"""What the user asked of many models, and who is to do it."""
+"""What the user asked of one model or many, and who is to do it."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from graphpatch import opdefs
+from graphpatch.differentiation.keys import is_registered
 from graphpatch.errors import RulesError
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
@@ -187,8 +188,7 @@ def _from_name(name: str) -> Gradient:
         return Default()
     if name in LIBRARY:
         return _from_library(name, {})
-    known = opdefs.lookup(name)
-    if known is None or known.gradient == "missing":
+    if not is_registered(name):
         raise RulesError(_unknown(name))
     return Registered(name, built_in=True, by_name=True)
 
@@ -196,8 +196,7 @@ def _from_name(name: str) -> Gradient:
 def _registered(value: Any) -> Registered:
     if not isinstance(value, str) or not value:
         raise RulesError(f'"registered" is the name of a gradient, not {value!r}')
-    known = opdefs.lookup(value)
-    return Registered(value, built_in=known is not None and known.gradient != "missing")
+    return Registered(value, built_in=is_registered(value))
 
 
 def _python(value: Any) -> Python:

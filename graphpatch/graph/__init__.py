@@ -1,1 +1,1 @@
-"""The graph in memory: indexed where it lies, changed by `edit` alone."""
+"""The graph in memory: indexed where it lies, changed by the editor alone."""

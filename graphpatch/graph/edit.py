@@ -1,4 +1,7 @@
-"""The only code that changes a graph. Each change is written down on the node it touched."""
+"""Changes a graph, with `inputs`, `placing`, `template` and `dropping`; no other code does.
+
+Each change is written down on the node that it touched.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from graphpatch.differentiation.keys import override_key
 from graphpatch.errors import ModelError
 from graphpatch.formats.given import ModelLike, is_graph
 from graphpatch.formats.load import model_from
@@ -132,9 +133,9 @@ def overridden_ops(graph: Graph) -> Iterator[tuple[Node, str]]:
     for body in graph.bodies:
         for node in () if body.is_ours else body:
             held = mentions(body.payload(node.index), OVERRIDE)
-            value = node.attr(OVERRIDE) if held else None
-            if value is not None and not value.s.startswith(PASS.encode()):
-                yield node, value.s.decode(errors="backslashreplace")
+            key = override_key(node) if held else None
+            if key is not None and not key.startswith(PASS):
+                yield node, key
 
 
 def _graphs(model: ModelLike) -> list[Graph]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphpatch import opdefs
+from graphpatch.differentiation.keys import is_registered
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.entry import Entry
 from graphpatch.gradients.spec import DEFAULT, FORMULA, PYTHON, REGISTERED
@@ -70,8 +71,7 @@ def _without_parameters() -> Iterator[str]:
 
 def _op_types() -> list[str]:
     """The op types whose own gradient can stand for that of another op."""
-    known = ((name, opdefs.lookup(name)) for name in opdefs.op_types())
-    return [name for name, one in known if one is not None and one.gradient != "missing"]
+    return list(filter(is_registered, opdefs.op_types()))
 
 
 def _parameters(entry: Entry) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch import names
+from graphpatch.differentiation.keys import override_key
 from graphpatch.errors import FormulaError, ModelError
 from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import Computed, InlineFormula
 from graphpatch.graph import provenance
-from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import origin
@@ -132,8 +132,7 @@ def _before_guard(body: Body, text: str) -> str:
 
 def key_of(node: Node) -> str:
     """The key under which TensorFlow looks an op's gradient up, where it has one of its own."""
-    value = node.attr(OVERRIDE)
-    return "" if value is None else value.s.decode(errors="backslashreplace")
+    return override_key(node) or ""
 
 
 def is_repeat(node: Node) -> bool:

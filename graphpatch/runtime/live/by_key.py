@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from graphpatch import opdefs
+from graphpatch.differentiation.keys import gradient_type, is_registered
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.composed import Composed, composed
 from graphpatch.gradients.exact import BUILT_IN
@@ -68,7 +68,7 @@ class ByKey:
             return
         key = None if new.key == node.op else new.key
         editor.set_attr(node, attrs.OVERRIDE, None if key is None else attrs.text(key))
-        needed = "" if key is None or _is_built_in(key) else key
+        needed = "" if key is None or is_registered(key) else key
         editor.used("attr" if needed else BUILT_IN, session=needed, tape=needed)
         if needed:
             self.keys[needed] = None
@@ -76,14 +76,7 @@ class ByKey:
 
 def current(node: Node) -> Composed:
     """What the gradient of an op is composed of: as its key says, else that of its op type."""
-    value = node.attr(attrs.OVERRIDE)
-    return composed(node.op if value is None else value.s.decode(errors="backslashreplace"))
-
-
-def _is_built_in(key: str) -> bool:
-    """Whether TensorFlow itself registers a key, as the gradient of an op type."""
-    known = opdefs.lookup(key)
-    return known is not None and known.gradient != "missing"
+    return composed(gradient_type(node))
 
 
 def by_key(rule: Rule, bodies: bool, keys: dict[str, None]) -> Rule:
