@@ -14,7 +14,7 @@ from msgspec import structs
 
 import graphpatch
 from graphpatch.application import Result, apply_rules
-from graphpatch.errors import FleetError, ForeignError, GraphpatchError
+from graphpatch.errors import FleetError, ForeignError, GraphpatchError, ModelError
 from graphpatch.fleet import remote
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.formats import load
@@ -185,8 +185,13 @@ CHUNK = 1 << 20
 
 
 def content(path: Path) -> str:
-    """SHA-256 of a file; of a folder, that of its files' names and contents."""
+    """SHA-256 of a file; of a folder, that of its files' names and contents.
+
+    Raises ModelError for what has no end, as a device, or may never begin, as a pipe.
+    """
     if not path.is_dir():
+        if path.exists() and not path.is_file():
+            raise ModelError(f"{path} is neither a file nor a folder")
         return _file(path)
     whole = hashlib.sha256()
     for one in sorted(regular_files(path)):

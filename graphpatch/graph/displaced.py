@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from graphpatch.errors import ModelError
 from graphpatch.graph.heads import PROVENANCE
 from graphpatch.graph.nodedef import (
     ATTR,
@@ -60,16 +61,16 @@ def restore_attr(payload: Payload, key: str, was: str | None, raw: Raw | None) -
     """The payload with the attr as it was; neither payload has our own attr."""
     if raw is None:
         return with_attr(payload, key, None if was is None else bytes.fromhex(was))
-    return _put_back(
-        [part.piece for part in fields_in_order(payload) if part[:2] != (ATTR, key)], raw
-    )
+    kept = [part.piece for part in fields_in_order(payload) if part[:2] != (ATTR, key)]
+    return _put_back(kept, raw, ATTR, key)
 
 
 def restore_name(payload: Payload, was: str, raw: Raw | None) -> Payload:
     """The payload with the name as it was."""
     if raw is None:
         return with_name(payload, was)
-    return _put_back([part.piece for part in fields_in_order(payload) if part.number != NAME], raw)
+    kept = [part.piece for part in fields_in_order(payload) if part.number != NAME]
+    return _put_back(kept, raw, NAME)
 
 
 def restore_input(payload: Payload, slot: int, was: str, raw: Raw | None) -> Payload:
@@ -81,7 +82,7 @@ def restore_input(payload: Payload, slot: int, was: str, raw: Raw | None) -> Pay
         inputs += part.number == INPUT
         if part.number != INPUT or inputs != slot + 1:
             kept.append(part.piece)
-    return _put_back(kept, raw)
+    return _put_back(kept, raw, INPUT)
 
 
 def _bare(payload: Payload) -> list[PayloadPart]:
@@ -97,7 +98,14 @@ def _raw(found: Sequence[tuple[int, PayloadPart]]) -> dict[str, Any]:
     return {"raw": tuple((at, piece_bytes(part.piece).hex()) for at, part in found)}
 
 
-def _put_back(pieces: list[Piece], raw: Raw) -> Payload:
+def _put_back(pieces: list[Piece], raw: Raw, number: int, key: str = "") -> Payload:
+    """With the fields again; ModelError where one is another field than the edit tells of."""
     for at, text in raw:
-        pieces.insert(at, bytes.fromhex(text))
+        piece = bytes.fromhex(text)
+        if [part[:2] for part in fields_in_order([piece])] != [(number, key)]:
+            raise ModelError(
+                f"its attr {OURS} would put back another field of the node than it tells of; "
+                "graphpatch did not write it"
+            )
+        pieces.insert(at, piece)
     return payload_of(pieces)
