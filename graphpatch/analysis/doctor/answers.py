@@ -52,7 +52,7 @@ class Answers:
     _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
     _alike: dict[AlikeKey, Answer] = field(default_factory=dict)
     _reached: tuple[object, Set[int]] = (None, frozenset())
-    visited: int = 0  # ops and inputs, by all walks together
+    visited: int = 0  # ops, inputs and outputs, by all walks together
 
     def wiring(self, body: Body) -> Wiring:
         """The wiring of a body, made once."""
@@ -73,7 +73,9 @@ class Answers:
         done = differentiate(
             wiring, sources, targets, self.ask, stored, self.control_flow_v2, within
         )
-        self.visited += sum(1 + len(wiring.inputs(index)) for index in done.between)
+        self.visited += sum(
+            1 + len(wiring.inputs(index)) + len(wiring.outputs(index)) for index in done.between
+        )
         return done
 
     def ask(self, wiring: Wiring, index: int) -> Answer:

@@ -75,6 +75,9 @@ class PairDiagnosis:
         }
 
 
+RAISED = 8  # so many visits of an op take as long as what one that raises takes
+
+
 @dataclass(eq=False)
 class Doctor:
     """One graph, asked about pairs of tensors of its main graph."""
@@ -84,12 +87,13 @@ class Doctor:
     _costs: dict[tuple[str, PathStep], int] = field(default_factory=dict)
     _findings: dict[Refusal, Finding] = field(default_factory=dict)
     _rules: dict[Node, str] = field(default_factory=dict)
+    _looked_at: int = 0
     _dependent: tuple[object, set[int]] = field(default_factory=lambda: (None, set()))
 
     @property
     def visited(self) -> int:
-        """How many ops were visited for all pairs together."""
-        return self.session.visited + self.tape.visited
+        """How many ops were visited for all pairs together, and what is raised was looked at."""
+        return self.session.visited + self.tape.visited + self._looked_at
 
     def diagnose_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[PairDiagnosis]:
         """What each pair is told; those of one source in turn, as much of them is the same."""
@@ -108,6 +112,7 @@ class Doctor:
         within = "error" if refused else _verdict_of(on_tape, source)
         says = refused or (there.first.says if there.first is not None else "")
         raised = list(on_tape.refusals())
+        self._looked_at += RAISED * len(raised)
         others = [one for one in raised if one.kind != CARRIED]
         drops = len(others) < len(raised)
         if verdict == "flows" and within != "flows":

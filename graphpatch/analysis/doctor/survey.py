@@ -48,7 +48,7 @@ def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
 
 
 FEW = 20  # pairs that are looked at, however large the graph is
-# Ops and inputs that are visited for more than these, where nobody named both ends.
+# Ops, inputs and outputs that are visited for more than these, where nobody named both ends.
 WORK = 4_000_000
 MOST_PAIRS = 50_000  # that are looked at then, though hardly an op is visited for them
 
