@@ -28,6 +28,7 @@ class Cluster(Pool):
     """
 
     lives = 2
+    tells_of_deaths = False
 
     def __init__(self, address: str, models: Sequence[str], out: str | None) -> None:
         super().__init__(1)

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +19,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from graphpatch.errors import FleetError
 
-MOST_STARTS = 3  # times that workers are started before that is given up
+MOST_STARTS = 4  # times that workers are started before that is given up
+PAUSE = 0.3  # seconds before the third time, twice as many before the fourth
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,10 +31,12 @@ class Pool:
 
     `window` is how many tasks are handed out at once: enough to keep all workers busy, and few,
     as each of them is a suspect when a worker dies. A task is given up when that happened to it
-    `lives` times, the second half of them alone.
+    `lives` times, the second half of them alone. One that `tells_of_deaths` does no task again by
+    itself.
     """
 
     lives = 6
+    tells_of_deaths = True
     died: tuple[type[BaseException], ...] = (BrokenProcessPool,)
 
     def __init__(self, jobs: int) -> None:
@@ -46,7 +50,7 @@ class Pool:
         Raises FleetError where they cannot be started.
         """
         failed: BaseException | None = None
-        for _ in range(MOST_STARTS):
+        for attempt in range(MOST_STARTS):
             try:
                 if self.executor is not None:
                     return self.executor.submit(call, *args, **kwargs)
@@ -60,6 +64,7 @@ class Pool:
                 if self.executor is not None:
                     self.executor.shutdown(wait=isinstance(error, BrokenExecutor))
                 self.executor = None
+                time.sleep(PAUSE * attempt)  # it may still be ending
         said = str(failed) or type(failed).__name__
         raise FleetError(f"the worker processes cannot be started: {said}") from failed
 

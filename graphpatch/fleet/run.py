@@ -27,7 +27,8 @@ class FleetRun:
         self.waiting, self.suspects = deque(tasks), deque[Task]()
         self.out: dict[Future[Done], Task] = {}
         self.deaths: Counter[int] = Counter()
-        self.suspected: list[Task] = []  # who was at them may have left something half-written
+        # Who was at these may have left something half-written.
+        self.suspected: list[Task] = [] if pool.tells_of_deaths else list(tasks)
 
     def results(self) -> Iterator[Done]:
         """What became of each task, as each ends. An interrupt ends the workers at once."""

@@ -62,7 +62,7 @@ def flowing(
     sources, targets = ends
     found = Flowing(back.wiring, answers, sources, targets)
     inside = ops_between(back.wiring, sources, targets)
-    raising = {one.node.index for one in back.refusals() if one.node.body is back.wiring.body}
+    raising = {one.node.index for one in back.refusals_here()}
     in_loops = set(_raising_in_loops(answers, back, inside))
     for index in inside:
         passage = _passage(answers, back, index, inside, index in raising)
@@ -76,10 +76,10 @@ def _raising_in_loops(
 ) -> Iterator[int]:
     """The ops of v1 loops at which tf.gradients raises: without contexts, at each of their ends."""
     body, stored = back.wiring.body, answers.stored.in_loops
-    for refusal in back.refusals():
-        if refusal.node.body is body and refusal.kind == "loop_inside":
+    for refusal in back.refusals_here():
+        if refusal.kind == "loop_inside":
             yield refusal.node.index
-        if refusal.node.body is body and refusal.kind == "loop":
+        if refusal.kind == "loop":
             ends = (index for index in inside if index >= 0 and body.heads.ops[index] in EXITS)
             yield from (index for index in ends if body.heads.names[index] not in stored)
 

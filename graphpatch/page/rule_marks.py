@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from graphpatch.analysis.matches import Matches
@@ -30,9 +31,16 @@ class Marks:
     is_applied: bool = False
 
     def of_body(self, graph: int, label: str) -> dict[str, tuple[str, ...]]:
-        """The rules at the ops of a body, by name."""
-        found = self.at.get(graph, {})
-        return {op: rules for (body, op), rules in found.items() if body == label}
+        """The rules at the ops of a body, by name; asked once all are known."""
+        return self._by_body.get((graph, label), {})
+
+    @cached_property
+    def _by_body(self) -> dict[tuple[int, str], dict[str, tuple[str, ...]]]:
+        found: dict[tuple[int, str], dict[str, tuple[str, ...]]] = {}
+        for graph, places in self.at.items():
+            for (body, op), rules in places.items():
+                found.setdefault((graph, body), {})[op] = rules
+        return found
 
     def document(self) -> list[dict[str, Any]]:
         """The rules as the page's document lists them."""

@@ -155,3 +155,37 @@ def test_functions_that_are_called_twice_each_are_looked_into_once() -> None:
     [seen] = survey(model, ["x"], ["i"])
     assert time.process_time() - before < 20
     assert [one.kind for one in seen.diagnoses[0].findings] == ["carried"]
+
+
+@pytest.mark.parametrize("is_patched", [False, True])
+def test_a_function_of_many_outputs(is_patched: bool) -> None:
+    """For each pair all outputs of the call, and all that raises inside, were gone through."""
+    count = 4_000
+    body = [node(f"r{k}", "Relu", "a") for k in range(count)]
+    inner = function("f", ["a"], body, {f"b{k}": f"r{k}:activations:0" for k in range(count)})
+    readers = [node(f"o{k}", "Relu", f"y:{k}") for k in range(count)]
+    model = graphpatch.load(
+        graphdef(node("x", "Placeholder"), node("y", "f", "x"), *readers, functions=[inner])
+    )
+    model = graphpatch.apply([GUIDED], model).model if is_patched else model
+    before = time.process_time()
+    [seen] = survey(model)
+    assert time.process_time() - before < 12
+    assert "left_out" in [one.kind for one in seen.notes]
+
+
+def test_the_page_of_nested_calls() -> None:
+    """Of each function all that raises in those within was gone through: 4,000 took 20 s."""
+    depth = 3_000
+    functions = []
+    for k in range(depth):
+        deeper = [] if k + 1 == depth else [node("c", f"f{k + 1}", "r:activations:0")]
+        gives = "c:o:0" if deeper else "r:activations:0"
+        functions.append(function(f"f{k}", ["a"], [node("r", "Relu", "a"), *deeper], {"o": gives}))
+    model = graphpatch.load(
+        graphdef(node("x", "Placeholder"), node("y", "f0", "x"), functions=functions)
+    )
+    model = graphpatch.apply([GUIDED], model).model
+    before = time.process_time()
+    assert graphpatch.view(model).document()["graphs"]
+    assert time.process_time() - before < 8

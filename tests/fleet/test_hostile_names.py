@@ -216,14 +216,41 @@ class Dying(Executor):
 @pytest.mark.parametrize("error", [BrokenPipeError(), EOFError(), ConnectionRefusedError()])
 def test_a_fork_server_that_dies(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     started: list[Dying] = []
+    pauses: list[float] = []
 
     def start(_: Pool) -> Dying:
         started.append(Dying(None if len(started) == 1 else error))
         return started[-1]
 
+    monkeypatch.setattr(pool.time, "sleep", pauses.append)
     monkeypatch.setattr(Pool, "_started", start)
     assert Pool(2).submit(len, "abc").result() == 3
     monkeypatch.setattr(Pool, "_started", lambda _: Dying(error))
     with pytest.raises(FleetError, match=f"cannot be started: {type(error).__name__}"):
         Pool(2).submit(len, "abc")
-    assert pool.MOST_STARTS == 3
+    assert len(pauses) == 1 + pool.MOST_STARTS == 5
+    assert sum(pauses[1:4]) > 0.5  # a server that was killed is still there for a moment
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_an_output_that_leads_to_a_device_is_not_read(
+    resume: bool, tmp_path: Path, rules_file: Callable[..., Path]
+) -> None:
+    """In somebody else's folder; its bytes had no end."""
+    models, out = tmp_path / "in", tmp_path / "out"
+    models.mkdir()
+    out.mkdir()
+    (models / "m.pb").write_bytes(graphs.sample().SerializeToString())
+    (out / "m.pb").symlink_to("/dev/zero")
+    rules = str(rules_file(GUIDED))
+    order = Order(rules, (str(models),), str(out), resume=resume, workers=ONE)
+    (one,) = done(order)
+    assert "out/m.pb is neither a file nor a folder" in one.error
+
+
+def test_a_list_that_names_a_device(tmp_path: Path, rules_file: Callable[..., Path]) -> None:
+    (tmp_path / "list.txt").write_text("/dev/zero\n")
+    models, rules = (f"@{tmp_path}/list.txt",), str(rules_file(GUIDED))
+    order = Order(rules, models, str(tmp_path / "out"), workers=ONE)
+    (one,) = done(order)
+    assert "/dev/zero is neither a file nor a folder" in one.error

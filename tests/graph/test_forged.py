@@ -15,6 +15,7 @@ from graphpatch.analysis.diff import diff
 from graphpatch.analysis.revert import revert
 from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.graph import edits
+from graphpatch.graph.nodedef import attr_entry
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import node
@@ -23,6 +24,7 @@ BY = {"rule": "a", "id": "b"}
 RULES: list[dict[str, Any]] = [
     {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 ]
+OTHER_ATTR = attr_entry("T", b"\x30\x03").hex()
 READ_FILE = node("y", "ReadFile", "x").SerializeToString().hex()
 
 FORGED = [
@@ -53,6 +55,10 @@ FORGED = [
             {**BY, "did": "attr", "attr": "_x", "was": "zz"},
             {**BY, "did": "attr", "attr": "_x", "was": 1},
             {**BY, "did": "attr", "attr": "_x", "was": None, "raw": [[0, "ff"]]},
+            {**BY, "did": "attr", "attr": "_x", "was": None, "raw": [[0, OTHER_ATTR]]},
+            {**BY, "did": "attr", "attr": "_x", "was": None, "raw": [[0, "1a0178"]]},
+            {**BY, "did": "renamed", "was": "z", "raw": [[0, OTHER_ATTR]]},
+            {**BY, "did": "input", "slot": 0, "was": "x", "raw": [[1, OTHER_ATTR]]},
             {**BY, "did": "input", "slot": 99, "was": "x"},
             {**BY, "did": "input", "slot": -1, "was": "x"},
             {**BY, "did": "input", "slot": 10**30, "was": "x"},

@@ -85,6 +85,10 @@ class GradientReach:
                 told.add(id(one))
                 todo.append(iter(one.told))
 
+    def refusals_here(self) -> Iterator[Refusal]:
+        """What is raised at ops of the body itself, not in functions that they call."""
+        return (one for one in self.told if isinstance(one, Refusal))
+
     @cached_property
     def first(self) -> Refusal | None:
         """What is raised first. It is asked of the innermost functions first, at the end."""
