@@ -97,6 +97,7 @@ def test_every_form_of_a_model_is_patched_and_given_back(form: Callable[[], Any]
     assert gradient(built()) == [-2.0, 0.0, -6.0]
 
 
+@pytest.mark.slow
 def test_every_command_takes_a_live_graph(tmp_path: Path) -> None:
     graph = built()
     result = graphpatch.apply(GUIDED, graph)

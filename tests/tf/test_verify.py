@@ -175,6 +175,7 @@ def test_a_formula_that_was_tampered_with_is_found(folder: Path) -> None:
     assert "TensorFlow and numpy differ by 0.000" in failure or "0.001" in failure
 
 
+@pytest.mark.slow
 def test_a_key_that_nobody_registers_fails_and_one_that_is_passes(folder: Path) -> None:
     rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": {"registered": "VerifyMine"}}}
     nets.patched_net(folder, [rule])
@@ -236,6 +237,7 @@ def test_random_ops_draw_the_same(folder: Path) -> None:
     assert found.ok
 
 
+@pytest.mark.slow
 def test_feeds_are_taken_from_a_file(folder: Path) -> None:
     nets.patched_net(folder)
     np.savez(folder / "feed.npz", x=np.ones((5, 4), np.float32))

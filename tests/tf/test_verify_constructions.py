@@ -129,6 +129,7 @@ def test_a_construction_that_reads_something_else_is_not_verified(folder: Path) 
     )
 
 
+@pytest.mark.slow
 def test_constructions_in_the_body_of_a_loop_are_compared(tmp_path: Path) -> None:
     def build() -> None:
         x = tf.compat.v1.placeholder(tf.float32, [3], "x")

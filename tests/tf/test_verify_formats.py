@@ -110,6 +110,7 @@ def test_overrides_in_branches_and_loops_of_a_saved_model(tmp_path: Path) -> Non
     assert ops == ["cond/Elu", "cond/Relu", "while/Relu6"]
 
 
+@pytest.mark.slow
 def test_a_saved_model_that_draws_on_from_run_to_run(tmp_path: Path) -> None:
     """Ops with seeds of their own, as tf.random.set_seed gives them, and a generator's."""
     import tensorflow as tf

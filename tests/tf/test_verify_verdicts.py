@@ -21,6 +21,7 @@ pytest.importorskip("tensorflow")
 GUIDED = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
 
 
+@pytest.mark.slow
 def test_an_output_that_no_patch_reaches_is_not_a_verification(tmp_path: Path) -> None:
     """No program fills its table: what can be run is global_step alone, which no rule touches."""
 
@@ -45,6 +46,7 @@ def test_an_output_that_no_patch_reaches_is_not_a_verification(tmp_path: Path) -
     assert any("override of" in one and "did not fire" in one for one in found.not_compared)
 
 
+@pytest.mark.slow
 def test_an_override_behind_another_is_not_verified(tmp_path: Path) -> None:
     """tf.nn.swish: the IdentityN's own gradient carries past the Mul.
 
@@ -78,6 +80,7 @@ def test_an_override_behind_another_is_not_verified(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_formula_with_null_is_compared(tmp_path: Path) -> None:
     def build() -> None:
         import tensorflow as tf
@@ -101,6 +104,7 @@ def test_a_formula_with_null_is_compared(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_positive_values_hide_is_found(tmp_path: Path) -> None:
     """Relu and a Relu of a branch that positive feeds do not show; `feed` keeps all inputs > 0."""
 
@@ -148,6 +152,7 @@ def test_a_tensorflow_that_aborts_takes_its_process_alone(tmp_path: Path) -> Non
     assert "the end" in found.not_compared[0]
 
 
+@pytest.mark.slow
 def test_loops_and_branches_of_tf2_are_run(tmp_path: Path) -> None:
     """Each rewrites the same functions as it is differentiated."""
 
@@ -167,6 +172,7 @@ def test_loops_and_branches_of_tf2_are_run(tmp_path: Path) -> None:
     assert [one for one in found.not_compared if "did not fire" not in one] == []
 
 
+@pytest.mark.slow
 def test_what_the_caller_imported_does_not_count(tmp_path: Path) -> None:
     """Settings are those of the processes that run the models, whoever imported TensorFlow."""
 
@@ -201,6 +207,7 @@ def test_sets_of_values_are_made_of_what_is_seeded_alone() -> None:
     assert dict(value_sets(seeded, set(seeded))) == {}
 
 
+@pytest.mark.slow
 def test_an_override_that_fires_in_c_plus_plus_is_seen(tmp_path: Path) -> None:
     """A Session differentiates the body of a PartitionedCall without asking Python."""
 
