@@ -17,7 +17,7 @@ from graphpatch.formats.given import HasModel, ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.target import NO_CONTEXTS
 from graphpatch.graph import provenance
-from graphpatch.graph.check import built_gradients, check_graph, foreign
+from graphpatch.graph.check import built_gradients, check_graph, foreign, refuse_unreadable
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.match.taken import check_taken
@@ -218,6 +218,8 @@ def _take_all(
             progress("matching", place, len(rules))
         steps.append(take(rule, graphs))
     _refuse_idle(rules, steps, graphs)
+    for graph in graphs:
+        refuse_unreadable(graph)
     return steps
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from itertools import chain, filterfalse
 
 from graphpatch import names
-from graphpatch.errors import ModelError, did_you_mean
+from graphpatch.errors import ModelError, PatchError, did_you_mean
+from graphpatch.graph import heads
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.opdefs import tensor_index
@@ -123,6 +124,17 @@ def _gives_listed(node: Node, tensor: names.TensorName) -> bool:
     if not tensor.arg:
         return tensor.index < len(flat)
     return tensor_index(flat, tensor.arg, tensor.index) is not None
+
+
+def refuse_unreadable(graph: Graph) -> None:
+    """Raise PatchError where rules made a graph so large that no rule could be taken off again."""
+    for body in graph.bodies:
+        if len(body) > heads.MOST_NODES:
+            raise PatchError(
+                f"{_where(body)}: {len(body):,} nodes with those that rules added; graphpatch "
+                f"reads up to {heads.MOST_NODES:,}, and could not revert this; patch fewer ops, or "
+                f"store gradients in attrs, which add no nodes (--emit attr)"
+            )
 
 
 def foreign(graph: Graph) -> Iterator[str]:

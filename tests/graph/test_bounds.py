@@ -16,7 +16,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import apply, diagnose, load
 from graphpatch.analysis.diff import diff
-from graphpatch.errors import GraphpatchError, ModelError, RulesError
+from graphpatch.errors import GraphpatchError, ModelError, PatchError, RulesError
 from graphpatch.formats.text import parse_text
 from graphpatch.graph import graph as graph_module
 from graphpatch.graph import heads
@@ -74,6 +74,15 @@ def test_many_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="1,001 nodes; graphpatch reads up to 1,000"):
         load(tmp_path / "m.pb")
     assert graph_module.MOST_FUNCTIONS == 100_000
+
+
+def test_what_could_not_be_read_again_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of 1,000,000 ops as functions made 2,000,003 nodes, which revert refused."""
+    chain = [node(f"r{k}", "Relu", f"r{k - 1}" if k else "x") for k in range(50)]
+    model = load(graphs.graphdef(node("x", "Placeholder"), *chain))
+    monkeypatch.setattr(heads, "MOST_NODES", 100)
+    with pytest.raises(PatchError, match=r"nodes with those that rules added; .*patch fewer ops"):
+        apply(GUIDED, model)
 
 
 @pytest.mark.parametrize("missing", ["name", "op"])
