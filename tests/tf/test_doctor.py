@@ -185,7 +185,7 @@ FIXED: dict[str, tuple[Callable[[Any], Any], Any]] = {
         lambda x: tf.cast(tf.less(W, x), tf.float32),
         1 / (1 + abs(X - W)) ** 2,
     ),
-    "casts": (lambda x: tf.cast(tf.cast(x, tf.int32), tf.float32), np.ones_like(X)),
+    "Cast, cast": (lambda x: tf.cast(tf.cast(x, tf.int32), tf.float32), np.ones_like(X)),
     "StopGradient": (tf.stop_gradient, np.ones_like(X)),
     "LinSpace": (line, np.float32([[1.5, 1.5], [0, 0]])),
     "RandomPoissonV2": (lambda x: tf.random.poisson([], tf.abs(x)), np.sign(X)),
@@ -199,6 +199,10 @@ FIXED: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 def test_every_fix_of_an_op_type_has_its_numbers() -> None:
     assert {case.partition(",")[0] for case in FIXED} >= set(known_fixes.OPS)
+
+
+def test_every_fix_of_a_pair_has_its_numbers() -> None:
+    assert set(FIXED) >= {f"{first}, {last.lower()}" for first, last in known_fixes.PAIRS}
 
 
 @pytest.mark.parametrize("case", FIXED)
