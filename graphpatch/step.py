@@ -159,7 +159,7 @@ def _patch_whole(rule: Rule, found: MatchedOps, editor: Editor) -> None:
     for kept in found.kept:
         binding = kept.binding
         groups.append(grouped(binding.nodes, binding.inputs, binding.tensors))
-        refuse_ambiguous(rule.patch, groups[-1], kept.orders)
+        refuse_ambiguous(rule.patch.by_input(groups[-1]), groups[-1], kept.orders)
     if opened := [text for group in groups for text in group.open]:
         kept_there = "what flows back from there keeps its own gradient"
         editor.note(f"rule {rule.author.rule!r}: {opened[0]}{_also(opened)}; {kept_there}")

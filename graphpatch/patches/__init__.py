@@ -14,6 +14,7 @@ from graphpatch.match.described import described
 from graphpatch.match.shape import Natural
 from graphpatch.patches.at import At
 from graphpatch.patches.group import Group
+from graphpatch.patches.order import ByInput
 
 
 class Patch(Protocol):
@@ -32,6 +33,9 @@ class WholePatch(Protocol):
 
     def rewrite_whole(self, group: Group, editor: Editor) -> None:
         """Patch these ops as one, or raise PatchError."""
+
+    def by_input(self, group: Group) -> ByInput:
+        """What it does at each tensor that the match reads, as formulas."""
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from graphpatch.patches.construction import suits_filter
 from graphpatch.patches.function_carrier import filter_inline, is_restored, keep_gradient
 from graphpatch.patches.group import Group
 from graphpatch.patches.inline import Inline, typed
+from graphpatch.patches.order import ByInput
 from graphpatch.patches.place import place_of
 
 
@@ -60,6 +61,10 @@ class FilterGradient:
         args = whole_inputs.group_tensors_at(group, self.at)
         put = partial(whole_inputs.put_beside_group, group, editor, where=self.at)
         self._put(group.last, args, put, editor)
+
+    def by_input(self, group: Group) -> ByInput:
+        """At one input it means that tensor, else it treats all alike."""
+        return whole_inputs.by_input(group, self.at)
 
     def _refuse_default(self) -> None:
         if isinstance(self.gradient, Default):

@@ -4,51 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from graphpatch.errors import PatchError
-from graphpatch.gradients.spec import InlineFormula, Named
-from graphpatch.patches.at import parsed
 from graphpatch.patches.group import Group
 
 NUMBERED = re.compile(r"\bx(\d*)\b")
 
 
-def refuse_ambiguous(patch: object, group: Group, others: Sequence[Sequence[str]]) -> None:
+class ByInput(NamedTuple):
+    """What a patch of a match as one op does at each tensor that the match reads, as formulas.
+
+    `alike` is as Formula has it; None where `texts` is one formula of the whole match. Without
+    texts nothing is known.
+    """
+
+    texts: Sequence[str | None]
+    alike: bool | None = None
+
+
+def at_one(group: Group, place: int) -> ByInput:
+    """What a patch does that means one of these tensors, and leaves the others."""
+    return ByInput(["dy" if n == place else None for n in range(len(group.named))], alike=False)
+
+
+def refuse_ambiguous(found: ByInput, group: Group, others: Sequence[Sequence[str]]) -> None:
     """Raise PatchError where the pattern allows other orders of what the group reads.
 
-    Not where the formula gives every tensor the same gradient in each order.
+    Not where `found` gives every tensor the same gradient in each order.
     """
-    texts, alike = _texts(patch, group)
     for other in others:
         places = [group.named.index(text) for text in other]
-        if not _treats_alike(texts, alike, places):
+        if not _treats_alike(*found, places):
             raise PatchError(_message(group, other))
-
-
-def _texts(patch: object, group: Group) -> tuple[Sequence[str | None], bool | None]:
-    """The formulas of a patch; `alike` as Formula has it, None where they are one expression."""
-    from graphpatch.patches.filter import FilterGradient
-    from graphpatch.patches.override import OverrideGradient
-    from graphpatch.patches.stop import StopGradient
-    from graphpatch.patches.straight_through import StraightThrough
-    from graphpatch.patches.surrogate import SurrogateGradient
-
-    if isinstance(patch, StraightThrough):
-        return _at_one(group, patch.place_in(group))
-    if isinstance(patch, FilterGradient | StopGradient):
-        side, place = parsed(patch.at)
-        is_one = side == "input" and place is not None
-        return _at_one(group, place or 0) if is_one else (["dy"], None)
-    if isinstance(patch, SurrogateGradient):
-        return patch.formula.texts, None
-    if isinstance(patch, OverrideGradient) and isinstance(patch.gradient, Named | InlineFormula):
-        return patch.gradient.formula.texts, patch.gradient.formula.alike
-    return (), None
-
-
-def _at_one(group: Group, place: int) -> tuple[Sequence[str | None], bool | None]:
-    """What stands for a patch that means one input, and leaves the others."""
-    return ["dy" if n == place else None for n in range(len(group.named))], False
 
 
 def _treats_alike(texts: Sequence[str | None], alike: bool | None, places: Sequence[int]) -> bool:

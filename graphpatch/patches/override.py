@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from graphpatch.errors import PatchError
-from graphpatch.gradients.spec import Gradient, Python, Registered
+from graphpatch.gradients.spec import Gradient, InlineFormula, Named, Python, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
 from graphpatch.patches.group import Group
 from graphpatch.patches.halves import refuse_uneven, refuse_uneven_match
+from graphpatch.patches.order import ByInput
 from graphpatch.patches.whole import carry_whole
 
 
@@ -51,6 +52,12 @@ class OverrideGradient(msgspec.Struct, frozen=True):
         """Override the gradient of a match as one op: formulas see what it reads and gives."""
         refuse_uneven_match(self.gradient, group)
         carry_whole(self.gradient, group, editor, self.emit)
+
+    def by_input(self, group: Group) -> ByInput:
+        """A formula for each tensor, or one for all; of Python nothing is known."""
+        if not isinstance(self.gradient, Named | InlineFormula):
+            return ByInput(())
+        return ByInput(self.gradient.formula.texts, self.gradient.formula.alike)
 
 
 def never_fires(node: Node) -> str:

@@ -13,6 +13,7 @@ from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.group import Group
 from graphpatch.patches.inline import typed
 from graphpatch.patches.noise import noise_notes
+from graphpatch.patches.order import ByInput
 from graphpatch.patches.place import place_of
 
 
@@ -58,3 +59,7 @@ class StopGradient:
             FilterGradient(Named("zero"), self.at, "function").rewrite_whole(group, editor)
         elif whole_inputs.put_beside_group(group, editor, typed("StopGradient", "stop"), self.at):
             editor.used("construction")
+
+    def by_input(self, group: Group) -> ByInput:
+        """At one input it means that tensor, else it treats all alike."""
+        return whole_inputs.by_input(group, self.at)

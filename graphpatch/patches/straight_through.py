@@ -14,6 +14,7 @@ from graphpatch.patches import carrier, flow
 from graphpatch.patches.group import Group
 from graphpatch.patches.join import Counted, join
 from graphpatch.patches.noise import noise_notes
+from graphpatch.patches.order import ByInput, at_one
 from graphpatch.patches.place import place_of
 from graphpatch.patches.whole_shape import keeps_shape, refuse_behind, shadow_behind
 
@@ -76,6 +77,10 @@ class StraightThrough:
         shadow_behind(group.nodes, group.last, editor)
         counted = Counted(group.reads[place], keeps != "same")
         join(group.last, {0: counted}, editor, "auto", group.nodes, group.reads)
+
+    def by_input(self, group: Group) -> ByInput:
+        """It means one tensor."""
+        return at_one(group, self.place_in(group))
 
     def place_in(self, group: Group) -> int:
         """Which of the tensors that a match reads is meant."""

@@ -20,6 +20,7 @@ from graphpatch.patches import flow
 from graphpatch.patches.construction import put_beside
 from graphpatch.patches.group import Group
 from graphpatch.patches.join import Counted, by_function, join
+from graphpatch.patches.order import ByInput
 from graphpatch.patches.place import in_control_flow
 from graphpatch.patches.whole_shape import refuse_behind, shadow_behind
 
@@ -99,6 +100,10 @@ class SurrogateGradient:
             )
         reads = group.reads
         self._put(group.last, reads, group.args, group.nodes, editor, told=reads)
+
+    def by_input(self, group: Group) -> ByInput:
+        """One formula of all tensors."""
+        return ByInput(self.formula.texts)
 
     def _put(
         self,

@@ -10,6 +10,7 @@ from graphpatch.opdefs import FlatArg
 from graphpatch.patches import at, flow
 from graphpatch.patches.group import Group
 from graphpatch.patches.inline import Inline, refuse_fixed
+from graphpatch.patches.order import ByInput, at_one
 from graphpatch.patches.reach import check_reached
 
 
@@ -18,6 +19,12 @@ def group_tensors_at(group: Group, where: str) -> list[FlatArg]:
     side, place = at.parsed(where)
     flat = flow.known_outputs(group.last) if side == "output" else list(group.args)
     return flat if place is None else flat[place : place + 1]
+
+
+def by_input(group: Group, where: str) -> ByInput:
+    """What a patch at that place of a group does at each tensor that the group reads."""
+    side, place = at.parsed(where)
+    return at_one(group, place) if side == "input" and place is not None else ByInput(["dy"])
 
 
 def put_beside_group(group: Group, editor: Editor, inline: Inline, where: str) -> list[Node]:
