@@ -82,6 +82,12 @@ def test_one_that_does_not_needs_it(formula: Any, pattern: str) -> None:
         overridden(pattern, {"formula": formula}, A, B, product)
 
 
+def test_of_a_gradient_that_no_formula_tells_it_is_never_known() -> None:
+    product = node("m", "Mul", "a", "b", **T)
+    with pytest.raises(PatchError, match="it is not clear which tensor is x0"):
+        overridden("x:_ -> m:Mul", {"registered": "Mine"}, A, B, product)
+
+
 def test_ops_that_can_be_swapped_leave_it_open_too() -> None:
     """Which Tanh is first says the file alone."""
     with pytest.raises(PatchError, match="which tensor is x0, a or b"):
