@@ -64,6 +64,9 @@ def test_an_argument_must_have_a_dtype() -> None:
         (UNARY, "sum(dy, axes=x)", 14, "or an attr, found a tensor"),
         (UNARY, "sum(dy, from_axis=-1)", 19, "from_axis counts from 0, and this is -1"),
         (UNARY, "sum(dy, from_axis=1, axes=1)", 1, "axes or from_axis, not both"),
+        (UNARY, "split(x, 0, 0)", 10, "parts counts from 1, and this is 0"),
+        (UNARY, "split(x, 2, -1)", 13, "index counts from 0, and this is -1"),
+        (UNARY, "normal_like(x, seed=-1)", 21, "seed counts from 0, and this is -1"),
         (UNARY, "sum(dy, keepdims=1)", 18, "keepdims is true or false, not 1"),
     ],
 )

@@ -157,6 +157,12 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         'not for a match as one op; where it is meant all the same, write it as {"formula": "wh',
     ),
     (
+        "a gradient for one input",
+        (X, node("z", "Placeholder"), node("s", "Sigmoid", "x"), node("m", "Mul", "s", "z")),
+        {"gradient": "arctan_surrogate", "pattern": "x:_ -> s:Sigmoid -> m:Mul:0; z:_ -> m:1"},
+        "arctan_surrogate is for one input; the match reads 2: x0 = x, x1 = z; take constants",
+    ),
+    (
         "the wrong count",
         ONE,
         {"gradient": {"formula": ["dy", "dy"]}},
@@ -181,6 +187,20 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         "Enter 'e' leads into or out of a loop or branch",
     ),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gradient", "emit"),
+    [
+        ("arctan_surrogate", "construction"),
+        ("zero", "function"),
+        ({"clip": {"min": -1, "max": 1}}, "function"),
+    ],
+    ids=["for steps", "for every op", "that is not linear"],
+)
+def test_gradients_of_the_library_that_a_match_takes(gradient: Any, emit: str) -> None:
+    [entry] = applied(whole_rule(gradient), *ONE).report["rules"]
+    assert entry["emit"] == emit
 
 
 @pytest.mark.parametrize(
