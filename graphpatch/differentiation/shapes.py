@@ -21,6 +21,7 @@ from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 
 HOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault", "VariableV2", "Variable"})
+GIVES_ON = frozenset({"Identity", "PreventGradient", "StopGradient", "Snapshot"})
 TELLING = ENTERS | ALL_SWITCHES  # whose inputs tell the shapes of all outputs, not of the first
 MANY = 16  # outputs from which on their shapes are kept
 SAME_SHAPE = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
@@ -59,7 +60,7 @@ class Shapes(msgspec.Struct, eq=False):
     def _read(self, tensor: Tensor) -> Iterator[Tensor]:
         """The tensors whose shapes tell that of this one."""
         node = self.wiring.node(tensor[0])
-        if node is None or (tensor[1] and node.op not in TELLING):
+        if node is None or (tensor[1] and node.op not in TELLING and not _is_call(node)):
             return
         noted = self._noted(node, tensor[1])
         if tensor not in self._found and (noted is None or None in noted):
@@ -104,6 +105,9 @@ class Shapes(msgspec.Struct, eq=False):
             return self._of_variable(node)
         if (node.op, output) in SCALARS:
             return ()
+        place = _given_on(node, output)
+        if place is not None:
+            return shapes[place] if place < len(shapes) else None
         if output:
             return None
         rule = RULES.get(node.op)
@@ -127,6 +131,27 @@ class Shapes(msgspec.Struct, eq=False):
             if node.op not in SAME_SHAPE:
                 return None
         return None
+
+
+def _is_call(node: Node) -> bool:
+    return node.op in node.body.library.signatures
+
+
+def _given_on(node: Node, output: int) -> int | None:
+    """Of a call of a function that gives an argument on as this output: which one."""
+    graph = node.body.library.graph() if _is_call(node) else None
+    body = graph.functions.get(node.op) if graph is not None else None
+    if body is None or body.signature is None:
+        return None
+    outputs = body.signature.output_arg
+    text = body.ret.get(outputs[output].name, "") if output < len(outputs) else ""
+    given, arguments = body.producer(text), list(body.arguments)
+    for _ in body:
+        if given is None or given.op not in GIVES_ON or not given.data_inputs:
+            break
+        text = given.data_inputs[0]
+        given = body.producer(text)
+    return arguments.index(text) if given is None and text in arguments else None
 
 
 def _kept(node: Node, shapes: Sequence[Shape]) -> Shape:

@@ -8,7 +8,8 @@ import pytest
 
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
-from tests.graphs import const, main, node
+from tests import graphs
+from tests.graphs import const, function, graphdef, main, node
 
 F = {"T": "float32"}
 LOOP = (
@@ -48,3 +49,13 @@ def test_a_long_chain_needs_no_recursion() -> None:
     chain = [node(f"r{k}", "Relu", f"r{k - 1}" if k else "c", **F) for k in range(3000)]
     wiring = Wiring(main(const("c"), *chain))
     assert Shapes(wiring).of(wiring.tensor("r2999")) == (1,)
+
+
+def test_what_a_function_gives_on_has_the_shape_of_the_argument() -> None:
+    """As in the functions that carry our gradients."""
+    kept, relu = node("k", "PreventGradient", "b", **F), node("r", "Relu", "a", **F)
+    body = function("give", ["a", "b"], [kept, relu], {"p": "k:output:0", "q": "r:activations:0"})
+    nodes = const("x", 8), const("y", 12), node("call", "give", "x", "y")
+    graph = graphs.opened(graphdef(*nodes, functions=[body]))
+    wiring = Wiring(graph.main)
+    assert [Shapes(wiring).of((wiring.tensor("call")[0], n)) for n in range(2)] == [(3,), None]
