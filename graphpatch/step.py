@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from graphpatch import opdefs
 from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean
@@ -18,12 +19,18 @@ from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE
-from graphpatch.patches import AlikePatch, JointPatch, NotedPatch, WholePatch
+from graphpatch.patches import AlikePatch, JointPatch, NotedPatch, OutputPatch, WholePatch
 from graphpatch.patches.alike import FormEditor
 from graphpatch.patches.flow import refuse_all_malformed
 from graphpatch.patches.group import grouped
 from graphpatch.patches.order import refuse_ambiguous
-from graphpatch.patches.reach import refuse_all_shadowed, refuse_hidden
+from graphpatch.patches.reach import (
+    in_place,
+    refuse_all_shadowed,
+    refuse_all_stopped,
+    refuse_hidden,
+    stopped,
+)
 from graphpatch.recipe_notes import lacking
 from graphpatch.rules import Rule
 from graphpatch.table import and_more
@@ -63,10 +70,16 @@ def matched(
             known = [find(graph, rule.match, rule.on) for graph in graphs]
         found = list(zip(graphs, known, strict=True))
         expected(rule, graphs, sum(one.count for _, one in found), why)
+        if isinstance(rule.patch, OutputPatch) and rule.patch.is_at_outputs:
+            named = texts(rule.match.name or ())
+            found = [
+                (graph, replace(one, nodes=in_place(one.nodes, named))) for graph, one in found
+            ]
         nodes = [node for _, one in found for node in one.nodes]
         refuse_all_malformed(nodes)
-        if nodes and not isinstance(rule.patch, JointPatch):
+        if not isinstance(rule.patch, JointPatch):
             refuse_all_shadowed(nodes)
+        refuse_all_stopped(nodes)
         for _, one in found:
             refuse_hidden(one.nodes)
         if rule.on != (WHOLE,):  # which is asked about when it is known what it reads and gives
@@ -100,6 +113,7 @@ def _patch(rule: Rule, graph: Graph, found: MatchedOps, step: Applied) -> None:
     dropped = left_out_note(
         rule.author.rule, found
     )  # as the ops are called before they are patched
+    idle = list(stopped(found.nodes).values())
     if rule.on == (WHOLE,):
         _patch_whole(rule, found, editor)
     elif found.nodes:  # to ask what kind of patch it is takes long, where there are many rules
@@ -110,7 +124,7 @@ def _patch(rule: Rule, graph: Graph, found: MatchedOps, step: Applied) -> None:
         for text in type_notes(rule.match.pattern):
             step.notes[f"rule {rule.author.rule!r}: {text}"] = None
     step.notes.update(dict.fromkeys(dropped))
-    step.notes.update(dict.fromkeys(idle_notes(rule, editor.idle)))
+    step.notes.update(dict.fromkeys(idle_notes(rule, [*idle, *editor.idle])))
     _note(step, editor)
 
 

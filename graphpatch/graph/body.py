@@ -40,7 +40,7 @@ MAIN = "main"
 Uses: TypeAlias = "list[tuple[int, int]] | dict[tuple[int, int], None]"
 
 
-class Body(msgspec.Struct, eq=False, dict=True):
+class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
     """The nodes of the main graph or of one function, by index.
 
     The first nodes are those of the file, in its order; nodes that a patch added come after

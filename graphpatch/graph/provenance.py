@@ -182,6 +182,27 @@ def shadow(node: Node) -> str:
     return next((edit.rule for edit in shadowed), "")
 
 
+def key_setter(node: Node, key: str) -> str:
+    """The last rule that set an attr of an op; nothing where none did, or took it off again."""
+    if not node.body.may_be_signed(node.index) or node.attr(key) is None:
+        return ""
+    return next((edit.rule for edit in reversed(of_kind(node, "attr")) if edit.attr == key), "")
+
+
+def name_in_model(node: Node) -> str:
+    """The name that an op had before rules gave it another one."""
+    return str(next((edit.was for edit in of_kind(node, "renamed")), node.name))
+
+
+def added_under(body: Body) -> dict[str, int]:
+    """By name, the first op that a rule added under the name of another."""
+    found: dict[str, int] = {}
+    for node in touched(body):
+        if is_added(node):
+            found.setdefault(name_in_model(node), node.index)
+    return found
+
+
 def clones(body: Body, names: Collection[str]) -> Iterator[Node]:
     """The ops of a body that rules cloned from these."""
     for node in touched(body):

@@ -7,6 +7,7 @@ from functools import cache
 
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.model_body import ModelBody
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test, everything
 from graphpatch.match.glob import texts
@@ -36,6 +37,8 @@ def of_the_model(match: Match) -> Condition | None:
     def prepared(body: Body) -> Test:
         if not body.edited and not any(body.heads.marked):
             return everything
+        if isinstance(body, ModelBody):
+            return lambda node: body.is_there(node.index)
         old = cache(lambda: _old_names(body))
 
         def is_its_own(node: Node) -> bool:

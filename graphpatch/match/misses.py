@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from graphpatch.graph import provenance
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.body import Body
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_body import as_model
 from graphpatch.match import added, glob, regex
+from graphpatch.match.asked import asked_body
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
@@ -29,7 +30,8 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     from graphpatch.match.near import almost, values_there
 
     graphs = list(graphs)
-    bodies = [body for graph in graphs for body in graph.bodies]
+    now = [body for graph in graphs for body in graph.bodies]
+    bodies = [asked_body(body, match) for body in now]
     every = sum(map(len, bodies))
     lines = [f"  looked at {every} ops"]
     wanted = conditions(match)
@@ -55,8 +57,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     lines += ["  all of these together: 0 of them"] if met else []
     missing = _no_tensors(graphs, match)
     almost_met = [] if missing or there else almost(bodies, match, wanted)
-    almost_met += added.not_added(bodies, wanted)
-    return "\n".join(lines + almost_met + _replaced_ops(bodies, wanted) + missing)
+    return "\n".join([*lines, *almost_met, *added.not_added(now, wanted), *missing])
 
 
 def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
@@ -109,28 +110,6 @@ def _branches(bodies: Sequence[Body], key: str, value: Match | Sequence[Match]) 
     return lines
 
 
-def _replaced_ops(bodies: Iterable[Body], wanted: Mapping[str, Condition]) -> list[str]:
-    """The ops that an earlier rule replaced, at whose names there is another op type now."""
-    if "op" not in wanted:
-        return []
-    # At the name is what a rule added.
-    others = [condition for key, condition in wanted.items() if key not in ("op", added.ADDED_KEY)]
-    lines = []
-    for body in bodies:
-        signed = provenance.may_be_signed(body)
-        tests = [condition(body) for condition in others] if signed else []
-        is_type = wanted["op"](body)
-        for old in (node for node in signed if is_type(node)):
-            place = body.by_name.get(old.name.removesuffix("/forward"), old.index)
-            by = provenance.shadow(old)
-            if by and place != old.index and all(test(Node(body, place)) for test in tests):
-                lines.append(
-                    f"  {body.heads.names[place]!r} was a {old.op} until rule {by!r} gave it "
-                    f"another gradient; put this rule before that one, or match by name alone"
-                )
-    return lines[:NEAREST]
-
-
 def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
     lines = []
     for text in unknown_tensors(graphs, match):
@@ -142,7 +121,9 @@ def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
 
 
 def _types(graphs: Iterable[Graph]) -> list[str]:
-    return sorted({op for graph in graphs for body in graph.bodies for op in body.by_type})
+    return sorted(
+        {op for graph in graphs for body in graph.bodies for op in as_model(body).by_type}
+    )
 
 
 def _op_names(graphs: Iterable[Graph]) -> list[str]:

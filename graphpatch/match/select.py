@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
+from graphpatch.match.asked import asked_body
 from graphpatch.match.condition import Condition, everything
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
@@ -80,7 +81,8 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
         return _find_pattern(graph, match, on)
     found, wanted = MatchedOps(), conditions(match)
     for body in _bodies(graph, match):
-        found.nodes.extend(_in_body(body, match, wanted))
+        indices = candidates(asked_body(body, match), match, wanted).indices()
+        found.nodes.extend(Node(body, index) for index in indices)
     return found
 
 
@@ -91,9 +93,21 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     found = MatchedOps()
     finders = [Finder(form, conditions) for form in forms(match.pattern or ())]
     meant = holds(replace(match, pattern=None, nth=None))
-    for body in _bodies(graph, match):
+
+    def searched(body: Body) -> tuple[list[Kept], list[Dropped]]:
         every = [finder.matches(body) for finder in finders]
-        kept, dropped = _that_count(body, match, every, meant, on)
+        return _that_count(body, match, every, meant, on)
+
+    whole = tuple(on) == (WHOLE,)
+    for body in _bodies(graph, match):
+        model = asked_body(body, match)
+        # Ops that count as one are to be beside each other now, whatever they were before.
+        kept, dropped = searched(body if whole else model)
+        if whole and model is not body:
+            dropped += _parted(kept, searched(model)[0])
+        kept = [
+            replace(one, nodes=tuple(Node(body, node.index) for node in one.nodes)) for one in kept
+        ]
         found.kept.extend(kept)
         found.dropped.extend(dropped)
         nodes = {node for one in kept for node in one.nodes}
@@ -101,16 +115,20 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     return found
 
 
+def _parted(kept: Sequence[Kept], before: Sequence[Kept]) -> list[Dropped]:
+    """The matches of the model that are none any more, as rules put ops between theirs."""
+    from graphpatch.match.pattern.overlaps import Dropped
+
+    there = {one.binding.last for one in kept}
+    reason = "its ops are not beside each other any more, since rules before patched them"
+    return [Dropped(one.binding, reason) for one in before if one.binding.last not in there]
+
+
 def _bodies(graph: Graph, match: Match) -> Iterator[Body]:
     wanted = texts(match.body) if match.body is not None else ("**",)
     for body in graph.bodies:
         if not body.is_ours and any(glob.matches_glob(one, body.label) for one in wanted):
             yield body
-
-
-def _in_body(body: Body, match: Match, wanted: Mapping[str, Condition]) -> Iterator[Node]:
-    found = candidates(body, match, wanted)
-    return (Node(body, index) for index in found.indices())
 
 
 def _that_count(

@@ -59,6 +59,15 @@ class AlikePatch(Protocol):
 
 
 @runtime_checkable
+class OutputPatch(Protocol):
+    """A patch of what flows back to an op's outputs, whatever computes them."""
+
+    @property
+    def is_at_outputs(self) -> bool:
+        """Whether it is so with the values that the patch has."""
+
+
+@runtime_checkable
 class NotedPatch(Protocol):
     """A patch that has something to say of the ops that it goes to, as they are before it."""
 

@@ -27,6 +27,7 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
         _take_off(node, editor)
         return
     check_reached(node, editor)
+    note_replaced(node, editor)
     if isinstance(gradient, Python):
         refuse_key(gradient, emit)
         carry_by_function(gradient, node, editor)
@@ -68,6 +69,16 @@ def refuse_carried(node: Node) -> None:
         raise PatchError(
             f"{node} has the gradient that rule {', '.join(map(repr, sorted(rules)))} gave it; "
             f"let one of the rules leave it out"
+        )
+
+
+def note_replaced(node: Node, editor: Editor) -> None:
+    """Say that an op has a key of a rule already, which this rule takes away."""
+    before = provenance.key_setter(node, attrs.OVERRIDE)
+    if before:
+        editor.note(
+            f"rule {editor.author.rule!r} replaces the gradient that rule {before!r} gave some of "
+            f'its ops; "taken": false leaves out what earlier rules patched'
         )
 
 

@@ -36,9 +36,14 @@ class FilterGradient:
     emit: str = "auto"
 
     @property
+    def is_at_outputs(self) -> bool:
+        """Whether it is not put before the inputs."""
+        return at.parsed(self.at)[0] == "output"
+
+    @property
     def looks_at_op_alone(self) -> bool:
         """True at outputs, but for a gradient in Python, which is traced for each op."""
-        return at.parsed(self.at)[0] == "output" and not isinstance(self.gradient, Python)
+        return self.is_at_outputs and not isinstance(self.gradient, Python)
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where nothing flows back there, or the gradient is not a filter."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from graphpatch.differentiation.hidden import hidden_ops
 from graphpatch.differentiation.keys import override_key
@@ -11,6 +11,8 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.place import unreached
+
+PATCHED_BEFORE = '"taken": false, which leaves out what earlier rules patched'
 
 
 def check_reached(node: Node, editor: Editor) -> None:
@@ -44,10 +46,8 @@ def _refuse_whole(node: Node, editor: Editor) -> None:
 
 def refuse_all_shadowed(nodes: Iterable[Node]) -> None:
     """Raise PatchError for the first of these ops that an earlier rule put behind a gradient."""
-    for node in nodes:
-        body = node.body
-        if (body.heads.marked or body.edited) and body.may_be_signed(node.index):
-            refuse_shadowed(node)
+    for node in _patched(nodes):
+        refuse_shadowed(node)
 
 
 def refuse_shadowed(node: Node) -> None:
@@ -56,9 +56,57 @@ def refuse_shadowed(node: Node) -> None:
     if by:
         raise PatchError(
             f"no gradient reaches {node} any more, since rule {by!r} gave its outputs another "
-            f"one; put this rule before that one, or leave the op out of one of them: "
-            f'"not": {{"name": ...}}'
+            f"one; leave the op out of one of the two rules: here {PATCHED_BEFORE}, or in that "
+            f'rule "not": {{"name": ...}}'
         )
+
+
+def in_place(nodes: Sequence[Node], named: Collection[str]) -> list[Node]:
+    """Of each op the one that computes its outputs: the op, or what a rule put in its place.
+
+    An op that is `named` is meant itself.
+    """
+    shadowed = [one for one in _patched(nodes) if one.name not in named and provenance.shadow(one)]
+    takers = _takers(shadowed)
+    return [takers.get(node, node) for node in nodes]
+
+
+def stopped(nodes: Iterable[Node]) -> dict[Node, str]:
+    """The ops behind whose outputs an earlier rule put a StopGradient, and why nothing flows."""
+    found = {}
+    for node, taker in _takers(_patched(nodes)).items():
+        if taker.op == "StopGradient" and len(node.outputs or ()) == 1:
+            by = provenance.entries(taker)[0].rule
+            found[node] = f"rule {by!r} stops what flows back to {node}"
+    return found
+
+
+def _patched(nodes: Iterable[Node]) -> Iterator[Node]:
+    """The nodes on which something may be written down; quick where there is nothing."""
+    for node in nodes:
+        body = node.body
+        if (body.edited or body.heads.marked) and body.may_be_signed(node.index):
+            yield node
+
+
+def _takers(nodes: Iterable[Node]) -> dict[Node, Node]:
+    """Of ops that have another name than in the model, the first that took the name."""
+    found, added = dict[Node, Node](), dict[Body, dict[str, int]]()
+    for node in nodes:
+        name, body = provenance.name_in_model(node), node.body
+        if name != node.name:
+            if body not in added:
+                added[body] = provenance.added_under(body)
+            if name in added[body]:
+                found[node] = Node(body, added[body][name])
+    return found
+
+
+def refuse_all_stopped(nodes: Sequence[Node]) -> None:
+    """Raise PatchError where earlier rules stop what flows back to each of these ops."""
+    found = stopped(nodes)
+    if found and len(found) == len(nodes):
+        raise PatchError(f"nothing flows back there: {next(iter(found.values()))}")
 
 
 def refuse_hidden(nodes: Iterable[Node]) -> None:

@@ -31,9 +31,14 @@ class StopGradient:
     at: str = at.OUTPUTS
 
     @property
+    def is_at_outputs(self) -> bool:
+        """Whether it is not put before the inputs."""
+        return at.parsed(self.at)[0] == "output"
+
+    @property
     def looks_at_op_alone(self) -> bool:
         """True at outputs; at inputs it looks at what the op reads."""
-        return at.parsed(self.at)[0] == "output"
+        return self.is_at_outputs
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where nothing flows back there anyway."""

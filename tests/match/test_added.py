@@ -99,20 +99,26 @@ def test_a_second_rule_patches_the_models_ops_alone() -> None:
         ({"op": "Mul", "name": "**"}, ["m"]),
         ({"op": ["Mul", "Sel*"], "taken": "first"}, ["b/backward/Mul", "b"]),
         ({"class": "elementwise", "name": "b**"}, ["b/forward"]),  # says that it is shadowed
-        # Whoever asks for names gets what has them: what was added under a new one apart.
-        ({"name": "b"}, ["b"]),
-        ({"name": "b**"}, ["b/forward", "b"]),
-        ({"name": "b**", "op": "*"}, ["b/forward", "b"]),
-        ({"name_regex": "b/.*"}, ["b/forward"]),
-        ({"consumers": {"any": {"op": "Split"}}}, ["x", "b"]),
+        # Each op of the model once, by the name and beside the ops that it has there.
+        ({"name": "b"}, ["b/forward"]),
+        ({"name": "b**"}, ["b/forward"]),
+        ({"name": "b**", "op": "*"}, ["b/forward"]),
+        ({"name_regex": "b"}, ["b/forward"]),
+        ({"name_regex": "b/.*"}, []),
+        ({"consumers": {"any": {"op": "Split"}}}, ["x", "b/forward"]),
         ({"inputs": {"any": {"op": "Mul"}}}, ["b/forward"]),
+        ({"inputs": {"any": {"op": "Relu"}}}, ["parts"]),
         ({"inputs": {"any": {"name": "b"}}}, ["parts"]),
         ({"any": [{"op": "Mul"}, {"name": "b/true"}]}, ["m", "b/true"]),
         ({"all": [{"op": "Mul"}, {"taken": True}]}, []),
         ({"all": [{"op": "Mul", "taken": True}]}, ["b/backward/Mul"]),
         ({"op": "Mul", "nth": "last"}, ["m"]),
         ({"op": "Mul", "nth": "last", "taken": True}, ["b/backward/Mul"]),
-        ({"upstream_of": "b"}, ["x", "s", "m", "b/forward", "b"]),
+        ({"upstream_of": "b"}, ["x", "s", "m", "b/forward"]),
+        ({"upstream_of": {"of": "n", "stop_at": {"class": "activation"}}},
+            ["x", "b/forward", "parts", "n"]),
+        ({"pattern": "Relu -> Split"}, ["parts"]),
+        ({"pattern": "m:Mul -> r:Relu -> Split"}, ["parts"]),
         ({"pattern": "* -> a:Mul"}, ["m"]),
         ({"pattern": "* -> a:*", "upstream_of": "b"}, ["s", "m", "b/forward"]),
         ({"pattern": "* -> Split"}, ["parts"]),
@@ -156,4 +162,46 @@ def test_explain_counts_the_keys_of_the_match_alone() -> None:
     model = graphpatch.apply([CASES["filter"]], graphdef(*NODES)).model
     lines = explain(model.graphs, msgspec.convert({"op": "OnesLike", "dtype": "int32"}, Match))
     assert "added: " not in lines
-    assert "near" not in lines, "what a rule added is not near"
+    assert "near:" not in lines, "what a rule added is not near"
+
+
+MATCHES: list[dict[str, Any]] = [
+    {"op": "Relu"},
+    {"op": ["Relu", "Split", "Mul", "Tanh"]},
+    {"name": "b"},
+    {"name": "*"},
+    {"name_regex": "[bmt]|parts"},
+    {"class": "activation"},
+    {"class": "elementwise", "not": {"op": "Mul"}},
+    {"dtype": "float32"},
+    {"attr": {"N": 2}},
+    {"op": "Tanh", "inputs": {"0": {"op": "AddV2"}}},
+    {"inputs": {"any": {"op": "Relu"}}},
+    {"inputs": {"none": {"class": "activation"}}},
+    {"consumers": {"any": {"op": "Split"}}},
+    {"consumers": {"0": {"name": "noisy"}}},
+    {"upstream_of": "own"},
+    {"upstream_of": {"of": "own", "stop_at": {"class": "activation"}}},
+    {"upstream_of": {"of": "own", "within": {"not": {"op": "AddN"}}}},
+    {"downstream_of": "x", "op": ["Relu", "Mul"]},
+    {"between": {"from": ["b"], "to": ["t"]}},
+    {"pattern": "Relu -> Split"},
+    {"pattern": "a:Sigmoid -> m:Mul -> r:Relu; x:_ -> a; x -> m"},
+    {"pattern": "AddN -> AddV2 -> Tanh -> StopGradient"},
+    {"nth": 2, "class": "elementwise"},
+    {"shape": {"rank": 2}},
+]
+
+
+@pytest.mark.parametrize("rule", [one for key, one in CASES.items() if key != "backward as"])
+@pytest.mark.parametrize("match", MATCHES, ids=str)
+def test_a_match_means_the_ops_that_it_means_without_the_rule(match: Any, rule: Any) -> None:
+    nodes = [*NODES]
+    nodes[0] = node("x", "Placeholder", dtype="float32", shape=[2, 4])
+    before = graphpatch.load(graphdef(*nodes))
+    after = graphpatch.apply([rule], before).model
+    index = before.graphs[0].main.by_name
+    now = after.graphs[0].main.by_name
+    assert [now[name] for name in spelled(after, **match)] == [
+        index[name] for name in spelled(before, **match)
+    ]

@@ -207,7 +207,8 @@ def test_after_an_edit_it_is_the_new_graph_that_is_matched(graph: Graph) -> None
     typed = {"T": graphs.attr("float16")}
     Editor(copy, Author("r", "i")).take_name(moved, "Identity", lambda m: [m.name], typed)
     assert spelled(copy, match({"op": "Identity", "taken": True})) == ["relu6"]
-    assert spelled(copy, match({"name": "relu6"})) == ["relu6"]
+    assert spelled(copy, match({"op": "Identity", "name": "relu6"})) == ["relu6"]
+    assert spelled(copy, match({"name": "relu6"})) == ["relu6/forward"]
     assert spelled(copy, match({"op": "Relu6"})) == ["relu6/forward"]
     assert spelled(graph, match({"op": "Relu6"})) == ["relu6"]
 

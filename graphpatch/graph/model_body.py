@@ -1,0 +1,139 @@
+"""A body as the model has it: without what rules did, in this run or in an earlier one."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from functools import cached_property
+
+from graphpatch import names
+from graphpatch.graph import provenance
+from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edits import Added, Enclosed, InputSet, Renamed
+from graphpatch.graph.heads import Heads
+from graphpatch.graph.nodedef import Payload, attr_span, mentions, with_attr
+from graphpatch.graph.provenance import PROVENANCE_ATTR
+from graphpatch.graph.wire import piece_bytes
+
+ADDED = "\0"  # begins the names of ops that a rule added, which no tensor name can
+CACHE = "model"
+
+
+class ModelBody(Body):
+    """Names, op types and inputs of the model's ops, each with the index that it has in `now`.
+
+    What rules added is not there, or reads nothing and is read by nothing. Clones are there: the
+    gradient flows through them. `seen` is how many nodes `now` had when it was looked at, and
+    `is_undone` whether rules had done something then.
+    """
+
+    now: weakref.ref[Body] | None = None
+    seen: int = 0
+    is_undone: bool = False
+
+    def __iter__(self) -> Iterator[Node]:
+        return (Node(self, index) for index in range(len(self)) if self.is_there(index))
+
+    @cached_property
+    def by_type(self) -> dict[str, list[int]]:
+        """The indices of the ops of each op type."""
+        found: dict[str, list[int]] = {}
+        for node in self:
+            found.setdefault(node.op, []).append(node.index)
+        return found
+
+    def payload(self, index: int) -> Payload:
+        """The serialized NodeDef, with what rules wrote on it; in a function no more, if it is."""
+        now = self.now() if self.now is not None else None
+        assert now is not None, "it is asked while the graph is there"
+        found = now.payload(index)
+        if index >= len(self) or self.heads.ops[index] == now.heads.ops[index]:
+            return found
+        was = next(one for one in provenance.entries(Node(now, index)) if isinstance(one, Enclosed))
+        written = attr_span(found, PROVENANCE_ATTR)
+        told = None if written is None else piece_bytes(written)
+        return with_attr([bytes.fromhex(was.node)], PROVENANCE_ATTR, told)
+
+    def is_there(self, index: int) -> bool:
+        """Whether an op is one of the model, or a clone of one."""
+        return self.heads.names[index][:1] != ADDED
+
+
+def as_model(body: Body) -> Body:
+    """The body without what rules did; itself as long as they did nothing.
+
+    It is kept, as rules do not change the model: to be asked before the first rule edits the body
+    makes it cheap.
+    """
+    kept = body.__dict__.get(CACHE)
+    if kept is None or not _still_holds(kept, body):
+        kept = body.__dict__[CACHE] = _made(body)
+    return kept if body.edited or kept.is_undone else body
+
+
+def _still_holds(kept: ModelBody, body: Body) -> bool:
+    """Whether nothing was added since but what is not the model's, and nothing dropped."""
+    if len(body) < kept.seen or any(_may_be_clone(body, n) for n in range(kept.seen, len(body))):
+        return False
+    kept.seen = len(body)
+    return True
+
+
+def _may_be_clone(body: Body, index: int) -> bool:
+    edited = body.edited.get(index)  # a tuple is made of a template, of which clones are never
+    return not isinstance(edited, tuple) and mentions(body.payload(index), '"of":')
+
+
+def _made(body: Body) -> ModelBody:
+    heads = Heads(
+        body.heads.starts,
+        list(body.heads.names),
+        list(body.heads.ops),
+        list(body.heads.inputs),
+        body.heads.marked,
+    )
+    model = ModelBody(
+        body.label,
+        body.library,
+        body.source,
+        heads,
+        dict(body.ret),
+        body.signature,
+        edited=body.edited,
+        is_ours=body.is_ours,
+        now=weakref.ref(body),
+        seen=len(body),
+    )
+    touched = list(provenance.touched(body))
+    model.is_undone = bool(touched)
+    for node in touched:
+        _undo(node, heads)
+    was = {node.name: heads.names[node.index] for node in touched}
+    for node in touched:
+        if provenance.clone_of(node):  # reads ops by the names that they have now
+            heads.inputs[node.index] = tuple(_renamed(text, was) for text in node.inputs)
+    for _, output in reversed(provenance.returned(body)):
+        model.ret[output.output] = output.was
+    return model
+
+
+def _undo(node: Node, heads: Heads) -> None:
+    edits, inputs = provenance.entries(node), list(node.inputs)
+    if any(isinstance(one, Added) and not one.clone_of for one in edits):
+        heads.names[node.index], heads.inputs[node.index] = f"{ADDED}{node.index}", ()
+        return
+    for edit in reversed(edits):  # the oldest last
+        if isinstance(edit, Renamed):
+            heads.names[node.index] = edit.was
+        elif isinstance(edit, Enclosed):
+            heads.ops[node.index] = edit.was
+        elif isinstance(edit, InputSet) and edit.slot < len(inputs):
+            inputs[edit.slot] = edit.was
+    heads.inputs[node.index] = tuple(inputs)
+
+
+def _renamed(text: str, was: dict[str, str]) -> str:
+    op = names.op_of(text)
+    if was.get(op, op) == op or was[op].startswith(ADDED):
+        return text
+    return text.replace(op, was[op], 1)

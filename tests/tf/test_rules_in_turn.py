@@ -1,0 +1,115 @@
+"""Two rules on one op: what flows back, whatever key the second match asks by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import graphpatch
+from graphpatch.errors import PatchError
+
+tf1 = tf.compat.v1
+X = np.float32([[-2, -0.5, 0.25, 3]])
+UP = np.float32([[4, -4, 4, -4]])
+POSITIVE = np.float32([[0, 0, 1, 1]])
+
+FIRST: dict[str, tuple[dict[str, Any], Any]] = {
+    "a filter": ({"filter_gradient": {"scale": 0.5}}, lambda dy: 0.5 * dy * POSITIVE),
+    "a filter by a function": (
+        {"filter_gradient": {"clip": {"min": -1, "max": 1}}, "emit": "function"},
+        lambda dy: np.clip(dy, -1, 1) * POSITIVE,
+    ),
+    "a filter at the input": (
+        {"filter_gradient": {"scale": 0.5}, "at": "inputs"},
+        lambda dy: 0.5 * dy * POSITIVE,
+    ),
+    "an override": ({"override_gradient": {"scale": 0.5}}, lambda dy: 0.5 * dy),
+    "an override by a function": (
+        {"override_gradient": "guided_relu"},
+        lambda dy: np.maximum(dy, 0) * POSITIVE,
+    ),
+    "a surrogate": ({"surrogate_gradient": "3 * x"}, lambda dy: 3 * dy),
+    "straight through": ({"straight_through": True}, lambda dy: dy),
+}
+SECOND: dict[str, dict[str, Any]] = {
+    "op": {"op": "Relu"},
+    "name": {"name": "net/relu"},
+    "glob": {"name": "net/r**"},
+    "class": {"class": "activation"},
+    "path": {"upstream_of": "net/relu", "downstream_of": "net/in"},
+    "neighbours": {"inputs": {"any": {"name": "net/in"}}},
+    "pattern": {"pattern": "i:Identity -> r:Relu"},
+}
+
+
+def graph_def() -> Any:
+    with tf1.Graph().as_default() as graph, tf1.name_scope("net"):
+        x = tf1.identity(tf1.placeholder(tf.float32, X.shape, "x"), name="in")
+        tf1.identity(tf1.multiply(tf.nn.relu(x, name="relu"), UP, name="up"), name="out")
+    return graph.as_graph_def()
+
+
+def gradient(rules: list[dict[str, Any]]) -> Any:
+    patched = graphpatch.apply(rules, graph_def()).graph_def()
+    with tf1.Graph().as_default() as graph, tf1.Session() as session:
+        tf1.import_graph_def(patched, name="")
+        x, y = (graph.get_tensor_by_name(f"net/{name}:0") for name in ("x", "out"))
+        return session.run(tf1.gradients(y, [x])[0], {x: X})
+
+
+def rule(patch: dict[str, Any], match: dict[str, Any]) -> dict[str, Any]:
+    emit = {"emit": patch["emit"]} if "emit" in patch else {}
+    return {"match": match, "patch": {k: v for k, v in patch.items() if k != "emit"}, **emit}
+
+
+@pytest.mark.parametrize("match", SECOND.values(), ids=SECOND)
+@pytest.mark.parametrize(("first", "backward"), FIRST.values(), ids=FIRST)
+def test_a_filter_after_a_rule(first: Any, backward: Any, match: Any) -> None:
+    """What flows back passes the first filter of two at outputs first."""
+    second = {"filter_gradient": {"clip": {"min": -2, "max": 3}}}
+    found = gradient([rule(first, {"op": "Relu"}), rule(second, match)])
+    if "filter_gradient" in first and "at" not in first:
+        np.testing.assert_allclose(found, np.clip(filtered(first, UP), -2, 3) * POSITIVE)
+    else:
+        np.testing.assert_allclose(found, backward(np.clip(UP, -2, 3)))
+
+
+def filtered(patch: dict[str, Any], dy: Any) -> Any:
+    """What a filter of FIRST makes of what comes to it."""
+    return 0.5 * dy if "scale" in patch["filter_gradient"] else np.clip(dy, -1, 1)
+
+
+@pytest.mark.parametrize("match", SECOND.values(), ids=SECOND)
+@pytest.mark.parametrize("first", [key for key in FIRST if key.startswith("a filter")])
+def test_an_override_after_a_filter(first: str, match: Any) -> None:
+    """It is the op's own gradient, behind the filter or before it."""
+    patch = FIRST[first][0]
+    found = gradient(
+        [rule(patch, {"op": "Relu"}), rule({"override_gradient": "deconv_relu"}, match)]
+    )
+    np.testing.assert_allclose(found, np.maximum(filtered(patch, UP), 0))
+
+
+@pytest.mark.parametrize("match", SECOND.values(), ids=SECOND)
+def test_two_gradients_of_one_op(match: Any) -> None:
+    deconv = rule({"override_gradient": "deconv_relu"}, match)
+    for first in ("an override by a function", "a surrogate"):
+        with pytest.raises(PatchError, match=r"no gradient reaches Relu .* \"taken\": false"):
+            gradient([rule(FIRST[first][0], {"op": "Relu"}), deconv])
+    through = {"name": "first", **rule({"straight_through": True}, {"op": "Relu"})}
+    done = graphpatch.apply([through, {"name": "second", **deconv}], graph_def())
+    assert any("replaces the gradient that rule 'first'" in note for note in done.report["notes"])
+    np.testing.assert_allclose(gradient([through, deconv]), np.maximum(UP, 0))
+
+
+@pytest.mark.parametrize("match", SECOND.values(), ids=SECOND)
+def test_after_a_stop_nothing_flows(match: Any) -> None:
+    stop = {"name": "first", **rule({"stop_gradient": True}, {"op": "Relu"})}
+    with pytest.raises(PatchError, match="nothing flows back there: rule 'first' stops"):
+        gradient([stop, rule({"filter_gradient": {"scale": 2}}, match)])
+    several = rule({"filter_gradient": {"scale": 2}}, {"name": "net/**"})
+    done = graphpatch.apply([stop, {"name": "second", **several}], graph_def())
+    assert any("means nothing on some of its ops" in note for note in done.report["notes"])
