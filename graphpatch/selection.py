@@ -51,7 +51,8 @@ class Selection:
         """Those of the ops for which `test` holds and which the match keys mean.
 
         The keys are those of `match` in a rules file, `not_` for `not`. Raises RulesError for a key
-        or value that is not legal, MatchError where a key names a tensor that the model lacks.
+        or value that is not legal, MatchError where a key names a tensor that the model lacks,
+        ModelError where the model tells of earlier rules what graphpatch did not write.
 
         Example:
             >>> graphpatch.select("model.pb").where(op="Relu", name="block1/**").types
