@@ -8,175 +8,97 @@ from typing import TYPE_CHECKING, Any
 from graphpatch import above
 
 if TYPE_CHECKING:
-    from graphpatch.analysis.applied import Check, check
-    from graphpatch.analysis.diff import Diff, diff
-    from graphpatch.analysis.matches import Matches, matches
-    from graphpatch.analysis.places import Place
-    from graphpatch.analysis.revert import Reverted, revert
-    from graphpatch.analysis.split import Split
-    from graphpatch.application import Result, apply
-    from graphpatch.errors import (
-        CutError,
-        FleetError,
-        FormulaError,
-        GraphpatchError,
-        MatchError,
-        ModelError,
-        OutputError,
-        PatchError,
-        PatternError,
-        RulesError,
-        UnsafeError,
-    )
-    from graphpatch.formats import Export
-    from graphpatch.formats.load import load
-    from graphpatch.formats.model import Model
-    from graphpatch.match.pattern.build import pattern
-    from graphpatch.page.view import View, view
-    from graphpatch.rules import Rule, load_rules
-    from graphpatch.runtime.diagnose import Diagnosis, diagnose
-    from graphpatch.runtime.functions.filters import (
-        clip_gradient,
-        filter_gradient,
-        reverse_gradient,
-        scale_gradient,
-    )
-    from graphpatch.runtime.functions.replaced import (
-        backward_as,
-        override_gradient,
-        straight_through,
-        surrogate,
-    )
-    from graphpatch.runtime.import_model import import_model
-    from graphpatch.runtime.live.building import Building, building
-    from graphpatch.runtime.live.patch_graph import patch_graph
-    from graphpatch.runtime.live.patched import PatchedGraph
-    from graphpatch.runtime.parts import Parts, gradient_in_parts
-    from graphpatch.runtime.rebuild import rebuild_gradients
-    from graphpatch.runtime.register import register_gradients
-    from graphpatch.runtime.split import split
-    from graphpatch.runtime.verify.result import Verification
-    from graphpatch.runtime.verify.verification import verify
-    from graphpatch.selection import Selection, select
+    from graphpatch.analysis.applied import Check as Check
+    from graphpatch.analysis.applied import check as check
+    from graphpatch.analysis.diff import Diff as Diff
+    from graphpatch.analysis.diff import diff as diff
+    from graphpatch.analysis.matches import Matches as Matches
+    from graphpatch.analysis.matches import matches as matches
+    from graphpatch.analysis.places import Place as Place
+    from graphpatch.analysis.revert import Reverted as Reverted
+    from graphpatch.analysis.revert import revert as revert
+    from graphpatch.analysis.split import Split as Split
+    from graphpatch.application import Result as Result
+    from graphpatch.application import apply as apply
+    from graphpatch.errors import CutError as CutError
+    from graphpatch.errors import FleetError as FleetError
+    from graphpatch.errors import FormulaError as FormulaError
+    from graphpatch.errors import GraphpatchError as GraphpatchError
+    from graphpatch.errors import MatchError as MatchError
+    from graphpatch.errors import ModelError as ModelError
+    from graphpatch.errors import OutputError as OutputError
+    from graphpatch.errors import PatchError as PatchError
+    from graphpatch.errors import PatternError as PatternError
+    from graphpatch.errors import RulesError as RulesError
+    from graphpatch.errors import UnsafeError as UnsafeError
+    from graphpatch.formats import Export as Export
+    from graphpatch.formats.load import load as load
+    from graphpatch.formats.model import Model as Model
+    from graphpatch.match.pattern.build import pattern as pattern
+    from graphpatch.page.view import View as View
+    from graphpatch.page.view import view as view
+    from graphpatch.rules import Rule as Rule
+    from graphpatch.rules import load_rules as load_rules
+    from graphpatch.runtime.diagnose import Diagnosis as Diagnosis
+    from graphpatch.runtime.diagnose import diagnose as diagnose
+    from graphpatch.runtime.functions.filters import clip_gradient as clip_gradient
+    from graphpatch.runtime.functions.filters import filter_gradient as filter_gradient
+    from graphpatch.runtime.functions.filters import reverse_gradient as reverse_gradient
+    from graphpatch.runtime.functions.filters import scale_gradient as scale_gradient
+    from graphpatch.runtime.functions.replaced import backward_as as backward_as
+    from graphpatch.runtime.functions.replaced import override_gradient as override_gradient
+    from graphpatch.runtime.functions.replaced import straight_through as straight_through
+    from graphpatch.runtime.functions.replaced import surrogate as surrogate
+    from graphpatch.runtime.import_model import import_model as import_model
+    from graphpatch.runtime.live.building import Building as Building
+    from graphpatch.runtime.live.building import building as building
+    from graphpatch.runtime.live.patch_graph import patch_graph as patch_graph
+    from graphpatch.runtime.live.patched import PatchedGraph as PatchedGraph
+    from graphpatch.runtime.parts import Parts as Parts
+    from graphpatch.runtime.parts import gradient_in_parts as gradient_in_parts
+    from graphpatch.runtime.rebuild import rebuild_gradients as rebuild_gradients
+    from graphpatch.runtime.register import register_gradients as register_gradients
+    from graphpatch.runtime.split import split as split
+    from graphpatch.runtime.verify.result import Verification as Verification
+    from graphpatch.runtime.verify.verification import verify as verify
+    from graphpatch.selection import Selection as Selection
+    from graphpatch.selection import select as select
 
 __version__ = "0.2.0"
 
-__all__ = [
-    "Building",
-    "Check",
-    "CutError",
-    "Diagnosis",
-    "Diff",
-    "Export",
-    "FleetError",
-    "FormulaError",
-    "GraphpatchError",
-    "MatchError",
-    "Matches",
-    "Model",
-    "ModelError",
-    "OutputError",
-    "Parts",
-    "PatchError",
-    "PatchedGraph",
-    "PatternError",
-    "Place",
-    "Result",
-    "Reverted",
-    "Rule",
-    "RulesError",
-    "Selection",
-    "Split",
-    "UnsafeError",
-    "Verification",
-    "View",
-    "apply",
-    "backward_as",
-    "building",
-    "check",
-    "clip_gradient",
-    "diagnose",
-    "diff",
-    "filter_gradient",
-    "gradient_in_parts",
-    "import_model",
-    "load",
-    "load_rules",
-    "matches",
-    "override_gradient",
-    "patch_graph",
-    "pattern",
-    "rebuild_gradients",
-    "register_gradients",
-    "reverse_gradient",
-    "revert",
-    "scale_gradient",
-    "select",
-    "split",
-    "straight_through",
-    "surrogate",
-    "verify",
-    "view",
-]
-
 # Where each name comes from. Imported when it is asked for: a command needs few of them.
-_HOMES = {
-    "Building": "runtime.live.building",
-    "Check": "analysis.applied",
-    "CutError": "errors",
-    "Diagnosis": "runtime.diagnose",
-    "Diff": "analysis.diff",
-    "Export": "formats",
-    "FleetError": "errors",
-    "FormulaError": "errors",
-    "GraphpatchError": "errors",
-    "MatchError": "errors",
-    "Matches": "analysis.matches",
-    "Model": "formats",
-    "ModelError": "errors",
-    "OutputError": "errors",
-    "Parts": "runtime.parts",
-    "PatchError": "errors",
-    "PatchedGraph": "runtime.live.patched",
-    "PatternError": "errors",
-    "Place": "analysis.places",
-    "Result": "application",
-    "Reverted": "analysis.revert",
-    "Rule": "rules",
-    "RulesError": "errors",
-    "Selection": "selection",
-    "Split": "analysis.split",
-    "UnsafeError": "errors",
-    "Verification": "runtime.verify.result",
-    "View": "page.view",
-    "apply": "application",
-    "backward_as": "runtime.functions.replaced",
-    "building": "runtime.live.building",
-    "check": "analysis.applied",
-    "clip_gradient": "runtime.functions.filters",
-    "diagnose": "runtime.diagnose",
-    "diff": "analysis.diff",
-    "filter_gradient": "runtime.functions.filters",
-    "gradient_in_parts": "runtime.parts",
-    "import_model": "runtime.import_model",
-    "load": "formats",
-    "load_rules": "rules",
-    "matches": "analysis.matches",
-    "override_gradient": "runtime.functions.replaced",
-    "patch_graph": "runtime.live.patch_graph",
-    "pattern": "match.pattern.build",
-    "rebuild_gradients": "runtime.rebuild",
-    "register_gradients": "runtime.register",
-    "reverse_gradient": "runtime.functions.filters",
-    "revert": "analysis.revert",
-    "scale_gradient": "runtime.functions.filters",
-    "select": "selection",
-    "split": "runtime.split",
-    "straight_through": "runtime.functions.replaced",
-    "surrogate": "runtime.functions.replaced",
-    "verify": "runtime.verify.verification",
-    "view": "page.view",
+_NAMES = {
+    "analysis.applied": "Check check",
+    "analysis.diff": "Diff diff",
+    "analysis.matches": "Matches matches",
+    "analysis.places": "Place",
+    "analysis.revert": "Reverted revert",
+    "analysis.split": "Split",
+    "application": "Result apply",
+    "errors": "CutError FleetError FormulaError GraphpatchError MatchError ModelError OutputError"
+    " PatchError PatternError RulesError UnsafeError",
+    "formats": "Export Model load",
+    "match.pattern.build": "pattern",
+    "page.view": "View view",
+    "rules": "Rule load_rules",
+    "runtime.diagnose": "Diagnosis diagnose",
+    "runtime.functions.filters": "clip_gradient filter_gradient reverse_gradient scale_gradient",
+    "runtime.functions.replaced": "backward_as override_gradient straight_through surrogate",
+    "runtime.import_model": "import_model",
+    "runtime.live.building": "Building building",
+    "runtime.live.patch_graph": "patch_graph",
+    "runtime.live.patched": "PatchedGraph",
+    "runtime.parts": "Parts gradient_in_parts",
+    "runtime.rebuild": "rebuild_gradients",
+    "runtime.register": "register_gradients",
+    "runtime.split": "split",
+    "runtime.verify.result": "Verification",
+    "runtime.verify.verification": "verify",
+    "selection": "Selection select",
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted(_HOMES)
 
 
 # What rooms below call of runtime/ and page/.
