@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from graphpatch import opdefs
 from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_mean
@@ -70,12 +69,7 @@ def matched(
             known = [find(graph, rule.match, rule.on) for graph in graphs]
         found = list(zip(graphs, known, strict=True))
         expected(rule, graphs, sum(one.count for _, one in found), why)
-        if isinstance(rule.patch, OutputPatch) and rule.patch.is_at_outputs:
-            named = texts(rule.match.name or ())
-            found = [
-                (graph, replace(one, nodes=in_place(one.nodes, named))) for graph, one in found
-            ]
-        nodes = [node for _, one in found for node in one.nodes]
+        nodes = [node for _, one in found for node in patched_ops(rule, one)]
         refuse_all_malformed(nodes)
         if not isinstance(rule.patch, JointPatch):
             refuse_all_shadowed(nodes)
@@ -85,6 +79,16 @@ def matched(
         if rule.on != (WHOLE,):  # which is asked about when it is known what it reads and gives
             rule.patch.check(nodes)
     return found
+
+
+def patched_ops(rule: Rule, found: MatchedOps) -> list[Node]:
+    """The ops that the patch of a rule goes to, for those that its match means.
+
+    A patch at outputs goes behind what an earlier rule put in the place of an op.
+    """
+    if not isinstance(rule.patch, OutputPatch) or not rule.patch.is_at_outputs:
+        return found.nodes
+    return in_place(found.nodes, texts(rule.match.name or ()))
 
 
 def patch_matched(rule: Rule, found: Sequence[tuple[Graph, MatchedOps]]) -> Applied:
@@ -117,7 +121,7 @@ def _patch(rule: Rule, graph: Graph, found: MatchedOps, step: Applied) -> None:
     if rule.on == (WHOLE,):
         _patch_whole(rule, found, editor)
     elif found.nodes:  # to ask what kind of patch it is takes long, where there are many rules
-        _patch_nodes(rule, found.nodes, editor, step)
+        _patch_nodes(rule, patched_ops(rule, found), editor, step)
     if rule.match.pattern is not None:
         from graphpatch.match.forms import type_notes  # here: without one, no parser is needed
 
