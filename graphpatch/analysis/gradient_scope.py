@@ -1,21 +1,16 @@
-"""The scopes into which `tf.gradients` puts its ops, and what their names tell.
+"""The scopes into which `tf.gradients` puts its ops: of which op each is the gradient.
 
-The scope is `gradients` by default, and the ops of the gradient of an op L are there
-`gradients/L_grad/...`. Nothing else in a file tells which op a gradient belongs to.
+Nothing but the names of `graphpatch.graph.gradient_names` tells that in a file.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.gradient_names import OF_AN_OP, SEED, scopes_of_gradients
 from graphpatch.graph.topology import VARIABLES
-
-GRADIENT_SCOPE = re.compile(r"((?:.*/)?gradients(?:_\d+)?)/")
-SEED = re.compile(r"Fill(_\d+)?|grad_ys_\d+")
-OF_AN_OP = re.compile(r"_grad(?:_\d+)?/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +54,10 @@ def gradient_scopes(body: Body) -> list[GradientScope]:
 
     Gradients of gradients have the name of the first ones inside of their own scope, once.
     """
-    names = dict.fromkeys(
-        match[1] for name in body.heads.names if (match := GRADIENT_SCOPE.match(name)) is not None
-    )
     held = [body.heads.names[index] for op in VARIABLES for index in body.by_type.get(op, ())]
     scopes = [
         GradientScope(name, tuple(one for one in held if one.startswith(f"{name}/")))
-        for name in names
+        for name in scopes_of_gradients(body.heads.names)
     ]
     whole = [one for one in scopes if any(True for _ in one.seeds(body))]
     return [

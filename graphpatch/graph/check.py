@@ -11,6 +11,7 @@ from graphpatch import names
 from graphpatch.errors import ModelError, PatchError, did_you_mean
 from graphpatch.graph import heads
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.gradient_names import scopes_of_gradients
 from graphpatch.graph.graph import Graph
 from graphpatch.opdefs import tensor_index
 from graphpatch.shown import one_line
@@ -198,14 +199,8 @@ def built_gradients(graph: Graph) -> list[str]:
 
     They are ops like others, and no rule changes what they compute.
     """
-    scope = re.compile(r"(?:.*/)?gradients(?:_\d+)?(?=/)")
-    names = graph.main.heads.names
-    near = (
-        [name for name in names if "gradients" in name] if "gradients" in "\n".join(names) else []
-    )
-    found = Counter(match[0] for match in map(scope.match, near) if match)
     return [
         f"{name}/** ({count} op{'s'[: count != 1]}) are gradients that were built before; no rule "
         f"changes what they compute. --rebuild-gradients builds those of an optimizer anew"
-        for name, count in found.items()
+        for name, count in scopes_of_gradients(graph.main.heads.names).items()
     ]

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from graphpatch import names
-from graphpatch.analysis.gradient_scope import GRADIENT_SCOPE
 from graphpatch.analysis.training import MOST_NAMED, Built, Section, sections
 from graphpatch.control_flow.rebuilt import without_ops
 from graphpatch.errors import PatchError
@@ -20,6 +19,7 @@ from graphpatch.formats.model import Model
 from graphpatch.graph.colocation import COLOCATION, LOC, located
 from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.extract import HINTS
+from graphpatch.graph.gradient_names import GRADIENT_SCOPE
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.gradients import gradients, op_types, warn_of_newer
 from graphpatch.runtime.import_model import meta_graph

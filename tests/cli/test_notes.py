@@ -54,6 +54,14 @@ def test_gradients_that_were_built_before(
     )
 
 
+def test_a_scope_that_a_program_called_gradients(
+    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    named = node("policy/gradients/relu", "Relu", "b/relu")
+    model = written(tmp_path / "m.pb", *RELUS, named)
+    assert "were built before" not in run_cli("apply", rules_file(STOP), model).stdout
+
+
 def test_a_model_in_the_place_of_the_rules(
     run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
 ) -> None:
