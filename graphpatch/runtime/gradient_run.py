@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +51,22 @@ def run_pairs(
     before = tf.compat.v1.control_flow_v2_enabled()
     _switch(control_flow_v2)
     try:
-        return [_pair_gradient(_imported(model, place), pair) for pair in pairs]
+        return list(_pair_gradients(model, place, pairs))
     finally:
         _switch(before)
+
+
+def _pair_gradients(
+    model: Model, place: int, pairs: Sequence[AskedPair]
+) -> Iterator[dict[str, Any]]:
+    """Each pair in a graph to which no gradient was added before, and where none raised."""
+    graph = None
+    for pair in pairs:
+        graph = _imported(model, place) if graph is None else graph
+        answer = _pair_gradient(graph, pair)
+        yield answer
+        if answer["gradient"] != "none":
+            graph = None
 
 
 def _switch(control_flow_v2: bool) -> None:
@@ -99,12 +112,19 @@ def _seeded_upstream(target: Any) -> Any:
 
 
 def _along(graph: Any, pair: AskedPair, upstream: Any) -> dict[str, Any]:
-    """The gradient at each tensor of the way, where there is one."""
+    """The gradient at each tensor of the way, where there is one that can be fetched.
+
+    Those inside of v1 loops cannot.
+    """
     names = dict.fromkeys((pair.source, *pair.way))
     dtypes = {name: graph.get_tensor_by_name(name).dtype for name in names}
     floats = [name for name, dtype in dtypes.items() if _is_float(dtype)]
     found = built(graph, pair.target, floats, upstream) if floats else []
-    return {name: dx for name, dx in zip(floats, found, strict=True) if dx is not None}
+    return {
+        name: dx
+        for name, dx in zip(floats, found, strict=True)
+        if dx is not None and graph.is_fetchable(getattr(dx, "values", dx))
+    }
 
 
 def _is_float(dtype: Any) -> bool:

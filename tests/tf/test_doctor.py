@@ -17,6 +17,8 @@ import graphpatch
 from graphpatch.analysis.doctor import known_fixes
 from graphpatch.analysis.doctor.fix import fix
 from graphpatch.analysis.doctor.survey import survey
+from graphpatch.runtime import gradient_run
+from graphpatch.runtime.gradient_run import AskedPair, run_pairs
 from tests.models.doctor_oracle import Agreement, compare_pairs
 from tests.tf import loop_graphs
 
@@ -69,6 +71,25 @@ def test_a_variable_that_only_its_own_loop_reads(tmp_path: Path) -> None:
     found = agreement(loop_graphs.built(tf1, build), tmp_path)
     assert found.differing == []
     assert found.foretold["flows"]
+
+
+def test_a_variable_that_another_one_reads(tmp_path: Path) -> None:
+    """As of a halting state: the loop gives `found`, which is made of `state`."""
+
+    def build(tf1: Any, x: Any, w: Any) -> Any:
+        def step(number: Any, state: Any, found: Any) -> Any:
+            return number + 1, tf1.tanh(state * w), found + state
+
+        return tf1.while_loop(lambda number, *_: number < 3, step, (0, x, w))[2]
+
+    meta = loop_graphs.built(tf1, build)
+    path = tmp_path / "model.meta"
+    path.write_bytes(meta.SerializeToString())
+    [seen] = survey(graphpatch.load(path), ["x"], ["y"], control_flow_v2=False)
+    assert [one.verdict for one in seen.diagnoses] == ["flows"]
+    pair = AskedPair("x:0", "y:0", seen.diagnoses[0].way)
+    [ran] = run_pairs(graphpatch.load(path), 0, [pair], control_flow_v2=False)
+    assert (ran["ran"], ran["zero"]) == (True, False), ran
 
 
 def test_what_reads_no_tensor_of_a_loop_is_differentiated_from_outside(tmp_path: Path) -> None:
@@ -223,3 +244,22 @@ def test_what_its_rules_mend_has_the_gradient_that_was_meant(case: str, tmp_path
         with tf1.Session() as session:
             found = session.run(dx, {"x:0": X})
     np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+def test_a_graph_is_imported_once_for_all_pairs_without_a_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tf1.Graph().as_default():
+        x = tf1.placeholder(tf1.float32, [], "x")
+        names = [tf1.round(x, name=f"y{number}").name for number in range(5)]
+        meta = tf1.train.export_meta_graph()
+    path, imports = tmp_path / "model.meta", list[int]()
+    path.write_bytes(meta.SerializeToString())
+    imported = gradient_run._imported
+    monkeypatch.setattr(
+        gradient_run, "_imported", lambda model, place: imports.append(1) or imported(model, place)
+    )
+    pairs = [AskedPair("x:0", name) for name in names]
+    found = run_pairs(graphpatch.load(path), 0, pairs, control_flow_v2=False)
+    assert [one["gradient"] for one in found] == ["none"] * 5
+    assert len(imports) == 1

@@ -172,9 +172,11 @@ def differentiate(
     done.got |= {(index, 0) for index in loose}
     ends, queue = _ends(wiring, sources, pending), deque([*ready, *loose])
     if exits and not loops.states:
-        _spread(done, pending, ends, queue, ask)
+        asked = _spread(done, pending, ends, queue, ask)
     else:
-        _step(done, pending, ends, queue, ask, loops)
+        asked = _step(done, pending, ends, queue, ask, loops)
+    if exits:
+        _go_round(done, asked)
     return done
 
 
@@ -195,28 +197,43 @@ def _step(
     queue: deque[int],
     ask: Ask,
     loops: Loops,
-) -> None:
+) -> dict[int, Answer]:
     """Visit each op when all that read it were visited; in loops, as TensorFlow does there."""
-    inside = loops if loops.stored.in_loops else None
+    inside, asked = loops if loops.stored.in_loops else None, dict[int, Answer]()
     while queue:
         index = queue.popleft()
         done.visited.add(index)
-        if index not in ends:
-            _visit(done, index, ask, inside)
+        if index not in ends and (answer := _visit(done, index, ask, inside)) is not None:
+            asked[index] = answer
         queue += loops.after(index, pending, done.got)
+    return asked
 
 
 def _spread(
     done: GradientReach, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
-) -> None:
+) -> dict[int, Answer]:
     """Visit ops until no tensor gets a gradient any more: what would be, had loops contexts."""
+    asked = dict[int, Answer]()
     while queue:
         index = queue.popleft()
         if index not in pending or index in ends or index in done.visited:
             continue
         done.visited.add(index)
-        _visit(done, index, ask, None)
+        if (answer := _visit(done, index, ask, None)) is not None:
+            asked[index] = answer
         queue += [tensor[0] for tensor in done.wiring.inputs(index) if tensor in done.got]
+    return asked
+
+
+def _go_round(done: GradientReach, asked: Mapping[int, Answer]) -> None:
+    """What flows in an iteration of a loop flows in the ones before it, too.
+
+    A loop variable whose own Exit gives zeros may be read for another variable.
+    """
+    queue = deque(asked)
+    while queue:
+        index = queue.popleft()
+        queue += [producer for producer in _liven(done, index, asked[index]) if producer in asked]
 
 
 def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) -> set[int]:
@@ -228,12 +245,12 @@ def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) ->
     }
 
 
-def _visit(done: GradientReach, index: int, ask: Ask, loops: Loops | None) -> None:
-    tensors = done.wiring.tensors(index)
-    if index < 0 or done.got.isdisjoint(tensors):
-        return
+def _visit(done: GradientReach, index: int, ask: Ask, loops: Loops | None) -> Answer | None:
+    """Ask an op for the gradients of its inputs; None where TensorFlow does not ask it."""
+    if index < 0 or done.got.isdisjoint(done.wiring.tensors(index)):
+        return None
     if loops is not None and not loops.passes(index, done.got):
-        return
+        return None
     answer = ask(done.wiring, index)
     done.told += answer.refusals + answer.inside
     if loops is not None and answer.slots and answer.first is None:
@@ -241,9 +258,21 @@ def _visit(done: GradientReach, index: int, ask: Ask, loops: Loops | None) -> No
         if raised:
             done.told.append(Refusal(Node(done.wiring.body, index), "loop_inside", raised))
     inputs = done.wiring.inputs(index)
-    live = {tensor[1] for tensor in tensors if tensor in done.live}
-    for slot in answer.slots:
-        if slot < len(inputs):
-            done.got.add(inputs[slot])
-            if not live.isdisjoint(answer.reach.get(slot, live)):
-                done.live.add(inputs[slot])
+    done.got |= {inputs[slot] for slot in answer.slots if slot < len(inputs)}
+    _liven(done, index, answer)
+    return answer
+
+
+def _liven(done: GradientReach, index: int, answer: Answer) -> list[int]:
+    """Let what is not always zero flow through an op; where it flows to anew."""
+    inputs = done.wiring.inputs(index)
+    live = {tensor[1] for tensor in done.wiring.tensors(index) if tensor in done.live}
+    found = [
+        inputs[slot]
+        for slot in answer.slots
+        if slot < len(inputs)
+        and inputs[slot] not in done.live
+        and not live.isdisjoint(answer.reach.get(slot, live))
+    ]
+    done.live.update(found)
+    return [producer for producer, _ in found]
