@@ -64,7 +64,8 @@ class Pool:
                 if self.executor is not None:
                     self.executor.shutdown(wait=isinstance(error, BrokenExecutor))
                 self.executor = None
-                time.sleep(PAUSE * attempt)  # it may still be ending
+                if attempt + 1 < MOST_STARTS:
+                    time.sleep(PAUSE * attempt)  # it may still be ending
         said = str(failed) or type(failed).__name__
         raise FleetError(f"the worker processes cannot be started: {said}") from failed
 

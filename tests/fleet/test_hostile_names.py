@@ -228,7 +228,7 @@ def test_a_fork_server_that_dies(monkeypatch: pytest.MonkeyPatch, error: Excepti
     monkeypatch.setattr(Pool, "_started", lambda _: Dying(error))
     with pytest.raises(FleetError, match=f"cannot be started: {type(error).__name__}"):
         Pool(2).submit(len, "abc")
-    assert len(pauses) == 1 + pool.MOST_STARTS == 5
+    assert len(pauses) == pool.MOST_STARTS == 4  # none before it is given up
     assert sum(pauses[1:4]) > 0.5  # a server that was killed is still there for a moment
 
 
