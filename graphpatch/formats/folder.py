@@ -43,6 +43,8 @@ def _below(folder: Path, root: Path, above: tuple[Path, ...]) -> Iterator[Path]:
 
 def _refuse_outside(link: Path, root: Path) -> None:
     target = Path(os.path.realpath(link))
+    if root == target:
+        raise ModelError(f"{link} is a link to a folder that holds it")
     if root not in target.parents:
         raise ModelError(
             f"{link} is a link that leads out of the model's folder, to {target}; it is not "

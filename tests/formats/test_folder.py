@@ -33,8 +33,8 @@ def saved(tmp_path: Path) -> Path:
         ("/dev/zero", "leads out of the model's folder"),
         ("../../secrets", "leads out of the model's folder"),
         ("nothing", "which is not there"),
-        ("..", "a link"),
-        (".", "a link"),
+        ("..", "a link to a folder that holds it"),
+        (".", "a link to a folder that holds it"),
     ],
 )
 def test_a_link_that_leads_out_is_refused(
