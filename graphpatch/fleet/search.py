@@ -213,6 +213,9 @@ def _refuse_line(path: str, line: str) -> None:
     if line.startswith("@") or line == "-" or "\0" in line:
         said = f"holds {one_line(line)}; a list holds paths, folders and globs"
         raise FleetError(f"the list {path} {said}")
+    if line.startswith("~") and not _exists(line):
+        said = f"holds {one_line(line)}, and only a shell knows what ~ is; write the whole path"
+        raise FleetError(f"the list {path} {said}")
     if remote.is_remote(path) and not remote.is_remote(line):
         raise FleetError(
             f"the list {path} holds {line!r}, a path of this machine; a list that lies elsewhere "

@@ -19,6 +19,7 @@ from graphpatch.fleet import remote
 from graphpatch.fleet.task import Done, Job, Task
 from graphpatch.formats import load
 from graphpatch.formats.folder import regular_files
+from graphpatch.formats.foreign import not_there
 from graphpatch.formats.load import SAVED_MODEL_FILES
 from graphpatch.formats.model import Model
 from graphpatch.formats.output import destination
@@ -187,10 +188,12 @@ CHUNK = 1 << 20
 def content(path: Path) -> str:
     """SHA-256 of a file; of a folder, that of its files' names and contents.
 
-    Raises ModelError for what has no end, as a device, or may never begin, as a pipe.
+    Raises ModelError for what is not there, has no end, as a device, or may never begin, as a pipe.
     """
     if not path.is_dir():
-        if path.exists() and not path.is_file():
+        if not path.exists():
+            raise ModelError(not_there(path))
+        if not path.is_file():
             raise ModelError(f"{path} is neither a file nor a folder")
         return _file(path)
     whole = hashlib.sha256()

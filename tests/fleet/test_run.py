@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from graphpatch.fleet import pool as pools
 from graphpatch.fleet import work
@@ -189,3 +190,11 @@ def open_models() -> list[str]:
     files = [str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
     mapped = Path("/proc/self/maps").read_text().split()
     return sorted(path for path in [*files, *mapped] if path.endswith(".pb"))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_model_that_is_not_there(recorded: bool, tmp_path: Path) -> None:
+    gone = tmp_path / "gone.pb"
+    job = structs.replace(JOB, recorded=recorded)
+    done = patch_model(job, Task(0, str(gone), str(tmp_path / "out.pb")))
+    assert done.error == f"cannot read {gone}: No such file or directory"

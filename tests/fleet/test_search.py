@@ -93,6 +93,7 @@ EMPTY = {
     "@gone.txt": "cannot read the list gone.txt: No such file",
     "@blank.txt": "the list blank.txt names no models",
     "@binary.txt": "the list binary.txt is not UTF-8 (byte 0)",
+    "@home.txt": "the list home.txt holds ~/a.pb, and only a shell knows what ~ is",
     "@nested.txt": "the list nested.txt holds @list.txt; a list holds paths, folders and globs",
 }
 
@@ -102,6 +103,7 @@ def test_what_means_no_model(argument: str, said: str) -> None:
     Path("blank.txt").write_text("\n \n")
     Path("binary.txt").write_bytes(b"\xff")
     Path("nested.txt").write_text("@list.txt\n")
+    Path("home.txt").write_text("~/a.pb\n")
     with pytest.raises(FleetError) as raised:
         search(["reg/a.pb", argument])
     assert str(raised.value).startswith(said)
