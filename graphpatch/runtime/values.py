@@ -41,6 +41,8 @@ GUESSES = (
 def seeded(name: str, dtype: Any, shape: Any, size: int, whole: tuple[int, ...]) -> Any:
     """A value for a tensor, by its name: small floats, zeros and ones, or empty strings.
 
+    Single integers and vectors of them are ones: they may be sizes, or the lengths of sequences, of
+    which 0 would leave nothing to compare.
     `size` is what an unknown dimension is, `whole` the shape where the rank is unknown.
     """
     sizes = whole if shape.rank is None else tuple(dim or size for dim in shape.as_list())
@@ -52,7 +54,8 @@ def seeded(name: str, dtype: Any, shape: Any, size: int, whole: tuple[int, ...])
         return np.asarray(random.standard_normal(sizes, dtype=np.float32)).astype(
             base.as_numpy_dtype
         )
-    return np.asarray(random.integers(0, 2, size=sizes)).astype(base.as_numpy_dtype)
+    least = 0 if base.is_bool or len(sizes) > 1 else 1
+    return np.asarray(random.integers(least, 2, size=sizes)).astype(base.as_numpy_dtype)
 
 
 def weights(name: str, like: Any) -> Any:

@@ -61,6 +61,19 @@ def test_it_says_by_how_much_a_gradient_changed(folder: Path) -> None:
     assert pair["max_rel"] == pytest.approx(0.5)
 
 
+def test_sequences_have_lengths(tmp_path: Path) -> None:
+    tf1 = pytest.importorskip("tensorflow").compat.v1
+    with tf1.Graph().as_default() as graph:
+        x = tf1.placeholder(tf1.float32, [2, 3], "x")
+        lengths = tf1.placeholder(tf1.int32, [2], "n")  # seeded by this name, all were 0
+        with tf1.control_dependencies([tf1.debugging.assert_positive(lengths)]):
+            tf1.multiply(tf1.nn.relu(x), tf1.sequence_mask(lengths, 3, tf1.float32), name="y")
+        (tmp_path / "model.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+    graphpatch.apply([rule], tmp_path / "model.pb").save(tmp_path / "patched.pb")
+    assert verify(tmp_path).ok
+
+
 def weight_byte(graph: Any, nodes: Any) -> None:
     content = bytearray(nodes["w"].attr["value"].tensor.tensor_content)
     content[0] ^= 1
