@@ -13,7 +13,6 @@ import click
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import Fixed, fix
 from graphpatch.analysis.doctor.look import Finding
-from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.forms import ANY, TEXT, listed, record
 from graphpatch.cli.progress import bar
@@ -161,13 +160,19 @@ def _pair(
     if not one.connected:
         words += ": no tensor leads from the one to the other"
     yield f"{one.source} -> {one.target}: {words}"
-    if one.tape != one.verdict:
-        yield f"  on a tape: {_on_a_tape(one)}"
+    alone = [finding for finding in one.findings if finding.is_of_tape]
+    taped = [f"  on a tape: {_on_a_tape(one)}"] if alone or one.tape != one.verdict else []
+    if not (alone and one.of_session):
+        yield from taped
     if one.says and (one.verdict == "flows" or not one.findings):
         yield f"  {one.says}"
     if one.findings and one.way:
         yield f"  path     {_way(one.way)}"
-    for finding in one.findings:
+    for finding in one.of_session:
+        yield from _finding(finding, told)
+    if alone and one.of_session:
+        yield from taped
+    for finding in alone:
         yield from _finding(finding, told)
     if result is not None:
         yield f"  run      {result['says']}"
@@ -175,9 +180,9 @@ def _pair(
 
 def _on_a_tape(one: PairDiagnosis) -> str:
     if one.tape != "error":
-        return VERDICT_WORDS[one.tape]
-    by_design = all(finding.kind == CARRIED for finding in one.findings)
-    return "it raises, by design" if by_design else "it raises"
+        too = " too, and besides:" if one.tape == one.verdict else ""
+        return f"{VERDICT_WORDS[one.tape]}{too}"
+    return "it raises" if one.of_session else "it raises, by design"
 
 
 def _way(way: Sequence[str]) -> str:

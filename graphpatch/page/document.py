@@ -137,7 +137,7 @@ class _Graph:
         return answers.backward(graph.main, *self._tensors(answers.wiring(graph.main)))
 
     def _answers(self, doctor: Doctor) -> Answers:
-        return doctor.tape if doctor.session.graph.around.is_object_based else doctor.session
+        return doctor.tape if self._is_taped else doctor.session
 
     def _tensors(self, wiring: Wiring) -> tuple[list[Tensor], list[Tensor]]:
         return tensors(wiring, self.ends.sources), tensors(wiring, self.ends.targets)
@@ -185,25 +185,43 @@ class _Graph:
         label = found.sides[0].body.label
         told: dict[str, list[Finding]] = {}
         for one in (pair for some in self.pairs for pair in some):
-            for finding in one.findings if self._is_blocked(one) else ():
+            for finding in self._blocking(one) if self._is_blocked(one) else ():
                 if finding.node.body.label == label:
                     told.setdefault(own_name(finding.node), []).append(finding)
         return body_document(found, self.tables, self.marks.written, told, numbers)
 
     def _is_blocked(self, one: PairDiagnosis) -> bool:
         """Whether nothing flows as this graph is differentiated: in a Session, or on a tape."""
-        return (
-            one.tape if self.both[0].session.graph.around.is_object_based else one.verdict
-        ) != "flows"
+        return (one.tape if self._is_taped else one.verdict) != "flows"
+
+    def _blocking(self, one: PairDiagnosis) -> Sequence[Finding]:
+        """What blocks as this graph is differentiated."""
+        return one.findings if self._is_taped else one.of_session
+
+    @property
+    def _is_taped(self) -> bool:
+        return self.both[0].session.graph.around.is_object_based
 
     def _pairs(self) -> Iterator[dict[str, Any]]:
         for several in zip(*self.pairs, strict=False):
             yield {
                 "from": one_line(several[0].source),
                 "to": one_line(several[0].target),
-                "sides": [_verdict(one) for one in several],
+                "sides": [self._verdict(one) for one in several],
                 "changed": self._changed(several[-1]),
             }
+
+    def _verdict(self, one: PairDiagnosis) -> dict[str, Any]:
+        """What is said of a pair; what blocks on a tape alone apart, for who differentiates so."""
+        blocking = self._blocking(one)
+        return {
+            "verdict": one.verdict,
+            "tape": one.tape,
+            "connected": one.connected,
+            "says": one_line(one.says),
+            "findings": list(map(_op_blamed, blocking)),
+            "on_tape": [_op_blamed(f) for f in one.findings if f not in blocking],
+        }
 
     def _changed(self, pair: PairDiagnosis) -> dict[str, int]:
         """The rules that change what flows between two ends, each with the number of its ops."""
@@ -233,19 +251,11 @@ def _is_ours(body: Body) -> bool:
     return body.is_ours or body.label.startswith("graphpatch_")
 
 
-def _verdict(one: PairDiagnosis) -> dict[str, Any]:
+def _op_blamed(finding: Finding) -> dict[str, str]:
+    node = finding.node
     return {
-        "verdict": one.verdict,
-        "tape": one.tape,
-        "connected": one.connected,
-        "says": one_line(one.says),
-        "findings": [
-            {
-                "op": one_line(f.node.name),
-                "type": one_line(f.node.op),
-                "body": one_line(f.node.body.label),
-                "what": one_line(f.what),
-            }
-            for f in one.findings
-        ],
+        "op": one_line(node.name),
+        "type": one_line(node.op),
+        "body": one_line(node.body.label),
+        "what": one_line(finding.what),
     }

@@ -110,6 +110,19 @@ def test_overrides_in_branches_and_loops_of_a_saved_model(tmp_path: Path) -> Non
     assert ops == ["cond/Elu", "cond/Relu", "while/Relu6"]
 
 
+def test_a_function_that_no_signature_calls(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    module, takes = tf.Module(), [tf.TensorSpec([3], tf.float32, name="x")]
+    module.call = tf.function(lambda x: {"y": tf.nn.relu(x)}, input_signature=takes)
+    module.loss = tf.function(lambda x: tf.nn.relu(x, name="lost"), input_signature=takes)
+    path = tmp_path / "saved"
+    tf.saved_model.save(module, str(path), signatures=module.call)
+    [said] = graphpatch.verify(path, patched_beside(path, GUIDED)).not_compared
+    assert "did not fire: no signature calls function __inference_" in said
+    assert "export the model with a signature for it" in said
+
+
 @pytest.mark.slow
 def test_a_saved_model_that_draws_on_from_run_to_run(tmp_path: Path) -> None:
     """Ops with seeds of their own, as tf.random.set_seed gives them, and a generator's."""

@@ -49,7 +49,8 @@ class PairDiagnosis:
     `tape` is what a GradientTape gives: the functions of an object-based SavedModel are restored,
     and it looks into them; over any other graph (`wrap_function`) it does what tf.gradients does.
     `connected` is whether any tensor leads from the source to the target; `way` are the tensors of
-    the way with the fewest obstacles, and `findings` what blocks it, from the target back.
+    the way with the fewest obstacles, and `findings` what blocks it, from the target back: in a
+    Session and on a tape, or on a tape alone.
     """
 
     source: str
@@ -60,6 +61,11 @@ class PairDiagnosis:
     says: str = ""
     way: Sequence[str] = ()
     findings: Sequence[Finding] = field(default_factory=tuple)
+
+    @property
+    def of_session(self) -> list[Finding]:
+        """What blocks a Session, and so speaks for the verdict."""
+        return [one for one in self.findings if not one.is_of_tape]
 
     def document(self) -> dict[str, Any]:
         """The diagnosis as `doctor --json` prints it."""

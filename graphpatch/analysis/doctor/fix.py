@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.look import Finding, RuleDict, rule_for
-from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.analysis.doctor.survey import doctors, survey
 from graphpatch.application import apply
 from graphpatch.errors import MatchError, PatchError, RulesError
@@ -84,8 +84,17 @@ class _Fixing:
                 del self.rules[kept:]
                 return
             rule, self.model = done
-            self.rules.append(rule)
+            self.rules.append(self._named_alone(rule))
             self.doctors = []
+
+    def _named_alone(self, rule: RuleDict) -> RuleDict:
+        """The rule with a number behind its name where one before has it: of another function."""
+        names = {one["name"] for one in self.rules}
+        more = (f"{rule['name']} ({number})" for number in count(2))
+        return {
+            **rule,
+            "name": next(one for one in chain([rule["name"]], more) if one not in names),
+        }
 
     def _tried(
         self, pair: PairDiagnosis, tried: set[tuple[str, str]]
@@ -106,19 +115,14 @@ class _Fixing:
 
 
 def _is_blocked(one: PairDiagnosis) -> bool:
-    return one.connected and (one.verdict != "flows" or any(_blocking(one)))
+    return one.connected and (one.verdict != "flows" or bool(one.of_session))
 
 
 def _fixable(pair: PairDiagnosis) -> Iterator[Finding]:
     """The findings, where no other one makes it vain to fix them."""
-    blocking = list(_blocking(pair))
+    blocking = pair.of_session
     if all(finding.rules or finding.kind in RAISING for finding in blocking):
         yield from blocking
-
-
-def _blocking(pair: PairDiagnosis) -> Iterator[Finding]:
-    """The findings without the gradients that our own rules carry, as a tape drops them."""
-    return (finding for finding in pair.findings if finding.kind != CARRIED)
 
 
 def _rules_of(finding: Finding, pair: PairDiagnosis) -> Iterator[RuleDict]:

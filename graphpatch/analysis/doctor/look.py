@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.analysis.doctor.backward import Answer, Refusal
+from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.wiring import Wiring
@@ -91,6 +92,11 @@ class Finding:
     remedy: str
     rules: Sequence[RuleDict] = ()
 
+    @property
+    def is_of_tape(self) -> bool:
+        """Whether a GradientTape alone ends here, and a Session goes on."""
+        return self.kind == CARRIED
+
     def document(self) -> dict[str, Any]:
         """The finding as `doctor --json` prints it."""
         return {
@@ -99,6 +105,7 @@ class Finding:
             "type": self.node.op,
             "body": self.node.body.label,
             "slot": self.slot,
+            "tape_only": self.is_of_tape,
             "what": self.what,
             "consequence": self.consequence,
             "remedy": self.remedy,

@@ -91,8 +91,8 @@ class Reasons:
         wiring = asked.session.wiring(self.graph.main)
         for target in dict.fromkeys(target for _, target in self.pairs):
             found = asked.diagnose((node.index, 0), wiring.tensor(target))
-            if found.connected and found.verdict != "flows" and found.findings:
-                first = found.findings[0]
+            if found.connected and found.verdict != "flows" and found.of_session:
+                first = found.of_session[0]
                 return f"no gradient of {target} comes to it: {first.node}: {first.what}"
         return "no gradient that was taken comes to it"
 
