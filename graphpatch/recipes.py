@@ -113,7 +113,7 @@ def _biases(convolution: Any) -> RulesJson:
 
 
 def _straight_through(name: str) -> RulesJson:
-    match: dict[str, Any] = {"op": ["Round", "Rint", "Floor", "Ceil", "Sign"]}
+    match: dict[str, Any] = {"op": list(_STEPS)}
     match |= {"not": {"dtype": _INTEGERS}}  # lengths of sequences are counted by Sign, as ints
     match |= {"name": name} if name else {}
     return [rule("straight_through", match, {"straight_through": True})]
@@ -135,6 +135,11 @@ def _freeze(scope: str) -> RulesJson:
 
 
 _TRAINABLE = ("VariableV2", "Variable", "VarHandleOp")  # recipes name them in this order
+_STEPS = ("Round", "Rint", "Floor", "Ceil", "Sign")
+_NO_STEPS = (
+    f"the model has no {', '.join(_STEPS)}; FakeQuant ops and functions of tf.custom_gradient have "
+    f"a gradient of their own, and a comparison needs a surrogate_gradient"
+)
 _NO_VARIABLES = (
     "the model has no variables (in a frozen model they are constants), so there is nothing to "
     "train; to let no gradient pass a tensor: "
@@ -205,6 +210,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 LIBRARY["straight_through"].source,
                 _straight_through,
                 {"name": ""},
+                needs=(frozenset(_STEPS), _NO_STEPS),
             ),
             Recipe(
                 "reverse",

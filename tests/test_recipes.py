@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import graphpatch
-from graphpatch.errors import RulesError
+from graphpatch.errors import MatchError, RulesError
 from graphpatch.recipes import RECIPES, recipe_rules
 from graphpatch.rules import load_rules, rules_from
 from tests.graphs import graphdef, node
@@ -273,3 +273,9 @@ def test_no_rule_is_needed_to_write_a_meta_graph(
     done = run_cli("apply", rules, DIGITS, "-o", tmp_path / "model.pb")
     assert done.code == 1
     assert "expected at least 1 rule, found none" in done.stderr
+
+
+def test_what_has_no_step_functions_is_told_what_has_other_gradients() -> None:
+    model = graphdef(node("x", "Placeholder"), node("y", "Relu", "x"))
+    with pytest.raises(MatchError, match="the model has no Round, Rint, Floor, Ceil, Sign; Fake"):
+        graphpatch.apply("@straight_through", model)

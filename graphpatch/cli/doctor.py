@@ -132,8 +132,7 @@ def _lines_of_survey(found: Found, rules: str | None, every: bool) -> Iterator[s
         yield from _pairs(graph.diagnoses, results, every)
         yield from (f"note: {note.text()}" for note in graph.notes)
     if found.fixed is not None:
-        blocked = any(one.verdict != "flows" for one in found.pairs)
-        yield from _fixed(found.fixed, rules or "", blocked)
+        yield from _fixed(found.fixed, rules or "", bool(found.pairs) and not found.ok)
 
 
 def _pairs(

@@ -11,7 +11,7 @@ import pytest
 
 import graphpatch
 from tests import graphs
-from tests.graphs import node
+from tests.graphs import graphdef, node
 
 Run = Callable[..., Any]
 
@@ -77,6 +77,16 @@ def test_fix_writes_nothing_where_nothing_is_to_mend(
     done = run_cli("doctor", blocked, "--from", "z", "--to", "y", "--fix", rules)
     assert done.stdout.splitlines()[1:] == ["no rule written: no single op can be fixed"]
     assert not rules.exists()
+
+
+def test_fix_has_nothing_to_do_where_other_pairs_are_not_connected(
+    run_cli: Run, tmp_path: Path
+) -> None:
+    ends = [node("x", "Placeholder"), node("y", "Relu", "x"), node("z", "Placeholder")]
+    (tmp_path / "m.pb").write_bytes(graphdef(*ends, node("v", "Relu", "z")).SerializeToString())
+    done = run_cli("doctor", tmp_path / "m.pb", "--fix", tmp_path / "rules.json")
+    assert "2 more pairs are not connected by any tensor" in done.stdout
+    assert done.stdout.splitlines()[-1] == "nothing to fix; nothing was written"
 
 
 def test_fix_counts_what_it_fixes(run_cli: Run, blocked: Path, tmp_path: Path) -> None:
