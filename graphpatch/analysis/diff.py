@@ -25,6 +25,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import Progress
+from graphpatch.graph.rule_labels import rule_labels
 from graphpatch.graph.wire import fields, message
 from graphpatch.table import html_table
 
@@ -211,7 +212,8 @@ def _gradients(
     one: Graph, other: Graph, told: dict[tuple[str, str], tuple[Node, Node]]
 ) -> Iterator[dict[str, Any]]:
     """The ops through which something else flows back: what before, what after, by which rules."""
-    left, right = rules_at(one), rules_at(other)
+    labels = rule_labels([one, other])
+    left, right = rules_at(one, labels), rules_at(other, labels)
     for body, op in dict.fromkeys([*left, *right, *told]):
         before, after = left.get((body, op), {}), right.get((body, op), {})
         if before == after and ((body, op) not in told or before):

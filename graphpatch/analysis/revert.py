@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.analysis.unsafe import unsafe
-from graphpatch.errors import GraphpatchError, ModelError, PatchError, did_you_mean
+from graphpatch.analysis.which_rule import chosen_rules
+from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.before import as_before, is_original, opened_again, refuse_exported
 from graphpatch.formats.given import HasModel, ModelLike
@@ -17,7 +18,8 @@ from graphpatch.graph.check import check_graph
 from graphpatch.graph.edit import write_origin
 from graphpatch.graph.graph import Graph, TakenBack
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.provenance import origin, origin_node
+from graphpatch.graph.provenance import Author, origin, origin_node
+from graphpatch.graph.rule_labels import carried_rules, rule_labels
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.undo_library import drop_unused
 from graphpatch.graph.wire import size
@@ -63,7 +65,7 @@ def revert(
     progress: Progress | None = None,
     allow_changed: bool = False,
 ) -> Reverted:
-    """Take back all that rules did to a model, or what the rules of one name did.
+    """Take back all that rules did to a model, or what one of them did.
 
     The model that came in is left as it was. Without any rule left the result is what the model was
     before the first, byte for byte; a text file is the same message. Forward nothing changes;
@@ -71,13 +73,15 @@ def revert(
 
     Args:
         model: What `load` takes.
-        rule: The name of the rules to take off. Default: all.
+        rule: The rule to take off: its name, or where several have one name its id, as the error
+            lists it, or the first digits of that. Default: all.
         progress: Called with what is done, how much of it, and of how much.
         allow_changed: A note, not an error, where others changed the model, so that its original
             cannot be given back.
 
     Raises:
-        PatchError: No rule was applied, or another builds on what is to be taken off.
+        PatchError: No rule was applied, none or several have that name, or another builds on what
+            is to be taken off.
         ModelError: The model cannot be read, or was changed by others so that it would break, or so
             that its original cannot be given back.
         TypeError: `model` is not a model.
@@ -89,12 +93,12 @@ def revert(
     """
     loaded = model_from("model", model, progress)
     try:
-        before = list(dict.fromkeys(name for graph in loaded.graphs for name in _rules(graph)))
-        _check_is_there(before, rule)
+        before = rule_labels(loaded.graphs)
+        off = chosen_rules(loaded.graphs, before, rule)
         refuse_exported(loaded)
         reverted = opened_again(loaded)  # which knows what was read of the nodes
-        undone = [one for graph in reverted.graphs for one in _revert(graph, rule)]
-        left = {name for graph in reverted.graphs for name in _rules(graph)}
+        undone = [one for graph in reverted.graphs for one in _revert(graph, off)]
+        left = set(carried_rules(reverted.graphs))
         for graph in reverted.graphs:
             check_graph(graph)
         notes = [note for graph in reverted.graphs for note in _unsafe(graph, undone)]
@@ -109,14 +113,14 @@ def revert(
 def _report(
     model: Model,
     reverted: Model,
-    before: Sequence[str],
-    left: Set[str],
+    before: Mapping[Author, str],
+    left: Set[Author],
     undone: Sequence[UndoneBody],
     notes: Sequence[str],
 ) -> dict[str, Any]:
     return {
-        "rules": [name for name in before if name not in left],
-        "left": [name for name in before if name in left],
+        "rules": [label for rule, label in before.items() if rule not in left],
+        "left": [label for rule, label in before.items() if rule in left],
         "ops": {
             "restored": sum(len(one.nodes) for one in undone),
             "dropped": sum(len(one.dropped) for one in undone),
@@ -126,23 +130,11 @@ def _report(
     }
 
 
-def _rules(graph: Graph) -> list[str]:
-    return list(dict.fromkeys(edit.rule for edit in provenance.all_entries(graph)))
-
-
-def _check_is_there(there: Sequence[str], rule: str | None) -> None:
-    if not there:
-        raise PatchError("no rule was applied to it: there is nothing to revert")
-    if rule is not None and rule not in there:
-        near = did_you_mean(rule, there) or f"; there are: {', '.join(map(repr, there))}"
-        raise PatchError(f"no rule {rule!r} was applied to it{near}")
-
-
-def _revert(graph: Graph, rule: str | None) -> list[UndoneBody]:
+def _revert(graph: Graph, off: Set[Author]) -> list[UndoneBody]:
     record = origin(graph)
-    undone = undo(graph, lambda edit: rule is None or edit.rule == rule)
+    undone = undo(graph, lambda edit: Author(edit.rule, edit.id) in off)
     functions = drop_unused(graph)
-    is_whole = not _rules(graph)
+    is_whole = not carried_rules([graph])
     if record and not is_whole:
         _keep_origin(graph, record)
     main = undone[0]

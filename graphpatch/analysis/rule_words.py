@@ -12,7 +12,8 @@ from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
 from graphpatch.graph.edits import Added, AttrSet, Edit
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import origin
+from graphpatch.graph.provenance import Author, origin
+from graphpatch.graph.rule_labels import rule_labels
 from graphpatch.names import OpKey
 from graphpatch.rule_spec import OPTIONS
 
@@ -24,18 +25,24 @@ def own_name(node: Node) -> str:
     return str(next((edit.was for edit in provenance.of_kind(node, "renamed")), node.name))
 
 
-def rules_at(graph: Graph) -> dict[OpKey, dict[str, str]]:
-    """For each op that a rule was at: the rules, in their order, and what each does in words."""
+def rules_at(
+    graph: Graph, labels: Mapping[Author, str] | None = None
+) -> dict[OpKey, dict[str, str]]:
+    """For each op that a rule was at: the rules, in their order, and what each does in words.
+
+    `labels` is what rules are called, where this is not the only graph that is told of.
+    """
     patches = origin(graph).get("rules", {})
+    labels = rule_labels([graph]) if labels is None else labels
     order = {key: place for place, key in enumerate(patches)}
     found: dict[OpKey, dict[str, str]] = {}
     ids: dict[OpKey, dict[str, int]] = {}
     for body in graph.bodies:
         for node in provenance.touched(body):
             for edit, op in patched_ops(node):
-                place = (body.label, op)
-                found.setdefault(place, {})[edit.rule] = patch_in_words(patches.get(edit.id))
-                ids.setdefault(place, {})[edit.rule] = order.get(edit.id, 0)
+                place, label = (body.label, op), labels[Author(edit.rule, edit.id)]
+                found.setdefault(place, {})[label] = patch_in_words(patches.get(edit.id))
+                ids.setdefault(place, {})[label] = order.get(edit.id, 0)
     return {
         place: dict(sorted(rules.items(), key=lambda rule: ids[place][rule[0]]))
         for place, rules in found.items()

@@ -38,7 +38,11 @@ OUTPUT = record(
     metavar="PATH",
     help="File or folder to write; `-` is standard output.",
 )
-@click.option("--rule", metavar="NAME", help="Take off this rule alone, and leave the others.")
+@click.option(
+    "--rule",
+    metavar="NAME",
+    help="Take off this rule alone: its name, or its id where several have one name.",
+)
 @click.option("--allow-changed", is_flag=True, help="Revert even if the file has changed since.")
 @click.option("--dry-run", is_flag=True, help="Do everything but write.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

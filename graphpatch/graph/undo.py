@@ -95,7 +95,8 @@ def _refuse_copied(undone: Sequence[UndoneBody]) -> None:
     taken = {rule for one in undone for rule in one.taken}
     for node in [node for one in undone for node in one.clones]:
         for edit in provenance.of_kind(node, "added"):
-            for rule in edit.copies or ():
+            # Of its own name is another rule, whose edits `copies` does not tell of.
+            for rule in (*(edit.copies or ()), edit.rule):
                 refuse_dependent(edit if rule in taken else None, node, rule)
 
 

@@ -100,8 +100,9 @@ def _check_decodes(undone: Undone) -> None:
 def refuse_dependent(other: Edit | None, node: Node, rule: str) -> None:
     """Raise PatchError for an edit of another rule that rests on what this one did."""
     if other is not None:
+        which = f" ({other.id})" if other.rule == rule else ""
         raise PatchError(
-            f"rule {other.rule!r} builds on what rule {rule!r} did (see {node}); "
+            f"rule {other.rule!r}{which} builds on what rule {rule!r} did (see {node}); "
             f"take that one off first"
         )
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from graphpatch.analysis.matches import Matches
 from graphpatch.analysis.rule_words import patch_in_words, rules_at
-from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.provenance import origin
+from graphpatch.graph.rule_labels import carried_rules, rule_labels
 from graphpatch.names import OpKey
 
 SELECTED = "selected"
@@ -64,17 +64,14 @@ class Marks:
 def of_patched(graphs: Sequence[Graph]) -> Marks:
     """The rules that a patched model tells of."""
     found = Marks(is_applied=True)
+    labels = rule_labels(graphs)
     for place, graph in enumerate(graphs):
-        patches, names = origin(graph).get("rules", {}), _rule_names(graph)
-        for rule, name in sorted(names.items(), key=lambda one: _place_of_rule(patches, one[0])):
-            found.written.setdefault(name, {"name": name, "patch": patches.get(rule, {})})
-        found.at[place] = {op: tuple(rules) for op, rules in rules_at(graph).items()}
+        patches, rules = origin(graph).get("rules", {}), carried_rules([graph])
+        for rule in sorted(rules, key=lambda one: _place_of_rule(patches, one.id)):
+            written = {"name": labels[rule], "patch": patches.get(rule.id, {})}
+            found.written.setdefault(labels[rule], written)
+        found.at[place] = {op: tuple(at) for op, at in rules_at(graph, labels).items()}
     return found
-
-
-def _rule_names(graph: Graph) -> dict[str, str]:
-    """The names of the rules, by id."""
-    return {edit.id: edit.rule for edit in provenance.all_entries(graph)}
 
 
 def _place_of_rule(patches: Mapping[str, Any], rule: str) -> int:
