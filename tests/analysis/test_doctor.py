@@ -232,6 +232,21 @@ def test_not_connected_is_told_from_blocked(model: Any) -> None:
     assert (found.verdict, found.connected, found.findings) == ("none", False, [] or ())
 
 
+def test_the_rules_for_ops_of_one_name_in_two_functions_have_two_names(model: Any) -> None:
+    bodies = [
+        graphs.function(name, ["a"], [node("r", "Round", "a")], {"b": "r:y:0"}) for name in "fg"
+    ]
+    calls = calling("PartitionedCall"), calling("PartitionedCall")
+    second = calls[1][1]
+    second.name, second.input[0], second.attr["f"].func.name = "z", "y", "g"
+    fixed = fix(model(*calls[0], second, functions=bodies), ["x"], ["z"])
+    assert [rule["name"] for rule in fixed.rules] == [
+        "passes gradients: r",
+        "passes gradients: r (2)",
+    ]
+    graphpatch.apply(fixed.rules, model(*calls[0], second, functions=bodies))
+
+
 def test_tensor_arrays_work_without_control_flow_v2(model: Any) -> None:
     nodes, *_ = CAUSES["TensorArray"]
     assert one(model(X, *nodes), control_flow_v2=False).verdict == "flows"

@@ -111,3 +111,22 @@ def test_a_key_of_ours_is_to_be_registered(tmp_path: Path) -> None:
     assert finding.kind == "our_key"
     assert "graphpatch.register_gradients(FILE)" in finding.remedy
     assert fix(model, ["x"], ["y"]).rules == []
+
+
+def test_what_a_tape_alone_drops_is_told_apart(run_cli: Any, tmp_path: Path) -> None:
+    """A Session ends at the Round alone; that a tape drops a function is not why it is None."""
+    rule = {**TANH, "emit": "function"}
+    nodes = node("r", "Round", "x"), node("a", "Tanh", "r"), node("y", "Tanh", "a")
+    model = patched_and_read(tmp_path, [rule], *nodes)
+    found = one(model)
+    assert (found.verdict, found.tape) == ("none", "none")
+    told = {finding["kind"]: finding["tape_only"] for finding in found.document()["findings"]}
+    assert told == {"step": False, "carried": True}
+    assert [finding.kind for finding in found.of_session] == ["step"]
+    done = run_cli("doctor", model.path, "--from", "x", "--to", "y")
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("  blocked", "  on a"))]
+    assert lines[:2] == [
+        "  blocked  Round r, input 0",
+        "  on a tape: the gradient is None too, and besides:",
+    ]
+    assert len(lines) == 3

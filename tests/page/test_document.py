@@ -86,6 +86,19 @@ def test_rules_are_at_their_ops(both: dict[str, Any]) -> None:
     assert any(kind.startswith("graphpatch_guided_relu") for kind in kinds)
 
 
+def test_where_a_tape_alone_ends_is_no_end_of_a_session(tmp_path: Path) -> None:
+    """The gradient ends at the Round; through the ReLUs, whose functions a tape drops, it flows."""
+    guided = ROOT / "docs/examples/guided.json"
+    graphpatch.apply(guided, DIGITS).save(tmp_path / "patched.pb")
+    patched = graphpatch.load(tmp_path / "patched.pb")
+    document = graphpatch.view(patched, sources="image", targets="logits").document()
+    body, (pair,) = document["bodies"][0], document["graphs"][0]["pairs"]
+    assert (flows(document, 0, "dense/relu"), flows(document, 1, "dense/relu")) == (FULL, CHANGED)
+    assert [body["names"][int(row)] for row in body["findings"]] == ["quantize/Round"]
+    assert [one["op"] for one in pair["sides"][1]["findings"]] == ["quantize/Round"]
+    assert [one["op"] for one in pair["sides"][1]["on_tape"]] == ["dense/relu"]
+
+
 def test_a_patched_model_stands_beside_its_original(both: dict[str, Any], tmp_path: Path) -> None:
     graphpatch.apply(GUIDED, DIGITS).save(tmp_path / "patched.pb")
     alone = graphpatch.view(tmp_path / "patched.pb", sources="image", targets="logits").document()
