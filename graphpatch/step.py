@@ -18,7 +18,14 @@ from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE
-from graphpatch.patches import AlikePatch, JointPatch, NotedPatch, OutputPatch, WholePatch
+from graphpatch.patches import (
+    AlikePatch,
+    IdlePatch,
+    JointPatch,
+    NotedPatch,
+    OutputPatch,
+    WholePatch,
+)
 from graphpatch.patches.alike import FormEditor
 from graphpatch.patches.flow import refuse_all_malformed
 from graphpatch.patches.group import grouped
@@ -114,6 +121,8 @@ def naming_rule(rule: Rule) -> Iterator[None]:
 
 def _patch(rule: Rule, graph: Graph, found: MatchedOps, step: Applied) -> None:
     editor = Editor(graph, rule.author)
+    if found.nodes and isinstance(rule.patch, IdlePatch) and (why := rule.patch.idle(found.nodes)):
+        step.notes[f"rule {rule.author.rule!r} changes nothing: {why}"] = None
     dropped = left_out_note(
         rule.author.rule, found
     )  # as the ops are called before they are patched

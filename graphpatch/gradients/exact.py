@@ -8,6 +8,9 @@ from graphpatch.opdefs import OpDef
 # TensorFlow's gradient of Identity is dy, that of Neg -dy, that of Sign zeros of the input's shape.
 IDENTITY, NEG, ZERO = "Identity", "Neg", "Sign"
 
+GIVE_DY = frozenset({"Identity", "RefIdentity", "PlaceholderWithDefault"})
+"""Op types whose own gradient by input 0 is dy as it comes."""
+
 BUILT_IN = "built-in"
 """What a report says of a gradient that the file stores as the name of one of TensorFlow's own."""
 

@@ -75,6 +75,14 @@ class NotedPatch(Protocol):
         """What the report is to say."""
 
 
+@runtime_checkable
+class IdlePatch(Protocol):
+    """A patch that may change nothing at the ops that it goes to."""
+
+    def idle(self, nodes: Sequence[Node]) -> str:
+        """Why it changes nothing at any of them; nothing where it does."""
+
+
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which input of the op; of a match as one op also by the name that the pattern gives it."""
 

@@ -9,6 +9,7 @@ from functools import partial
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
 from graphpatch.gradients.exact import built_in_key
+from graphpatch.gradients.passes_on import passes_on
 from graphpatch.gradients.spec import Computed, Default, Gradient, Python, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
@@ -49,6 +50,10 @@ class FilterGradient:
         """Raise PatchError where nothing flows back there, or the gradient is not a filter."""
         self._refuse_default()
         at.check_gradient_flows(nodes, self.at)
+
+    def idle(self, nodes: Sequence[Node]) -> str:
+        """That the gradient gives dy as it comes."""
+        return "its gradient gives dy as it comes" if passes_on(self.gradient) else ""
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Filter what flows back through one op."""

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from graphpatch.differentiation.keys import override_key
 from graphpatch.errors import PatchError
+from graphpatch.gradients.exact import GIVE_DY
+from graphpatch.gradients.passes_on import passes_on
 from graphpatch.gradients.spec import Gradient, InlineFormula, Named, Python, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
@@ -37,6 +40,11 @@ class OverrideGradient(msgspec.Struct, frozen=True):
         if nodes and all(never_fires(node) for node in nodes):
             raise PatchError(f"the override would never be used: {never_fires(nodes[0])}")
         refuse_uneven(self.gradient, nodes)
+
+    def idle(self, nodes: Sequence[Node]) -> str:
+        """That dy is these ops' own gradient already."""
+        is_own = all(node.op in GIVE_DY and override_key(node) is None for node in nodes)
+        return "dy is the own gradient of these ops" if is_own and passes_on(self.gradient) else ""
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Override the gradient of one op."""

@@ -1,0 +1,67 @@
+"""Rules that change nothing say so, and those that change something do not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+import graphpatch
+from tests import graphs
+from tests.graphs import node
+
+IDLE: dict[str, Any] = {
+    "scale": {"scale": 1},
+    "identity": "identity",
+    "noise": {"gradient_noise": {"stddev": 0}},
+    "clip": {"clip": {"min": -math.inf, "max": math.inf}},
+    "dy": {"formula": "dy"},
+    "sums": {"formula": "1 * dy / 1 + 0 - (2 - 2)"},
+    "power": {"formula": "dy ** 1"},
+    "bounds": {"formula": "minimum(inf, maximum(dy, -inf))"},
+    "chosen": {"formula": "where(1 < 2, dy, 0)"},
+    "both": {"formula": "where(x > 0, dy, dy)"},
+    "constant": {"formula": "k * dy", "constants": {"k": 1}},
+    "a list": {"formula": ["dy"]},
+}
+BUSY: dict[str, Any] = {
+    "scale": {"scale": 2},
+    "noise": {"gradient_noise": {"stddev": 0.1}},
+    "clip": {"clip": {"min": -math.inf, "max": 1}},
+    "NaN where x is infinite": {"formula": "dy + 0 * x"},
+    "zero": "zero",
+    "one side": {"formula": "where(x > 0, dy, 0)"},
+    "the tensor": {"formula": "x"},
+    "a key": {"registered": "Neg"},
+}
+
+
+def notes(patch: dict[str, Any], *nodes: Any) -> list[str]:
+    rule = {"name": "r", "match": {"name": "a"}, "patch": patch}
+    given = nodes or (node("a", "Tanh", "x"),)
+    model = graphs.graphdef(node("x", "Placeholder"), *given)
+    found = graphpatch.apply([rule], model).report["notes"]
+    return [note for note in found if "changes nothing" in note]
+
+
+@pytest.mark.parametrize("case", IDLE)
+@pytest.mark.parametrize("at", ["outputs", "inputs"])
+def test_a_filter_that_gives_dy_is_named(case: str, at: str) -> None:
+    told = notes({"filter_gradient": IDLE[case], "at": at})
+    assert told == ["rule 'r' changes nothing: its gradient gives dy as it comes"]
+
+
+@pytest.mark.parametrize("case", BUSY)
+def test_a_filter_that_gives_something_else_is_not(case: str) -> None:
+    assert notes({"filter_gradient": BUSY[case]}) == []
+
+
+def test_an_override_is_idle_where_dy_is_the_own_gradient() -> None:
+    for gradient in ("identity", {"formula": "dy"}):
+        patch = {"override_gradient": gradient}
+        told = notes(patch, node("a", "Identity", "x"))
+        assert told == ["rule 'r' changes nothing: dy is the own gradient of these ops"]
+        assert notes(patch) == []
+        keyed = node("a", "Identity", "x", _gradient_op_type="Neg")
+        assert notes(patch, keyed) == []
