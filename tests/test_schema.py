@@ -130,6 +130,7 @@ PASSED = {
     },
     "`expect`": {"more than at most", "a maximum below the minimum"},
     "Python": {"Python without --allow-python"},
+    "names": {"two of one name", "the name of one that has none"},
     "no rules": {"an empty list", "no rules in the list"},
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -45,17 +45,34 @@ def gradient_ops(
     A result that is larger than its input is summed over the axes that were broadcast, a smaller
     one is repeated. Raises FormulaError where the formula does not suit the op.
     """
-    values = dict(formula.bind(parameters).values)
     program = Program()
-    results: list[Value | None] = []
+    results = tuple(
+        None if value is None else fit(program, value, Value(name, dtype, signature.shape(name)))
+        for name, dtype, value in _values(program, formula.bind(parameters), signature)
+    )
+    return Gradients(program, results)
+
+
+def joined_shapes(formula: Formula, signature: Signature) -> dict[str, frozenset[str]]:
+    """For each input with a gradient the tensors that its formula has at least the shape of.
+
+    Before it is summed or repeated. Raises FormulaError where the formula does not suit the op.
+    """
+    found = _values(Program(), formula, signature)
+    return {name: value.shape.least for name, _, value in found if value is not None}
+
+
+def _values(
+    program: Program, formula: Formula, signature: Signature
+) -> Iterator[tuple[str, str, Value | None]]:
+    """Each input by name and dtype, with the value of its formula."""
+    values = dict(formula.values)
     for (name, dtype), chosen in zip(signature.inputs, choose(formula, signature), strict=True):
         if chosen is None:
-            results.append(None)
+            yield name, dtype, None
             continue
         lowering = Lowering(program, signature, values, chosen.text, int(name[1:]))
-        like = Value(name, dtype, signature.shape(name))
-        results.append(fit(program, lowering.number(chosen.expression, dtype), like))
-    return Gradients(program, tuple(results))
+        yield name, dtype, lowering.number(chosen.expression, dtype)
 
 
 def check_formula_suits(

@@ -34,8 +34,8 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
         return
     if not isinstance(gradient, Registered):
         gradient = gradient.for_op(node.op)
-    question = _question(gradient, node)
-    editor.cached(question, lambda: check_fit(gradient, node))
+    asked = question(gradient, node)
+    editor.cached(asked, lambda: check_fit(gradient, node))
     if isinstance(gradient, Registered):
         _set_key(gradient.key, node, editor, needed=not gradient.built_in)
     elif emit == "attr":
@@ -44,13 +44,13 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
         key = exact_key(gradient, node, editor) if emit == "auto" else None
         if key is not None:
             _set_key(key, node, editor, needed=False)
-        elif not constructed(gradient, node, editor, emit, question):
+        elif not constructed(gradient, node, editor, emit, asked):
             carry_by_function(gradient, node, editor)
 
 
 def check_once(gradient: Computed | Registered, node: Node, editor: Editor) -> None:
     """Raise PatchError where the gradient does not fit the op; like ops are asked about once."""
-    editor.cached(_question(gradient, node), lambda: check_fit(gradient, node))
+    editor.cached(question(gradient, node), lambda: check_fit(gradient, node))
 
 
 def refuse_key(gradient: Gradient, emit: str) -> None:
@@ -120,7 +120,7 @@ def _check_place(node: Node, editor: Editor) -> None:
     )
 
 
-def _question(gradient: Computed | Registered, node: Node) -> tuple[Hashable, ...]:
+def question(gradient: Computed | Registered, node: Node) -> tuple[Hashable, ...]:
     """All that the answer to `check_fit` depends on, so that like ops are asked about once."""
     flat = [*(node.arguments or ()), *(node.outputs or ())]
     read: tuple[str, ...] = () if isinstance(gradient, Registered) else gradient.attrs

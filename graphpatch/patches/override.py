@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
 from graphpatch.differentiation.keys import override_key
-from graphpatch.errors import PatchError
+from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.gradients.exact import GIVE_DY
+from graphpatch.gradients.fits import signature
+from graphpatch.gradients.gradient import joined_shapes
 from graphpatch.gradients.passes_on import passes_on
-from graphpatch.gradients.spec import Gradient, InlineFormula, Named, Python, Registered
+from graphpatch.gradients.spec import Computed, Gradient, InlineFormula, Named, Python, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
 from graphpatch.patches.group import Group
 from graphpatch.patches.halves import refuse_uneven, refuse_uneven_match
+from graphpatch.patches.known_shapes import JoinedShapes, refuse_contradicted
 from graphpatch.patches.order import ByInput
 from graphpatch.patches.whole import carry_whole
 
@@ -40,6 +44,9 @@ class OverrideGradient(msgspec.Struct, frozen=True):
         if nodes and all(never_fires(node) for node in nodes):
             raise PatchError(f"the override would never be used: {never_fires(nodes[0])}")
         refuse_uneven(self.gradient, nodes)
+        if isinstance(self.gradient, Named | InlineFormula):
+            form = partial(carrier.question, self.gradient)
+            refuse_contradicted(nodes, form, partial(_joined, self.gradient), may_sum=True)
 
     def idle(self, nodes: Sequence[Node]) -> str:
         """That dy is these ops' own gradient already."""
@@ -66,6 +73,15 @@ class OverrideGradient(msgspec.Struct, frozen=True):
         if not isinstance(self.gradient, Named | InlineFormula):
             return ByInput(())
         return ByInput(self.gradient.formula.texts, self.gradient.formula.alike)
+
+
+def _joined(gradient: Computed, node: Node) -> JoinedShapes:
+    if never_fires(node):
+        return {}
+    try:
+        return joined_shapes(gradient.for_op(node.op).formula, signature(node))
+    except (GraphpatchError, ValueError):  # it does not fit, which is said as the op is patched
+        return {}
 
 
 def never_fires(node: Node) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from graphpatch.errors import FormulaError, PatchError, RulesError
@@ -20,6 +20,7 @@ from graphpatch.patches import flow
 from graphpatch.patches.construction import put_beside
 from graphpatch.patches.group import Group
 from graphpatch.patches.join import Counted, by_function, join
+from graphpatch.patches.known_shapes import JoinedShapes, refuse_contradicted
 from graphpatch.patches.order import ByInput
 from graphpatch.patches.place import in_control_flow
 from graphpatch.patches.whole_shape import refuse_behind, shadow_behind
@@ -76,7 +77,18 @@ class SurrogateGradient:
     emit: str = "auto"
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """Every op can be asked; what has no such inputs is refused by `rewrite`."""
+        """Raise PatchError where the formula cannot have the shape of an op's output.
+
+        What has no such inputs is refused by `rewrite`.
+        """
+        refuse_contradicted(nodes, _form, self._joined, may_sum=False)
+
+    def _joined(self, node: Node) -> JoinedShapes:
+        try:
+            found = self._nodes(node, node.data_inputs, flow.known_inputs(node), _output_of(node))
+        except PatchError:  # which is said as the op is patched
+            return {}
+        return {"y0": found.shapes[0].least}
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Let one op count as the formula."""
@@ -144,6 +156,12 @@ class SurrogateGradient:
             return formula_nodes(self.formula, inputs, dtype, name, not body.is_main, values)
         except (FormulaError, ValueError) as error:
             raise PatchError(f"{node}: {error}") from error
+
+
+def _form(node: Node) -> Hashable:
+    """All that the formula's shape depends on, but for the shapes of what it reads."""
+    flat = tuple(arg.dtype for arg in node.arguments or ())
+    return node.op, flat, *(str(value) for _, value in sorted(node.attrs().items()))
 
 
 def _output_of(node: Node) -> str:

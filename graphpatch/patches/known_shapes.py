@@ -1,0 +1,117 @@
+"""Formulas whose shape the model contradicts: what flows back could never be that of the input.
+
+What flows back to an input has its shape: it is summed over the axes that were broadcast, or
+repeated. Where the model fixes two sizes that are neither equal nor 1, no run can do that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cache
+
+from graphpatch import opdefs
+from graphpatch.differentiation.shape_windows import Shape
+from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.wiring import Tensor, Wiring
+from graphpatch.errors import ModelError, PatchError
+from graphpatch.graph.body import Node
+
+# For each result of a formula what it goes to (`x0`, `y0`), and the tensors of which it has at
+# least the joint shape.
+JoinedShapes = Mapping[str, frozenset[str]]
+
+
+def refuse_contradicted(
+    nodes: Iterable[Node],
+    form: Callable[[Node], Hashable],
+    joined: Callable[[Node], JoinedShapes],
+    may_sum: bool,
+) -> None:
+    """Raise PatchError where the model fixes shapes with which a formula fails in every run.
+
+    Ops of one `form` are `joined` alike. `may_sum`: a result that is larger than what it goes to is
+    summed. What no gradient is asked of, as it is a constant, is left out.
+    """
+    known: dict[Hashable, JoinedShapes] = {}
+    is_elementwise = cache(_is_elementwise)
+    shapes_of = cache(lambda body: Shapes(Wiring(body)))
+    for node in nodes:
+        if is_elementwise(node.op):
+            continue
+        key = form(node)
+        if key not in known:
+            known[key] = joined(node)
+        for goal, names in known[key].items():
+            if names - {goal}:
+                _refuse(node, goal, sorted(names), shapes_of(node.body), may_sum)
+
+
+def _is_elementwise(op_type: str) -> bool:
+    """Whether all that ops of a type read can be broadcast to what they give."""
+    op = opdefs.lookup(op_type)
+    if op is None or any(arg.number_attr or arg.type_list_attr for arg in op.inputs):
+        return False
+    return set(range(len(op.inputs))) <= set(op.keeps_shape)
+
+
+def _tensors(node: Node, wiring: Wiring) -> dict[str, Tensor]:
+    """The tensors of an op by what formulas call them."""
+    read, outputs = wiring.inputs(node.index), range(len(node.outputs or ()))
+    given = {f"{name}{n}": (node.index, n) for name in ("y", "dy") for n in outputs}
+    return {**{f"x{slot}": tensor for slot, tensor in enumerate(read)}, **given}
+
+
+def _refuse(
+    node: Node,
+    goal: str,
+    names: Sequence[str],
+    shapes: Shapes,
+    may_sum: bool,
+) -> None:
+    tensors = _tensors(node, shapes.wiring)
+    if goal not in tensors or (may_sum and _is_constant(shapes.wiring, tensors[goal])):
+        return
+    wanted = _shape(shapes, tensors[goal])
+    for name in names:
+        found = _shape(shapes, tensors[name]) if name in tensors else None
+        if found is None or wanted is None or _fits(found, wanted, may_sum):
+            continue
+        done = "summed down or repeated" if may_sum else "repeated"
+        raise PatchError(
+            f"{node}: the formula has the shape of {name}, {_in_words(found)}, and cannot be "
+            f"{done} to that of {goal}, {_in_words(wanted)}"
+        )
+
+
+def _fits(found: Sequence[int | None], wanted: Sequence[int | None], may_sum: bool) -> bool:
+    """Whether nothing that is known of two shapes keeps the one from becoming the other."""
+    pairs = list(zip(reversed(found), reversed(wanted), strict=False))
+    if may_sum:
+        return not any(_apart(one, two) for one, two in pairs)
+    return len(found) <= len(wanted) and all(
+        one is None or two is None or one in (1, two) for one, two in pairs
+    )
+
+
+def _apart(one: int | None, two: int | None) -> bool:
+    return one is not None and two is not None and one != two and 1 not in (one, two)
+
+
+def _shape(shapes: Shapes, tensor: Tensor) -> Shape:
+    try:
+        return shapes.of(tensor)
+    except (ModelError, LookupError):  # a broken graph: an input that names nothing, or is missing
+        return None
+
+
+def _is_constant(wiring: Wiring, tensor: Tensor) -> bool:
+    """Whether a tensor is a constant of the file, of which no program asks a gradient."""
+    index, seen = tensor[0], set[int]()
+    while index >= 0 and index not in seen and wiring.body.heads.ops[index] == "Identity":
+        seen.add(index)
+        index = next((read for read, _ in wiring.inputs(index)), -1)
+    return index >= 0 and wiring.body.heads.ops[index] == "Const"
+
+
+def _in_words(shape: Sequence[int | None]) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"

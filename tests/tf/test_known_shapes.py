@@ -1,0 +1,174 @@
+"""Formulas that the shapes of a model contradict: TensorFlow is asked whether they run.
+
+What is refused fails in a Session, and what is not runs, where the shapes are known in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphpatch
+from graphpatch.errors import PatchError
+from graphpatch.patches import known_shapes
+
+tf = pytest.importorskip("tensorflow")
+tf1 = tf.compat.v1
+
+Sizes = tuple[int, ...]
+Case = tuple[Callable[..., Any], list[Sizes], Any]
+
+
+def convolved(x: Any, w: Any) -> Any:
+    return tf.nn.conv2d(x, w, 1, "SAME", name="op")
+
+
+def fixed(x: Any) -> Any:
+    kernel = np.ones((3, 3, x.shape[-1], 6), np.float32)
+    return tf.nn.conv2d(x, tf.identity(tf.constant(kernel)), 1, "SAME", name="op")
+
+
+# fmt: off
+OVERRIDES: dict[str, Case] = {
+    "Conv2D, other channels": (convolved, [(2, 4, 4, 3), (1, 1, 3, 6)], "dy"),
+    "Conv2D, the same channels": (convolved, [(2, 4, 4, 3), (3, 3, 3, 3)], ["dy", "x1 * 2"]),
+    "Conv2D, one channel": (convolved, [(2, 4, 4, 1), (3, 3, 1, 6)], ["dy", None]),
+    "Conv2D, a list": (convolved, [(2, 4, 4, 3), (1, 1, 3, 6)], [None, "dy * x1"]),
+    "Conv2D, the other input": (convolved, [(2, 4, 4, 3), (3, 3, 3, 3)], ["x1", None]),
+    "Conv2D, a mean": (convolved, [(2, 4, 4, 3), (1, 1, 3, 6)], "mean(dy)"),
+    "Conv2D, its own": (convolved, [(2, 4, 4, 3), (1, 1, 3, 6)], "2 * own(dy)"),
+    "MatMul": (lambda x, w: tf.matmul(x, w, name="op"), [(2, 3), (3, 5)], ["dy", None]),
+    "MatMul, square": (lambda x, w: tf.matmul(x, w, name="op"), [(3, 3), (3, 3)], "dy"),
+    "MatMul, right": (lambda x, w: tf.matmul(x, w, name="op"), [(2, 3), (3, 5)],
+                      ["matmul(dy, transpose(x1))", "matmul(transpose(x0), dy)"]),
+    "BiasAdd": (lambda x, b: tf.nn.bias_add(x, b, name="op"), [(2, 3), (3,)], "dy"),
+    "BiasAdd, NCHW": (lambda x, b: tf.nn.bias_add(x, b, "NCHW", name="op"), [(2, 3, 4, 4), (3,)],
+                      [None, "dy"]),
+    "Add, broadcast": (lambda x, y: tf1.add(x, y, name="op"), [(2, 3), (1, 3)], "dy"),
+    "Add, a scalar": (lambda x, y: tf1.add(x, y, name="op"), [(2, 3), ()], "dy * x0 + x1"),
+    "Mean": (lambda x: tf.reduce_mean(x, 1, name="op"), [(2, 3)], ["dy", None]),
+    "Mean, kept": (lambda x: tf.reduce_mean(x, 1, True, name="op"), [(2, 3)], ["dy", None]),
+    "Mean of all": (lambda x: tf.reduce_mean(x, name="op"), [(2, 3)], ["dy", None]),
+    "MaxPool": (lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID", name="op"), [(1, 4, 4, 2)], "dy"),
+    "MaxPool to one": (lambda x: tf.nn.max_pool2d(x, 4, 4, "VALID", name="op"), [(1, 4, 4, 2)],
+                       "dy"),
+    "Reshape": (lambda x: tf.reshape(x, [6], name="op"), [(2, 3)], ["dy", None]),
+    "Reshape, as x": (lambda x: tf.reshape(x, [6], name="op"), [(2, 3)],
+                      ["reshape_like(dy, x0)", None]),
+    "Reshape, more axes": (lambda x: tf.reshape(x, [1, 2, 3], name="op"), [(2, 3)], ["dy", None]),
+    "Concat, of ones": (lambda x, y: tf.concat([x, y], 1, name="op"), [(2, 1), (2, 1)],
+                        ["dy", "dy", None]),
+    "Relu": (lambda x: tf.nn.relu(x, name="op"), [(2, 3)], "dy * x"),
+    "Conv2D, constant kernel": (fixed, [(2, 4, 4, 1)], "dy"),
+    "Conv2D, constant kernel, other channels": (fixed, [(2, 4, 4, 2)], "dy"),
+}
+
+SURROGATES: dict[str, Case] = {
+    "Mean": (lambda x: tf.reduce_mean(x, 1, name="op"), [(2, 3)], "x"),
+    "Mean, a number": (lambda x: tf.reduce_mean(x, 1, name="op"), [(2, 3)], "mean(x)"),
+    "MatMul": (lambda x, w: tf.matmul(x, w, name="op"), [(2, 3), (3, 5)], "x0"),
+    "MatMul, itself": (lambda x, w: tf.matmul(x, w, name="op"), [(2, 3), (3, 5)],
+                       "matmul(x0, x1)"),
+    "MatMul, square": (lambda x, w: tf.matmul(x, w, name="op"), [(3, 3), (3, 3)], "x0 * x1"),
+    "Mean, kept": (lambda x: tf.reduce_mean(x, 1, True, name="op"), [(2, 3)], "x"),
+    "MaxPool": (lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID", name="op"), [(1, 4, 4, 2)], "x"),
+    "Sign": (lambda x: tf.sign(x, name="op"), [(2, 3)], "tanh(x)"),
+    "Relu": (lambda x: tf.nn.relu(x, name="op"), [(2, 3)], "x"),
+    "Conv2D, one channel more": (convolved, [(2, 4, 4, 1), (3, 3, 1, 6)], "x0"),
+}
+
+# graphpatch does not infer the shapes that these give.
+NOT_INFERRED: dict[str, Case] = {
+    "Concat": (lambda x, y: tf.concat([x, y], 1, name="op"), [(2, 3), (2, 4)],
+               ["dy", "dy", None]),
+    "Transpose": (lambda x: tf.transpose(x, name="op"), [(2, 3)], ["dy", None]),
+}
+# fmt: on
+
+CASES = [
+    *(
+        pytest.param(*case, "override_gradient", id=f"override {key}")
+        for key, case in OVERRIDES.items()
+    ),
+    *(
+        pytest.param(*case, "surrogate_gradient", id=f"surrogate {key}")
+        for key, case in SURROGATES.items()
+    ),
+]
+
+
+def model_of(build: Callable[..., Any], sizes: list[Any]) -> Any:
+    with tf.Graph().as_default() as graph:
+        build(*[tf1.placeholder(tf.float32, one, name=f"in{n}") for n, one in enumerate(sizes)])
+    return graph.as_graph_def()
+
+
+def rule_of(kind: str, formula: Any) -> dict[str, Any]:
+    patch = {kind: formula if kind == "surrogate_gradient" else {"formula": formula}}
+    return {"match": {"name": "op"}, "patch": patch}
+
+
+def runs(graph_def: Any, sizes: list[Sizes]) -> bool:
+    """Whether a Session computes the op, and the gradients by all that it reads."""
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        try:
+            tf1.import_graph_def(graph_def, name="")
+            given = [graph.get_tensor_by_name(f"in{n}:0") for n in range(len(sizes))]
+            op = graph.get_tensor_by_name("op:0")
+            asked = [one for one in tf1.gradients(op, given) if one is not None]
+            values = [np.random.default_rng(0).random(one, np.float32) + 1 for one in sizes]
+            session.run([op, *asked], dict(zip(given, values, strict=True)))
+        except (ValueError, tf.errors.InvalidArgumentError):
+            return False
+    return True
+
+
+def refusal(rule: dict[str, Any], model: Any) -> str:
+    """What `apply` says where it refuses a rule, or nothing."""
+    try:
+        graphpatch.apply([rule], model)
+    except PatchError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("build", "sizes", "formula", "kind"), CASES)
+def test_what_is_refused_fails_and_what_is_not_runs(
+    build: Any, sizes: list[Sizes], formula: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule, model = rule_of(kind, formula), model_of(build, sizes)
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(known_shapes, "_fits", lambda *_: True)
+        result = runs(graphpatch.apply([rule], model).graph_def(), sizes)
+    refused = refusal(rule, model)
+    assert bool(refused) is not result, refused
+    assert not refused or "the formula has the shape of" in refused
+
+
+def test_a_model_with_a_batch_of_any_size_is_refused_by_its_channels() -> None:
+    sizes = [(None, 4, 4, 3), (1, 1, 3, 6)]
+    with pytest.raises(PatchError) as caught:
+        graphpatch.apply([rule_of("override_gradient", "dy")], model_of(convolved, sizes))
+    assert str(caught.value).endswith(
+        "the formula has the shape of y0, [?, 4, 4, 6], and cannot be summed down or repeated to "
+        "that of x0, [?, 4, 4, 3]"
+    )
+
+
+@pytest.mark.parametrize("case", NOT_INFERRED)
+def test_an_op_that_is_not_inferred_is_not_refused(case: str) -> None:
+    build, sizes, formula = NOT_INFERRED[case]
+    rule = rule_of("override_gradient", formula)
+    assert graphpatch.apply([rule], model_of(build, sizes)).report["rules"]
+
+
+@pytest.mark.parametrize(("build", "sizes", "formula", "kind"), CASES)
+def test_nothing_is_refused_where_no_size_is_known(
+    build: Any, sizes: list[Sizes], formula: Any, kind: str
+) -> None:
+    if build is not fixed:  # which must know the channels
+        model = model_of(build, [None] * len(sizes))
+        assert graphpatch.apply([rule_of(kind, formula)], model).report["rules"]
