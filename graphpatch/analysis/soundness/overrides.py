@@ -69,7 +69,7 @@ class Reasons:
         """Whether it is `idle`, `unseen` or `ignored`, and why it did not fire, in words."""
         node = one.node
         if self.graph.around.is_object_based:
-            return "idle", f"no gradient that was taken comes to it in function {node.body.label}"
+            return "idle", self._unasked(node.body.label)
         caller = None if node.body.is_main else self._bodies.place_of(node).ignoring
         if caller is not None and not one.is_function:
             says = f"function {node.body.label} is called by {caller}, where a Session ignores it"
@@ -80,6 +80,21 @@ class Reasons:
                 says = f"no gradient that was taken comes to function {node.body.label}"
             return "unseen" if caller is not None else "idle", says
         return "idle", self._blocked(node)
+
+    def _unasked(self, function: str) -> str:
+        """Why no gradient comes to a function of a TF2 SavedModel."""
+        todo, found = [function], {function}
+        while todo:
+            callers = self._bodies.callers.get(todo.pop(), ())
+            if any(one.body.is_main for one in callers):
+                return f"no gradient that was taken comes to it in function {function}"
+            labels = {one.body.label for one in callers} - found
+            found |= labels
+            todo += labels
+        return (
+            f"no signature calls function {function}, and verify runs signatures; export the model "
+            f"with a signature for it, or compare its gradients after tf.saved_model.load"
+        )
 
     def _blocked(self, node: Node) -> str:
         """What keeps the gradients of the targets from the op."""
