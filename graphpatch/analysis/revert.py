@@ -6,15 +6,24 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
+
 from graphpatch.analysis.unsafe import unsafe
 from graphpatch.errors import GraphpatchError, ModelError, PatchError, did_you_mean
 from graphpatch.formats import Model
-from graphpatch.formats.before import as_before, is_original, opened_again, refuse_exported
+from graphpatch.formats.before import (
+    as_before,
+    is_original,
+    opened_again,
+    origins_before,
+    refuse_exported,
+)
 from graphpatch.formats.given import HasModel, ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.edit import write_origin
+from graphpatch.graph.edits import Origin
 from graphpatch.graph.graph import Graph, TakenBack
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.provenance import origin, origin_node
@@ -139,25 +148,25 @@ def _check_is_there(there: Sequence[str], rule: str | None) -> None:
 
 
 def _revert(graph: Graph, rule: str | None) -> list[UndoneBody]:
-    record = origin(graph)
+    was = origin(graph)
     undone = undo(graph, lambda edit: rule is None or edit.rule == rule)
     functions = drop_unused(graph)
     is_whole = not _rules(graph)
-    if record and not is_whole:
-        _keep_origin(graph, record)
+    if was is not None and not is_whole:
+        _keep_origin(graph, was)
     main = undone[0]
-    graph.undone = TakenBack(frozenset(main.gone), main.back, functions, record, is_whole)
-    graph.keeps_library = is_whole and "library" in record
+    graph.undone = TakenBack(frozenset(main.gone), main.back, functions, was, is_whole)
+    graph.keeps_library = is_whole and was is not None and was.library
     return undone
 
 
-def _keep_origin(graph: Graph, record: dict[str, Any]) -> None:
+def _keep_origin(graph: Graph, was: Origin) -> None:
     """Write down again what the model was: the node that told may be gone."""
     ids = {edit.id for edit in provenance.all_entries(graph)}
-    kept = {key: patch for key, patch in record.get("rules", {}).items() if key in ids}
+    kept = {key: patch for key, patch in was.rules.items() if key in ids}
     touched = (node for body in graph.bodies for node in provenance.touched(body))
     node = origin_node(graph) or next(touched)
-    write_origin(node.body, node.index, {**record, "rules": kept})
+    write_origin(node.body, node.index, structs.replace(was, rules=kept))
 
 
 def _unsafe(graph: Graph, undone: Sequence[UndoneBody]) -> Iterator[str]:
@@ -172,7 +181,7 @@ def _unsafe(graph: Graph, undone: Sequence[UndoneBody]) -> Iterator[str]:
 
 def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
     """What keeps a model from being its original byte for byte, or from being known to be."""
-    if any(model.is_text or _origin(graph).get("text") for graph in model.graphs):
+    if model.is_text or any(was.text for was in origins_before(model)):
         yield "the text holds the same message as the original, perhaps formatted in another way"
     same = is_original(model)
     if same is None:
@@ -193,11 +202,7 @@ def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
         yield f"this is not the original: {said}"
 
 
-def _origin(graph: Graph) -> dict[str, Any]:
-    return dict(graph.undone.origin) if graph.undone is not None else {}
-
-
 def _sizes(model: Model) -> str:
-    before = next((_origin(one)["size"] for one in model.graphs if "size" in _origin(one)), None)
     now = size(model.pieces())
-    return f"the original had {now if before is None else before} bytes, this has {now}"
+    before = next((was.size for was in origins_before(model) if was.size), now)
+    return f"the original had {before} bytes, this has {now}"

@@ -10,9 +10,8 @@ from typing import Any
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
-from graphpatch.graph.edits import Added, AttrSet, Edit
+from graphpatch.graph.edits import Added, AttrSet, Edit, Renamed
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import origin
 from graphpatch.names import OpKey
 from graphpatch.rule_spec import OPTIONS
 
@@ -21,12 +20,12 @@ BESIDE = (*OPTIONS, "on")  # the keys of a patch that are no kind
 
 def own_name(node: Node) -> str:
     """The name that an op had before rules moved it aside."""
-    return str(next((edit.was for edit in provenance.of_kind(node, "renamed")), node.name))
+    return next((edit.was for edit in provenance.edits_of(node, Renamed)), node.name)
 
 
 def rules_at(graph: Graph) -> dict[OpKey, dict[str, str]]:
     """For each op that a rule was at: the rules, in their order, and what each does in words."""
-    patches = origin(graph).get("rules", {})
+    patches = provenance.patches(graph)
     order = {key: place for place, key in enumerate(patches)}
     found: dict[OpKey, dict[str, str]] = {}
     ids: dict[OpKey, dict[str, int]] = {}

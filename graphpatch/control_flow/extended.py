@@ -148,14 +148,11 @@ def _renamed(text: str, now: dict[str, str]) -> str:
     return f"{now.get(op, op)}{colon}{output}"
 
 
-COUNTS, RAW = "contexts", "collections"  # the keys in what is written down
-
-
-def recorded_contexts(source: Source, meta: Field) -> dict[str, Any]:
+def recorded_contexts(source: Source, meta: Field) -> tuple[dict[str, list[int]], dict[str, str]]:
     """What to write down of the contexts of a MetaGraphDef before anything is changed.
 
-    Tensors that are added stand behind those that a context had: how many it had is written down. A
-    collection that is not encoded as we would is written down as a whole.
+    By the keys of the collections: how many tensors each context had, as those that are added stand
+    behind these; and, of collections that are not encoded as we would, their bytes in hex.
     """
     counts: dict[str, list[int]] = {}
     raw: dict[str, str] = {}
@@ -167,14 +164,17 @@ def recorded_contexts(source: Source, meta: Field) -> dict[str, Any]:
         ]
         if collection_entry(key, collection) != source.data[part.value : part.end]:
             raw[key] = bytes(source.data[part.start : part.end]).hex()
-    return {COUNTS: counts, **({RAW: raw} if raw else {})}
+    return counts, raw
 
 
 def before(undone: TakenBack, key: str) -> bytes | None:
     """The collection as a whole, where it is known: nothing, if it was not there."""
-    if undone.is_whole and key in undone.origin.get(RAW, {}):
-        return bytes.fromhex(undone.origin[RAW][key])
-    return b"" if undone.is_whole and key not in undone.origin.get(COUNTS, {key: 0}) else None
+    was = undone.origin
+    if not undone.is_whole or was is None:
+        return None
+    if key in was.collections:
+        return bytes.fromhex(was.collections[key])
+    return b"" if was.contexts is not None and key not in was.contexts else None
 
 
 def take_back(collection: CollectionDef, key: str, undone: TakenBack) -> bool:
@@ -182,7 +182,8 @@ def take_back(collection: CollectionDef, key: str, undone: TakenBack) -> bool:
     if not undone.dropped and not undone.back:
         return False
     found = contexts(collection, key)
-    counts = iter(undone.origin.get(COUNTS, {}).get(key, ()))
+    known = None if undone.origin is None else undone.origin.contexts
+    counts = iter(() if known is None else known.get(key, ()))
     for one in with_nested(found):
         _take_back(one, next(counts, len(one.values_def.values)), undone)
     old = list(collection.bytes_list.value)

@@ -15,8 +15,8 @@ from graphpatch.control_flow.frames import Frame, position
 from graphpatch.control_flow.op_types import CONTROL_FLOW
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.edits import Author
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import Author
 from graphpatch.names import parse
 
 AUTHOR = Author("control-flow contexts", "contexts")

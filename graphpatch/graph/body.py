@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +14,8 @@ from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
+from graphpatch.graph.blanks import Held
+from graphpatch.graph.edits import SetInputs
 from graphpatch.graph.heads import LARGE, Heads
 from graphpatch.graph.large import MOST_ALIKE, Large
 from graphpatch.graph.library import Library
@@ -29,10 +31,6 @@ from graphpatch.graph.nodedef import (
 )
 from graphpatch.graph.wire import Field, Source, Span
 from graphpatch.shown import one_line
-
-if TYPE_CHECKING:
-    from graphpatch.graph.blanks import Held
-    from graphpatch.graph.inputs import SetInputs
 
 MAIN = "main"
 

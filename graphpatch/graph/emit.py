@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
-from typing import TYPE_CHECKING
 
+from graphpatch.graph.blanks import Filled
 from graphpatch.graph.body import Body
 from graphpatch.graph.graph import LIBRARY, Graph
 from graphpatch.graph.heads import entry
@@ -25,9 +25,6 @@ from graphpatch.graph.wire import (
     splice,
     utf8,
 )
-
-if TYPE_CHECKING:
-    from graphpatch.graph.blanks import Filled
 
 
 def graph_pieces(graph: Graph) -> list[Piece]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -21,7 +20,8 @@ from tensorboard.compat.proto.versions_pb2 import VersionDef
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import MAIN, Body, Node
-from graphpatch.graph.heads import PROVENANCE, Progress, read_heads, scan
+from graphpatch.graph.edits import PROVENANCE_ATTR, Origin
+from graphpatch.graph.heads import Progress, read_heads, scan
 from graphpatch.graph.library import Library, Restored
 from graphpatch.graph.wire import Field, Source, fields, message
 from graphpatch.opdefs import Arg, OpDef
@@ -89,7 +89,7 @@ class TakenBack(msgspec.Struct, frozen=True, eq=False):
     dropped: frozenset[str]
     back: Mapping[str, str]
     functions: frozenset[str]
-    origin: Mapping[str, Any]
+    origin: Origin | None
     is_whole: bool
 
 
@@ -223,5 +223,5 @@ def _function_body(library: Library, source: Source, start: int, end: int) -> Bo
     signature, ret = rest.signature, dict(rest.ret)
     heads = read_heads(source, starts, 3)
     body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
-    body.is_ours = signature.description.startswith(PROVENANCE.decode())
+    body.is_ours = signature.description.startswith(PROVENANCE_ATTR)
     return body

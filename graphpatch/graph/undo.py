@@ -14,11 +14,11 @@ from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.dropping import drop_nodes
-from graphpatch.graph.edits import Added, Edit, Returned
+from graphpatch.graph.edits import Added, Edit, InputSet, Returned
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.inputs import give_output
 from graphpatch.graph.provenance import origin, returned
-from graphpatch.graph.undo_node import IsWanted, Undone, refuse_dependent, undo_node
+from graphpatch.graph.undo_node import IsWanted, UndoneNode, refuse_dependent, undo_node
 from graphpatch.opdefs import tensor_index
 
 
@@ -28,7 +28,7 @@ class UndoneBody:
 
     body: Body
     dropped: dict[int, Edit] = field(default_factory=dict)
-    nodes: dict[int, Undone] = field(default_factory=dict)
+    nodes: dict[int, UndoneNode] = field(default_factory=dict)
     marked: list[int] = field(default_factory=list)  # those that still carry provenance
     clones: list[Node] = field(default_factory=list)  # among these, what rules cloned
     taken: set[str] = field(default_factory=set)  # the rules of edits that were taken back
@@ -94,15 +94,15 @@ def _refuse_copied(undone: Sequence[UndoneBody]) -> None:
     """Raise PatchError where a clone that stays has edits of a rule that are taken back."""
     taken = {rule for one in undone for rule in one.taken}
     for node in [node for one in undone for node in one.clones]:
-        for edit in provenance.of_kind(node, "added"):
-            for rule in edit.copies or ():
+        for edit in provenance.edits_of(node, Added):
+            for rule in edit.copies:
                 refuse_dependent(edit if rule in taken else None, node, rule)
 
 
 def _refuse_old_clones(graph: Graph, undone: Sequence[UndoneBody]) -> None:
     """Raise PatchError where clones stay, and what they copied was not written down."""
     clones = [node for one in undone for node in one.clones]
-    if clones and any(one.dropped or one.nodes for one in undone) and not origin(graph):
+    if clones and any(one.dropped or one.nodes for one in undone) and origin(graph) is None:
         by, of = provenance.entries(clones[0])[0].rule, provenance.clone_of(clones[0])
         raise PatchError(
             f"rule {by!r} cloned {of!r} (see {clones[0]}), and graphpatch 0.1, which wrote the "
@@ -111,7 +111,7 @@ def _refuse_old_clones(graph: Graph, undone: Sequence[UndoneBody]) -> None:
         )
 
 
-def _check_enclosed(graph: Graph, undone: Undone) -> None:
+def _check_enclosed(graph: Graph, undone: UndoneNode) -> None:
     """Raise ModelError where an op is to be of a type that the function in its place lacks."""
     node, types, todo = undone.node, set[str](), [undone.node.op]
     while todo:
@@ -167,7 +167,7 @@ def _is_there(body: Body, op: str, text: str) -> bool:
 def _missing(undone: UndoneBody, reader: Node, text: str) -> ModelError | PatchError:
     """The error for a node that reads what a rule added: by a rule, or by somebody else."""
     edits = provenance.entries(reader)
-    by = next((one.rule for one in reversed(edits) if one.did in {"input", "added"}), None)
+    by = next((one.rule for one in reversed(edits) if isinstance(one, InputSet | Added)), None)
     if by is None:
         return ModelError(f"{reader} reads {text!r}, which a rule added; it was changed since")
     rules = {edit.rule for edit in undone.dropped.values()}

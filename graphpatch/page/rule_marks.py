@@ -11,7 +11,6 @@ from graphpatch.analysis.matches import Matches
 from graphpatch.analysis.rule_words import patch_in_words, rules_at
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import origin
 from graphpatch.names import OpKey
 
 SELECTED = "selected"
@@ -65,7 +64,7 @@ def of_patched(graphs: Sequence[Graph]) -> Marks:
     """The rules that a patched model tells of."""
     found = Marks(is_applied=True)
     for place, graph in enumerate(graphs):
-        patches, names = origin(graph).get("rules", {}), _rule_names(graph)
+        patches, names = provenance.patches(graph), _rule_names(graph)
         for rule, name in sorted(names.items(), key=lambda one: _place_of_rule(patches, one[0])):
             found.written.setdefault(name, {"name": name, "patch": patches.get(rule, {})})
         found.at[place] = {op: tuple(rules) for op, rules in rules_at(graph).items()}

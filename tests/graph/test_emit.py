@@ -4,10 +4,10 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.graph import wire
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.edits import Author
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import LARGE
-from graphpatch.graph.provenance import Author
 from graphpatch.graph.wire import Source, Span
 from tests import graphs
 from tests.graphs import attr, const, function, graphdef, node

@@ -15,6 +15,7 @@ from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.taped import PASS
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
+from graphpatch.graph.edits import Enclosed
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import downstream, upstream
 from graphpatch.names import TensorName
@@ -48,7 +49,7 @@ def overrides(graph: Graph) -> Iterator[Override]:
                 continue
             if key is not None:
                 yield Override(node, key, node.op in gradients)
-            elif node.op in gradients and not provenance.of_kind(node, "enclosed"):
+            elif node.op in gradients and not provenance.edits_of(node, Enclosed):
                 yield Override(node, gradients[node.op], True)
 
 
