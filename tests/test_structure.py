@@ -14,6 +14,7 @@ import pytest
 import graphpatch
 from graphpatch import above
 from graphpatch.control_flow import op_types
+from graphpatch.graph.graph import Graph
 
 ROOT = Path(graphpatch.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -206,7 +207,7 @@ def graphs_are_imported_in_one_place(path: Path) -> None:
 EDITOR = {f"graph/{name}.py" for name in ("edit", "inputs", "placing", "template", "dropping")}
 COLUMNS = {"heads", "ret", "edited", "placed", "root", "renamed", "filled", "single", "readers"}
 COLUMNS |= {"by_name", "by_type", "file_ret"}
-# What a graph and its library hold besides; `open_graph` fills them.
+# What a graph and its library hold besides; `Graph.open` fills them.
 PARTS = {"functions", "function_fields", "added", "cut", "restored", "signatures", "gradients"}
 CHANGES = {"append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "add"}
 CHANGES |= {"discard", "popitem", "sort", "reverse", "write"}
@@ -318,6 +319,18 @@ def test_what_reads_a_body_is_no_change(text: str) -> None:
 
 def test_the_editor_changes_bodies() -> None:
     assert [name for name in EDITOR if not list(changes_of_bodies(tree_of(ROOT / name)))] == []
+
+
+# What a GraphDef is, and where it lies. What a container says of it, a ModelGraph has besides.
+GRAPH_FIELDS = {"source", "start", "end", "main", "others", "library", "functions"}
+GRAPH_FIELDS |= {"function_fields", "added", "restored", "cut"}
+
+
+def test_a_graph_knows_nothing_of_its_container() -> None:
+    assert set(Graph.__struct_fields__) == GRAPH_FIELDS
+    for path in (ROOT / "graph").glob("*.py"):
+        read = {node.attr for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute)}
+        assert path.stem == "model_graph" or not read & {"around", "undone"}, path
 
 
 # Calls of TensorFlow that one module makes for all others.

@@ -24,8 +24,8 @@ from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.edit import write_origin
 from graphpatch.graph.edits import Origin
-from graphpatch.graph.graph import Graph, TakenBack
 from graphpatch.graph.heads import Progress
+from graphpatch.graph.model_graph import ModelGraph, UndoneGraph
 from graphpatch.graph.provenance import origin, origin_node
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.undo_library import drop_unused
@@ -135,7 +135,7 @@ def _report(
     }
 
 
-def _rules(graph: Graph) -> list[str]:
+def _rules(graph: ModelGraph) -> list[str]:
     return list(dict.fromkeys(edit.rule for edit in provenance.all_entries(graph)))
 
 
@@ -147,7 +147,7 @@ def _check_is_there(there: Sequence[str], rule: str | None) -> None:
         raise PatchError(f"no rule {rule!r} was applied to it{near}")
 
 
-def _revert(graph: Graph, rule: str | None) -> list[UndoneBody]:
+def _revert(graph: ModelGraph, rule: str | None) -> list[UndoneBody]:
     was = origin(graph)
     undone = undo(graph, lambda edit: rule is None or edit.rule == rule)
     functions = drop_unused(graph)
@@ -155,12 +155,11 @@ def _revert(graph: Graph, rule: str | None) -> list[UndoneBody]:
     if was is not None and not is_whole:
         _keep_origin(graph, was)
     main = undone[0]
-    graph.undone = TakenBack(frozenset(main.gone), main.back, functions, was, is_whole)
-    graph.keeps_library = is_whole and was is not None and was.library
+    graph.undone = UndoneGraph(frozenset(main.gone), main.back, functions, was, is_whole)
     return undone
 
 
-def _keep_origin(graph: Graph, was: Origin) -> None:
+def _keep_origin(graph: ModelGraph, was: Origin) -> None:
     """Write down again what the model was: the node that told may be gone."""
     ids = {edit.id for edit in provenance.all_entries(graph)}
     kept = {key: patch for key, patch in was.rules.items() if key in ids}
@@ -169,7 +168,7 @@ def _keep_origin(graph: Graph, was: Origin) -> None:
     write_origin(node.body, node.index, structs.replace(was, rules=kept))
 
 
-def _unsafe(graph: Graph, undone: Sequence[UndoneBody]) -> Iterator[str]:
+def _unsafe(graph: ModelGraph, undone: Sequence[UndoneBody]) -> Iterator[str]:
     """That ops are back which do more than compute."""
     for one in undone:
         names = [node.name for node in one.nodes.values() if node.op != node.node.op]

@@ -23,7 +23,7 @@ from graphpatch.errors import OutputError
 from graphpatch.formats.output import write_new_folder
 from graphpatch.graph.body import Node
 from graphpatch.graph.extract import Extract, Fed, StaticShape
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.topology import PLACEHOLDERS, VARIABLES, readers_of
 from graphpatch.graph.wire import Piece, piece_bytes
 
@@ -39,7 +39,7 @@ class BackwardGraph:
     `tensors` has dtype and shape of each tensor that is fed or fetched, as TensorFlow infers them.
     """
 
-    graph: Graph
+    graph: ModelGraph
     loss: str
     cuts: Sequence[Cut]
     at_cuts: Sequence[Mapping[str, str]]

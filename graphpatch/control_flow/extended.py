@@ -27,12 +27,12 @@ from graphpatch.control_flow.context_collections import (
 )
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.graph import Graph, TakenBack
+from graphpatch.graph.model_graph import ModelGraph, UndoneGraph
 from graphpatch.graph.wire import Field, Replacement, Source, message, reframed
 from graphpatch.names import op_of
 
 
-def context_replacements(source: Source, meta: Field, graph: Graph) -> Iterator[Replacement]:
+def context_replacements(source: Source, meta: Field, graph: ModelGraph) -> Iterator[Replacement]:
     """What comes in place of the collections of contexts in which ops were added or renamed."""
     body, undone = graph.main, graph.undone
     if not body.placed and undone is None:
@@ -167,7 +167,7 @@ def recorded_contexts(source: Source, meta: Field) -> tuple[dict[str, list[int]]
     return counts, raw
 
 
-def before(undone: TakenBack, key: str) -> bytes | None:
+def before(undone: UndoneGraph, key: str) -> bytes | None:
     """The collection as a whole, where it is known: nothing, if it was not there."""
     was = undone.origin
     if not undone.is_whole or was is None:
@@ -177,7 +177,7 @@ def before(undone: TakenBack, key: str) -> bytes | None:
     return b"" if was.contexts is not None and key not in was.contexts else None
 
 
-def take_back(collection: CollectionDef, key: str, undone: TakenBack) -> bool:
+def take_back(collection: CollectionDef, key: str, undone: UndoneGraph) -> bool:
     """Take tensors of ops that were dropped out of a collection; whether there were any."""
     if not undone.dropped and not undone.back:
         return False
@@ -191,7 +191,7 @@ def take_back(collection: CollectionDef, key: str, undone: TakenBack) -> bool:
     return list(collection.bytes_list.value) != old
 
 
-def _take_back(context: Any, count: int, undone: TakenBack) -> None:
+def _take_back(context: Any, count: int, undone: UndoneGraph) -> None:
     values = context.values_def.values
     lost = undone.dropped | undone.back.keys()
     rest = [] if undone.is_whole else values[count:]

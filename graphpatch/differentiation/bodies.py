@@ -9,13 +9,15 @@ Grappler inlines it, except as `Bodies.is_inlined` says.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache, cached_property
 
 import msgspec
 
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions, calls, may_be_inlined
-from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import Source, encoded
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
@@ -36,20 +38,25 @@ class BodyPlace(msgspec.Struct, frozen=True):
     op_by_op: bool = False
 
 
+def callers(bodies: Iterable[Body]) -> dict[str, list[Node]]:
+    """The ops of these bodies that call each function."""
+    found: dict[str, list[Node]] = {}
+    for body in bodies:
+        for node, name in calls(body):
+            found.setdefault(name, []).append(node)
+    return found
+
+
 class Bodies(msgspec.Struct, eq=False, dict=True):
     """The bodies of a graph, and what calls them; of the graph as it is when first asked."""
 
-    graph: Graph
+    graph: ModelGraph
     _places: dict[str, BodyPlace] = msgspec.field(default_factory=dict)
 
     @cached_property
     def callers(self) -> dict[str, list[Node]]:
         """The ops that call each function."""
-        found: dict[str, list[Node]] = {}
-        for body in self.graph.bodies:
-            for node, name in calls(body):
-                found.setdefault(name, []).append(node)
-        return found
+        return callers(self.graph.bodies)
 
     def place_of(self, node: Node) -> BodyPlace:
         """The place of an op: how TensorFlow comes to the body that it is in."""
@@ -104,4 +111,4 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 def _signature_call() -> Node:
     """The op that calls the function of a TF2 SavedModel's signature in a Session."""
     call = encoded(1, encoded(1, b"serving_default") + encoded(2, b"StatefulPartitionedCall"))
-    return Node(open_graph(Source(call), 0, len(call)).main, 0)
+    return Node(Graph.open(Source(call), 0, len(call)).main, 0)

@@ -18,7 +18,8 @@ from graphpatch.formats.save import FINGERPRINT
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import write_origin
 from graphpatch.graph.edits import Origin
-from graphpatch.graph.graph import LIBRARY, Graph
+from graphpatch.graph.graph import LIBRARY
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.provenance import origin as origin_of
 from graphpatch.graph.provenance import origin_node, place_for_origin
 from graphpatch.graph.wire import Source, piece_bytes
@@ -38,13 +39,13 @@ def write_down(model: Model, patched: Model, rules: Mapping[str, Any]) -> None:
         write_origin(after.body(place.body.label), place.index, was)
 
 
-def _place_of(patched: Model, graph: Graph) -> Node | None:
+def _place_of(patched: Model, graph: ModelGraph) -> Node | None:
     if patched.export is None:
         return place_for_origin(graph)
     return place_for_origin(graph, set(patched.function(patched.export).part.indices))
 
 
-def _origin(model: Model, patched: Model, graph: Graph, digest: Callable[[], str]) -> Origin:
+def _origin(model: Model, patched: Model, graph: ModelGraph, digest: Callable[[], str]) -> Origin:
     """What cannot be told from the edits alone."""
     file, contexts, collections = _of_file(model, digest), None, dict[str, str]()
     if graph.around.meta is not None:

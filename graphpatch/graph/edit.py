@@ -20,9 +20,9 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.displaced import displaced_attr, displaced_input, displaced_name
 from graphpatch.graph.edits import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.graph.edits import Author, Edit, Origin, rewritten, signed
-from graphpatch.graph.graph import Graph
 from graphpatch.graph.inputs import give_output, move_use, set_later
 from graphpatch.graph.library import Restored
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.placing import TakenNames, append, place_beside, rename
 from graphpatch.graph.provenance import entries, returned
 from graphpatch.graph.topology import uses
@@ -43,7 +43,7 @@ class Editor:
     `patched` is the op that the rule is at: what is added is written down as being for it.
     """
 
-    graph: Graph
+    graph: ModelGraph
     author: Author
     patched: str = ""
     notes: dict[str, None] = field(default_factory=dict)

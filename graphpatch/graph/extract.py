@@ -16,7 +16,8 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.colocation import located, without_absent
 from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.emit import library_pieces
-from graphpatch.graph.graph import VERSIONS, Graph
+from graphpatch.graph.graph import VERSIONS
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import Piece, Span, enclosed
 
 # Hints that tf.gradients of TensorFlow 2 gives to products of matrices, and 1.15 does not know.
@@ -42,7 +43,7 @@ class Extract:
     unless that op is in the part for another of its tensors.
     """
 
-    graph: Graph
+    graph: ModelGraph
     fed: tuple[Fed, ...]
     results: tuple[str, ...]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from graphpatch.control_flow.branches import Branch, Context
 from graphpatch.control_flow.contexts import ControlFlow, control_flow, has_control_flow
-from graphpatch.differentiation.bodies import LOOPS, OP_BY_OP, Bodies
+from graphpatch.differentiation.bodies import LOOPS, OP_BY_OP, callers
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions
@@ -114,7 +114,7 @@ class Surroundings(msgspec.Struct, eq=False):
     def _calls(self, body: Body) -> Sequence[Node]:
         if body.library not in self.callers:
             graph = body.library.graph()
-            self.callers[body.library] = {} if graph is None else Bodies(graph).callers
+            self.callers[body.library] = {} if graph is None else callers(graph.bodies)
         return () if body.is_main else self.callers[body.library].get(body.label, ())
 
     def _flow(self, body: Body) -> ControlFlow | None:

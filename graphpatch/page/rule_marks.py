@@ -10,7 +10,7 @@ from typing import Any
 from graphpatch.analysis.matches import Matches
 from graphpatch.analysis.rule_words import patch_in_words, rules_at
 from graphpatch.graph import provenance
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.names import OpKey
 
 SELECTED = "selected"
@@ -60,7 +60,7 @@ class Marks:
         ]
 
 
-def of_patched(graphs: Sequence[Graph]) -> Marks:
+def of_patched(graphs: Sequence[ModelGraph]) -> Marks:
     """The rules that a patched model tells of."""
     found = Marks(is_applied=True)
     for place, graph in enumerate(graphs):
@@ -71,7 +71,7 @@ def of_patched(graphs: Sequence[Graph]) -> Marks:
     return found
 
 
-def _rule_names(graph: Graph) -> dict[str, str]:
+def _rule_names(graph: ModelGraph) -> dict[str, str]:
     """The names of the rules, by id."""
     return {edit.id: edit.rule for edit in provenance.all_entries(graph)}
 

@@ -22,7 +22,7 @@ from graphpatch.differentiation.table import outputs_of
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls, named_by
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 
 # With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
 TENSOR_ARRAYS = frozenset(
@@ -42,7 +42,7 @@ class Answers:
     of gradients that are in the file for it, with the input slots into which they flow.
     """
 
-    graph: Graph
+    graph: ModelGraph
     stored: StoredContexts = field(default_factory=StoredContexts)
     control_flow_v2: bool = True
     tape: bool = False

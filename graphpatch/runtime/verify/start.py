@@ -6,12 +6,12 @@ import os
 from typing import Any
 
 from graphpatch.errors import GraphpatchError
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 
 ON = frozenset({"1", "true"})
 
 
-def has_tensor_arrays(graph: Graph) -> bool:
+def has_tensor_arrays(graph: ModelGraph) -> bool:
     """Whether there are TensorArrays of v1 loops; with control flow v2 they have no gradient."""
     return not graph.around.is_object_based and "TensorArrayV3" in graph.main.by_type
 
