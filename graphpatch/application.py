@@ -72,8 +72,9 @@ class Result(HasModel):
 
     def document(self) -> dict[str, Any]:
         """What `apply --dry-run --json` prints."""
-        there = None if self.model.in_memory else default_output(self.model)
-        where = {"model": self.model.path, "output": None, "would_write": there}
+        model = self.model
+        there = None if model.in_memory else default_output(model.path, bool(model.file))
+        where = {"model": model.path, "output": None, "would_write": there}
         return {"outputs": [{**where, **self.report}]}
 
     def told(self, model: str, output: str, where: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from graphpatch.formats.container import (
     meta_pieces,
 )
 from graphpatch.formats.foreign import refuse_suffix
+from graphpatch.formats.live import LiveGraph
 from graphpatch.formats.target import NO_CONTEXTS, Export
 from graphpatch.formats.unfinished import sweep
 from graphpatch.graph.heads import Progress
@@ -31,7 +32,6 @@ from graphpatch.graph.wire import Piece, Source
 
 if TYPE_CHECKING:
     from graphpatch.formats.export import Exported
-    from graphpatch.formats.given import LiveGraph
 
 MESSAGE = "saved_model.pb"
 

@@ -17,8 +17,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.formats.container import OBJECT_GRAPH
 from graphpatch.formats.model import Model
-from graphpatch.graph.graph import LIBRARY
-from graphpatch.graph.library import Restored
+from graphpatch.graph.graph import LIBRARY, Restored
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import (
     Field,

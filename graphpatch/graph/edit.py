@@ -20,8 +20,8 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.displaced import displaced_attr, displaced_input, displaced_name
 from graphpatch.graph.edits import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.graph.edits import Author, Edit, Origin, rewritten, signed
+from graphpatch.graph.graph import Restored
 from graphpatch.graph.inputs import give_output, move_use, set_later
-from graphpatch.graph.library import Restored
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.placing import TakenNames, append, place_beside, rename
 from graphpatch.graph.provenance import entries, returned

@@ -20,10 +20,9 @@ from tensorboard.compat.proto.versions_pb2 import VersionDef
 
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import MAIN, Body, Node
+from graphpatch.graph.body import MAIN, Body, Library, Node
 from graphpatch.graph.edits import PROVENANCE_ATTR
 from graphpatch.graph.heads import Progress, read_heads, scan
-from graphpatch.graph.library import Library, Restored
 from graphpatch.graph.wire import Field, Source, fields, message
 from graphpatch.opdefs import Arg, OpDef
 
@@ -81,6 +80,31 @@ MOST_FUNCTIONS = 100_000  # ten times those of the largest libraries that we kno
 G = TypeVar("G", bound="Graph")
 
 
+class Restored(msgspec.Struct, frozen=True, eq=False):
+    """The gradient of the ops whose `_gradient_op_type` is `key`.
+
+    tf.saved_model.load registers it. TensorFlow calls it with the upstream gradients alone: what it
+    reads besides are tensors of another function that the object graph binds to its last arguments,
+    as for tf.custom_gradient.
+
+    `results` says for each input of the op which output of the function is its gradient, and is
+    empty where there is none. The last arguments, `captured`, are those of the same names of the
+    function `of`, in which the op stands.
+    """
+
+    key: str
+    function: FunctionDef
+    results: tuple[str, ...]
+    captured: tuple[str, ...] = ()
+    of: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        name: str = self.function.signature.name
+        return name
+
+
 class Graph(msgspec.Struct, eq=False, weakref=True):
     """A GraphDef, indexed where it lies in its source; a copy of it can be changed by `edit`."""
 
@@ -108,7 +132,7 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
         library = Library()
         main, others = _main_body(library, source, start, end, progress)
         graph = cls(source, start, end, main, others, library)
-        library.graph = weakref.ref(graph)
+        _share_library(graph)
         for other in graph.others:
             if other.holds(LIBRARY):
                 _open_library(graph, other)
@@ -148,11 +172,22 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
         library = self.library.copy()
         main = self.main.copy(library)
         graph = replace(self, library=library, main=main, restored=list(self.restored))
-        library.graph = weakref.ref(graph)
+        _share_library(graph)
         graph.functions = {name: b.copy(graph.library) for name, b in self.functions.items()}
         graph.added = FunctionDefLibrary()
         graph.added.CopyFrom(self.added)
         return graph
+
+
+def _share_library(graph: Graph) -> None:
+    """Let the library know the bodies, without keeping the graph, and so its file, open."""
+    there = weakref.ref(graph)
+
+    def bodies() -> Iterable[Body]:
+        found = there()
+        return () if found is None else found.bodies
+
+    graph.library.bodies = bodies
 
 
 def _open_library(graph: Graph, library: Field) -> None:

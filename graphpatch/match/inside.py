@@ -16,9 +16,8 @@ from graphpatch.control_flow.branches import Branch, Context
 from graphpatch.control_flow.contexts import ControlFlow, control_flow, has_control_flow
 from graphpatch.differentiation.bodies import LOOPS, OP_BY_OP, callers
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.body import Body, Library, Node
 from graphpatch.graph.calls import called_functions
-from graphpatch.graph.library import Library
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.described import described
@@ -113,8 +112,7 @@ class Surroundings(msgspec.Struct, eq=False):
 
     def _calls(self, body: Body) -> Sequence[Node]:
         if body.library not in self.callers:
-            graph = body.library.graph()
-            self.callers[body.library] = {} if graph is None else callers(graph.bodies)
+            self.callers[body.library] = callers(body.library.bodies())
         return () if body.is_main else self.callers[body.library].get(body.label, ())
 
     def _flow(self, body: Body) -> ControlFlow | None:
