@@ -14,6 +14,7 @@ import pytest
 import graphpatch
 from graphpatch import above
 from graphpatch.control_flow import op_types
+from graphpatch.graph import op_types as shared_op_types
 from graphpatch.graph.graph import Graph
 
 ROOT = Path(graphpatch.__file__).parent
@@ -354,28 +355,48 @@ def models_are_imported_and_differentiated_in_one_module_each(path: Path) -> Non
                     assert path == ROOT / home, f"{path}:{node.lineno}: {called}"
 
 
-def op_types_of_control_flow(tree: ast.AST) -> Iterator[str]:
-    """The op types of v1 loops and branches that are written out: alone, or in a text to split."""
+# The op types that many rooms ask for, and the room or file that spells them.
+V1_OP_TYPES = op_types.BOUNDARIES | {op_types.TENSOR_ARRAY}
+SHARED_OP_TYPES = {
+    *shared_op_types.FED,
+    *shared_op_types.PIPELINES,
+    *shared_op_types.ALL_VARIABLES,
+    *shared_op_types.CALLS,
+    *shared_op_types.LOOPS,
+    *shared_op_types.IFS,
+    *shared_op_types.CASES,
+}
+HOME_OF_OP_TYPES = {
+    **dict.fromkeys(V1_OP_TYPES, "control_flow"),
+    **dict.fromkeys(SHARED_OP_TYPES, "graph/op_types.py"),
+}
+
+
+def op_types_with_a_home(tree: ast.AST) -> Iterator[str]:
+    """Those that are written out: alone, as bytes, or in a text to split."""
     for node in ast.walk(tree):
         words = [node.value] if isinstance(node, ast.Constant) else []
+        words = [one.decode(errors="replace") if isinstance(one, bytes) else one for one in words]
         function = node.func if isinstance(node, ast.Call) else None
         of = function.value if isinstance(function, ast.Attribute) else None
         if isinstance(of, ast.Constant) and isinstance(of.value, str):  # of `split`
             words = of.value.split()
-        yield from (str(one) for one in words if one in op_types.BOUNDARIES)
+        yield from (str(one) for one in words if one in HOME_OF_OP_TYPES)
 
 
 @of_each_file
-def op_types_of_control_flow_are_named_in_their_room(path: Path) -> None:
-    if room_of(path) != "control_flow":
-        assert list(op_types_of_control_flow(tree_of(path))) == [], path
+def op_types_are_spelled_in_one_place(path: Path) -> None:
+    for found in op_types_with_a_home(tree_of(path)):
+        home = ROOT / HOME_OF_OP_TYPES[found]
+        assert home in (path, path.parent), f"{path}: {found}"
 
 
 @pytest.mark.parametrize(
-    "text", ["{'Enter': 1}", "op in ('If', 'RefSwitch')", "'Add Exit'.split()"]
+    "text",
+    ["{'Enter': 1}", "op in ('Foo', 'RefSwitch')", "'Add Exit'.split()", "encoded(2, b'Case')"],
 )
-def test_an_op_type_of_control_flow_is_seen(text: str) -> None:
-    assert list(op_types_of_control_flow(ast.parse(text)))
+def test_an_op_type_with_a_home_is_seen(text: str) -> None:
+    assert list(op_types_with_a_home(ast.parse(text)))
 
 
 BANNED = ("util", "helper", "manager", "handler", "transform")

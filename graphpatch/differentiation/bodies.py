@@ -18,13 +18,12 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions, calls, may_be_inlined
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import CASES, IFS, LOOPS, STATEFUL_CALL
 from graphpatch.graph.wire import Source, encoded
 
-CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-LOOPS = frozenset({"While", "StatelessWhile"})
 LEAST_INLINED = 4  # nodes, arguments and returns; smaller functions Grappler leaves as they are
 XLA = "_XlaMustCompile"  # the attr of a call that XLA compiles as a whole
-OP_BY_OP = LOOPS | {"If", "StatelessIf", "Case", "StatelessCase"}
+OP_BY_OP = LOOPS | IFS | CASES
 
 
 class BodyPlace(msgspec.Struct, frozen=True):
@@ -110,5 +109,5 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 @cache
 def _signature_call() -> Node:
     """The op that calls the function of a TF2 SavedModel's signature in a Session."""
-    call = encoded(1, encoded(1, b"serving_default") + encoded(2, b"StatefulPartitionedCall"))
+    call = encoded(1, encoded(1, b"serving_default") + encoded(2, STATEFUL_CALL.encode()))
     return Node(Graph.open(Source(call), 0, len(call)).main, 0)

@@ -20,7 +20,7 @@ from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.topology import PLACEHOLDERS
+from graphpatch.graph.op_types import FED, PLACEHOLDERS
 from graphpatch.table import short
 
 # Before this version of GraphDef, a placeholder's shape () meant that it is not known.
@@ -169,7 +169,7 @@ def _shape_told(graph: ModelGraph, node: Node, output: int) -> TensorShapeProto:
     noted = node.attr(OUTPUT_SHAPES)
     if noted is not None and output < len(noted.list.shape):
         return noted.list.shape[output]
-    declared = node.attr("shape") if node.op.startswith("Placeholder") else None
+    declared = node.attr("shape") if node.op in FED else None
     shape = TensorShapeProto(unknown_rank=True) if declared is None else declared.shape
     unclear = not shape.dim and graph.library.producer < SHAPES_ARE_MEANT
     return TensorShapeProto(unknown_rank=True) if unclear else shape

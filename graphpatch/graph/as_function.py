@@ -12,7 +12,7 @@ from graphpatch.graph import nodedef
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.colocation import located, without_absent
 from graphpatch.graph.edit import OUTPUT_SHAPES
-from graphpatch.graph.topology import PLACEHOLDERS
+from graphpatch.graph.op_types import PLACEHOLDERS
 
 
 @dataclass(frozen=True, eq=False)

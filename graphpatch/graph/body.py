@@ -42,13 +42,14 @@ class Library(msgspec.Struct, eq=False):
 
     `signatures` has each function as the op type that a call of it is, `gradients` the name of
     its gradient function where there is one. `producer` is the GraphDef's version. `bodies` gives
-    all bodies that share it, as long as their graph is there.
+    all bodies that share it, `function` that of a function, as long as their graph is there.
     """
 
     signatures: dict[str, opdefs.OpDef] = msgspec.field(default_factory=dict)
     gradients: dict[str, str] = msgspec.field(default_factory=dict)
     producer: int = 0
     bodies: Callable[[], Iterable[Body]] = tuple
+    function: Callable[[str], Body | None] = lambda name: None
 
     def opdef(self, op: str) -> opdefs.OpDef | None:
         """What this op type looks like, or None where neither library nor TensorFlow has it."""

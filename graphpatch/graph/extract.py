@@ -18,6 +18,7 @@ from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.emit import library_pieces
 from graphpatch.graph.graph import VERSIONS
 from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import PLACEHOLDER
 from graphpatch.graph.wire import Piece, Span, enclosed
 
 # Hints that tf.gradients of TensorFlow 2 gives to products of matrices, and 1.15 does not know.
@@ -104,4 +105,4 @@ def _placeholder(name: str, fed: Fed) -> nodedef.Payload:
         shape.dim.add(size=-1 if size is None else size)
     values = {"dtype": AttrValue(type=DTYPE_NUMBERS[fed.dtype]), "shape": AttrValue(shape=shape)}
     attrs = {key: value.SerializeToString(deterministic=True) for key, value in values.items()}
-    return nodedef.encode(name, "Placeholder", [], "", attrs)
+    return nodedef.encode(name, PLACEHOLDER, [], "", attrs)

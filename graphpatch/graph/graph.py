@@ -187,7 +187,11 @@ def _share_library(graph: Graph) -> None:
         found = there()
         return () if found is None else found.bodies
 
-    graph.library.bodies = bodies
+    def function(name: str) -> Body | None:
+        found = there()
+        return None if found is None else found.functions.get(name)
+
+    graph.library.bodies, graph.library.function = bodies, function
 
 
 def _open_library(graph: Graph, library: Field) -> None:

@@ -10,22 +10,6 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.opdefs import FlatArg, tensor_index
 
-PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
-"""Ops whose value nobody gives where they are not fed."""
-
-# Ops whose value comes from outside the graph: whoever feeds them, or asks for the gradient at
-# them, goes by their name, so the name stays with them.
-FED = PLACEHOLDERS | {"PlaceholderWithDefault"}
-
-PIPELINES = frozenset({
-    "IteratorGetNext", "IteratorGetNextSync", "QueueDequeue", "QueueDequeueV2",
-    "QueueDequeueMany", "QueueDequeueManyV2", "QueueDequeueUpTo", "QueueDequeueUpToV2",
-})  # fmt: skip
-"""Ops that give the next values of an input pipeline: of the iterator of a dataset, of a queue."""
-
-VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
-"""Ops that hold a variable."""
-
 Passes = Callable[[int], bool]
 """Whether an op, by its index, is one of those that are meant."""
 

@@ -14,10 +14,11 @@ import msgspec
 
 from graphpatch.control_flow.branches import Branch, Context
 from graphpatch.control_flow.contexts import ControlFlow, control_flow, has_control_flow
-from graphpatch.differentiation.bodies import LOOPS, OP_BY_OP, callers
+from graphpatch.differentiation.bodies import OP_BY_OP, callers
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Library, Node
 from graphpatch.graph.calls import called_functions
+from graphpatch.graph.op_types import CASES, LOOPS
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.described import described
@@ -151,9 +152,8 @@ def _of_call(call: Node, label: str) -> Iterator[EnclosingContext]:
         for place, name in enumerate(called_functions(call)):
             if name == label:
                 # An If names the branch for true first; a Case counts them from 0.
-                yield EnclosingContext(
-                    "branch", (call.name,), place if "Case" in call.op else 1 - place
-                )
+                number = place if call.op in CASES else 1 - place
+                yield EnclosingContext("branch", (call.name,), number)
 
 
 def contexts_in_words(node: Node, wanted: object) -> str:

@@ -16,13 +16,14 @@ from graphpatch.analysis.doctor.backward import (
 from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
 from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
+from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.table import outputs_of
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls, named_by
 from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import CALLS, LOOPS
 
 # With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
 TENSOR_ARRAYS = frozenset(

@@ -12,12 +12,13 @@ from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.analysis.doctor.ours import is_carrier
 from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
-from graphpatch.differentiation.bodies import CALLS, Bodies
+from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import named_by
+from graphpatch.graph.op_types import CALLS
 from graphpatch.match.ready.activations import NEEDED
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match

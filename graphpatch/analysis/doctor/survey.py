@@ -21,7 +21,8 @@ from graphpatch.formats import Model
 from graphpatch.formats.object_graph import held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.topology import FED, PIPELINES, tensor_named
+from graphpatch.graph.op_types import FED, PIPELINES
+from graphpatch.graph.topology import tensor_named
 from graphpatch.match.nearest import nearest_names
 
 # Ends of branches and stacks of loops, and what writes to variables.

@@ -17,7 +17,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.model_graph import ModelGraph
-from graphpatch.graph.topology import VARIABLES
+from graphpatch.graph.op_types import VARIABLES
 from graphpatch.runtime.values import Values, weights
 from graphpatch.runtime.verify.backward import backward
 from graphpatch.runtime.verify.firing import sort_out
@@ -34,7 +34,7 @@ from graphpatch.runtime.verify.process import Died
 from graphpatch.runtime.verify.reached import Reached
 from graphpatch.runtime.verify.result import Ran
 from graphpatch.runtime.verify.side import RunningModel
-from graphpatch.runtime.verify.start import has_tensor_arrays
+from graphpatch.runtime.verify.start import needs_control_flow_v1
 from graphpatch.table import plural
 
 
@@ -106,7 +106,7 @@ def _compared(
     one: Subject, other: Subject, left: RunningModel, right: RunningModel, options: Options
 ) -> Ran:
     options.say("starting TensorFlow", 0, 1)
-    v2 = not has_tensor_arrays(one.graph)
+    v2 = not needs_control_flow_v1(one.graph)
     settings, _ = _both(left, right, lambda side: side.process.keep("begin", options.imports, v2))
     for subject, side in ((one, left), (other, right)):
         options.say("importing the models", int(side is right), 2)

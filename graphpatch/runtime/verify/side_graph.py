@@ -10,10 +10,10 @@ import numpy as np
 
 from graphpatch.analysis.diff import meta_around
 from graphpatch.analysis.gradient_scope import GradientScope, gradient_scopes
-from graphpatch.differentiation.bodies import CALLS
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import CALLS
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
 from graphpatch.runtime.gradients import GradientAnswer, RaisedError, built, recorded
