@@ -135,7 +135,7 @@ class Split:
         fetched.append((last, (self.backward.loss, *self._gradients(last))))
         fetched += [(k, self._gradients(k)) for k in reversed(range(last))]
         return [
-            PartRun(k, fetch, frozenset(self._extract(k, fetch).part().indices))
+            PartRun(k, fetch, frozenset(self._extract(k, fetch).part.indices))
             for k, fetch in fetched
         ]
 
@@ -217,7 +217,7 @@ class Split:
                 yield f"{node.name}:0"
 
     def _described(self, part: int) -> dict[str, Any]:
-        indices = self.extracts[part].part().indices
+        indices = self.extracts[part].part.indices
         nodes = [Node(self.backward.graph.main, index) for index in indices]
         held = [node.name for node in nodes if node.op in ALL_VARIABLES]
         fed = len(self.extracts[part].fed)

@@ -19,6 +19,7 @@ from graphpatch.graph.edits import Author
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.names import parse
 
+# No rule adds these ops: they are written down all the same, so that `revert` drops them.
 AUTHOR = Author("control-flow contexts", "contexts")
 
 

@@ -68,7 +68,7 @@ def exported(graph: ModelGraph, export: Export) -> Exported:
         _sorted(_arguments(graph, given, taken)),
         _sorted(_arguments(graph, asked, set())),
     )
-    part = Part(graph.main, {one.tensor: one.argument.name for one in inputs}, part.results)
+    part = part.naming({one.tensor: one.argument.name for one in inputs})
     return Exported(graph, inputs, outputs, part)
 
 

@@ -141,7 +141,7 @@ class Model:
             )
         from graphpatch.formats.export import exported
 
-        exported(self.graphs[0], export)
+        exported(self.graphs[0], export)  # what cannot be is refused before rules are applied
         model = replace(self.copy(), container=SAVED, file=MESSAGE, is_text=False, export=export)
         graph = model.graphs[0]
         graph.around = structs.replace(graph.around, is_object_based=True, is_exported=True)

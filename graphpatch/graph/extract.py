@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
@@ -48,6 +49,7 @@ class Extract:
     fed: tuple[Fed, ...]
     results: tuple[str, ...]
 
+    @cached_property
     def part(self) -> Part:
         """The ops, each fed tensor cut off."""
         given = {str(names.parse(one.tensor)): one.tensor for one in self.fed}
@@ -55,7 +57,7 @@ class Extract:
 
     def placeholders(self) -> dict[str, str]:
         """The placeholder that stands for each fed tensor: its name."""
-        taken = {Node(self.graph.main, index).name for index in self.part().indices}
+        taken = {Node(self.graph.main, index).name for index in self.part.indices}
         found = {}
         for one in self.fed:
             tensor = names.parse(one.tensor)
@@ -81,7 +83,7 @@ class Extract:
         return [*out, *library_pieces(graph)]
 
     def _payloads(self, placeholders: Mapping[str, str]) -> Iterator[nodedef.Payload]:
-        body, indices = self.graph.main, self.part().indices
+        body, indices = self.graph.main, self.part.indices
         inside = {Node(body, index).name for index in indices} | set(placeholders.values())
         places = set(map(located, inside))
         given = {str(names.parse(tensor)): name for tensor, name in placeholders.items()}
