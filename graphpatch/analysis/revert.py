@@ -155,7 +155,9 @@ def _revert(graph: ModelGraph, rule: str | None) -> list[UndoneBody]:
     if was is not None and not is_whole:
         _keep_origin(graph, was)
     main = undone[0]
-    graph.undone = UndoneGraph(frozenset(main.gone), main.back, functions, was, is_whole)
+    graph.undone = UndoneGraph(
+        frozenset(main.dropped_names), main.old_names, functions, was, is_whole
+    )
     return undone
 
 

@@ -21,7 +21,7 @@ from graphpatch.graph.edits import Origin
 from graphpatch.graph.graph import LIBRARY
 from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.provenance import origin as origin_of
-from graphpatch.graph.provenance import origin_node, place_for_origin
+from graphpatch.graph.provenance import origin_node
 from graphpatch.graph.wire import Source, piece_bytes
 
 FINGERPRINT_MOST = 1 << 16  # bytes; TensorFlow's has less than a hundred
@@ -40,9 +40,14 @@ def write_down(model: Model, patched: Model, rules: Mapping[str, Any]) -> None:
 
 
 def _place_of(patched: Model, graph: ModelGraph) -> Node | None:
-    if patched.export is None:
-        return place_for_origin(graph)
-    return place_for_origin(graph, set(patched.function(patched.export).part.indices))
+    """An edited node, of the main graph one that is written; or else of a function."""
+    export = patched.export
+    written = None if export is None else set(patched.function(export).part.indices)
+    for body in graph.bodies:
+        for index in sorted(body.edited):
+            if written is None or not body.is_main or index in written:
+                return Node(body, index)
+    return None
 
 
 def _origin(model: Model, patched: Model, graph: ModelGraph, digest: Callable[[], str]) -> Origin:

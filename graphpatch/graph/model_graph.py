@@ -29,13 +29,13 @@ class ContainerFacts(msgspec.Struct, frozen=True):
 class UndoneGraph(msgspec.Struct, frozen=True, eq=False):
     """What was taken back of a graph, as far as its container tells of it.
 
-    Ops of the main graph that were dropped, and that have an older name again (by the new one);
+    Ops of the main graph that were dropped, and the older names of others (by the newer ones);
     functions that were dropped. `origin` is what the model was before the first rule;
-    `is_whole`: nothing of ours is left.
+    `is_whole`: no edit is left.
     """
 
     dropped: frozenset[str]
-    back: Mapping[str, str]
+    old_names: Mapping[str, str]
     functions: frozenset[str]
     origin: Origin | None
     is_whole: bool

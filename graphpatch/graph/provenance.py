@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
@@ -155,15 +155,6 @@ def origin_node(graph: Graph) -> Node | None:
                 found = _written(node)
                 if found is not None and found.origin is not None:
                     return node
-    return None
-
-
-def place_for_origin(graph: Graph, among: Container[int] | None = None) -> Node | None:
-    """An edited node: of the main graph, and there one of `among`, or else of a function."""
-    for body in graph.bodies:
-        for index in sorted(body.edited):
-            if among is None or not body.is_main or index in among:
-                return Node(body, index)
     return None
 
 

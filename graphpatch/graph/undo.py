@@ -24,23 +24,23 @@ from graphpatch.opdefs import tensor_index
 
 @dataclass
 class UndoneBody:
-    """What became of a body: nodes by index. `back` has new names and the old ones."""
+    """What was taken back of a body: nodes by index."""
 
     body: Body
     dropped: dict[int, Edit] = field(default_factory=dict)
     nodes: dict[int, UndoneNode] = field(default_factory=dict)
     marked: list[int] = field(default_factory=list)  # those that still carry provenance
     clones: list[Node] = field(default_factory=list)  # among these, what rules cloned
-    taken: set[str] = field(default_factory=set)  # the rules of edits that were taken back
+    rules: set[str] = field(default_factory=set)  # those of edits that were taken back
 
     @property
-    def gone(self) -> set[str]:
+    def dropped_names(self) -> set[str]:
         """The names of the ops that were dropped."""
         return {self.body.heads.names[index] for index in self.dropped}
 
     @property
-    def back(self) -> dict[str, str]:
-        """The names of ops that have another again, and which."""
+    def old_names(self) -> dict[str, str]:
+        """The older names that ops have again, by the newer ones."""
         found = self.nodes.values()
         return {one.node.name: one.name for one in found if one.node.name != one.name}
 
@@ -54,8 +54,9 @@ def undo(graph: Graph, wanted: IsWanted) -> list[UndoneBody]:
     undone = [_undo_body(body, wanted) for body in graph.bodies if not body.is_ours]
     _refuse_copied(undone)
     _refuse_old_clones(graph, undone)
-    for node in [node for one in undone for node in one.nodes.values()]:
-        _check_enclosed(graph, node)
+    for one in undone:
+        for node in one.nodes.values():
+            _check_enclosed(graph, node)
     for one in undone:
         body = one.body
         if one.dropped or one.nodes:
@@ -70,33 +71,32 @@ def _undo_body(body: Body, wanted: IsWanted) -> UndoneBody:
     for node in provenance.touched(body):
         edits = provenance.entries(node)
         if edits and isinstance(edits[0], Added) and wanted(edits[0]):
-            refuse_dependent(
-                next((one for one in edits if not wanted(one)), None), node, edits[0].rule
-            )
+            others = (one for one in edits if not wanted(one))
+            refuse_dependent(next(others, None), node, edits[0].rule)
             undone.dropped[node.index] = edits[0]
-            undone.taken.add(edits[0].rule)
+            undone.rules.add(edits[0].rule)
             continue
         undone.clones += [node] if provenance.clone_of(node) else []
-        undone.taken.update(edit.rule for edit in edits if wanted(edit))
-        if any(map(wanted, edits)):
-            undone.nodes[node.index] = undo_node(node, edits, wanted)
-            if undone.nodes[node.index].entries:
-                undone.marked.append(node.index)
-        else:
+        taken = [edit.rule for edit in edits if wanted(edit)]
+        undone.rules.update(taken)
+        done = undo_node(node, edits, wanted) if taken else None
+        if done is not None:
+            undone.nodes[node.index] = done
+        if done is None or done.entries:
             undone.marked.append(node.index)
     for place in reversed(range(len(outputs))):
         if wanted(outputs[place]):
-            _return(body, outputs, place)
+            _undo_output(body, outputs, place)
     return undone
 
 
 def _refuse_copied(undone: Sequence[UndoneBody]) -> None:
     """Raise PatchError where a clone that stays has edits of a rule that are taken back."""
-    taken = {rule for one in undone for rule in one.taken}
+    taken = {rule for one in undone for rule in one.rules}
     for node in [node for one in undone for node in one.clones]:
-        for edit in provenance.edits_of(node, Added):
-            for rule in edit.copies:
-                refuse_dependent(edit if rule in taken else None, node, rule)
+        clone = provenance.added(node)
+        for rule in clone.copies if clone is not None else ():
+            refuse_dependent(clone if rule in taken else None, node, rule)
 
 
 def _refuse_old_clones(graph: Graph, undone: Sequence[UndoneBody]) -> None:
@@ -127,7 +127,7 @@ def _check_enclosed(graph: Graph, undone: UndoneNode) -> None:
     )
 
 
-def _return(body: Body, outputs: list[Returned], place: int) -> None:
+def _undo_output(body: Body, outputs: list[Returned], place: int) -> None:
     """Let an output of the function be what it was; `outputs` are these edits, oldest first."""
     edit = outputs.pop(place)
     if edit.output not in body.ret:
@@ -143,7 +143,7 @@ def _return(body: Body, outputs: list[Returned], place: int) -> None:
 
 def _check_reads(undone: UndoneBody, body: Body) -> None:
     """Raise where a node reads what is not there any more."""
-    lost = undone.gone | undone.back.keys()
+    lost = undone.dropped_names | undone.old_names.keys()
     lost |= {one.name for one in undone.nodes.values() if one.op != one.node.op}
     for index, inputs in enumerate(body.heads.inputs if lost else ()):
         for text in inputs:
