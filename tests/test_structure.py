@@ -337,6 +337,13 @@ def test_a_graph_knows_nothing_of_its_container() -> None:
         assert path.stem == "model_graph" or not read & {"around", "undone"}, path
 
 
+@of_each_file
+def edits_are_told_apart_by_their_class(path: Path) -> None:
+    for node in ast.walk(tree_of(path)):
+        for one in [node.left, *node.comparators] if isinstance(node, ast.Compare) else []:
+            assert not (isinstance(one, ast.Attribute) and one.attr == "did"), ast.unparse(node)
+
+
 # Calls of TensorFlow that one module makes for all others.
 HOMES = {
     "train.import_meta_graph": "runtime/imported.py",
