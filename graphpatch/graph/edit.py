@@ -18,8 +18,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph import edits, nodedef
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.displaced import displaced_attr, displaced_input, displaced_name
-from graphpatch.graph.edits import PROVENANCE_ATTR as PROVENANCE
-from graphpatch.graph.edits import Author, Edit, Origin, rewritten, signed
+from graphpatch.graph.edits import PROVENANCE_ATTR, Author, Edit, Origin, rewritten, signed
 from graphpatch.graph.graph import Restored
 from graphpatch.graph.inputs import give_output, move_use, set_later
 from graphpatch.graph.model_graph import ModelGraph
@@ -131,7 +130,7 @@ class Editor:
         place_beside(new, node.index, before=False)
         payload = nodedef.with_name(body.payload(node.index), new.name)
         payload = nodedef.with_inputs(payload, inputs)
-        for key in (OUTPUT_SHAPES, PROVENANCE):
+        for key in (OUTPUT_SHAPES, PROVENANCE_ATTR):
             payload = nodedef.with_attr(payload, key, None)
         rules = dict.fromkeys(edit.rule for edit in entries(node))
         copies = tuple(rule for rule in rules if rule != self.author.rule)
@@ -151,7 +150,7 @@ class Editor:
         added.CopyFrom(function)
         # Not an attr: tf.saved_model.load refuses functions with attrs that it does not know.
         # The same in every file: a process that loads two of them compares functions by content.
-        added.signature.description = f"{PROVENANCE}: carries a gradient"
+        added.signature.description = f"{PROVENANCE_ATTR}: carries a gradient"
         graph.library.signatures[name] = opdefs.from_proto(function.signature)
         if gradient:
             graph.added.gradient.add(function_name=name, gradient_func=gradient)
@@ -194,8 +193,8 @@ class Editor:
     def become(self, node: Node, op: str) -> None:
         """Let an op be a call of a function that does what it did: same name, inputs, outputs."""
         body, was, spelled = node.body, node.op, _spelled(node)
-        before = nodedef.with_attr(body.payload(node.index), PROVENANCE, None)
-        raw = _inherited(node, (*INHERITED, PROVENANCE))
+        before = nodedef.with_attr(body.payload(node.index), PROVENANCE_ATTR, None)
+        raw = _inherited(node, (*INHERITED, PROVENANCE_ATTR))
         payload = nodedef.encode(node.name, op, list(node.inputs), node.device, raw)
         body.heads.ops[node.index] = op
         if "by_type" in body.__dict__:
