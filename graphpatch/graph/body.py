@@ -40,9 +40,8 @@ Uses: TypeAlias = "list[tuple[int, int]] | dict[tuple[int, int], None]"
 class Library(msgspec.Struct, eq=False):
     """The functions of a GraphDef, as far as one who calls them must know.
 
-    `signatures` has each function as the op type that a call of it is, `gradients` the name of
-    its gradient function where there is one. `producer` is the GraphDef's version. `bodies` gives
-    all bodies that share it, `function` that of a function, as long as their graph is there.
+    `signatures` has each function as the op type of its calls, `gradients` its gradient function.
+    `producer` is the GraphDef's version. `bodies` and `function` give the graph's, while it lives.
     """
 
     signatures: dict[str, opdefs.OpDef] = msgspec.field(default_factory=dict)
