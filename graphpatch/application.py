@@ -18,8 +18,8 @@ from graphpatch.formats.load import model_from
 from graphpatch.formats.target import NO_CONTEXTS
 from graphpatch.graph import provenance
 from graphpatch.graph.check import built_gradients, check_graph, foreign, refuse_unreadable
-from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.match.taken import check_taken
 from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe
@@ -72,8 +72,9 @@ class Result(HasModel):
 
     def document(self) -> dict[str, Any]:
         """What `apply --dry-run --json` prints."""
-        there = None if self.model.in_memory else default_output(self.model)
-        where = {"model": self.model.path, "output": None, "would_write": there}
+        model = self.model
+        there = None if model.in_memory else default_output(model.path, bool(model.file))
+        where = {"model": model.path, "output": None, "would_write": there}
         return {"outputs": [{**where, **self.report}]}
 
     def told(self, model: str, output: str, where: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +185,7 @@ def rules_of(rules: RulesLike, argument: str = "rules") -> list[Rule]:
     return [rule if isinstance(rule, Rule) else next(read) for rule in listed]
 
 
-def check_all(rules: Sequence[Rule], graphs: Sequence[Graph]) -> list[str]:
+def check_all(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> list[str]:
     """Notes on the graphs before rules are applied.
 
     Raises ModelError where a graph is broken, PatchError where it carries one of the rules,
@@ -198,7 +199,7 @@ def check_all(rules: Sequence[Rule], graphs: Sequence[Graph]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _check_taken(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
+def _check_taken(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
     """Each name in `taken` is one of a rule before, in the file or of an earlier run."""
     found = (edit.rule for graph in graphs for edit in provenance.all_entries(graph))
     before = dict.fromkeys(filter(None, found))
@@ -210,7 +211,7 @@ def _check_taken(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
 
 
 def _take_all(
-    rules: Sequence[Rule], graphs: Sequence[Graph], progress: Progress | None
+    rules: Sequence[Rule], graphs: Sequence[ModelGraph], progress: Progress | None
 ) -> list[Applied]:
     steps = []
     for place, rule in enumerate(rules):
@@ -223,7 +224,9 @@ def _take_all(
     return steps
 
 
-def _refuse_idle(rules: Sequence[Rule], steps: Sequence[Applied], graphs: Sequence[Graph]) -> None:
+def _refuse_idle(
+    rules: Sequence[Rule], steps: Sequence[Applied], graphs: Sequence[ModelGraph]
+) -> None:
     """Of the rules of a recipe one must match, whatever each of them allows."""
     of_recipe = {rule.author.rule.partition(":")[0]: rule for rule in rules}
     busy = {step.rule.partition(":")[0] for step in steps if step.matches}
@@ -233,7 +236,7 @@ def _refuse_idle(rules: Sequence[Rule], steps: Sequence[Applied], graphs: Sequen
                 expected(replace(last, expect=Expect()), graphs, 0)
 
 
-def _refuse_again(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
+def _refuse_again(rules: Sequence[Rule], graphs: Sequence[ModelGraph]) -> None:
     """Rules that a model already carries are not put on it as a second layer."""
     ids = {rule.author.id: rule.author.rule for rule in rules}
     for graph in graphs:

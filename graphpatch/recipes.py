@@ -12,6 +12,7 @@ import msgspec
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.relevance import BATCH_NORMS
+from graphpatch.graph.op_types import REF_VARIABLES, RESOURCE_VARIABLE
 from graphpatch.recipe_parts import NOT_INSIDE_OTHERS, several_ops
 
 SIGN = "@"
@@ -105,7 +106,7 @@ def _lrp_composite(epsilon: float, first: str) -> RulesJson:
 
 def _biases(convolution: Any) -> RulesJson:
     """The ops that add a bias, not another tensor, to a convolution."""
-    held = {"op": ["Const", "VariableV2", "VarHandleOp"]}
+    held = {"op": ["Const", REF_VARIABLES[0], RESOURCE_VARIABLE]}
     read = {"op": ["Identity", "ReadVariableOp"], "inputs": {"0": held}}
     weights = {"any": [held, read]}
     added = {"op": ["Add", "AddV2"], "inputs": {"0": convolution, "1": weights}}
@@ -134,7 +135,7 @@ def _freeze(scope: str) -> RulesJson:
     return [rule("freeze", read, {"stop_gradient": True})]
 
 
-_TRAINABLE = ("VariableV2", "Variable", "VarHandleOp")  # recipes name them in this order
+_TRAINABLE = (*REF_VARIABLES, RESOURCE_VARIABLE)  # recipes name them in this order
 _STEPS = ("Round", "Rint", "Floor", "Ceil", "Sign")
 _NO_STEPS = (
     f"the model has no {', '.join(_STEPS)}; FakeQuant ops and functions of tf.custom_gradient have "

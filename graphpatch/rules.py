@@ -17,7 +17,7 @@ from graphpatch.errors import GraphpatchError, RulesError, did_you_mean
 from graphpatch.gradients.npy import in_folder
 from graphpatch.gradients.rule_tensors import with_tensors
 from graphpatch.gradients.spec import refuse_python
-from graphpatch.graph.provenance import Author
+from graphpatch.graph.edits import Author
 from graphpatch.match.conditions import conditions
 from graphpatch.match.glob import texts
 from graphpatch.match.spec import WHOLE, Match

@@ -13,7 +13,7 @@ from graphpatch.errors import GraphpatchError, MatchError, PatchError, did_you_m
 from graphpatch.graph.alike import MARK
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.match.glob import texts
 from graphpatch.match.misses import explain, missing_tensors, unknown_types
 from graphpatch.match.select import MatchedOps, find
@@ -53,7 +53,7 @@ class Applied(msgspec.Struct, frozen=True):
     tape: dict[str, None] = msgspec.field(default_factory=dict)
 
 
-def take(rule: Rule, graphs: Sequence[Graph]) -> Applied:
+def take(rule: Rule, graphs: Sequence[ModelGraph]) -> Applied:
     """Apply a rule to graphs, which are changed.
 
     Raises MatchError where it does not match as often as it expects, PatchError where the patch
@@ -63,8 +63,11 @@ def take(rule: Rule, graphs: Sequence[Graph]) -> Applied:
 
 
 def matched(
-    rule: Rule, graphs: Sequence[Graph], why: bool = True, known: Sequence[MatchedOps] | None = None
-) -> list[tuple[Graph, MatchedOps]]:
+    rule: Rule,
+    graphs: Sequence[ModelGraph],
+    why: bool = True,
+    known: Sequence[MatchedOps] | None = None,
+) -> list[tuple[ModelGraph, MatchedOps]]:
     """What a rule matches in each graph, none of which is changed.
 
     Raises what `take` raises, as far as that can be known before anything is patched; without
@@ -98,7 +101,7 @@ def patched_ops(rule: Rule, found: MatchedOps) -> list[Node]:
     return in_place(found.nodes, texts(rule.match.name or ()))
 
 
-def patch_matched(rule: Rule, found: Sequence[tuple[Graph, MatchedOps]]) -> Applied:
+def patch_matched(rule: Rule, found: Sequence[tuple[ModelGraph, MatchedOps]]) -> Applied:
     """Patch what a rule has `matched`. Where that raises, the graphs may be changed in part."""
     step = Applied(rule.author.rule)
     with naming_rule(rule):
@@ -119,7 +122,7 @@ def naming_rule(rule: Rule) -> Iterator[None]:
         raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
 
 
-def _patch(rule: Rule, graph: Graph, found: MatchedOps, step: Applied) -> None:
+def _patch(rule: Rule, graph: ModelGraph, found: MatchedOps, step: Applied) -> None:
     editor = Editor(graph, rule.author)
     if found.nodes and isinstance(rule.patch, IdlePatch) and (why := rule.patch.idle(found.nodes)):
         step.notes[f"rule {rule.author.rule!r} changes nothing: {why}"] = None
@@ -247,7 +250,7 @@ def _also(found: Sized) -> str:
     return f" ({left})" if (left := and_more(found, 1)) else ""
 
 
-def expected(rule: Rule, graphs: Sequence[Graph], count: int, why: bool = True) -> None:
+def expected(rule: Rule, graphs: Sequence[ModelGraph], count: int, why: bool = True) -> None:
     """Raise MatchError where a rule matched another number of ops of these than it expects."""
     expect = rule.expect
     if count < expect.min or (expect.max is not None and count > expect.max):
@@ -268,7 +271,7 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int, why: bool = True) 
         raise MatchError(missing.strip())
 
 
-def _why(rule: Rule, graphs: Sequence[Graph]) -> str:
+def _why(rule: Rule, graphs: Sequence[ModelGraph]) -> str:
     """Why a rule matched nothing, in indented lines."""
     lacks = lacking(rule.author.rule, texts(rule.match.op or ()), graphs)
     return f"  {lacks}" if lacks else explain(graphs, rule.match)

@@ -22,7 +22,7 @@ from graphpatch import apply
 from graphpatch.formats.container import GRAPH
 from graphpatch.formats.model import Model
 from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.graph import open_graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import Source, piece_bytes
 
 STRENGTH, RATE, STEPS, BATCH, SEED = 0.5, 0.1, 600, 64, 7
@@ -91,7 +91,7 @@ def built(by_hand: bool) -> bytes:
 def by_rules(graph_def: bytes) -> bytes:
     """The GraphDef with the reversal that the rules ask for."""
     source = Source(graph_def)
-    model = Model("-", source, GRAPH, [open_graph(source, 0, len(graph_def))])
+    model = Model("-", source, GRAPH, [ModelGraph.open(source, 0, len(graph_def))])
     patched = apply(RULES, model).model.graphs[0]
     return b"".join(map(piece_bytes, graph_pieces(patched)))
 

@@ -19,10 +19,10 @@ from graphpatch.formats.container import GRAPH
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.edits import Author
 from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
-from graphpatch.graph.provenance import Author
 from graphpatch.graph.wire import Piece, Source, encoded, piece_bytes
 
 FLOAT = DTYPE_NUMBERS["float32"]
@@ -169,13 +169,13 @@ def patched_model(path: Path | str) -> Model:
     return model
 
 
-def opened(message: GraphDef | bytes) -> Graph:
+def opened(message: GraphDef | bytes) -> ModelGraph:
     """The message as graphpatch opens it."""
     raw = message if isinstance(message, bytes) else message.SerializeToString(deterministic=True)
-    return open_graph(Source(raw), 0, len(raw))
+    return ModelGraph.open(Source(raw), 0, len(raw))
 
 
-def graph_of(*nodes: NodeDef, functions: Iterable[FunctionDef] = ()) -> Graph:
+def graph_of(*nodes: NodeDef, functions: Iterable[FunctionDef] = ()) -> ModelGraph:
     """A graph of these nodes."""
     return opened(graphdef(*nodes, functions=functions))
 
@@ -203,17 +203,17 @@ def joined(pieces: Iterable[Piece]) -> bytes:
     return b"".join(map(piece_bytes, pieces))
 
 
-def written(graph: Graph) -> bytes:
+def written(graph: ModelGraph) -> bytes:
     """The bytes of the GraphDef as it would be written."""
     return joined(graph_pieces(graph))
 
 
-def parsed(graph: Graph) -> GraphDef:
+def parsed(graph: ModelGraph) -> GraphDef:
     """The GraphDef as it would be written, parsed by protobuf."""
     return GraphDef.FromString(written(graph))
 
 
-def unsigned(graph: Graph) -> GraphDef:
+def unsigned(graph: ModelGraph) -> GraphDef:
     """The GraphDef as it would be written, whoever patched it."""
     found = parsed(graph)
     for node in [*found.node, *(node for one in found.library.function for node in one.node_def)]:

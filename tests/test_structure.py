@@ -14,6 +14,8 @@ import pytest
 import graphpatch
 from graphpatch import above
 from graphpatch.control_flow import op_types
+from graphpatch.graph import op_types as shared_op_types
+from graphpatch.graph.graph import Graph
 
 ROOT = Path(graphpatch.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -167,6 +169,7 @@ def test_no_file_imports_itself_in_a_circle() -> None:
         for path in FILES
     }
     modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    del modules["graphpatch"]  # which hands on what it imports when asked, and has the version
     reads = {name: set(at_import(path, modules)) - {name} for name, path in modules.items()}
     while True:
         leaves = {name for name, others in reads.items() if not others}
@@ -177,9 +180,11 @@ def test_no_file_imports_itself_in_a_circle() -> None:
 
 
 def at_import(path: Path, modules: dict[str, Path]) -> Iterator[str]:
-    """The modules of the package that are imported when a file is."""
-    for node, inside in within(path):
-        for name in [] if inside else imported(node):
+    """The modules of the package that a file imports, be it to check types alone; no later ones."""
+    calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef))
+    later = {one for function in calls for one in ast.walk(function)}
+    for node in ast.walk(tree_of(path)):
+        for name in [] if node in later else imported(node):
             found = name if name in modules else name.rpartition(".")[0]
             if found in modules:
                 yield found
@@ -206,7 +211,7 @@ def graphs_are_imported_in_one_place(path: Path) -> None:
 EDITOR = {f"graph/{name}.py" for name in ("edit", "inputs", "placing", "template", "dropping")}
 COLUMNS = {"heads", "ret", "edited", "placed", "root", "renamed", "filled", "single", "readers"}
 COLUMNS |= {"by_name", "by_type", "file_ret"}
-# What a graph and its library hold besides; `open_graph` fills them.
+# What a graph and its library hold besides; `Graph.open` fills them.
 PARTS = {"functions", "function_fields", "added", "cut", "restored", "signatures", "gradients"}
 CHANGES = {"append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "add"}
 CHANGES |= {"discard", "popitem", "sort", "reverse", "write"}
@@ -320,6 +325,25 @@ def test_the_editor_changes_bodies() -> None:
     assert [name for name in EDITOR if not list(changes_of_bodies(tree_of(ROOT / name)))] == []
 
 
+# What a GraphDef is, and where it lies. What a container says of it, a ModelGraph has besides.
+GRAPH_FIELDS = {"source", "start", "end", "main", "others", "library", "functions"}
+GRAPH_FIELDS |= {"function_fields", "added", "restored", "cut"}
+
+
+def test_a_graph_knows_nothing_of_its_container() -> None:
+    assert set(Graph.__struct_fields__) == GRAPH_FIELDS
+    for path in (ROOT / "graph").glob("*.py"):
+        read = {node.attr for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute)}
+        assert path.stem == "model_graph" or not read & {"around", "undone"}, path
+
+
+@of_each_file
+def edits_are_told_apart_by_their_class(path: Path) -> None:
+    for node in ast.walk(tree_of(path)):
+        for one in [node.left, *node.comparators] if isinstance(node, ast.Compare) else []:
+            assert not (isinstance(one, ast.Attribute) and one.attr == "did"), ast.unparse(node)
+
+
 # Calls of TensorFlow that one module makes for all others.
 HOMES = {
     "train.import_meta_graph": "runtime/imported.py",
@@ -338,28 +362,48 @@ def models_are_imported_and_differentiated_in_one_module_each(path: Path) -> Non
                     assert path == ROOT / home, f"{path}:{node.lineno}: {called}"
 
 
-def op_types_of_control_flow(tree: ast.AST) -> Iterator[str]:
-    """The op types of v1 loops and branches that are written out: alone, or in a text to split."""
+# The op types that many rooms ask for, and the room or file that spells them.
+V1_OP_TYPES = op_types.BOUNDARIES | {op_types.TENSOR_ARRAY}
+SHARED_OP_TYPES = {
+    *shared_op_types.FED,
+    *shared_op_types.PIPELINES,
+    *shared_op_types.ALL_VARIABLES,
+    *shared_op_types.CALLS,
+    *shared_op_types.LOOPS,
+    *shared_op_types.IFS,
+    *shared_op_types.CASES,
+}
+HOME_OF_OP_TYPES = {
+    **dict.fromkeys(V1_OP_TYPES, "control_flow"),
+    **dict.fromkeys(SHARED_OP_TYPES, "graph/op_types.py"),
+}
+
+
+def op_types_with_a_home(tree: ast.AST) -> Iterator[str]:
+    """Those that are written out: alone, as bytes, or in a text to split."""
     for node in ast.walk(tree):
         words = [node.value] if isinstance(node, ast.Constant) else []
+        words = [one.decode(errors="replace") if isinstance(one, bytes) else one for one in words]
         function = node.func if isinstance(node, ast.Call) else None
         of = function.value if isinstance(function, ast.Attribute) else None
         if isinstance(of, ast.Constant) and isinstance(of.value, str):  # of `split`
             words = of.value.split()
-        yield from (str(one) for one in words if one in op_types.BOUNDARIES)
+        yield from (str(one) for one in words if one in HOME_OF_OP_TYPES)
 
 
 @of_each_file
-def op_types_of_control_flow_are_named_in_their_room(path: Path) -> None:
-    if room_of(path) != "control_flow":
-        assert list(op_types_of_control_flow(tree_of(path))) == [], path
+def op_types_are_spelled_in_one_place(path: Path) -> None:
+    for found in op_types_with_a_home(tree_of(path)):
+        home = ROOT / HOME_OF_OP_TYPES[found]
+        assert home in (path, path.parent), f"{path}: {found}"
 
 
 @pytest.mark.parametrize(
-    "text", ["{'Enter': 1}", "op in ('If', 'RefSwitch')", "'Add Exit'.split()"]
+    "text",
+    ["{'Enter': 1}", "op in ('Foo', 'RefSwitch')", "'Add Exit'.split()", "encoded(2, b'Case')"],
 )
-def test_an_op_type_of_control_flow_is_seen(text: str) -> None:
-    assert list(op_types_of_control_flow(ast.parse(text)))
+def test_an_op_type_with_a_home_is_seen(text: str) -> None:
+    assert list(op_types_with_a_home(ast.parse(text)))
 
 
 BANNED = ("util", "helper", "manager", "handler", "transform")

@@ -23,8 +23,9 @@ from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.graph import LIBRARY, Graph
+from graphpatch.graph.graph import LIBRARY
 from graphpatch.graph.heads import Progress
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.rule_labels import rule_labels
 from graphpatch.graph.wire import fields, message
 from graphpatch.table import html_table
@@ -44,14 +45,14 @@ def differences_around(one: Model, other: Model) -> Iterator[str]:
                 yield from _metas(meta_around(left), meta_around(right))
 
 
-def _rest(graph: Graph) -> GraphDef:
+def _rest(graph: ModelGraph) -> GraphDef:
     """The GraphDef without its nodes and library."""
     data = graph.source.data
     kept = [data[one.start : one.end] for one in graph.others if one.number != LIBRARY]
     return message(GraphDef, b"".join(kept))
 
 
-def meta_around(graph: Graph) -> MetaGraphDef:
+def meta_around(graph: ModelGraph) -> MetaGraphDef:
     """The MetaGraphDef without its GraphDef."""
     data, meta = graph.source.data, graph.around.meta
     if meta is None:
@@ -163,7 +164,7 @@ def diff(a: ModelLike, b: ModelLike, progress: Progress | None = None) -> Diff:
     return found
 
 
-def _diff(one: Graph, other: Graph, found: Diff) -> None:
+def _diff(one: ModelGraph, other: ModelGraph, found: Diff) -> None:
     bodies = [{body.label: body for body in graph.bodies} for graph in (one, other)]
     told: dict[tuple[str, str], tuple[Node, Node]] = {}
     for label, body in bodies[0].items():
@@ -209,7 +210,7 @@ def _op(node: Node) -> dict[str, Any]:
 
 
 def _gradients(
-    one: Graph, other: Graph, told: dict[tuple[str, str], tuple[Node, Node]]
+    one: ModelGraph, other: ModelGraph, told: dict[tuple[str, str], tuple[Node, Node]]
 ) -> Iterator[dict[str, Any]]:
     """The ops through which something else flows back: what before, what after, by which rules."""
     labels = rule_labels([one, other])
@@ -227,12 +228,12 @@ def _gradients(
         yield {**found, "rules": rules}
 
 
-def _node_at(graph: Graph, label: str, op: str) -> Node | None:
+def _node_at(graph: ModelGraph, label: str, op: str) -> Node | None:
     body = graph.body_if_there(label)
     return body.node(op) if body is not None and op in body.by_name else None
 
 
-def _type(one: Graph, other: Graph, body: str, op: str) -> str:
+def _type(one: ModelGraph, other: ModelGraph, body: str, op: str) -> str:
     """The op type of an op before any rule moved it aside."""
     for graph in (one, other):
         for name in (f"{op}/forward", op):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.gradient_names import OF_AN_OP, SEED, scopes_of_gradients
-from graphpatch.graph.topology import VARIABLES
+from graphpatch.graph.op_types import VARIABLES
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from graphpatch.analysis.places import Place, places
 from graphpatch.application import check_all
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.match.forms import forms, type_notes
 from graphpatch.match.misses import explain
 from graphpatch.match.select import MatchedOps, find
@@ -78,7 +78,7 @@ def match_only(match: Match, model: Model, why: bool = False, with_places: bool 
     return replace(found, notes=(*found.notes, *_left_open(match, model.graphs)))
 
 
-def _left_open(match: Match, graphs: Sequence[Graph]) -> Iterator[str]:
+def _left_open(match: Match, graphs: Sequence[ModelGraph]) -> Iterator[str]:
     """That the pattern does not tell which of the tensors that a match reads is which."""
     if match.pattern is None or not any(form.tensors for form in forms(match.pattern)):
         return
@@ -126,7 +126,7 @@ class _Applied:
         self.before, self.since = _copies(self.graphs), []
 
 
-def _copies(graphs: Sequence[Graph]) -> list[Graph]:
+def _copies(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
     return [graph.copy() for graph in graphs]
 
 
@@ -141,7 +141,7 @@ def _as_matched(
     return replace(found, error=applied.take(rule, known).partition("\n")[0])
 
 
-def _why(graphs: Sequence[Graph], match: Match, names: bool) -> str:
+def _why(graphs: Sequence[ModelGraph], match: Match, names: bool) -> str:
     return explain(graphs, match, names) + ("" if names else NOT_EXPLAINED)
 
 
@@ -149,7 +149,7 @@ def _rule_document(
     rule: str,
     match: Match,
     on: Sequence[str],
-    graphs: Sequence[Graph],
+    graphs: Sequence[ModelGraph],
     found: Sequence[MatchedOps],
     why: bool,
     with_places: bool,

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from itertools import zip_longest
 
+from graphpatch.analysis.same import describe_difference, same_bytes
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.nodedef import attr_span, attr_spans, attr_value
-from graphpatch.graph.same import describe_difference, same_bytes
 from graphpatch.graph.tensor import constant
 
 NOTHING = "(none)"

@@ -8,12 +8,13 @@ from typing import Any
 
 from graphpatch import names, opdefs
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
+from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.keys import override_key
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.nodedef import mentions
+from graphpatch.graph.op_types import CALLS
 from graphpatch.match import glob
 from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
 

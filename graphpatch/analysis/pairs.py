@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from graphpatch import names
 from graphpatch.analysis.rule_words import own_name
+from graphpatch.analysis.same import same_bytes
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import entry
 from graphpatch.graph.nodedef import NAME, fields_in_order, with_attr
-from graphpatch.graph.same import same_bytes
 from graphpatch.graph.wire import Span
 
 RUN = 1 << 20  # bytes of nodes that are compared in one go

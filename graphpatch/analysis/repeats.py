@@ -10,10 +10,11 @@ from graphpatch.errors import CutError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.op_types import ALL_VARIABLES
 
 # Stateful ops that give the same as long as nobody assigns to what they stand for.
 READING_OPS = re.compile(
-    "VarHandleOp|Variable(V2)?|AutoReloadVariable|TemporaryVariable|ReadVariableOp|VariableShape"
+    f"{'|'.join(ALL_VARIABLES)}|TemporaryVariable|ReadVariableOp|VariableShape"
     "|ResourceGather(Nd)?|VarIsInitializedOp|IsVariableInitialized|Lookup.*|.*HashTable.*"
     "|TensorArray.*|Stack.*|Assert|Print.*|_Arg|_Retval|.*Dataset.*|.*Queue(V2)?"
     "|(OneShot|Anonymous)?Iterator(V[23]|FromStringHandle(V2)?)?"

@@ -6,19 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
+
 from graphpatch.analysis.unsafe import unsafe
 from graphpatch.analysis.which_rule import chosen_rules
 from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats import Model
-from graphpatch.formats.before import as_before, is_original, opened_again, refuse_exported
+from graphpatch.formats.before import (
+    as_before,
+    is_original,
+    opened_again,
+    origins_before,
+    refuse_exported,
+)
 from graphpatch.formats.given import HasModel, ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.edit import write_origin
-from graphpatch.graph.graph import Graph, TakenBack
+from graphpatch.graph.edits import Author, Origin
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.provenance import Author, origin, origin_node
+from graphpatch.graph.model_graph import ModelGraph, UndoneGraph
+from graphpatch.graph.provenance import origin, origin_node
 from graphpatch.graph.rule_labels import carried_rules, rule_labels
 from graphpatch.graph.undo import UndoneBody, undo
 from graphpatch.graph.undo_library import drop_unused
@@ -130,29 +139,30 @@ def _report(
     }
 
 
-def _revert(graph: Graph, off: Set[Author]) -> list[UndoneBody]:
-    record = origin(graph)
+def _revert(graph: ModelGraph, off: Set[Author]) -> list[UndoneBody]:
+    was = origin(graph)
     undone = undo(graph, lambda edit: Author(edit.rule, edit.id) in off)
     functions = drop_unused(graph)
     is_whole = not carried_rules([graph])
-    if record and not is_whole:
-        _keep_origin(graph, record)
+    if was is not None and not is_whole:
+        _keep_origin(graph, was)
     main = undone[0]
-    graph.undone = TakenBack(frozenset(main.gone), main.back, functions, record, is_whole)
-    graph.keeps_library = is_whole and "library" in record
+    graph.undone = UndoneGraph(
+        frozenset(main.dropped_names), main.old_names, functions, was, is_whole
+    )
     return undone
 
 
-def _keep_origin(graph: Graph, record: dict[str, Any]) -> None:
+def _keep_origin(graph: ModelGraph, was: Origin) -> None:
     """Write down again what the model was: the node that told may be gone."""
     ids = {edit.id for edit in provenance.all_entries(graph)}
-    kept = {key: patch for key, patch in record.get("rules", {}).items() if key in ids}
+    kept = {key: patch for key, patch in was.rules.items() if key in ids}
     touched = (node for body in graph.bodies for node in provenance.touched(body))
     node = origin_node(graph) or next(touched)
-    write_origin(node.body, node.index, {**record, "rules": kept})
+    write_origin(node.body, node.index, structs.replace(was, rules=kept))
 
 
-def _unsafe(graph: Graph, undone: Sequence[UndoneBody]) -> Iterator[str]:
+def _unsafe(graph: ModelGraph, undone: Sequence[UndoneBody]) -> Iterator[str]:
     """That ops are back which do more than compute."""
     for one in undone:
         names = [node.name for node in one.nodes.values() if node.op != node.node.op]
@@ -164,7 +174,7 @@ def _unsafe(graph: Graph, undone: Sequence[UndoneBody]) -> Iterator[str]:
 
 def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
     """What keeps a model from being its original byte for byte, or from being known to be."""
-    if any(model.is_text or _origin(graph).get("text") for graph in model.graphs):
+    if model.is_text or any(was.text for was in origins_before(model)):
         yield "the text holds the same message as the original, perhaps formatted in another way"
     same = is_original(model)
     if same is None:
@@ -185,11 +195,7 @@ def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
         yield f"this is not the original: {said}"
 
 
-def _origin(graph: Graph) -> dict[str, Any]:
-    return dict(graph.undone.origin) if graph.undone is not None else {}
-
-
 def _sizes(model: Model) -> str:
-    before = next((_origin(one)["size"] for one in model.graphs if "size" in _origin(one)), None)
     now = size(model.pieces())
-    return f"the original had {now if before is None else before} bytes, this has {now}"
+    before = next((was.size for was in origins_before(model) if was.size), now)
+    return f"the original had {before} bytes, this has {now}"

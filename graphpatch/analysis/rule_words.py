@@ -10,9 +10,8 @@ from typing import Any
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
-from graphpatch.graph.edits import Added, AttrSet, Edit
+from graphpatch.graph.edits import Added, AttrSet, Author, Edit, Renamed
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import Author, origin
 from graphpatch.graph.rule_labels import rule_labels
 from graphpatch.names import OpKey
 from graphpatch.rule_spec import OPTIONS
@@ -22,7 +21,7 @@ BESIDE = (*OPTIONS, "on")  # the keys of a patch that are no kind
 
 def own_name(node: Node) -> str:
     """The name that an op had before rules moved it aside."""
-    return str(next((edit.was for edit in provenance.of_kind(node, "renamed")), node.name))
+    return next((edit.was for edit in provenance.edits_of(node, Renamed)), node.name)
 
 
 def rules_at(
@@ -32,7 +31,7 @@ def rules_at(
 
     `labels` is what rules are called, where this is not the only graph that is told of.
     """
-    patches = origin(graph).get("rules", {})
+    patches = provenance.patches(graph)
     labels = rule_labels([graph]) if labels is None else labels
     order = {key: place for place, key in enumerate(patches)}
     found: dict[OpKey, dict[str, str]] = {}

@@ -23,12 +23,11 @@ from graphpatch.errors import OutputError
 from graphpatch.formats.output import write_new_folder
 from graphpatch.graph.body import Node
 from graphpatch.graph.extract import Extract, Fed, StaticShape
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import PLACEHOLDERS, VARIABLES, readers_of
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import ALL_VARIABLES, OPTIONAL_PLACEHOLDER, PLACEHOLDERS
+from graphpatch.graph.topology import readers_of
 from graphpatch.graph.wire import Piece, piece_bytes
 
-HELD = (*VARIABLES, "AutoReloadVariable")
-DEFAULTS = "PlaceholderWithDefault"
 PARTS = "parts.json"
 
 
@@ -39,7 +38,7 @@ class BackwardGraph:
     `tensors` has dtype and shape of each tensor that is fed or fetched, as TensorFlow infers them.
     """
 
-    graph: Graph
+    graph: ModelGraph
     loss: str
     cuts: Sequence[Cut]
     at_cuts: Sequence[Mapping[str, str]]
@@ -136,7 +135,7 @@ class Split:
         fetched.append((last, (self.backward.loss, *self._gradients(last))))
         fetched += [(k, self._gradients(k)) for k in reversed(range(last))]
         return [
-            PartRun(k, fetch, frozenset(self._extract(k, fetch).part().indices))
+            PartRun(k, fetch, frozenset(self._extract(k, fetch).part.indices))
             for k, fetch in fetched
         ]
 
@@ -197,7 +196,7 @@ class Split:
         for tensor, first in self.handed.items():
             if self._has(run, tensor):
                 (fetch if first == place else feed)[tensor] = tensor
-        optional = list(self._placeholders(run, {DEFAULTS}))
+        optional = list(self._placeholders(run, {OPTIONAL_PLACEHOLDER}))
         return {"part": _file(run.part), "feed": feed, "fetch": fetch, "may_feed": optional}
 
     def _needed(self, run: PartRun) -> Iterator[str]:
@@ -218,9 +217,9 @@ class Split:
                 yield f"{node.name}:0"
 
     def _described(self, part: int) -> dict[str, Any]:
-        indices = self.extracts[part].part().indices
+        indices = self.extracts[part].part.indices
         nodes = [Node(self.backward.graph.main, index) for index in indices]
-        held = [node.name for node in nodes if node.op in HELD]
+        held = [node.name for node in nodes if node.op in ALL_VARIABLES]
         fed = len(self.extracts[part].fed)
         return {"file": _file(part), "nodes": len(indices) + fed, "variables": held}
 

@@ -14,7 +14,7 @@ from graphpatch.analysis.diff import meta_around
 from graphpatch.errors import UnsafeError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.topology import downstream, upstream
 from graphpatch.names import TensorName
 from graphpatch.table import short
@@ -82,7 +82,7 @@ class Unsafe:
         return f"{self.node} {self.does}"
 
 
-def refuse_unsafe(graph: Graph, allow: bool, fetched: Iterable[str] | None = None) -> None:
+def refuse_unsafe(graph: ModelGraph, allow: bool, fetched: Iterable[str] | None = None) -> None:
     """Raise UnsafeError where what is to be run holds ops that do more than compute.
 
     Looked at is what `unsafe_ops` looks at. `allow`: the model is trusted.
@@ -92,7 +92,7 @@ def refuse_unsafe(graph: Graph, allow: bool, fetched: Iterable[str] | None = Non
         raise UnsafeError(_refusal(found))
 
 
-def apart_from_savers(graph: Graph, fetched: Sequence[str]) -> tuple[list[str], list[str]]:
+def apart_from_savers(graph: ModelGraph, fetched: Sequence[str]) -> tuple[list[str], list[str]]:
     """Of these tensors of the main graph, those that need no op of a Saver; and those that do."""
     found = [one.node for one in unsafe_ops(graph, fetched) if one.node.op in SAVERS]
     ends = [  # of an op without outputs, what waits for it
@@ -114,7 +114,7 @@ def _refusal(found: Sequence[Unsafe]) -> str:
     )
 
 
-def refuse_unsafe_load(graph: Graph, allow: bool) -> None:
+def refuse_unsafe_load(graph: ModelGraph, allow: bool) -> None:
     """Raise UnsafeError where loading a TF2 SavedModel, or calling it, would do more than compute.
 
     All counts but what its saver alone needs: loaders restore variables by ops of their own.
@@ -137,7 +137,7 @@ def refuse_unsafe_load(graph: Graph, allow: bool) -> None:
         raise UnsafeError(_refusal(found))
 
 
-def unsafe_ops(graph: Graph, fetched: Iterable[str] | None = None) -> list[Unsafe]:
+def unsafe_ops(graph: ModelGraph, fetched: Iterable[str] | None = None) -> list[Unsafe]:
     """The ops that do more than compute, among those that the tensors `fetched` need.
 
     Control inputs and called functions with their gradient functions count; so does the whole main
@@ -172,7 +172,7 @@ def _needed(body: Body, fetched: Iterable[str] | None) -> list[Node]:
     return [Node(body, index) for index, mark in enumerate(marks) if mark]
 
 
-def _at_import(graph: Graph) -> Iterator[Node]:
+def _at_import(graph: ModelGraph) -> Iterator[Node]:
     """The ops that may run though nobody asks for them."""
     for body in graph.bodies:
         for op, indices in body.by_type.items():
@@ -181,7 +181,7 @@ def _at_import(graph: Graph) -> Iterator[Node]:
                 yield from (Node(body, index) for index in indices)
 
 
-def _with_called_ops(graph: Graph, nodes: Iterable[Node]) -> Iterator[Node]:
+def _with_called_ops(graph: ModelGraph, nodes: Iterable[Node]) -> Iterator[Node]:
     """These ops, and those of the functions that they call."""
     told: set[str] = set()
     todo = [list(nodes)]

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from graphpatch.analysis.rule_words import patch_in_words, rules_at
 from graphpatch.errors import PatchError, did_you_mean
+from graphpatch.graph import provenance
+from graphpatch.graph.edits import Author
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import Author, origin
 from graphpatch.table import IN_LIST, short
 
 LEAST_ID = 4  # digits by which a rule may be named
@@ -44,7 +45,7 @@ def _lines(
 ) -> Iterator[str]:
     """What tells rules apart: the id, the name, the patch, the ops."""
     at = [(op, told) for graph in graphs for (_, op), told in rules_at(graph, labels).items()]
-    patches = {key: one for graph in graphs for key, one in origin(graph).get("rules", {}).items()}
+    patches = {key: one for graph in graphs for key, one in provenance.patches(graph).items()}
     for rule in rules:
         ops = list(dict.fromkeys(op for op, told in at if labels[rule] in told))
         where = f" at {short(ops)}" if ops else ""

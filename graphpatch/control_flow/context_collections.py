@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tensorboard.compat.proto.meta_graph_pb2 import CollectionDef
 
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import BYTES, Field, Source, encoded, fields, message, utf8
 from graphpatch.names import op_of
 
@@ -97,7 +97,7 @@ class StoredContexts:
     in_branches: frozenset[str] = frozenset()
 
 
-def stored_contexts(graph: Graph) -> StoredContexts:
+def stored_contexts(graph: ModelGraph) -> StoredContexts:
     """What the MetaGraphDef around a graph has; a GraphDef has none."""
     in_loops: dict[str, StoredLoop] = {}
     is_branch: dict[str, bool] = {}

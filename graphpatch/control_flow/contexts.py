@@ -8,7 +8,14 @@ import msgspec
 
 from graphpatch.control_flow.branches import Branch, Cond, Context, Loop, decider, innermost, merged
 from graphpatch.control_flow.frames import Frame, Frames, frames, ops_of, position, reads
-from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, NEXTS, SWITCHES
+from graphpatch.control_flow.op_types import (
+    ENTERS,
+    EXITS,
+    MERGES,
+    NEXTS,
+    SWITCHES,
+    TENSOR_ARRAY,
+)
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import data_uses
@@ -56,6 +63,11 @@ class ControlFlow(msgspec.Struct, eq=False):
 def has_control_flow(body: Body) -> bool:
     """Whether there is a v1 loop or branch at all."""
     return any(body.by_type.get(op) for op in ENTERS | SWITCHES)
+
+
+def has_tensor_arrays(body: Body) -> bool:
+    """Whether there are TensorArrays of v1 loops; with control flow v2 they have no gradient."""
+    return bool(body.by_type.get(TENSOR_ARRAY))
 
 
 def inside_control_flow(body: Body) -> frozenset[int]:

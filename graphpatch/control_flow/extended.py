@@ -27,12 +27,12 @@ from graphpatch.control_flow.context_collections import (
 )
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.graph import Graph, TakenBack
+from graphpatch.graph.model_graph import ModelGraph, UndoneGraph
 from graphpatch.graph.wire import Field, Replacement, Source, message, reframed
 from graphpatch.names import op_of
 
 
-def context_replacements(source: Source, meta: Field, graph: Graph) -> Iterator[Replacement]:
+def context_replacements(source: Source, meta: Field, graph: ModelGraph) -> Iterator[Replacement]:
     """What comes in place of the collections of contexts in which ops were added or renamed."""
     body, undone = graph.main, graph.undone
     if not body.placed and undone is None:
@@ -40,11 +40,11 @@ def context_replacements(source: Source, meta: Field, graph: Graph) -> Iterator[
     beside = _added_beside(body)
     now = {then: body.heads.names[index] for index, then in body.renamed.items()}
     for part, key, collection in context_collections(source, meta):
-        raw = None if undone is None else before(undone, key)
+        raw = None if undone is None else _original(undone, key)
         if raw is not None:
             yield Replacement(part.start, part.end, [raw])
             continue
-        changed = undone is not None and take_back(collection, key, undone)
+        changed = undone is not None and _undo_collection(collection, key, undone)
         if _extend_all(collection, CONTEXTS[key], now, beside) or changed:
             pieces = reframed(source, part.start, [collection_entry(key, collection)])
             yield Replacement(part.start, part.end, pieces)
@@ -142,20 +142,17 @@ def _borders(context: Any) -> set[str]:
     return {op_of(t) for t in (*context.loop_exit_names, *context.loop_enter_names, *constant)}
 
 
-def _renamed(text: str, now: dict[str, str]) -> str:
-    """The tensor of an Enter or Exit, by the name that the op has now."""
+def _renamed(text: str, now: Mapping[str, str]) -> str:
+    """A tensor by the name that its op has now."""
     op, colon, output = text.partition(":")
     return f"{now.get(op, op)}{colon}{output}"
 
 
-COUNTS, RAW = "contexts", "collections"  # the keys in what is written down
-
-
-def recorded_contexts(source: Source, meta: Field) -> dict[str, Any]:
+def recorded_contexts(source: Source, meta: Field) -> tuple[dict[str, list[int]], dict[str, str]]:
     """What to write down of the contexts of a MetaGraphDef before anything is changed.
 
-    Tensors that are added stand behind those that a context had: how many it had is written down. A
-    collection that is not encoded as we would is written down as a whole.
+    By the keys of the collections: how many tensors each context had, as those that are added stand
+    behind these; and, of collections that are not encoded as we would, their bytes in hex.
     """
     counts: dict[str, list[int]] = {}
     raw: dict[str, str] = {}
@@ -167,41 +164,40 @@ def recorded_contexts(source: Source, meta: Field) -> dict[str, Any]:
         ]
         if collection_entry(key, collection) != source.data[part.value : part.end]:
             raw[key] = bytes(source.data[part.start : part.end]).hex()
-    return {COUNTS: counts, **({RAW: raw} if raw else {})}
+    return counts, raw
 
 
-def before(undone: TakenBack, key: str) -> bytes | None:
+def _original(undone: UndoneGraph, key: str) -> bytes | None:
     """The collection as a whole, where it is known: nothing, if it was not there."""
-    if undone.is_whole and key in undone.origin.get(RAW, {}):
-        return bytes.fromhex(undone.origin[RAW][key])
-    return b"" if undone.is_whole and key not in undone.origin.get(COUNTS, {key: 0}) else None
+    was = undone.origin
+    if not undone.is_whole or was is None:
+        return None
+    if key in was.collections:
+        return bytes.fromhex(was.collections[key])
+    return b"" if was.contexts is not None and key not in was.contexts else None
 
 
-def take_back(collection: CollectionDef, key: str, undone: TakenBack) -> bool:
+def _undo_collection(collection: CollectionDef, key: str, undone: UndoneGraph) -> bool:
     """Take tensors of ops that were dropped out of a collection; whether there were any."""
-    if not undone.dropped and not undone.back:
+    if not undone.dropped and not undone.old_names:
         return False
     found = contexts(collection, key)
-    counts = iter(undone.origin.get(COUNTS, {}).get(key, ()))
+    known = None if undone.origin is None else undone.origin.contexts
+    counts = iter(() if known is None else known.get(key, ()))
     for one in with_nested(found):
-        _take_back(one, next(counts, len(one.values_def.values)), undone)
+        _undo_context(one, next(counts, len(one.values_def.values)), undone)
     old = list(collection.bytes_list.value)
     collection.bytes_list.value[:] = [one.SerializeToString(deterministic=True) for one in found]
     return list(collection.bytes_list.value) != old
 
 
-def _take_back(context: Any, count: int, undone: TakenBack) -> None:
+def _undo_context(context: Any, count: int, undone: UndoneGraph) -> None:
     values = context.values_def.values
-    lost = undone.dropped | undone.back.keys()
+    lost = undone.dropped | undone.old_names.keys()
     rest = [] if undone.is_whole else values[count:]
     added = [text for text in rest if op_of(text) not in lost]
-    values[:] = [*(_tensor_before(text, undone.back) for text in values[:count]), *added]
+    values[:] = [*(_renamed(text, undone.old_names) for text in values[:count]), *added]
     for field in ("loop_exit_names", "loop_enter_names"):
         if hasattr(context, field):
             texts = getattr(context, field)
-            texts[:] = [_tensor_before(text, undone.back) for text in texts]
-
-
-def _tensor_before(text: str, back: Mapping[str, str]) -> str:
-    op, colon, output = text.partition(":")
-    return f"{back.get(op, op)}{colon}{output}"
+            texts[:] = [_renamed(text, undone.old_names) for text in texts]

@@ -9,6 +9,7 @@ MERGES = frozenset({"Merge", "RefMerge"})
 SWITCHES = frozenset({SWITCH, "RefSwitch"})
 NEXTS = frozenset({"NextIteration", "RefNextIteration"})
 LOOP_COND = "LoopCond"
+TENSOR_ARRAY = "TensorArrayV3"
 
 # Ops whose gradients give on what comes; they cannot be asked apart.
 CONTROL_FLOW = ENTERS | EXITS | MERGES | SWITCHES | NEXTS

@@ -15,14 +15,15 @@ from graphpatch.control_flow.frames import Frame, position
 from graphpatch.control_flow.op_types import CONTROL_FLOW
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import Author
+from graphpatch.graph.edits import Author
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.names import parse
 
+# No rule adds these ops: they are written down all the same, so that `revert` drops them.
 AUTHOR = Author("control-flow contexts", "contexts")
 
 
-def with_pruned_ops(graph: Graph) -> ControlFlow:
+def with_pruned_ops(graph: ModelGraph) -> ControlFlow:
     """The contexts of a graph of one's own, to which what they need is added.
 
     Forward: nothing changes. Backward: a loop variable whose Exit was pruned has no gradient, and

@@ -28,7 +28,7 @@ from graphpatch.control_flow.pruned import body_pivot, branch_pivots, with_prune
 from graphpatch.control_flow.values_def import KnownValues, known_values, outer_tensor
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Node
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.topology import first_producers
 from graphpatch.graph.wire import encoded
 from graphpatch.names import fresh, op_of, parse
@@ -38,7 +38,7 @@ DEEPEST_CONTEXT = 50  # contexts in one another: each is two messages, and proto
 PARALLEL = 10  # iterations at once, where an Enter does not say
 
 
-def with_contexts(graph: Graph) -> tuple[Graph, bytes]:
+def with_contexts(graph: ModelGraph) -> tuple[ModelGraph, bytes]:
     """A graph as it is to be written with its contexts, and these as fields of a MetaGraphDef.
 
     What was pruned, and the contexts need, is added again. A graph without v1 control flow comes

@@ -9,20 +9,21 @@ Grappler inlines it, except as `Bodies.is_inlined` says.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache, cached_property
 
 import msgspec
 
-from graphpatch.graph.body import Node
+from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions, calls, may_be_inlined
-from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import CASES, IFS, LOOPS, STATEFUL_CALL
 from graphpatch.graph.wire import Source, encoded
 
-CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-LOOPS = frozenset({"While", "StatelessWhile"})
 LEAST_INLINED = 4  # nodes, arguments and returns; smaller functions Grappler leaves as they are
 XLA = "_XlaMustCompile"  # the attr of a call that XLA compiles as a whole
-OP_BY_OP = LOOPS | {"If", "StatelessIf", "Case", "StatelessCase"}
+OP_BY_OP = LOOPS | IFS | CASES
 
 
 class BodyPlace(msgspec.Struct, frozen=True):
@@ -36,20 +37,25 @@ class BodyPlace(msgspec.Struct, frozen=True):
     op_by_op: bool = False
 
 
+def callers(bodies: Iterable[Body]) -> dict[str, list[Node]]:
+    """The ops of these bodies that call each function."""
+    found: dict[str, list[Node]] = {}
+    for body in bodies:
+        for node, name in calls(body):
+            found.setdefault(name, []).append(node)
+    return found
+
+
 class Bodies(msgspec.Struct, eq=False, dict=True):
     """The bodies of a graph, and what calls them; of the graph as it is when first asked."""
 
-    graph: Graph
+    graph: ModelGraph
     _places: dict[str, BodyPlace] = msgspec.field(default_factory=dict)
 
     @cached_property
     def callers(self) -> dict[str, list[Node]]:
         """The ops that call each function."""
-        found: dict[str, list[Node]] = {}
-        for body in self.graph.bodies:
-            for node, name in calls(body):
-                found.setdefault(name, []).append(node)
-        return found
+        return callers(self.graph.bodies)
 
     def place_of(self, node: Node) -> BodyPlace:
         """The place of an op: how TensorFlow comes to the body that it is in."""
@@ -103,5 +109,5 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 @cache
 def _signature_call() -> Node:
     """The op that calls the function of a TF2 SavedModel's signature in a Session."""
-    call = encoded(1, encoded(1, b"serving_default") + encoded(2, b"StatefulPartitionedCall"))
-    return Node(open_graph(Source(call), 0, len(call)).main, 0)
+    call = encoded(1, encoded(1, b"serving_default") + encoded(2, STATEFUL_CALL.encode()))
+    return Node(Graph.open(Source(call), 0, len(call)).main, 0)

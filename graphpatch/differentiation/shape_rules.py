@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-from graphpatch.control_flow.op_types import LOOP_COND
+from graphpatch.control_flow.op_types import LOOP_COND, TENSOR_ARRAY
 from graphpatch.differentiation.shape_windows import WINDOW_SHAPES, Shape
 from graphpatch.graph.body import Node
+from graphpatch.graph.op_types import RESOURCE_VARIABLE
 from graphpatch.graph.tensor import constant
 
 SHAPE_SIZES = 64  # more numbers than a shape or a list of axes has
@@ -126,13 +127,13 @@ RULES: dict[str, ShapeRule] = {
     "Pack": _packed,
     "SelectV2": _any,
     LOOP_COND: _scalar,
-    "VarHandleOp": _scalar,
+    RESOURCE_VARIABLE: _scalar,
     **dict.fromkeys(REDUCED, _reduced),
     **WINDOW_SHAPES,
 }
 
 SCALARS = {
-    ("TensorArrayV3", 1),
+    (TENSOR_ARRAY, 1),
     ("TensorArrayGradV3", 1),
     ("TensorArrayWriteV3", 0),
     ("TensorArrayScatterV3", 0),

@@ -19,8 +19,14 @@ from graphpatch.differentiation.shape_rules import RULES, SCALARS, broadcast
 from graphpatch.differentiation.shape_windows import Shape
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
+from graphpatch.graph.op_types import (
+    OPTIONAL_PLACEHOLDER,
+    PLACEHOLDER,
+    REF_VARIABLES,
+    RESOURCE_VARIABLE,
+)
 
-HOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault", "VariableV2", "Variable"})
+HOLDERS = frozenset({PLACEHOLDER, OPTIONAL_PLACEHOLDER, *REF_VARIABLES})
 GIVES_ON = frozenset({"Identity", "PreventGradient", "StopGradient", "Snapshot"})
 TELLING = ENTERS | ALL_SWITCHES  # whose inputs tell the shapes of all outputs, not of the first
 MANY = 16  # outputs from which on their shapes are kept
@@ -125,7 +131,7 @@ class Shapes(msgspec.Struct, eq=False):
             if found is None:
                 return None
             node = found
-            if node.op == "VarHandleOp":
+            if node.op == RESOURCE_VARIABLE:
                 value = node.attr("shape")
                 return None if value is None else _sizes(value.shape)
             if node.op not in SAME_SHAPE:
@@ -139,8 +145,7 @@ def _is_call(node: Node) -> bool:
 
 def _given_on(node: Node, output: int) -> int | None:
     """Of a call of a function that gives an argument on as this output: which one."""
-    graph = node.body.library.graph() if _is_call(node) else None
-    body = graph.functions.get(node.op) if graph is not None else None
+    body = node.body.library.function(node.op) if _is_call(node) else None
     if body is None or body.signature is None:
         return None
     outputs = body.signature.output_arg

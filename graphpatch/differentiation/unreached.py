@@ -17,8 +17,9 @@ from typing import TypeVar
 import msgspec
 
 from graphpatch.control_flow.contexts import inside_control_flow
-from graphpatch.differentiation.bodies import CALLS, OP_BY_OP, Bodies
+from graphpatch.differentiation.bodies import OP_BY_OP, Bodies
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.op_types import CALLS
 
 T = TypeVar("T")
 

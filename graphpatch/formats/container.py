@@ -11,8 +11,8 @@ import msgspec
 
 from graphpatch.errors import ModelError
 from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.graph import ContainerFacts, Graph, open_graph
 from graphpatch.graph.heads import Progress
+from graphpatch.graph.model_graph import ContainerFacts, ModelGraph
 from graphpatch.graph.wire import (
     BYTES,
     VARINT,
@@ -77,23 +77,25 @@ def _not_a_message(source: Source) -> str:
     return ""
 
 
-def open_graphs(source: Source, container: Container, progress: Progress | None) -> list[Graph]:
+def open_graphs(
+    source: Source, container: Container, progress: Progress | None
+) -> list[ModelGraph]:
     """The GraphDefs of a file; more than one where a SavedModel has several MetaGraphDefs."""
     if container.path:
         outer = [Field(0, BYTES, 0, 0, len(source.data))]
         for number in container.path[:-1]:
             outer = [part for one in outer for part in _parts(source, one, number)]
         return [_open_meta(source, one, progress) for one in outer]
-    return [open_graph(source, 0, len(source.data), progress)]
+    return [ModelGraph.open(source, 0, len(source.data), progress)]
 
 
-def _open_meta(source: Source, meta: Field, progress: Progress | None) -> Graph:
+def _open_meta(source: Source, meta: Field, progress: Progress | None) -> ModelGraph:
     from graphpatch.control_flow.extended import has_contexts
 
     graphs = _parts(source, meta, GRAPH_DEF)
     if len(graphs) != 1:
         raise ModelError(f"a MetaGraphDef holds {len(graphs)} GraphDefs; it must hold one")
-    graph = open_graph(source, graphs[0].value, graphs[0].end, progress)
+    graph = ModelGraph.open(source, graphs[0].value, graphs[0].end, progress)
     infos = _parts(source, meta, META_INFO)
     tags = [tag for info in infos for tag in _parts(source, info, TAGS)]
     graph.around = ContainerFacts(
@@ -106,7 +108,7 @@ def _open_meta(source: Source, meta: Field, progress: Progress | None) -> Graph:
 
 
 def container_pieces(
-    source: Source, container: Container, ready: Sequence[tuple[Graph, bytes]]
+    source: Source, container: Container, ready: Sequence[tuple[ModelGraph, bytes]]
 ) -> list[Piece]:
     """The file with its GraphDefs as they are now, all else as it was.
 
@@ -118,7 +120,9 @@ def container_pieces(
     return _level(source, whole, container.path, {one[0].start: one for one in ready})
 
 
-def meta_pieces(source: Source, container: Container, graph: Graph, more: bytes) -> list[Piece]:
+def meta_pieces(
+    source: Source, container: Container, graph: ModelGraph, more: bytes
+) -> list[Piece]:
     """A MetaGraphDef that holds the graph: the one of the file around it, or a new one."""
     if container is GRAPH:
         # An empty meta_info_def, then the GraphDef: all that import_meta_graph needs.
@@ -138,7 +142,7 @@ def _level(
     source: Source,
     outer: Field,
     path: tuple[int, ...],
-    graphs: Mapping[int, tuple[Graph, bytes]],
+    graphs: Mapping[int, tuple[ModelGraph, bytes]],
 ) -> list[Piece]:
     if not path:
         return graph_pieces(graphs[outer.value][0])
@@ -156,7 +160,7 @@ def _level(
     return [*pieces, more] if more else pieces
 
 
-def _object_graph(source: Source, meta: Field, graph: Graph) -> Iterator[Replacement]:
+def _object_graph(source: Source, meta: Field, graph: ModelGraph) -> Iterator[Replacement]:
     """The object graph with what restores the gradients that the library holds of ours."""
     gone = graph.undone.functions if graph.undone is not None else frozenset()
     if not graph.around.is_object_based or not (graph.restored or gone):

@@ -19,8 +19,8 @@ from graphpatch.graph.as_function import Part
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import OUTPUT_SHAPES
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import PLACEHOLDERS
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import FED, PLACEHOLDERS
 from graphpatch.table import short
 
 # Before this version of GraphDef, a placeholder's shape () meant that it is not known.
@@ -44,13 +44,13 @@ class ExportedTensor:
 class Exported:
     """The function that a graph becomes."""
 
-    graph: Graph
+    graph: ModelGraph
     inputs: tuple[ExportedTensor, ...]
     outputs: tuple[ExportedTensor, ...]
     part: Part
 
 
-def exported(graph: Graph, export: Export) -> Exported:
+def exported(graph: ModelGraph, export: Export) -> Exported:
     """The function from the inputs to the outputs.
 
     Raises OutputError where a name is not that of a tensor, an output needs a placeholder that is
@@ -68,7 +68,7 @@ def exported(graph: Graph, export: Export) -> Exported:
         _sorted(_arguments(graph, given, taken)),
         _sorted(_arguments(graph, asked, set())),
     )
-    part = Part(graph.main, {one.tensor: one.argument.name for one in inputs}, part.results)
+    part = part.naming({one.tensor: one.argument.name for one in inputs})
     return Exported(graph, inputs, outputs, part)
 
 
@@ -146,7 +146,9 @@ def _is_held(node: Node) -> bool:
     return any(arg.is_ref or arg.dtype == "resource" for arg in node.outputs or ())
 
 
-def _arguments(graph: Graph, tensors: Sequence[str], taken: set[str]) -> Iterator[ExportedTensor]:
+def _arguments(
+    graph: ModelGraph, tensors: Sequence[str], taken: set[str]
+) -> Iterator[ExportedTensor]:
     """Each tensor under a name that Python takes as that of an argument."""
     for text in tensors:
         tensor = names.parse(text)
@@ -162,12 +164,12 @@ def _arguments(graph: Graph, tensors: Sequence[str], taken: set[str]) -> Iterato
         yield ExportedTensor(text, argument, _shape_told(graph, node, tensor.index))
 
 
-def _shape_told(graph: Graph, node: Node, output: int) -> TensorShapeProto:
+def _shape_told(graph: ModelGraph, node: Node, output: int) -> TensorShapeProto:
     """The shape that the graph tells of an output: of a placeholder, or noted by TensorFlow."""
     noted = node.attr(OUTPUT_SHAPES)
     if noted is not None and output < len(noted.list.shape):
         return noted.list.shape[output]
-    declared = node.attr("shape") if node.op.startswith("Placeholder") else None
+    declared = node.attr("shape") if node.op in FED else None
     shape = TensorShapeProto(unknown_rank=True) if declared is None else declared.shape
     unclear = not shape.dim and graph.library.producer < SHAPES_ARE_MEANT
     return TensorShapeProto(unknown_rank=True) if unclear else shape

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 from google.protobuf.message import Message
 
 from graphpatch.above import FromAbove
+from graphpatch.formats.live import ConcreteFunction, LiveGraph
 from graphpatch.formats.model import Model
 from graphpatch.formats.opened import opened
 from graphpatch.formats.sizes import as_bytes
@@ -55,25 +56,6 @@ INSTEAD = {
     "Session": "give its `graph`",
     "InteractiveSession": "give its `graph`",
 }
-
-
-@runtime_checkable
-class LiveGraph(Protocol):
-    """A `tf.Graph`, as far as it is asked."""
-
-    def as_graph_def(self) -> Any:
-        """Its GraphDef."""
-
-    def as_default(self) -> Any:
-        """A context in which ops go into it."""
-
-
-class ConcreteFunction(Protocol):
-    """A concrete function of TensorFlow, as far as it is asked."""
-
-    @property
-    def graph(self) -> Any:
-        """Its FuncGraph."""
 
 
 ModelLike: TypeAlias = (

@@ -14,7 +14,7 @@ from graphpatch.formats.model import Model
 from graphpatch.formats.opened import opened
 from graphpatch.formats.sizes import as_message
 from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import piece_bytes
 
 tensorflow_class: FromAbove[[str], Any] = FromAbove("tensorflow_class")
@@ -37,7 +37,7 @@ def meta_graph_def(model: Model, tags: str = "") -> Any:
         raise ModelError(f"{model.path}: {error}") from error
 
 
-def graph_with_tags(model: Model, tags: str) -> Graph:
+def graph_with_tags(model: Model, tags: str) -> ModelGraph:
     """The graph of a model that has these tags, or the only one that it has."""
     found = [graph for graph in model.graphs if not tags or graph.around.tags == tags]
     if len(found) == 1:
@@ -46,7 +46,7 @@ def graph_with_tags(model: Model, tags: str) -> Graph:
     raise ModelError(f"`tags` must choose one of its MetaGraphDefs: {there}")
 
 
-def _chosen(model: Model, tags: str) -> tuple[Model, Graph]:
+def _chosen(model: Model, tags: str) -> tuple[Model, ModelGraph]:
     """The graph as it would be written: one that is exported becomes another when it is."""
     if model.export is not None:
         model = opened(b"".join(map(piece_bytes, model.pieces())), model.path)

@@ -23,15 +23,15 @@ from graphpatch.formats.container import (
     meta_pieces,
 )
 from graphpatch.formats.foreign import refuse_suffix
+from graphpatch.formats.live import LiveGraph
 from graphpatch.formats.target import NO_CONTEXTS, Export
 from graphpatch.formats.unfinished import sweep
-from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import Piece, Source
 
 if TYPE_CHECKING:
     from graphpatch.formats.export import Exported
-    from graphpatch.formats.given import LiveGraph
 
 MESSAGE = "saved_model.pb"
 
@@ -52,7 +52,7 @@ class Model:
     path: str
     source: Source
     container: Container
-    graphs: list[Graph]
+    graphs: list[ModelGraph]
     is_text: bool = False
     file: str = ""
     export: Export | None = None  # written as a new TF2 SavedModel, from and to these tensors
@@ -103,7 +103,7 @@ class Model:
         ready = [one[:2] for one in self._ready()]
         return container_pieces(self.source, self.container, ready)
 
-    def meta_graph(self, graph: Graph, rebuild: bool = True) -> list[Piece]:
+    def meta_graph(self, graph: ModelGraph, rebuild: bool = True) -> list[Piece]:
         """A MetaGraphDef of one of its graphs, with the contexts of v1 loops and branches.
 
         They are rebuilt where the file has none, or with `rebuild=False` only where it would be
@@ -141,7 +141,7 @@ class Model:
             )
         from graphpatch.formats.export import exported
 
-        exported(self.graphs[0], export)
+        exported(self.graphs[0], export)  # what cannot be is refused before rules are applied
         model = replace(self.copy(), container=SAVED, file=MESSAGE, is_text=False, export=export)
         graph = model.graphs[0]
         graph.around = structs.replace(graph.around, is_object_based=True, is_exported=True)
@@ -160,7 +160,7 @@ class Model:
             return [NO_CONTEXTS] if has_control_flow(self.graphs[0].main) else []
         return [note for _, _, note in self._ready() if note]
 
-    def _ready(self) -> list[tuple[Graph, bytes, str]]:
+    def _ready(self) -> list[tuple[ModelGraph, bytes, str]]:
         """Each graph with the contexts to be added, for which a GraphDef has no place."""
         if self.container is GRAPH:
             return [(graph, b"", "") for graph in self.graphs]
@@ -281,7 +281,7 @@ class Model:
         return [text.TOO_NEW.format(", ".join(found))] if found else []
 
 
-def _ready(graph: Graph) -> tuple[Graph, bytes, str]:
+def _ready(graph: ModelGraph) -> tuple[ModelGraph, bytes, str]:
     """A patched graph whose MetaGraphDef lacks contexts, with them; or why it can have none."""
     if graph.around.has_contexts or graph.around.is_object_based or not graph.is_changed:
         return graph, b"", ""

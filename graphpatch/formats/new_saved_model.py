@@ -17,11 +17,11 @@ from graphpatch.formats.export import Exported, ExportedTensor
 from graphpatch.formats.object_graph import additions, arguments, dict_value, spec
 from graphpatch.graph import attrs
 from graphpatch.graph.emit import library_pieces
+from graphpatch.graph.op_types import PLACEHOLDER, STATEFUL_CALL
 from graphpatch.graph.wire import Piece, enclosed, encoded
 from graphpatch.names import fresh
 
 SIGNATURE = "serving_default"
-CALL = "StatefulPartitionedCall"
 SCHEMA_VERSION = b"\x08\x01"
 FOR_A_TAPE = (
     b"gradients of this SavedModel are for a tape, after tf.saved_model.load; for a Session, "
@@ -52,7 +52,7 @@ def pieces(found: Exported) -> list[Piece]:
         info.CopyFrom(_info(f"{SIGNATURE}_{tensor.argument.name}:0", tensor))
     for place, tensor in enumerate(found.outputs):
         info = meta.signature_def[SIGNATURE].outputs[tensor.argument.name]
-        info.CopyFrom(_info(f"{CALL}_{place}:0", tensor))
+        info.CopyFrom(_info(f"{STATEFUL_CALL}_{place}:0", tensor))
     objects = object_graph(found, name)
     objects.MergeFrom(additions(graph.restored, len(objects.nodes)))
     meta.object_graph_def.CopyFrom(objects)
@@ -99,18 +99,18 @@ def _main(found: Exported, name: str) -> GraphDef:
     """
     main = GraphDef()
     main.versions.producer = found.graph.library.producer
-    call = main.node.add(name=CALL, op=CALL)
+    call = main.node.add(name=STATEFUL_CALL, op=STATEFUL_CALL)
     call.attr["f"].CopyFrom(attrs.function(name))
     for key, tensors in (("Tin", found.inputs), ("Tout", found.outputs)):
         call.attr[key].list.type.extend(one.argument.type for one in tensors)
     for tensor in found.inputs:
-        fed = main.node.add(name=f"{SIGNATURE}_{tensor.argument.name}", op="Placeholder")
+        fed = main.node.add(name=f"{SIGNATURE}_{tensor.argument.name}", op=PLACEHOLDER)
         fed.attr["dtype"].type = tensor.argument.type
         fed.attr["shape"].shape.CopyFrom(tensor.shape)
         call.input.append(fed.name)
     for place, tensor in enumerate(found.outputs):
-        given = main.node.add(name=f"{CALL}_{place}", op="PreventGradient")
-        given.input.append(f"{CALL}:{place}")
+        given = main.node.add(name=f"{STATEFUL_CALL}_{place}", op="PreventGradient")
+        given.input.append(f"{STATEFUL_CALL}:{place}")
         given.attr["T"].type = tensor.argument.type
         given.attr["message"].s = FOR_A_TAPE
     return main

@@ -17,8 +17,8 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
 from graphpatch.formats.container import OBJECT_GRAPH
 from graphpatch.formats.model import Model
-from graphpatch.graph.graph import LIBRARY, Graph
-from graphpatch.graph.library import Restored
+from graphpatch.graph.graph import LIBRARY, Restored
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import (
     Field,
     Piece,
@@ -39,7 +39,7 @@ def held_gradients(model: Model) -> list[dict[str, frozenset[int]]]:
     return [_held(graph) for graph in model.graphs]
 
 
-def _held(graph: Graph) -> dict[str, frozenset[int]]:
+def _held(graph: ModelGraph) -> dict[str, frozenset[int]]:
     if not graph.around.is_object_based:
         return {}
     results = _results(graph)
@@ -47,7 +47,7 @@ def _held(graph: Graph) -> dict[str, frozenset[int]]:
     return found | {one.key: _flowing(one.results) for one in graph.restored}
 
 
-def _registered(graph: Graph) -> Iterator[tuple[str, str]]:
+def _registered(graph: ModelGraph) -> Iterator[tuple[str, str]]:
     """The keys of the file's library, each with the name of the function."""
     data = graph.source.data
     for library in (part for part in graph.others if part.holds(LIBRARY)):
@@ -57,7 +57,7 @@ def _registered(graph: Graph) -> Iterator[tuple[str, str]]:
                 yield held.registered_op_type, held.gradient_func
 
 
-def _results(graph: Graph) -> Mapping[str, frozenset[int]]:
+def _results(graph: ModelGraph) -> Mapping[str, frozenset[int]]:
     """By function that is restored: the places of a result that are not None."""
     meta, data = graph.around.meta, graph.source.data
     found: dict[str, frozenset[int]] = {}

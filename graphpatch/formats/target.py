@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from graphpatch.formats.model import Model
 
 # What a name ends in that is that of a file, and not of a SavedModel's folder.
 FILES = frozenset({".pb", ".pbtxt", ".meta"})
@@ -34,11 +30,9 @@ class Export:
     outputs: tuple[str, ...]
 
 
-def default_output(model: Model) -> str:
-    """Where the patched model goes when nobody says: `MODEL.patched.pb` beside the model."""
-    if model.path == "-":
-        return "-"
-    return patched_name(Path(model.path), is_folder=bool(model.file))
+def default_output(path: str, is_folder: bool) -> str:
+    """Where a patched model goes when nobody says: `MODEL.patched.pb` beside the model."""
+    return "-" if path == "-" else patched_name(Path(path), is_folder)
 
 
 def patched_name(path: Path, is_folder: bool) -> str:

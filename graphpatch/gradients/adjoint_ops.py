@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from graphpatch.gradients import along
+from graphpatch.gradients.adjoint import Adjoint, Back
 from graphpatch.gradients.program import Step, Value
 from graphpatch.gradients.shapes import SCALAR, UNKNOWN
-
-if TYPE_CHECKING:
-    from graphpatch.gradients.adjoint import Adjoint
-
-Back = Callable[["Adjoint", Step, Value, int], Value]
 
 
 def _step_op(adjoint: Adjoint, step: Step, op_type: str, *inputs: Value) -> Value:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.adjoint import DY, LIVE, Adjoint, Y
+from graphpatch.gradients.adjoint_steps import BACK
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient import choose
 from graphpatch.gradients.library import LIBRARY
@@ -42,7 +43,7 @@ def construction(
     linear = linear_steps(program, dxs.values())
     if not dxs or linear is None:
         return None
-    adjoint = Adjoint(program, signature, linear, _known(program, signature, op_type))
+    adjoint = Adjoint(program, signature, linear, _known(program, signature, op_type), BACK)
     if not all(adjoint.start(dx, name) for name, dx in dxs.items()):
         return None
     return node_defs(program, [adjoint.finish()], {}, in_function)

@@ -23,7 +23,7 @@ from graphpatch.gradients.attach import (
     given_on,
 )
 from graphpatch.graph.attrs import OVERRIDE
-from graphpatch.graph.library import Restored
+from graphpatch.graph.graph import Restored
 
 CARRY = "carry"
 PASS = f"{FUNCTION_PREFIX}pass_"

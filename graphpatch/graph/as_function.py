@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from graphpatch import names
@@ -12,7 +12,7 @@ from graphpatch.graph import nodedef
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.colocation import located, without_absent
 from graphpatch.graph.edit import OUTPUT_SHAPES
-from graphpatch.graph.topology import PLACEHOLDERS
+from graphpatch.graph.op_types import PLACEHOLDERS
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,12 @@ class Part:
                 found.add(index)
                 waiting.extend(self._read(Node(self.body, index)))
         return sorted(found)
+
+    def naming(self, arguments: Mapping[str, str]) -> Part:
+        """The same ops, the arguments that stand for what is cut by other names."""
+        part = replace(self, arguments=arguments)
+        vars(part)["indices"] = self.indices
+        return part
 
     def unfed(self) -> Iterator[Node]:
         """The placeholders among them: nothing feeds them inside a function."""

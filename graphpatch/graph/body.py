@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -14,9 +14,10 @@ from tensorboard.compat.proto.op_def_pb2 import OpDef as OpDefProto
 
 from graphpatch import names, opdefs
 from graphpatch.errors import ModelError, did_you_mean
+from graphpatch.graph.blanks import Held
+from graphpatch.graph.edits import SetInputs
 from graphpatch.graph.heads import LARGE, Heads
 from graphpatch.graph.large import MOST_ALIKE, Large
-from graphpatch.graph.library import Library
 from graphpatch.graph.long_order import LongOrder
 from graphpatch.graph.nodedef import (
     DEVICE,
@@ -30,14 +31,32 @@ from graphpatch.graph.nodedef import (
 from graphpatch.graph.wire import Field, Source, Span
 from graphpatch.shown import one_line
 
-if TYPE_CHECKING:
-    from graphpatch.graph.blanks import Held
-    from graphpatch.graph.inputs import SetInputs
-
 MAIN = "main"
 
 # A list, or where one is edited that is long a dict without values.
 Uses: TypeAlias = "list[tuple[int, int]] | dict[tuple[int, int], None]"
+
+
+class Library(msgspec.Struct, eq=False):
+    """The functions of a GraphDef, as far as one who calls them must know.
+
+    `signatures` has each function as the op type of its calls, `gradients` its gradient function.
+    `producer` is the GraphDef's version. `bodies` and `function` give the graph's, while it lives.
+    """
+
+    signatures: dict[str, opdefs.OpDef] = msgspec.field(default_factory=dict)
+    gradients: dict[str, str] = msgspec.field(default_factory=dict)
+    producer: int = 0
+    bodies: Callable[[], Iterable[Body]] = tuple
+    function: Callable[[str], Body | None] = lambda name: None
+
+    def opdef(self, op: str) -> opdefs.OpDef | None:
+        """What this op type looks like, or None where neither library nor TensorFlow has it."""
+        return self.signatures.get(op) or opdefs.lookup(op)
+
+    def copy(self) -> Library:
+        """The same functions, to be added to without this one seeing it."""
+        return Library(dict(self.signatures), dict(self.gradients), self.producer)
 
 
 class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
@@ -164,13 +183,7 @@ class Body(msgspec.Struct, eq=False, dict=True, weakref=True):
         """The same nodes, to be changed without this body seeing it."""
         for index in [i for i, one in self.edited.items() if not isinstance(one, list | tuple)]:
             self.payload(index)
-        heads = replace(
-            self.heads,
-            names=list(self.heads.names),
-            ops=list(self.heads.ops),
-            inputs=list(self.heads.inputs),
-        )
-        body = replace(self, library=library, heads=heads, ret=dict(self.ret))
+        body = replace(self, library=library, heads=self.heads.copy(), ret=dict(self.ret))
         body.large = Large(written=dict(self.large.written))
         body.edited, body.root = dict(self.edited), dict(self.root)
         body.renamed, body.filled = dict(self.renamed), dict(self.filled)

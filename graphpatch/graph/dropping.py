@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from graphpatch.graph.blanks import Held
 from graphpatch.graph.body import Body
+from graphpatch.graph.edits import SetInputs
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Heads
-from graphpatch.graph.inputs import SetInputs
 from graphpatch.graph.large import Large
 from graphpatch.graph.nodedef import Payload
-from graphpatch.graph.undo_node import Undone
+from graphpatch.graph.undo_node import UndoneNode
 from graphpatch.graph.wire import Field
 
 
@@ -26,7 +26,7 @@ def drop_nodes(
     graph: Graph,
     old: Body,
     dropped: Collection[int],
-    now: Mapping[int, Undone],
+    now: Mapping[int, UndoneNode],
     marked: Sequence[int],
 ) -> Body:
     """Put a body into the graph without the `dropped` nodes, and others as they are `now`.

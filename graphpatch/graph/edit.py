@@ -18,13 +18,12 @@ from graphpatch.errors import PatchError
 from graphpatch.graph import edits, nodedef
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.displaced import displaced_attr, displaced_input, displaced_name
-from graphpatch.graph.edits import Edit, Origin
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.edits import PROVENANCE_ATTR, Author, Edit, Origin, rewritten, signed
+from graphpatch.graph.graph import Restored
 from graphpatch.graph.inputs import give_output, move_use, set_later
-from graphpatch.graph.library import Restored
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.placing import TakenNames, append, place_beside, rename
-from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
-from graphpatch.graph.provenance import Author, entries, rewritten, signed, turns
+from graphpatch.graph.provenance import entries, returned
 from graphpatch.graph.topology import uses
 from graphpatch.graph.wire import piece_bytes
 
@@ -43,7 +42,7 @@ class Editor:
     `patched` is the op that the rule is at: what is added is written down as being for it.
     """
 
-    graph: Graph
+    graph: ModelGraph
     author: Author
     patched: str = ""
     notes: dict[str, None] = field(default_factory=dict)
@@ -82,22 +81,22 @@ class Editor:
         old = nodedef.attr_span(payload, key)
         was = None if old is None else piece_bytes(old)
         raw = None if value is None else value.SerializeToString(deterministic=True)
-        more = displaced_attr(payload, key, was, drop=value is None)
+        displaced = displaced_attr(payload, key, was, drop=value is None)
         payload = nodedef.with_attr(payload, key, raw)
         told = None if was is None else was.hex()
-        self._write(node, payload, self.author.edit(edits.AttrSet, attr=key, was=told, **more))
+        self._write(node, payload, edits.AttrSet(*self.author, key, told, displaced))
 
     def set_input(self, node: Node, slot: int, text: str) -> None:
         """Let an op read another tensor in this slot of NodeDef.input."""
         heads, was = node.body.heads, node.body.heads.inputs[node.index][slot]
         move_use(node, slot, was, text)
-        if set_later(node, slot, text, self.author.edit(edits.InputSet, slot=slot, was=was)):
+        if set_later(node, slot, text, edits.InputSet(*self.author, slot, was)):
             return
         payload = node.body.payload(node.index)
-        more = displaced_input(payload, slot, was)
+        displaced = displaced_input(payload, slot, was)
         payload = nodedef.with_input(payload, slot, text)
         heads.inputs[node.index] = (*node.inputs[:slot], text, *node.inputs[slot + 1 :])
-        self._write(node, payload, self.author.edit(edits.InputSet, slot=slot, was=was, **more))
+        self._write(node, payload, edits.InputSet(*self.author, slot, was, displaced))
 
     def add(
         self,
@@ -120,8 +119,8 @@ class Editor:
         node = append(body, name, op, tuple(inputs))
         place_beside(node, beside.index, before)
         payload = nodedef.encode(name, op, list(inputs), beside.device, raw)
-        more = {"reads": tuple(reads)} if reads else {}
-        self._write(node, payload, self.author.edit(edits.Added, **self._patched_op(), **more))
+        told = edits.Added(*self.author, patched=self.patched, reads=tuple(reads))
+        self._write(node, payload, told)
         return node
 
     def clone(self, node: Node, name: str, inputs: Sequence[str]) -> Node:
@@ -131,12 +130,11 @@ class Editor:
         place_beside(new, node.index, before=False)
         payload = nodedef.with_name(body.payload(node.index), new.name)
         payload = nodedef.with_inputs(payload, inputs)
-        for key in (OUTPUT_SHAPES, PROVENANCE):
+        for key in (OUTPUT_SHAPES, PROVENANCE_ATTR):
             payload = nodedef.with_attr(payload, key, None)
         rules = dict.fromkeys(edit.rule for edit in entries(node))
         copies = tuple(rule for rule in rules if rule != self.author.rule)
-        more = {"copies": copies} if copies else {}
-        told = self.author.edit(edits.Added, clone_of=node.name, **self._patched_op(), **more)
+        told = edits.Added(*self.author, node.name, self.patched, copies=copies)
         self._write(new, payload, told)
         return new
 
@@ -152,7 +150,7 @@ class Editor:
         added.CopyFrom(function)
         # Not an attr: tf.saved_model.load refuses functions with attrs that it does not know.
         # The same in every file: a process that loads two of them compares functions by content.
-        added.signature.description = f"{PROVENANCE}: carries a gradient"
+        added.signature.description = f"{PROVENANCE_ATTR}: carries a gradient"
         graph.library.signatures[name] = opdefs.from_proto(function.signature)
         if gradient:
             graph.added.gradient.add(function_name=name, gradient_func=gradient)
@@ -195,20 +193,20 @@ class Editor:
     def become(self, node: Node, op: str) -> None:
         """Let an op be a call of a function that does what it did: same name, inputs, outputs."""
         body, was, spelled = node.body, node.op, _spelled(node)
-        before = nodedef.with_attr(body.payload(node.index), PROVENANCE, None)
-        raw = _inherited(node, (*INHERITED, PROVENANCE))
+        before = nodedef.with_attr(body.payload(node.index), PROVENANCE_ATTR, None)
+        raw = _inherited(node, (*INHERITED, PROVENANCE_ATTR))
         payload = nodedef.encode(node.name, op, list(node.inputs), node.device, raw)
         body.heads.ops[node.index] = op
         if "by_type" in body.__dict__:
             body.by_type[was].remove(node.index)
             body.by_type.setdefault(op, []).append(node.index)
-        self._write(node, payload, self.author.edit(edits.Enclosed, was=was, node=_hex(before)))
+        self._write(node, payload, edits.Enclosed(*self.author, was, _hex(before)))
         self._respell(node, spelled)
 
     def shadow(self, node: Node) -> None:
         """Write down that no gradient reaches an op any more, though it stays as it is."""
         payload = node.body.payload(node.index)
-        self._write(node, payload, self.author.edit(edits.Shadowed))
+        self._write(node, payload, edits.Shadowed(*self.author))
 
     def reroute(self, node: Node, output: int, tensor: str, keep: int) -> int:
         """Let all who read this output, except the op with index `keep`, read `tensor`.
@@ -225,24 +223,21 @@ class Editor:
             self._return(body.node(names.op_of(tensor)), dict.fromkeys(returned, tensor))
         return count + len(returned)
 
-    def _patched_op(self) -> dict[str, str]:
-        return {"patched": self.patched} if self.patched else {}
-
     def _return(self, node: Node, tensors: Mapping[str, str]) -> None:
         """Let outputs of a function be these tensors of `node`, on which it is written down."""
         body, told = node.body, []
-        turn = self.cached(("turns", body.label), lambda: itertools.count(turns(body)))
+        turn = self.cached(("turns", body.label), lambda: itertools.count(_next_turn(body)))
         for key, tensor in tensors.items():
             was = give_output(body, key, tensor)
-            told.append(self.author.edit(edits.Returned, output=key, was=was, turn=next(turn)))
+            told.append(edits.Returned(*self.author, key, was, next(turn)))
         self._write(node, body.payload(node.index), *told)
 
     def _rename(self, node: Node, name: str, shadow: bool) -> None:
         was, payload = node.name, node.body.payload(node.index)
-        more = displaced_name(payload, was) | ({"shadowed": True} if shadow else {})
+        told = edits.Renamed(*self.author, was, displaced_name(payload, was), shadow)
         payload = nodedef.with_name(payload, name)
         rename(node.body, node.index, name)
-        self._write(node, payload, self.author.edit(edits.Renamed, was=was, **more))
+        self._write(node, payload, told)
 
     def _respell(self, new: Node, spelled: Mapping[str, int]) -> None:
         """Inside a function, outputs are spelled by the op type's output args: spell them anew."""
@@ -267,10 +262,15 @@ class Editor:
         node.body.write(node.index, signed(payload, *told))
 
 
-def write_origin(body: Body, index: int, record: dict[str, Any]) -> None:
+def write_origin(body: Body, index: int, origin: Origin) -> None:
     """Write down what the model was on a node that a rule touched, in place of what was there."""
-    told: list[Edit | Origin] = [Origin(**record), *entries(Node(body, index))]
+    told: list[Edit | Origin] = [origin, *entries(Node(body, index))]
     body.write(index, rewritten(body.payload(index), told))
+
+
+def _next_turn(body: Body) -> int:
+    before = returned(body)
+    return before[-1][1].turn + 1 if before else 0
 
 
 def _hex(payload: nodedef.Payload) -> str:

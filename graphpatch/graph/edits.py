@@ -1,15 +1,25 @@
-"""What an edit looks like as it is written down in a model: the one place that spells its JSON.
+"""What edits look like as they are written down on nodes: the one place that spells their JSON.
 
-A model comes from anywhere, and so does what is written in it. Each edit is read as one of these
-types, and as nothing else.
+The attr `_graphpatch`, which TensorFlow ignores, is a list of strings: one JSON object an edit, the
+oldest first, `{"rule": name, "id": fingerprint of the rule, "did": ..., ...}`. Each tells what was
+there before, so that it can be taken back (`undo`). On one node of a graph stands besides, as
+`{"did": "origin", ...}`, what the model was. A model comes from anywhere, and so does what is
+written in it: each edit is read as one of these types, and as nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from tensorboard.compat.proto.attr_value_pb2 import AttrValue
+
+from graphpatch.graph.heads import PROVENANCE
+from graphpatch.graph.nodedef import Payload, attr_span, attr_value, with_attr, with_inputs
+
+PROVENANCE_ATTR = PROVENANCE.decode()
 
 HEX = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -18,7 +28,16 @@ Checksum = Annotated[str, msgspec.Meta(pattern="^xxh3:[0-9a-f.]*$")]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class Edit(msgspec.Struct, frozen=True, tag_field="did", forbid_unknown_fields=True):
+class Author(NamedTuple):
+    """The rule on whose behalf a graph is changed: its name and its fingerprint."""
+
+    rule: str
+    id: str
+
+
+class Edit(
+    msgspec.Struct, frozen=True, tag_field="did", forbid_unknown_fields=True, omit_defaults=True
+):
     """What a rule did to one node: the rule, by its name and its fingerprint."""
 
     rule: str
@@ -37,18 +56,18 @@ class Added(Edit, tag="added", frozen=True, rename={"patched": "for", "clone_of"
     rules whose edits that other op carried, and the clone does as well.
     """
 
-    clone_of: str | msgspec.UnsetType = msgspec.UNSET
-    patched: str | msgspec.UnsetType = msgspec.UNSET
-    reads: tuple[Name, ...] | msgspec.UnsetType = msgspec.UNSET
-    copies: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    clone_of: str = ""
+    patched: str = ""
+    reads: tuple[Name, ...] = ()
+    copies: tuple[str, ...] = ()
 
 
 class Renamed(Edit, tag="renamed", frozen=True):
-    """The op had another name."""
+    """The op had another name. `shadowed`: no gradient reaches it under the new one."""
 
     was: Name
-    raw: Raw | msgspec.UnsetType = msgspec.UNSET
-    shadowed: bool | msgspec.UnsetType = msgspec.UNSET
+    raw: Raw = ()
+    shadowed: bool = False
 
 
 class Enclosed(Edit, tag="enclosed", frozen=True):
@@ -58,7 +77,7 @@ class Enclosed(Edit, tag="enclosed", frozen=True):
     node: HEX
 
 
-class Shadowed(Edit, tag="shadowed", frozen=True):
+class Shadowed(Edit, tag="shadowed", frozen=True, omit_defaults=False):
     """No gradient reaches the op."""
 
     shadowed: bool = True
@@ -69,7 +88,12 @@ class AttrSet(Edit, tag="attr", frozen=True):
 
     attr: Annotated[str, msgspec.Meta(pattern="^_")]
     was: HEX | None
-    raw: Raw | msgspec.UnsetType = msgspec.UNSET
+    raw: Raw = ()
+
+    @property
+    def target(self) -> str:
+        """What of the node it changed."""
+        return self.attr
 
 
 class InputSet(Edit, tag="input", frozen=True):
@@ -77,11 +101,16 @@ class InputSet(Edit, tag="input", frozen=True):
 
     slot: Count
     was: Name
-    raw: Raw | msgspec.UnsetType = msgspec.UNSET
+    raw: Raw = ()
+
+    @property
+    def target(self) -> int:
+        """What of the node it changed."""
+        return self.slot
 
 
 class Returned(Edit, tag="returned", frozen=True):
-    """An output of the function was another tensor."""
+    """An output of the function was another tensor: the node is the one that gives it now."""
 
     output: Name
     was: Name
@@ -89,25 +118,38 @@ class Returned(Edit, tag="returned", frozen=True):
 
 
 class Origin(
-    msgspec.Struct, frozen=True, tag_field="did", tag="origin", forbid_unknown_fields=True
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="did",
+    tag="origin",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
 ):
-    """What the model was before its first rule. `rules` has the patch of each rule, by its id."""
+    """What the model was before its first rule. `rules` has the patch of each rule, by its id.
 
-    container: str | msgspec.UnsetType = msgspec.UNSET
-    text: bool | msgspec.UnsetType = msgspec.UNSET
-    size: Count | msgspec.UnsetType = msgspec.UNSET
-    hash: Checksum | msgspec.UnsetType = msgspec.UNSET
-    exported: bool | msgspec.UnsetType = msgspec.UNSET
-    library: bool | msgspec.UnsetType = msgspec.UNSET
-    contexts: dict[str, list[Count]] | msgspec.UnsetType = msgspec.UNSET
-    collections: dict[str, HEX] | msgspec.UnsetType = msgspec.UNSET
-    fingerprint: HEX | msgspec.UnsetType = msgspec.UNSET
-    rules: dict[str, dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+    `container`, `exported`, `contexts`, `collections` and `fingerprint` are what `formats` must
+    know to give the container back; `size` and `hash` are of the file, and missing where it was
+    `text` or there was none. `contexts` is None outside of a MetaGraphDef.
+    """
 
-    @property
-    def did(self) -> str:
-        """In one word, as it is written."""
-        return "origin"
+    container: str = ""
+    text: bool = False
+    size: Count = 0
+    hash: Checksum = ""
+    exported: bool = False
+    library: bool = False
+    contexts: dict[str, list[Count]] | None = None
+    collections: dict[str, HEX] = {}
+    fingerprint: HEX = ""
+    rules: dict[str, dict[str, Any]]
+
+
+class Written(NamedTuple):
+    """What is written down on one node."""
+
+    edits: tuple[Edit, ...] = ()
+    origin: Origin | None = None
 
 
 ProvenanceEntry = Added | Renamed | Enclosed | Shadowed | AttrSet | InputSet | Returned | Origin
@@ -128,11 +170,42 @@ def read_entry(text: bytes) -> Edit | Origin:
         raise ValueError(str(error)) from None
 
 
-def write_entry(edit: Edit | Origin) -> bytes:
+def write_entry(entry: Edit | Origin) -> bytes:
     """What is written down: the rule first, then what it did."""
-    told = msgspec.to_builtins(edit)
+    told = msgspec.to_builtins(entry)
     did = {"did": told.pop("did")}
-    if isinstance(edit, Origin):
+    if isinstance(entry, Origin):
         return msgspec.json.encode({**told, **did})
     by = {key: told.pop(key) for key in ("rule", "id")}
     return msgspec.json.encode({**by, **did, **told})
+
+
+def signed(payload: Payload, *more: Edit) -> Payload:
+    """The payload with more edits written down."""
+    span = attr_span(payload, PROVENANCE_ATTR)
+    value = AttrValue() if span is None else attr_value(span)
+    value.list.s.extend(map(write_entry, more))
+    return with_attr(payload, PROVENANCE_ATTR, value.SerializeToString(deterministic=True))
+
+
+def rewritten(payload: Payload, found: Sequence[Edit | Origin]) -> Payload:
+    """The payload with these edits written down, and no others."""
+    if not found:
+        return with_attr(payload, PROVENANCE_ATTR, None)
+    value = AttrValue(list=AttrValue.ListValue(s=map(write_entry, found)))
+    return with_attr(payload, PROVENANCE_ATTR, value.SerializeToString(deterministic=True))
+
+
+class SetInputs(msgspec.Struct, eq=False):
+    """A node whose inputs were set, by edits that its NodeDef does not tell of yet.
+
+    `inputs` is the list that the body has of them meanwhile, and in which they are set.
+    """
+
+    before: Payload
+    inputs: list[str]
+    edits: list[InputSet] = msgspec.field(default_factory=list)
+
+    def payload(self) -> Payload:
+        """The NodeDef with all of them."""
+        return signed(with_inputs(self.before, self.inputs), *self.edits)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
-from typing import TYPE_CHECKING
 
+from graphpatch.graph.blanks import Filled
 from graphpatch.graph.body import Body
-from graphpatch.graph.graph import LIBRARY, Graph
+from graphpatch.graph.graph import LIBRARY
 from graphpatch.graph.heads import entry
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.nodedef import payload_of
 from graphpatch.graph.wire import (
     BYTES,
@@ -26,11 +27,8 @@ from graphpatch.graph.wire import (
     utf8,
 )
 
-if TYPE_CHECKING:
-    from graphpatch.graph.blanks import Filled
 
-
-def graph_pieces(graph: Graph) -> list[Piece]:
+def graph_pieces(graph: ModelGraph) -> list[Piece]:
     """The GraphDef, as pieces of its source and new bytes."""
     others = sorted([*_dropped(graph.main), *_libraries(graph)])
     replacements = merge(_changes(graph.main, 1), others) if others else _changes(graph.main, 1)
@@ -38,7 +36,7 @@ def graph_pieces(graph: Graph) -> list[Piece]:
     return [*pieces, *_added(graph)]
 
 
-def library_pieces(graph: Graph) -> list[Piece]:
+def library_pieces(graph: ModelGraph) -> list[Piece]:
     """The library of functions alone, as fields of a GraphDef."""
     changed = {one.start: one.pieces for one in _libraries(graph)}
     out: list[Piece] = []
@@ -48,7 +46,7 @@ def library_pieces(graph: Graph) -> list[Piece]:
     return [*out, *_added(graph)]
 
 
-def _added(graph: Graph) -> list[Piece]:
+def _added(graph: ModelGraph) -> list[Piece]:
     added = graph.added.SerializeToString(deterministic=True)
     return [encoded(LIBRARY, added)] if added else []
 
@@ -89,7 +87,7 @@ def _as_it_is(body: Body, index: int, number: int) -> list[Piece]:
     return payload_of(pieces)
 
 
-def _libraries(graph: Graph) -> list[Replacement]:
+def _libraries(graph: ModelGraph) -> list[Replacement]:
     source = graph.source
     found: dict[Field, list[Replacement]] = {}
     for library, part in graph.cut:
@@ -103,28 +101,20 @@ def _libraries(graph: Graph) -> list[Replacement]:
                 function.start, function.end, reframed(source, function.start, pieces)
             )
             found.setdefault(library, []).append(new)
-    return _kept(
-        graph,
-        {
-            library: splice(source, library.value, library.end, sorted(parts))
-            for library, parts in found.items()
-        },
-    )
-
-
-def _kept(graph: Graph, libraries: Mapping[Field, list[Piece]]) -> list[Replacement]:
-    """The libraries as they are now, without those of which nothing is left."""
-    libs = [other for other in graph.others if other.holds(LIBRARY)]
-    empty = [field for field in libs if field in libraries and not libraries[field]]
-    if graph.keeps_library and len(empty) == len(libs):
+    libraries = {
+        library: splice(source, library.value, library.end, sorted(parts))
+        for library, parts in found.items()
+    }
+    empty = [library for library, pieces in sorted(libraries.items()) if not pieces]
+    if graph.keeps_library and empty == [one for one in graph.others if one.holds(LIBRARY)]:
         del empty[:1]
     return [
         Replacement(
-            field.start,
-            field.end,
-            [] if field in empty else reframed(graph.source, field.start, pieces),
+            library.start,
+            library.end,
+            [] if library in empty else reframed(source, library.start, pieces),
         )
-        for field, pieces in libraries.items()
+        for library, pieces in libraries.items()
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
@@ -16,7 +17,9 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.colocation import located, without_absent
 from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.emit import library_pieces
-from graphpatch.graph.graph import VERSIONS, Graph
+from graphpatch.graph.graph import VERSIONS
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import PLACEHOLDER
 from graphpatch.graph.wire import Piece, Span, enclosed
 
 # Hints that tf.gradients of TensorFlow 2 gives to products of matrices, and 1.15 does not know.
@@ -42,10 +45,11 @@ class Extract:
     unless that op is in the part for another of its tensors.
     """
 
-    graph: Graph
+    graph: ModelGraph
     fed: tuple[Fed, ...]
     results: tuple[str, ...]
 
+    @cached_property
     def part(self) -> Part:
         """The ops, each fed tensor cut off."""
         given = {str(names.parse(one.tensor)): one.tensor for one in self.fed}
@@ -53,7 +57,7 @@ class Extract:
 
     def placeholders(self) -> dict[str, str]:
         """The placeholder that stands for each fed tensor: its name."""
-        taken = {Node(self.graph.main, index).name for index in self.part().indices}
+        taken = {Node(self.graph.main, index).name for index in self.part.indices}
         found = {}
         for one in self.fed:
             tensor = names.parse(one.tensor)
@@ -79,7 +83,7 @@ class Extract:
         return [*out, *library_pieces(graph)]
 
     def _payloads(self, placeholders: Mapping[str, str]) -> Iterator[nodedef.Payload]:
-        body, indices = self.graph.main, self.part().indices
+        body, indices = self.graph.main, self.part.indices
         inside = {Node(body, index).name for index in indices} | set(placeholders.values())
         places = set(map(located, inside))
         given = {str(names.parse(tensor)): name for tensor, name in placeholders.items()}
@@ -103,4 +107,4 @@ def _placeholder(name: str, fed: Fed) -> nodedef.Payload:
         shape.dim.add(size=-1 if size is None else size)
     values = {"dtype": AttrValue(type=DTYPE_NUMBERS[fed.dtype]), "shape": AttrValue(shape=shape)}
     attrs = {key: value.SerializeToString(deterministic=True) for key, value in values.items()}
-    return nodedef.encode(name, "Placeholder", [], "", attrs)
+    return nodedef.encode(name, PLACEHOLDER, [], "", attrs)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -20,9 +20,9 @@ from tensorboard.compat.proto.versions_pb2 import VersionDef
 
 from graphpatch import opdefs
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import MAIN, Body, Node
-from graphpatch.graph.heads import PROVENANCE, Progress, read_heads, scan
-from graphpatch.graph.library import Library, Restored
+from graphpatch.graph.body import MAIN, Body, Library, Node
+from graphpatch.graph.edits import PROVENANCE_ATTR
+from graphpatch.graph.heads import Progress, read_heads, scan
 from graphpatch.graph.wire import Field, Source, fields, message
 from graphpatch.opdefs import Arg, OpDef
 
@@ -77,35 +77,32 @@ def _refuse(node: Node, arg: Arg, most: int) -> int:
 LIBRARY, VERSIONS, DEBUG_INFO = 2, 4, 5
 MOST_FUNCTIONS = 100_000  # ten times those of the largest libraries that we know
 
+G = TypeVar("G", bound="Graph")
 
-class TakenBack(msgspec.Struct, frozen=True, eq=False):
-    """What was taken back of a graph, as far as its container tells of it.
 
-    Ops of the main graph that were dropped, and that have an older name again (by the new one);
-    functions that were dropped. `origin` is what the model was before the first rule;
-    `is_whole`: nothing of ours is left.
+class Restored(msgspec.Struct, frozen=True, eq=False):
+    """The gradient of the ops whose `_gradient_op_type` is `key`.
+
+    tf.saved_model.load registers it. TensorFlow calls it with the upstream gradients alone: what it
+    reads besides are tensors of another function that the object graph binds to its last arguments,
+    as for tf.custom_gradient.
+
+    `results` says for each input of the op which output of the function is its gradient, and is
+    empty where there is none. The last arguments, `captured`, are those of the same names of the
+    function `of`, in which the op stands.
     """
 
-    dropped: frozenset[str]
-    back: Mapping[str, str]
-    functions: frozenset[str]
-    origin: Mapping[str, Any]
-    is_whole: bool
+    key: str
+    function: FunctionDef
+    results: tuple[str, ...]
+    captured: tuple[str, ...] = ()
+    of: str = ""
 
-
-class ContainerFacts(msgspec.Struct, frozen=True):
-    """What the container of a graph says of it; of a GraphDef alone, nothing.
-
-    `meta` is the MetaGraphDef around, with its `tags`; `has_contexts`: it tells the contexts of v1
-    loops and branches. `is_object_based`: it is that of a TF2 SavedModel, whose functions are
-    restored in Python; `is_exported`: the main graph will be one of these functions.
-    """
-
-    meta: Field | None = None
-    tags: str = ""
-    has_contexts: bool = False
-    is_object_based: bool = False
-    is_exported: bool = False
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        name: str = self.function.signature.name
+        return name
 
 
 class Graph(msgspec.Struct, eq=False, weakref=True):
@@ -123,9 +120,29 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
     restored: list[Restored] = msgspec.field(default_factory=list)
     # Functions that were dropped: (its library, it).
     cut: list[tuple[Field, Field]] = msgspec.field(default_factory=list)
-    keeps_library: bool = False  # though nothing be left in it
-    undone: TakenBack | None = None  # for the container around
-    around: ContainerFacts = msgspec.field(default_factory=ContainerFacts)
+
+    @classmethod
+    def open(
+        cls: type[G], source: Source, start: int, end: int, progress: Progress | None = None
+    ) -> G:
+        """Index the GraphDef that lies from `start` to `end`.
+
+        Raises ModelError where it is none, is cut short, or passes one of the limits.
+        """
+        library = Library()
+        main, others = _main_body(library, source, start, end, progress)
+        graph = cls(source, start, end, main, others, library)
+        _share_library(graph)
+        for other in graph.others:
+            if other.holds(LIBRARY):
+                _open_library(graph, other)
+            elif other.holds(VERSIONS):
+                versions = message(VersionDef, source.data[other.value : other.end])
+                graph.library.producer = versions.producer
+            elif other.holds(DEBUG_INFO):
+                message(GraphDef, source.data[other.start : other.end])
+        refuse_long_lists(graph.bodies)
+        return graph
 
     @property
     def bodies(self) -> Iterator[Body]:
@@ -150,37 +167,31 @@ class Graph(msgspec.Struct, eq=False, weakref=True):
         """The body here that stands where one of another graph does, if there is one."""
         return self.main if body.is_main else self.functions.get(body.label)
 
-    def copy(self) -> Graph:
+    def copy(self: G) -> G:
         """The same graph, to be changed without this one seeing it."""
         library = self.library.copy()
         main = self.main.copy(library)
         graph = replace(self, library=library, main=main, restored=list(self.restored))
-        library.graph = weakref.ref(graph)
+        _share_library(graph)
         graph.functions = {name: b.copy(graph.library) for name, b in self.functions.items()}
         graph.added = FunctionDefLibrary()
         graph.added.CopyFrom(self.added)
         return graph
 
 
-def open_graph(source: Source, start: int, end: int, progress: Progress | None = None) -> Graph:
-    """Index the GraphDef that lies from `start` to `end`.
+def _share_library(graph: Graph) -> None:
+    """Let the library know the bodies, without keeping the graph, and so its file, open."""
+    there = weakref.ref(graph)
 
-    Raises ModelError where it is none, is cut short, or passes one of the limits.
-    """
-    library = Library()
-    main, others = _main_body(library, source, start, end, progress)
-    graph = Graph(source, start, end, main, others, library)
-    library.graph = weakref.ref(graph)
-    for other in graph.others:
-        if other.holds(LIBRARY):
-            _open_library(graph, other)
-        elif other.holds(VERSIONS):
-            versions = message(VersionDef, source.data[other.value : other.end])
-            graph.library.producer = versions.producer
-        elif other.holds(DEBUG_INFO):
-            message(GraphDef, source.data[other.start : other.end])
-    refuse_long_lists(graph.bodies)
-    return graph
+    def bodies() -> Iterable[Body]:
+        found = there()
+        return () if found is None else found.bodies
+
+    def function(name: str) -> Body | None:
+        found = there()
+        return None if found is None else found.functions.get(name)
+
+    graph.library.bodies, graph.library.function = bodies, function
 
 
 def _open_library(graph: Graph, library: Field) -> None:
@@ -223,5 +234,5 @@ def _function_body(library: Library, source: Source, start: int, end: int) -> Bo
     signature, ret = rest.signature, dict(rest.ret)
     heads = read_heads(source, starts, 3)
     body = Body(signature.name, library, source, heads, ret, signature, others, dict(ret))
-    body.is_ours = signature.description.startswith(PROVENANCE.decode())
+    body.is_ours = signature.description.startswith(PROVENANCE_ATTR)
     return body

@@ -42,6 +42,10 @@ class Heads(msgspec.Struct):
     # Among these, some may carry provenance.
     marked: list[range] = msgspec.field(default_factory=list)
 
+    def copy(self) -> Heads:
+        """The same heads, to be changed; where they lie in the file stays."""
+        return Heads(self.starts, list(self.names), list(self.ops), list(self.inputs), self.marked)
+
 
 def read_heads(
     source: Source, starts: array[int], number: int, progress: Progress | None = None

@@ -5,32 +5,13 @@ Where an op reads many, its NodeDef is written once for all.
 
 from __future__ import annotations
 
-import msgspec
-
 from graphpatch import names
 from graphpatch.graph import nodedef
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.edits import InputSet
-from graphpatch.graph.nodedef import Payload
-from graphpatch.graph.provenance import signed
+from graphpatch.graph.edits import InputSet, SetInputs
 
 MANY_INPUTS = 8  # inputs from which on a NodeDef is not written anew for each
 MANY_USES = 200  # uses of one op from which on a list is too slow to search
-
-
-class SetInputs(msgspec.Struct, eq=False):
-    """A node whose inputs were set, by edits that its NodeDef does not tell of yet.
-
-    `inputs` is the list that the body has of them meanwhile, and in which they are set.
-    """
-
-    before: Payload
-    inputs: list[str]
-    edits: list[InputSet] = msgspec.field(default_factory=list)
-
-    def payload(self) -> Payload:
-        """The NodeDef with all of them."""
-        return signed(nodedef.with_inputs(self.before, self.inputs), *self.edits)
 
 
 def set_later(node: Node, slot: int, text: str, edit: InputSet) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 
+from graphpatch.graph.edits import Written
 from graphpatch.graph.heads import LARGE, entry
 from graphpatch.graph.nodedef import Payload, attr_spans, is_wide, mentions, payload_at
 from graphpatch.graph.wire import Source, Span
@@ -31,7 +31,7 @@ class Large(msgspec.Struct, eq=False):
     )
 
     # What nodes carry of edits by index, each beside its payload where that was edited.
-    written: dict[int, tuple[object, Any]] = msgspec.field(default_factory=dict)
+    written: dict[int, tuple[object, Written | None]] = msgspec.field(default_factory=dict)
     forms: dict[tuple[str, str, bytes], list[FlatArg]] = msgspec.field(default_factory=dict)
 
     def payload(self, source: Source, start: int) -> Payload:

@@ -85,13 +85,7 @@ def _may_be_clone(body: Body, index: int) -> bool:
 
 
 def _made(body: Body) -> ModelBody:
-    heads = Heads(
-        body.heads.starts,
-        list(body.heads.names),
-        list(body.heads.ops),
-        list(body.heads.inputs),
-        body.heads.marked,
-    )
+    heads = body.heads.copy()
     model = ModelBody(
         body.label,
         body.library,

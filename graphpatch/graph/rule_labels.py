@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from graphpatch.graph.edits import Author
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import Author, all_entries
+from graphpatch.graph.provenance import all_entries
 
 SHORT_ID = 8  # digits of an id that are shown, where these tell rules apart
 

@@ -10,22 +10,6 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.opdefs import FlatArg, tensor_index
 
-PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
-"""Ops whose value nobody gives where they are not fed."""
-
-# Ops whose value comes from outside the graph: whoever feeds them, or asks for the gradient at
-# them, goes by their name, so the name stays with them.
-FED = PLACEHOLDERS | {"PlaceholderWithDefault"}
-
-PIPELINES = frozenset({
-    "IteratorGetNext", "IteratorGetNextSync", "QueueDequeue", "QueueDequeueV2",
-    "QueueDequeueMany", "QueueDequeueManyV2", "QueueDequeueUpTo", "QueueDequeueUpToV2",
-})  # fmt: skip
-"""Ops that give the next values of an input pipeline: of the iterator of a dataset, of a queue."""
-
-VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
-"""Ops that hold a variable."""
-
 Passes = Callable[[int], bool]
 """Whether an op, by its index, is one of those that are meant."""
 
@@ -176,30 +160,6 @@ def downstream(
             if not marks[reader] and (control or not inputs[reader][slot].startswith("^")):
                 stack.append(reader)
     return marks
-
-
-def order_of(body: Body) -> list[int]:
-    """Of each op a number that is greater than those of the ops it reads, control inputs apart.
-
-    Ops in loops, and those that depend on them, all have the greatest number. Linear in the size
-    of the body.
-    """
-    op_names, inputs, readers = body.heads.names, body.heads.inputs, body.readers
-    by_name = body.by_name
-    waits = [
-        sum(not text.startswith("^") and names.op_of(text) in by_name for text in one)
-        for one in inputs
-    ]
-    order = [len(body)] * len(body)
-    ready = [index for index, count in enumerate(waits) if not count]
-    for number, index in enumerate(ready):
-        order[index] = number
-        for reader, slot in readers.get(op_names[index], ()):
-            if not inputs[reader][slot].startswith("^"):
-                waits[reader] -= 1
-                if not waits[reader]:
-                    ready.append(reader)
-    return order
 
 
 def uses(node: Node, output: int) -> list[tuple[Node, int]]:

@@ -14,33 +14,33 @@ from graphpatch.errors import ModelError, PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.dropping import drop_nodes
-from graphpatch.graph.edits import Added, Edit, Returned
+from graphpatch.graph.edits import Added, Edit, InputSet, Returned
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.inputs import give_output
 from graphpatch.graph.provenance import origin, returned
-from graphpatch.graph.undo_node import IsWanted, Undone, refuse_dependent, undo_node
+from graphpatch.graph.undo_node import IsWanted, UndoneNode, refuse_dependent, undo_node
 from graphpatch.opdefs import tensor_index
 
 
 @dataclass
 class UndoneBody:
-    """What became of a body: nodes by index. `back` has new names and the old ones."""
+    """What was taken back of a body: nodes by index."""
 
     body: Body
     dropped: dict[int, Edit] = field(default_factory=dict)
-    nodes: dict[int, Undone] = field(default_factory=dict)
+    nodes: dict[int, UndoneNode] = field(default_factory=dict)
     marked: list[int] = field(default_factory=list)  # those that still carry provenance
     clones: list[Node] = field(default_factory=list)  # among these, what rules cloned
-    taken: set[str] = field(default_factory=set)  # the rules of edits that were taken back
+    rules: set[str] = field(default_factory=set)  # those of edits that were taken back
 
     @property
-    def gone(self) -> set[str]:
+    def dropped_names(self) -> set[str]:
         """The names of the ops that were dropped."""
         return {self.body.heads.names[index] for index in self.dropped}
 
     @property
-    def back(self) -> dict[str, str]:
-        """The names of ops that have another again, and which."""
+    def old_names(self) -> dict[str, str]:
+        """The older names that ops have again, by the newer ones."""
         found = self.nodes.values()
         return {one.node.name: one.name for one in found if one.node.name != one.name}
 
@@ -54,8 +54,9 @@ def undo(graph: Graph, wanted: IsWanted) -> list[UndoneBody]:
     undone = [_undo_body(body, wanted) for body in graph.bodies if not body.is_ours]
     _refuse_copied(undone)
     _refuse_old_clones(graph, undone)
-    for node in [node for one in undone for node in one.nodes.values()]:
-        _check_enclosed(graph, node)
+    for one in undone:
+        for node in one.nodes.values():
+            _check_enclosed(graph, node)
     for one in undone:
         body = one.body
         if one.dropped or one.nodes:
@@ -70,40 +71,39 @@ def _undo_body(body: Body, wanted: IsWanted) -> UndoneBody:
     for node in provenance.touched(body):
         edits = provenance.entries(node)
         if edits and isinstance(edits[0], Added) and wanted(edits[0]):
-            refuse_dependent(
-                next((one for one in edits if not wanted(one)), None), node, edits[0].rule
-            )
+            others = (one for one in edits if not wanted(one))
+            refuse_dependent(next(others, None), node, edits[0].rule)
             undone.dropped[node.index] = edits[0]
-            undone.taken.add(edits[0].rule)
+            undone.rules.add(edits[0].rule)
             continue
         undone.clones += [node] if provenance.clone_of(node) else []
-        undone.taken.update(edit.rule for edit in edits if wanted(edit))
-        if any(map(wanted, edits)):
-            undone.nodes[node.index] = undo_node(node, edits, wanted)
-            if undone.nodes[node.index].entries:
-                undone.marked.append(node.index)
-        else:
+        taken = [edit.rule for edit in edits if wanted(edit)]
+        undone.rules.update(taken)
+        done = undo_node(node, edits, wanted) if taken else None
+        if done is not None:
+            undone.nodes[node.index] = done
+        if done is None or done.entries:
             undone.marked.append(node.index)
     for place in reversed(range(len(outputs))):
         if wanted(outputs[place]):
-            _return(body, outputs, place)
+            _undo_output(body, outputs, place)
     return undone
 
 
 def _refuse_copied(undone: Sequence[UndoneBody]) -> None:
     """Raise PatchError where a clone that stays has edits of a rule that are taken back."""
-    taken = {rule for one in undone for rule in one.taken}
+    taken = {rule for one in undone for rule in one.rules}
     for node in [node for one in undone for node in one.clones]:
-        for edit in provenance.of_kind(node, "added"):
-            # Of its own name is another rule, whose edits `copies` does not tell of.
-            for rule in (*(edit.copies or ()), edit.rule):
-                refuse_dependent(edit if rule in taken else None, node, rule)
+        clone = provenance.added(node)
+        # Of its own name is another rule, whose edits `copies` does not tell of.
+        for rule in (*clone.copies, clone.rule) if clone is not None else ():
+            refuse_dependent(clone if rule in taken else None, node, rule)
 
 
 def _refuse_old_clones(graph: Graph, undone: Sequence[UndoneBody]) -> None:
     """Raise PatchError where clones stay, and what they copied was not written down."""
     clones = [node for one in undone for node in one.clones]
-    if clones and any(one.dropped or one.nodes for one in undone) and not origin(graph):
+    if clones and any(one.dropped or one.nodes for one in undone) and origin(graph) is None:
         by, of = provenance.entries(clones[0])[0].rule, provenance.clone_of(clones[0])
         raise PatchError(
             f"rule {by!r} cloned {of!r} (see {clones[0]}), and graphpatch 0.1, which wrote the "
@@ -112,7 +112,7 @@ def _refuse_old_clones(graph: Graph, undone: Sequence[UndoneBody]) -> None:
         )
 
 
-def _check_enclosed(graph: Graph, undone: Undone) -> None:
+def _check_enclosed(graph: Graph, undone: UndoneNode) -> None:
     """Raise ModelError where an op is to be of a type that the function in its place lacks."""
     node, types, todo = undone.node, set[str](), [undone.node.op]
     while todo:
@@ -128,7 +128,7 @@ def _check_enclosed(graph: Graph, undone: Undone) -> None:
     )
 
 
-def _return(body: Body, outputs: list[Returned], place: int) -> None:
+def _undo_output(body: Body, outputs: list[Returned], place: int) -> None:
     """Let an output of the function be what it was; `outputs` are these edits, oldest first."""
     edit = outputs.pop(place)
     if edit.output not in body.ret:
@@ -144,7 +144,7 @@ def _return(body: Body, outputs: list[Returned], place: int) -> None:
 
 def _check_reads(undone: UndoneBody, body: Body) -> None:
     """Raise where a node reads what is not there any more."""
-    lost = undone.gone | undone.back.keys()
+    lost = undone.dropped_names | undone.old_names.keys()
     lost |= {one.name for one in undone.nodes.values() if one.op != one.node.op}
     for index, inputs in enumerate(body.heads.inputs if lost else ()):
         for text in inputs:
@@ -168,7 +168,7 @@ def _is_there(body: Body, op: str, text: str) -> bool:
 def _missing(undone: UndoneBody, reader: Node, text: str) -> ModelError | PatchError:
     """The error for a node that reads what a rule added: by a rule, or by somebody else."""
     edits = provenance.entries(reader)
-    by = next((one.rule for one in reversed(edits) if one.did in {"input", "added"}), None)
+    by = next((one.rule for one in reversed(edits) if isinstance(one, InputSet | Added)), None)
     if by is None:
         return ModelError(f"{reader} reads {text!r}, which a rule added; it was changed since")
     rules = {edit.rule for edit in undone.dropped.values()}

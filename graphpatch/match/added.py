@@ -7,6 +7,7 @@ from functools import cache
 
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edits import Renamed
 from graphpatch.graph.model_body import ModelBody
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test, everything
@@ -53,8 +54,8 @@ def of_the_model(match: Match) -> Condition | None:
 
 def adder(node: Node) -> str:
     """The rule that added an op which is not a clone of another; nothing where none did."""
-    added = provenance.of_kind(node, "added")
-    return next((edit.rule for edit in added if not edit.clone_of), "")
+    edit = provenance.added(node)
+    return "" if edit is None or edit.clone_of else edit.rule
 
 
 def not_added(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
@@ -94,5 +95,5 @@ def _old_names(body: Body) -> frozenset[str]:
         edit.was
         for node in provenance.touched(body)
         if not adder(node)
-        for edit in provenance.of_kind(node, "renamed")
+        for edit in provenance.edits_of(node, Renamed)
     )

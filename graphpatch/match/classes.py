@@ -8,8 +8,8 @@ from graphpatch.control_flow.op_types import ENTER, SWITCH
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.op_types import ALL_VARIABLES
 from graphpatch.graph.tensor import constant
-from graphpatch.graph.topology import VARIABLES
 from graphpatch.match.condition import Condition, on_ops
 from graphpatch.match.glob import texts
 
@@ -44,7 +44,7 @@ RESHAPED = ("Identity", ENTER, SWITCH, "Cast", "Reshape", "ExpandDims", "Squeeze
 PASSED_ON = frozenset({*RESHAPED, "Transpose"})
 """Ops through which a parameter is led to where it is used."""
 
-PARAMETERS = frozenset({*VARIABLES, "ReadVariableOp", "AutoReloadVariable"})
+PARAMETERS = frozenset({*ALL_VARIABLES, "ReadVariableOp"})
 """Ops that hold or read a variable."""
 
 

@@ -14,11 +14,11 @@ import msgspec
 
 from graphpatch.control_flow.branches import Branch, Context
 from graphpatch.control_flow.contexts import ControlFlow, control_flow, has_control_flow
-from graphpatch.differentiation.bodies import LOOPS, OP_BY_OP, Bodies
+from graphpatch.differentiation.bodies import OP_BY_OP, callers
 from graphpatch.errors import ModelError
-from graphpatch.graph.body import Body, Node
+from graphpatch.graph.body import Body, Library, Node
 from graphpatch.graph.calls import called_functions
-from graphpatch.graph.library import Library
+from graphpatch.graph.op_types import CASES, LOOPS
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.described import described
@@ -113,8 +113,7 @@ class Surroundings(msgspec.Struct, eq=False):
 
     def _calls(self, body: Body) -> Sequence[Node]:
         if body.library not in self.callers:
-            graph = body.library.graph()
-            self.callers[body.library] = {} if graph is None else Bodies(graph).callers
+            self.callers[body.library] = callers(body.library.bodies())
         return () if body.is_main else self.callers[body.library].get(body.label, ())
 
     def _flow(self, body: Body) -> ControlFlow | None:
@@ -153,9 +152,8 @@ def _of_call(call: Node, label: str) -> Iterator[EnclosingContext]:
         for place, name in enumerate(called_functions(call)):
             if name == label:
                 # An If names the branch for true first; a Case counts them from 0.
-                yield EnclosingContext(
-                    "branch", (call.name,), place if "Case" in call.op else 1 - place
-                )
+                number = place if call.op in CASES else 1 - place
+                yield EnclosingContext("branch", (call.name,), number)
 
 
 def contexts_in_words(node: Node, wanted: object) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterator, Sequence
 from graphpatch.errors import MatchError, did_you_mean
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edits import InputSet, Returned
 from graphpatch.match import glob
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.glob import texts
 from graphpatch.match.spec import Match, inner
 
-READ_ANEW = ("input", "returned")
+READ_ANEW = (InputSet, Returned)
 """What is written down on an op that an earlier rule did not patch: it reads another tensor now."""
 
 
@@ -34,7 +35,7 @@ def taken(wanted: bool | str | Sequence[str]) -> Condition:
 def takers(node: Node) -> Iterator[str]:
     """The rules that patched an op, by name."""
     for edit in provenance.entries(node):
-        if edit.did not in READ_ANEW:
+        if not isinstance(edit, READ_ANEW):
             yield edit.rule
 
 

@@ -12,7 +12,8 @@ from graphpatch.differentiation import flow
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.graph.topology import VARIABLES, tensor_named
+from graphpatch.graph.op_types import VARIABLES
+from graphpatch.graph.topology import tensor_named
 from graphpatch.match.nearest import nearest_names
 from graphpatch.page.flowing import ops_between
 

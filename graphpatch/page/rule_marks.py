@@ -9,8 +9,8 @@ from typing import Any
 
 from graphpatch.analysis.matches import Matches
 from graphpatch.analysis.rule_words import patch_in_words, rules_at
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import origin
+from graphpatch.graph import provenance
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.rule_labels import carried_rules, rule_labels
 from graphpatch.names import OpKey
 
@@ -61,12 +61,12 @@ class Marks:
         ]
 
 
-def of_patched(graphs: Sequence[Graph]) -> Marks:
+def of_patched(graphs: Sequence[ModelGraph]) -> Marks:
     """The rules that a patched model tells of."""
     found = Marks(is_applied=True)
     labels = rule_labels(graphs)
     for place, graph in enumerate(graphs):
-        patches, rules = origin(graph).get("rules", {}), carried_rules([graph])
+        patches, rules = provenance.patches(graph), carried_rules([graph])
         for rule in sorted(rules, key=lambda one: _place_of_rule(patches, one.id)):
             written = {"name": labels[rule], "patch": patches.get(rule.id, {})}
             found.written.setdefault(labels[rule], written)

@@ -99,13 +99,12 @@ def _keys(body: Body) -> dict[int, str]:
     """The line of each node that a rule touched: that of the op for which it is there."""
     found = {}
     for node in provenance.touched(body):
-        added = provenance.of_kind(node, "added")
-        if not added:
+        added = provenance.added(node)
+        if added is None:
             found[node.index] = own_name(node)
-        elif provenance.clone_of(node):
-            found[node.index] = f"+{node.name}"
         else:
-            found[node.index] = added[0].patched or f"+{node.name}"
+            patched = "" if added.clone_of else added.patched
+            found[node.index] = patched or f"+{node.name}"
     return found
 
 

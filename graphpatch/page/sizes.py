@@ -21,7 +21,7 @@ from graphpatch.page.ends import REAL, GradientEnds
 from graphpatch.page.pictures import Measured, pictures
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.process import Died, Process
-from graphpatch.runtime.verify.start import has_tensor_arrays
+from graphpatch.runtime.verify.start import needs_control_flow_v1
 from graphpatch.shown import one_line
 
 LINES = 3000  # lines of a graph whose gradients are run
@@ -107,7 +107,7 @@ def _run_of_model(
     feed: Mapping[str, Any],
 ) -> dict[str, Any]:
     with ThreadPoolExecutor(len(processes)) as pool:
-        v2 = not has_tensor_arrays(models[0].graphs[place])
+        v2 = not needs_control_flow_v1(models[0].graphs[place])
         begin = partial(_begin, place=place, v2=v2)
         list(pool.map(begin, processes, files, models))
         feeds, variables = processes[0].ask("choose", [target], feed)

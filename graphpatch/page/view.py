@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +28,10 @@ from graphpatch.match.spec import Pattern
 from graphpatch.page.document import BuiltDocument, made
 from graphpatch.page.ends import refuse_unknown
 from graphpatch.page.rule_marks import Marks, of_matches, of_patched
+from graphpatch.shown import json_text
 
 if TYPE_CHECKING:
     from graphpatch.page.sizes import Feed
-import base64
-import hashlib
-import re
-from functools import cache
-from importlib import resources
-
-from graphpatch.shown import json_text
 
 SCRIPTS = (
     "rows.js",

@@ -17,15 +17,14 @@ from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.topology import FED
+from graphpatch.graph.op_types import FED, RESOURCE_VARIABLE
 from graphpatch.patches import flow
 from graphpatch.patches.join import Counted, repeat
 
 # Ops that TensorFlow calls stateful since they read a state, which they leave as it is.
 STATE_READS = frozenset(
-    "ReadVariableOp ResourceGather ResourceGatherNd VarHandleOp VarIsInitializedOp"
-    " VariableShape".split()
-)
+    "ReadVariableOp ResourceGather ResourceGatherNd VarIsInitializedOp VariableShape".split()
+) | {RESOURCE_VARIABLE}
 
 
 def why_not_twice(node: Node, editor: Editor) -> str:

@@ -20,7 +20,7 @@ from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import NO_INLINE
 from graphpatch.graph.edit import OUTPUT_SHAPES, Editor
-from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
+from graphpatch.graph.edits import PROVENANCE_ATTR
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
@@ -94,7 +94,7 @@ def _untied(node: Node, inputs: Sequence[str]) -> NodeDef:
     """The op itself, without what ties it to the ops around it."""
     found = NodeDef.FromString(b"".join(map(piece_bytes, node.body.payload(node.index))))
     found.name, found.input[:] = "op", inputs
-    for key in ("_class", OUTPUT_SHAPES, PROVENANCE):
+    for key in ("_class", OUTPUT_SHAPES, PROVENANCE_ATTR):
         found.attr.pop(key, None)
     return found
 

@@ -22,6 +22,7 @@ from graphpatch.gradients.traced import OpDtypes, attached_traced, filtering_tra
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.op_types import CALL
 from graphpatch.patches import flow
 from graphpatch.patches.inline import Inline
 from graphpatch.patches.isolate import isolate, keep
@@ -222,7 +223,7 @@ def through_tape(
         "Tin": attrs.dtypes([DTYPE_NAMES[arg.type] for arg in signature.input_arg]),
         "Tout": attrs.dtypes([DTYPE_NAMES[arg.type] for arg in signature.output_arg]),
     }
-    call = editor.add(f"{name}/tape", "PartitionedCall", arguments, values, moved)
+    call = editor.add(f"{name}/tape", CALL, arguments, values, moved)
     return [_passed(call, place, name, editor) for place in range(len(signature.output_arg))]
 
 

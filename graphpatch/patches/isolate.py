@@ -16,6 +16,7 @@ from graphpatch import names
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.op_types import OPTIONAL_PLACEHOLDER
 from graphpatch.patches import flow
 from graphpatch.patches.enclose import FUSED, HARMLESS, IN_PLACE, enclose, needs_none
 from graphpatch.patches.inline import Inline, on_inputs
@@ -127,4 +128,4 @@ def _stand_in(call: Node, dtype: str, editor: Editor) -> str:
     value = editor.add(f"{name}/value", "Const", [], {**typed, "value": zero}, call)
     unknown = AttrValue(shape=TensorShapeProto(unknown_rank=True))
     given = {**typed, "shape": unknown}
-    return editor.add(name, "PlaceholderWithDefault", [value.tensor(0)], given, call).tensor(0)
+    return editor.add(name, OPTIONAL_PLACEHOLDER, [value.tensor(0)], given, call).tensor(0)

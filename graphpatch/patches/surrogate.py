@@ -14,7 +14,7 @@ from graphpatch.gradients.shapes import BroadcastShape
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.topology import FED
+from graphpatch.graph.op_types import FED
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 from graphpatch.patches.construction import put_beside

@@ -14,6 +14,7 @@ from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.op_types import PLACEHOLDER
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import tensor_index
 from graphpatch.runtime.imported import spliced
@@ -62,7 +63,7 @@ def as_graph_def(body: Body) -> GraphDef:
     graph_def = GraphDef()
     graph_def.versions.producer = body.library.producer
     for name, dtype in body.arguments.items():
-        node = graph_def.node.add(name=name, op="Placeholder")
+        node = graph_def.node.add(name=name, op=PLACEHOLDER)
         node.attr["dtype"].type = dtype
     for found in body:
         graph_def.node.append(as_main(found))

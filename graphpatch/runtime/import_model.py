@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from graphpatch.control_flow.contexts import has_tensor_arrays
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import model as formats_model
 from graphpatch.formats.given import ModelLike, is_graph
@@ -79,7 +80,7 @@ def _warn_of_lists(graph: Graph) -> None:
     """TensorFlow 2 gives TensorArrays of v1 loops gradients only without control flow v2."""
     import tensorflow as tf
 
-    if "TensorArrayV3" in graph.main.by_type and tf.compat.v1.control_flow_v2_enabled():
+    if has_tensor_arrays(graph.main) and tf.compat.v1.control_flow_v2_enabled():
         warnings.warn(
             "gradients of its TensorArrays need tf.compat.v1.disable_control_flow_v2() first; "
             "otherwise TensorFlow raises a bare AssertionError",

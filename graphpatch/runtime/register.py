@@ -15,7 +15,7 @@ from graphpatch.gradients.taped import PASS
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.nodedef import mentions
 from graphpatch.graph.wire import Source, piece_bytes
 from graphpatch.runtime.taken import graph_def_of
@@ -52,7 +52,7 @@ def register_gradients(model: ModelLike) -> list[str]:
     return [key for key in sorted(found) if _register(key, *found[key])]
 
 
-def register_lone_keys(graph: Graph) -> list[str]:
+def register_lone_keys(graph: ModelGraph) -> list[str]:
     """Register our keys for which no function of the library has the gradient.
 
     What `register_gradients` does, for no more than a Session cannot do without.
@@ -77,7 +77,7 @@ def register_key(key: str, allow_python: bool = False) -> bool:
     return True
 
 
-def _register(key: str, graph: Graph, node: Node) -> bool:
+def _register(key: str, graph: ModelGraph, node: Node) -> bool:
     """Register a key if it is ours; whether it is."""
     if key in _DONE:
         return True
@@ -87,7 +87,7 @@ def _register(key: str, graph: Graph, node: Node) -> bool:
     return gradient is not None
 
 
-def gradient_for(key: str, graph: Graph, node: Node) -> GradientFunction | None:
+def gradient_for(key: str, graph: ModelGraph, node: Node) -> GradientFunction | None:
     """The gradient function (op, *dy) of an op with a key of ours, None for another's key."""
     from graphpatch.runtime import keys
     from graphpatch.runtime.function_gradient import function_gradient
@@ -98,7 +98,7 @@ def gradient_for(key: str, graph: Graph, node: Node) -> GradientFunction | None:
     return function_gradient(graph, _gradient_of_call(graph, node))
 
 
-def register_in_functions(graph: Graph) -> None:
+def register_in_functions(graph: ModelGraph) -> None:
     """Register the gradients of ours that ops of functions carry, and not those of the main graph.
 
     TensorFlow looks keys up where it differentiates the bodies of While, If and calls.
@@ -117,7 +117,7 @@ def _add(key: str, gradient: Callable[..., Any]) -> None:
             _DONE.add(key)
 
 
-def _gradient_of_call(graph: Graph, node: Node) -> Body:
+def _gradient_of_call(graph: ModelGraph, node: Node) -> Body:
     """The gradient function of the function that an op calls."""
     name = graph.library.gradients.get(node.op, "")
     if name not in graph.functions:
@@ -125,7 +125,7 @@ def _gradient_of_call(graph: Graph, node: Node) -> Body:
     return graph.functions[name]
 
 
-def overridden_ops(graph: Graph) -> Iterator[tuple[Node, str]]:
+def overridden_ops(graph: ModelGraph) -> Iterator[tuple[Node, str]]:
     """The ops that have an override, with its key.
 
     Left out are keys that are for tf.saved_model.load alone, which restores their gradients.
@@ -138,18 +138,18 @@ def overridden_ops(graph: Graph) -> Iterator[tuple[Node, str]]:
                 yield node, key
 
 
-def _graphs(model: ModelLike) -> list[Graph]:
+def _graphs(model: ModelLike) -> list[ModelGraph]:
     if is_graph(model):  # its library and keys alone are needed
         return [_opened(graph_def_of(model))]
     return [_as_written(graph) for graph in model_from("model", model).graphs]
 
 
-def _as_written(graph: Graph) -> Graph:
+def _as_written(graph: ModelGraph) -> ModelGraph:
     """What was patched in memory is read as its file would be, with the functions it adds."""
     if not graph.is_changed:
         return graph
     return _opened(b"".join(map(piece_bytes, graph_pieces(graph))))
 
 
-def _opened(data: bytes) -> Graph:
-    return open_graph(Source(data), 0, len(data))
+def _opened(data: bytes) -> ModelGraph:
+    return ModelGraph.open(Source(data), 0, len(data))

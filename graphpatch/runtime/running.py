@@ -7,8 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.differentiation.bodies import CALLS
-from graphpatch.graph.topology import PIPELINES, PLACEHOLDERS, VARIABLES
+from graphpatch.graph.op_types import CALLS, PIPELINES, PLACEHOLDERS, RESOURCE_VARIABLE, VARIABLES
 from graphpatch.runtime.values import Values, seeded
 
 OLD = "config"  # where TensorFlow 1.13 to 1.15 look, too
@@ -191,7 +190,7 @@ def assignment(graph: Any, name: str) -> tuple[Any, Any]:
     op = graph.get_operation_by_name(name)
     with graph.as_default(), tf.control_dependencies(None):
         given = tf.compat.v1.placeholder(op.get_attr("dtype"), name=ASSIGNED)
-        if op.type == "VarHandleOp":
+        if op.type == RESOURCE_VARIABLE:
             return given, tf.raw_ops.AssignVariableOp(resource=op.outputs[0], value=given)
         return given, tf.compat.v1.assign(op.outputs[0], given, validate_shape=False).op
 

@@ -15,8 +15,8 @@ from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
 from graphpatch.formats.sizes import as_bytes
 from graphpatch.graph.extract import StaticShape
-from graphpatch.graph.graph import Graph, open_graph
 from graphpatch.graph.heads import Progress
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import Source
 from graphpatch.runtime.gradients import op_types, warn_of_newer
 from graphpatch.runtime.imported import bare_meta, imported
@@ -127,11 +127,11 @@ class _Tensors(Mapping[str, "tuple[str, StaticShape]"]):
         return sum(len(op.outputs) for op in self.graph.get_operations())
 
 
-def _exported(graph: Any) -> Graph:
+def _exported(graph: Any) -> ModelGraph:
     """The graph, without attrs at their defaults: TensorFlow 1.15 does not know all of them."""
     import tensorflow as tf
 
     with graph.as_default():
         meta = tf.compat.v1.train.export_meta_graph(strip_default_attrs=True)
     data = as_bytes(meta.graph_def)
-    return open_graph(Source(data), 0, len(data))
+    return ModelGraph.open(Source(data), 0, len(data))

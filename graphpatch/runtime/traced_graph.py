@@ -15,7 +15,8 @@ from graphpatch.errors import PatchError
 from graphpatch.gradients.traced import Traced
 from graphpatch.graph.as_function import Part
 from graphpatch.graph.calls import NO_INLINE
-from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import Source, piece_bytes
 from graphpatch.runtime.function_gradient import called_in_order
 
@@ -63,7 +64,7 @@ def _opened(graph: Any) -> Graph:
         graph_def=graph.as_graph_def(), graph=graph, strip_default_attrs=True
     )
     data = meta.graph_def.SerializeToString(deterministic=True)
-    return open_graph(Source(data), 0, len(data))
+    return ModelGraph.open(Source(data), 0, len(data))
 
 
 def _refuse_captures(path: str, graph: Any, unfed: set[str]) -> None:

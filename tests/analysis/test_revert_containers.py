@@ -155,9 +155,10 @@ def test_what_the_model_was_stays_with_a_rule_that_stays(model_file: Path) -> No
     both = apply([GUIDED, STOP], model_file).model
     for first, last in (("guided", "stop"), ("stop", "guided")):
         off = revert(both, first).model
-        record = origin(off.graphs[0])
-        assert record["size"] == model_file.stat().st_size
-        assert len(record["rules"]) == 1
+        was = origin(off.graphs[0])
+        assert was is not None
+        assert was.size == model_file.stat().st_size
+        assert len(was.rules) == 1
         assert raw(revert(off, last).model) == model_file.read_bytes()
 
 

@@ -170,7 +170,7 @@ def test_no_model_stays_open(
 
     def circular(path: Path, progress: Any) -> Model:
         model = loaded(path, progress)
-        model.graphs[0].library.graph = lambda: model.graphs[0]
+        model.graphs[0].library.bodies = lambda: model.graphs[0].bodies
         return model
 
     monkeypatch.setattr(work, "load", circular)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import graphpatch
 from graphpatch.application import PATCH_LAST, TAPE_FLOOR
 from graphpatch.errors import OutputError
 from graphpatch.formats import Export, load
+from graphpatch.graph.as_function import Part
+from graphpatch.graph.body import Node
 from graphpatch.graph.wire import Span
 from tests import graphs
 from tests.graphs import FLOAT, const, graphdef, node
@@ -299,3 +302,17 @@ def test_the_function_is_found_once_after_the_rules(
     result_of(model, XOUT, GUIDED).model.save(tmp_path / "out")
     assert len(asked) == 2
     assert asked[0] < asked[1]
+
+
+def test_what_the_outputs_need_is_looked_for_once(
+    model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, asked = Part._read, list[str]()
+
+    def counted(part: Part, node: Node) -> Iterable[int]:
+        asked.append(node.name)
+        return read(part, node)
+
+    monkeypatch.setattr(Part, "_read", counted)
+    assert list(load(model_file).function(XOUT).part.payloads())
+    assert len(asked) == len(set(asked)) > 1

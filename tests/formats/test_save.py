@@ -201,11 +201,12 @@ def test_where_the_patched_model_goes(tmp_path: Path, name: str, out: str) -> No
     else:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(BINARY)
-    assert default_output(load(path)) == str(tmp_path / out)
+    model = load(path)
+    assert default_output(model.path, bool(model.file)) == str(tmp_path / out)
 
 
 def test_from_a_pipe_it_goes_to_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(BINARY)
     model = load(tmp_path / "m")
     model.path = "-"
-    assert default_output(model) == "-"
+    assert default_output(model.path, bool(model.file)) == "-"

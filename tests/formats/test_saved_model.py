@@ -107,7 +107,7 @@ def test_where_a_folder_goes_that_is_named_from_within(
 ) -> None:
     monkeypatch.chdir(folder)
     model = graphs.patched_model(given)
-    out = default_output(model)
+    out = default_output(model.path, is_folder=True)
     assert Path(out).resolve() == folder.parent / "saved.patched"
     model.save(out)
     assert load(out).graphs[0].main.node("relu").attr("_a") == graphs.attr("x")

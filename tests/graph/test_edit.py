@@ -11,8 +11,8 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.edits import Author, InputSet
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import Author
 from tests import graphs
 from tests.graphs import attr, function, graphdef, node
 
@@ -109,7 +109,7 @@ def test_another_input(graph: Graph, editor: Editor, label: str) -> None:
     editor.set_input(body.node("sum"), 2, "^axis" if body.is_main else "^relu")
     assert body.node("sum").inputs[:2] == (was[0], "x")
     consistent(graph)
-    assert [(e.slot, e.was) for e in provenance.of_kind(body.node("sum"), "input")] == [
+    assert [(e.slot, e.was) for e in provenance.edits_of(body.node("sum"), InputSet)] == [
         (1, was[1]),
         (2, "^split"),
     ]

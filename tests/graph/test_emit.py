@@ -4,10 +4,11 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch.graph import wire
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.edits import Author
 from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import LARGE
-from graphpatch.graph.provenance import Author
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import Source, Span
 from tests import graphs
 from tests.graphs import attr, const, function, graphdef, node
@@ -34,7 +35,7 @@ def without_marks(message: GraphDef) -> GraphDef:
 def test_what_nobody_touched_is_one_span() -> None:
     raw = graphs.sample().SerializeToString()
     source = Source(b"??" + raw + b"??")
-    graph = open_graph(source, 2, 2 + len(raw))
+    graph = ModelGraph.open(source, 2, 2 + len(raw))
     assert graph_pieces(graph) == [Span(source, 2, 2 + len(raw))]
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from graphpatch.graph import long_order
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.edits import Author
 from graphpatch.graph.long_order import SIZE, LongOrder
 from graphpatch.graph.placing import LONG
-from graphpatch.graph.provenance import Author
 from tests import graphs
 from tests.graphs import attr, graphdef, node
 

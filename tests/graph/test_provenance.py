@@ -8,9 +8,9 @@ import pytest
 from graphpatch.errors import ModelError
 from graphpatch.graph import edits, provenance
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.edits import AttrSet
+from graphpatch.graph.edits import AttrSet, Author
 from graphpatch.graph.heads import LARGE
-from graphpatch.graph.provenance import PROVENANCE_ATTR, Author, entries, touched
+from graphpatch.graph.provenance import PROVENANCE_ATTR, entries, touched
 from tests import graphs
 from tests.graphs import attr, const, node
 
@@ -18,7 +18,7 @@ AUTHOR = Author("clip", "0123456789abcdef")
 
 
 def test_an_entry_is_one_json_object() -> None:
-    assert json.loads(edits.write_entry(AUTHOR.edit(AttrSet, attr="T", was=None))) == {
+    assert json.loads(edits.write_entry(AttrSet(*AUTHOR, "T", None))) == {
         "rule": "clip", "id": "0123456789abcdef", "did": "attr", "attr": "T", "was": None,
     }  # fmt: skip
 
@@ -32,7 +32,7 @@ def test_edits_are_written_down_oldest_first(size: int) -> None:
     for rule in ("one", "two"):
         Editor(graph, Author(rule, rule)).set_attr(body.node("c"), "_a", attr(rule))
     assert [entry.rule for entry in entries(body.node("c"))] == ["one", "two"]
-    assert [entry.was for entry in provenance.of_kind(body.node("c"), "attr")] == [
+    assert [entry.was for entry in provenance.edits_of(body.node("c"), AttrSet)] == [
         None,
         attr("one").SerializeToString().hex(),
     ]
@@ -88,6 +88,23 @@ def test_an_edit_is_read_as_it_was_written(edit: edits.Edit) -> None:
     text = edits.write_entry(edit)
     assert text.startswith(b'{"rule":"r","id":"i","did":"%b"' % edit.did.encode())
     assert edits.read_entry(text) == edit
+
+
+def test_what_an_edit_need_not_tell_is_not_written() -> None:
+    nothing = [text for text in AUTHOR if not text]
+    edit = edits.Added("r", "i", "".join(nothing), "".join(nothing), tuple(nothing), tuple(nothing))
+    assert edits.write_entry(edit) == b'{"rule":"r","id":"i","did":"added"}'
+    text = b'{"rule":"r","id":"i","did":"shadowed","shadowed":true}'  # as 0.1.0 wrote it
+    assert edits.write_entry(edits.Shadowed("r", "i")) == text
+
+
+def test_edits_of_a_kind_are_selected_by_their_class() -> None:
+    graph = graphs.opened(graphs.graphdef(const("c", 4), node("d", "Neg", "c")))
+    editor, d = Editor(graph, AUTHOR), graph.main.node("d")
+    editor.set_attr(d, "_a", attr("x"))
+    editor.set_input(d, 0, "c:0")
+    assert [edit.slot for edit in provenance.edits_of(d, edits.InputSet)] == [0]
+    assert [edit.did for edit in provenance.edits_of(d, edits.Edit)] == ["attr", "input"]
 
 
 def test_what_the_model_was_is_told_last() -> None:

@@ -16,8 +16,8 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import load
 from graphpatch.graph import edit, nodedef, wire
 from graphpatch.graph.body import Node
+from graphpatch.graph.edits import Author
 from graphpatch.graph.graph import MOST_IN_ALL, MOST_LISTED
-from graphpatch.graph.provenance import Author
 from tests import graphs
 from tests.graphs import attr, function, graphdef, node
 from tests.test_shown import ran

@@ -22,7 +22,7 @@ from graphpatch.analysis.doctor.survey import survey
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Node
-from graphpatch.graph.topology import FED
+from graphpatch.graph.op_types import FED
 from graphpatch.runtime.gradient_run import AskedPair as Pair
 from graphpatch.runtime.gradient_run import run_pairs
 from tests.models import catalogue

@@ -20,8 +20,8 @@ from typing import Any
 import graphpatch
 from graphpatch.errors import PatchError
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import Author
+from graphpatch.graph.edits import Author
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.rules import rules_from
 from graphpatch.runtime.verify import process
 from tests import forked
@@ -151,7 +151,7 @@ def _compare(plan: sessions.Plan, graph: Any, outcome: Outcome, same: sessions.T
             outcome.differing.append(f"{tensor} ({how}): {value} and {found[tensor]}")
 
 
-def _rules(graph: Graph, kind: str, outcome: Outcome) -> list[dict[str, Any]]:
+def _rules(graph: ModelGraph, kind: str, outcome: Outcome) -> list[dict[str, Any]]:
     """One rule a body, for all of its float ops that take this kind of patch."""
     rest, accepted = KINDS[kind], defaultdict(list)
     rule = rules_from([{"match": {}, **rest}])[0]

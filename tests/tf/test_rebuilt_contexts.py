@@ -18,7 +18,7 @@ import graphpatch
 from graphpatch.control_flow.op_types import EXITS
 from graphpatch.control_flow.rebuilt import with_contexts
 from graphpatch.errors import GraphpatchError, MatchError, PatchError
-from graphpatch.graph.graph import open_graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import Source
 from tests.tf import loop_graphs, tensorflow1
 from tests.tf.consumer import same_bits
@@ -56,7 +56,7 @@ def contexts(meta: Any) -> dict[str, list[Any]]:
 
 def rebuilt(graph_def: Any) -> Any:
     data = graph_def.SerializeToString()
-    graph, fields = with_contexts(open_graph(Source(data), 0, len(data)))
+    graph, fields = with_contexts(ModelGraph.open(Source(data), 0, len(data)))
     assert len(graph.main) == len(graph_def.node)  # nothing was pruned
     return tf1.MetaGraphDef.FromString(fields)
 

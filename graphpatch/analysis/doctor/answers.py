@@ -16,13 +16,14 @@ from graphpatch.analysis.doctor.backward import (
 from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
 from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
+from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.table import outputs_of
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls, named_by
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import CALLS, LOOPS
 
 # With control flow v2, TensorFlow 2's default, these raise a bare AssertionError.
 TENSOR_ARRAYS = frozenset(
@@ -42,7 +43,7 @@ class Answers:
     of gradients that are in the file for it, with the input slots into which they flow.
     """
 
-    graph: Graph
+    graph: ModelGraph
     stored: StoredContexts = field(default_factory=StoredContexts)
     control_flow_v2: bool = True
     tape: bool = False

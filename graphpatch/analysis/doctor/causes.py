@@ -11,11 +11,12 @@ from graphpatch.analysis.doctor.look import Finding, Look, RuleDict, rule_for
 from graphpatch.analysis.doctor.ours import CARRIED, is_of_rule, rule_of
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
+from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.differentiation.keys import gradient_type, override_key
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
+from graphpatch.graph.op_types import CALLS
 
 AS_ONE = '{"surrogate_gradient": "x", "on": "match"}'
 BEHIND = "differentiate by a tensor behind it"

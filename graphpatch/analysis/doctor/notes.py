@@ -12,13 +12,13 @@ from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.analysis.doctor.ours import is_carrier
 from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
-from graphpatch.differentiation.bodies import CALLS, Bodies
+from graphpatch.differentiation.bodies import Bodies
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import named_by
-from graphpatch.graph.provenance import origin
+from graphpatch.graph.op_types import CALLS
 from graphpatch.match.ready.activations import NEEDED
 from graphpatch.match.select import find
 from graphpatch.match.spec import Match
@@ -63,7 +63,7 @@ class Examined:
         A rule that stops gradients, there or elsewhere, gives it none.
         """
         types = RECTIFIERS.union(*NEEDED.values())
-        patches = origin(self.doctor.session.graph).get("rules", {})
+        patches = provenance.patches(self.doctor.session.graph)
         stopping = {rule for rule, patch in patches.items() if "stop_gradient" in (patch or {})}
         return any(
             override_key(node) is not None

@@ -20,8 +20,9 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.formats.object_graph import held_gradients
 from graphpatch.graph.check import check_graph
-from graphpatch.graph.graph import Graph
-from graphpatch.graph.topology import FED, PIPELINES, tensor_named
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import FED, PIPELINES
+from graphpatch.graph.topology import tensor_named
 from graphpatch.match.nearest import nearest_names
 
 # Ends of branches and stacks of loops, and what writes to variables.
@@ -57,7 +58,7 @@ MOST_PAIRS = 50_000  # that are looked at then, though hardly an op is visited f
 class Seen:
     """One graph of a model: its diagnoses, pair by pair, and what else is to be said."""
 
-    graph: Graph
+    graph: ModelGraph
     diagnoses: Sequence[PairDiagnosis]
     notes: Sequence[Note]
 
@@ -95,7 +96,7 @@ def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
 
 
 def _doctor(
-    graph: Graph,
+    graph: ModelGraph,
     stored: StoredContexts,
     restored: Mapping[str, frozenset[int]],
     control_flow_v2: bool,

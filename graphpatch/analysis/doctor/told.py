@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.look import Look
-from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
+from graphpatch.differentiation.bodies import OP_BY_OP
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import named_by
+from graphpatch.graph.op_types import CALLS
 
 
 @dataclass(eq=False)

@@ -24,6 +24,7 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import Computed, InlineFormula, Named, from_key, parse_gradient
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
+from graphpatch.graph.edits import Enclosed
 from graphpatch.graph.graph import Graph
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import KINDS
@@ -79,7 +80,7 @@ def is_join(node: Node) -> bool:
 
 def is_call(node: Node) -> bool:
     """Whether an op gives the outputs of another on, with the gradient of a function."""
-    is_ours = node.op in node.body.library.gradients and not provenance.of_kind(node, "enclosed")
+    is_ours = node.op in node.body.library.gradients and not provenance.edits_of(node, Enclosed)
     return is_ours and not is_guard(key_of(node))
 
 
@@ -116,12 +117,12 @@ def _constructed(
     if not isinstance(gradient, Named | InlineFormula):
         return StoredGradient(node, "", "", None, {}, "this kind has no formula to compare")
     told = reads_of(node)
-    if told is None:
+    if not told:
         computed, reads = gradient.for_op(moved.op), tuple(moved.data_inputs)
         return StoredGradient(
             node, "", "", computed, _own_attrs(moved), "", reads, op_type=moved.op
         )
-    return StoredGradient(node, "", "", gradient, windows_of(_match_ops(moved)), "", tuple(told))
+    return StoredGradient(node, "", "", gradient, windows_of(_match_ops(moved)), "", told)
 
 
 def stopped(node: Node, output: int = 0) -> str | None:

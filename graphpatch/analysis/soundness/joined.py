@@ -14,8 +14,9 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import Computed, InlineFormula
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edits import Added
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import origin
+from graphpatch.graph.provenance import added, patches
 from graphpatch.opdefs import tensor_index
 
 
@@ -37,7 +38,7 @@ def joined_gradient(
 ) -> Joined:
     """What the rule of a Select says that flows back. Raises ModelError where it cannot be told."""
     if kind == "straight_through":
-        return _passed(tuple(reads_of(node) or moved.data_inputs), input_of(patch[kind]))
+        return _passed(reads_of(node) or tuple(moved.data_inputs), input_of(patch[kind]))
     if kind == "backward_as":
         if rules.overlap(node.body):
             raise ModelError("backward_as cloned what carries the gradient of another rule")
@@ -47,19 +48,19 @@ def joined_gradient(
     except FormulaError as error:
         raise ModelError(str(error)) from None
     told = reads_of(node)
-    if told is None and patch.get("on") == "match":
+    if not told and patch.get("on") == "match":
         raise ModelError(
             "the file does not tell what the match reads, as graphpatch before 0.2 wrote it; "
             "patch the original again"
         )
-    return Joined(tuple(moved.data_inputs if told is None else told), None, formula)
+    return Joined(told or tuple(moved.data_inputs), None, formula)
 
 
 class FileRules(dict[str, Any]):
     """The patches that a file tells of its rules, by the ids of these."""
 
     def __init__(self, graph: Graph) -> None:
-        super().__init__(origin(graph).get("rules", {}))
+        super().__init__(patches(graph))
         self._overlaps: dict[Body, bool] = {}
 
     def overlap(self, body: Body) -> bool:
@@ -71,14 +72,18 @@ class FileRules(dict[str, Any]):
 
 def _overlap(body: Body, rules: FileRules) -> bool:
     own = {key for key, patch in rules.items() if "backward_as" in patch}
-    for node in provenance.touched(body) if own else ():
-        for edit in provenance.of_kind(node, "added"):
-            for found in _now_and_before(body, edit.clone_of or ""):
-                for other in provenance.entries(found):
-                    carries = other.did == "added" and found.op == node.op
-                    if other.id != edit.id and (carries or other.id in own):
-                        return True
-    return False
+    return any(_clones_another(node, own) for node in (provenance.touched(body) if own else ()))
+
+
+def _clones_another(node: Node, own: set[str]) -> bool:
+    """Whether an op is a clone of what carries the gradient of another rule."""
+    edit = added(node)
+    return edit is not None and any(
+        other.id != edit.id
+        and ((isinstance(other, Added) and found.op == node.op) or other.id in own)
+        for found in _now_and_before(node.body, edit.clone_of)
+        for other in provenance.entries(found)
+    )
 
 
 def _now_and_before(body: Body, name: str) -> list[Node]:
@@ -86,9 +91,10 @@ def _now_and_before(body: Body, name: str) -> list[Node]:
     return [body.node(one) for one in (name, f"{name}/forward") if one in body.by_name]
 
 
-def reads_of(node: Node) -> Any:
-    """What a rule says that x0, x1, ... are, where it is at a match as a whole."""
-    return next((one.reads for one in provenance.of_kind(node, "added") if one.reads), None)
+def reads_of(node: Node) -> tuple[str, ...]:
+    """What a rule at a match as a whole says that x0, x1, ... are; nothing for other rules."""
+    edit = added(node)
+    return () if edit is None else edit.reads
 
 
 def input_of(given: Any) -> int:
@@ -137,8 +143,8 @@ def key_of(node: Node) -> str:
 
 def is_repeat(node: Node) -> bool:
     """Whether a rule put an op there to repeat a tensor to the shape of another."""
-    added = provenance.of_kind(node, "added")
-    return node.op == "BroadcastTo" and any(not edit.clone_of for edit in added)
+    edit = added(node)
+    return node.op == "BroadcastTo" and edit is not None and not edit.clone_of
 
 
 def repeated_to(node: Node) -> str:

@@ -13,6 +13,7 @@ from graphpatch.formats import Model
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
+from graphpatch.graph.edits import Renamed
 from graphpatch.graph.graph import Graph
 from graphpatch.table import short
 
@@ -103,7 +104,7 @@ def _of_second(other: Graph) -> Iterator[tuple[str, str, bool]]:
     """What rules moved aside in the second graph, and whether nothing of them is in its place."""
     for body in other.bodies:
         for node in provenance.touched(body):
-            for edit in provenance.of_kind(node, "renamed"):
+            for edit in provenance.edits_of(node, Renamed):
                 there = edit.was in body.by_name and provenance.entries(body.node(edit.was))
                 yield edit.rule, edit.was, not there
 

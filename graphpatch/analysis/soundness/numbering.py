@@ -17,6 +17,7 @@ from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.op_types import CALLS, FED
 from graphpatch.graph.topology import first_producers
 from graphpatch.graph.wire import piece_bytes
 
@@ -150,7 +151,7 @@ def has_name(node: Node) -> bool:
     """Whether an op is more than what it computes of its inputs."""
     known = node.opdef
     stateful = known is None or known.stateful
-    return stateful or node.op in NEXTS or node.op.startswith("Placeholder")
+    return stateful or node.op in NEXTS or node.op in FED
 
 
 def _is_alone(node: Node) -> bool:
@@ -189,7 +190,7 @@ def function_of(node: Node) -> str:
     """The function that an op calls once, with its own inputs; nothing for other ops."""
     if node.op in node.body.library.signatures:
         return node.op
-    if node.op in ("PartitionedCall", "StatefulPartitionedCall"):
+    if node.op in CALLS:
         return next(iter(called_functions(node)), "")
     return ""
 

@@ -15,7 +15,8 @@ from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.taped import PASS
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.edits import Enclosed
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.topology import downstream, upstream
 from graphpatch.names import TensorName
 
@@ -34,7 +35,7 @@ class Override:
         )
 
 
-def overrides(graph: Graph) -> Iterator[Override]:
+def overrides(graph: ModelGraph) -> Iterator[Override]:
     """The ops that have one, in functions too, in the order of the file.
 
     Left out are keys that are for tf.saved_model.load alone, the guards that go with overrides, and
@@ -48,7 +49,7 @@ def overrides(graph: Graph) -> Iterator[Override]:
                 continue
             if key is not None:
                 yield Override(node, key, node.op in gradients)
-            elif node.op in gradients and not provenance.of_kind(node, "enclosed"):
+            elif node.op in gradients and not provenance.edits_of(node, Enclosed):
                 yield Override(node, gradients[node.op], True)
 
 
@@ -57,7 +58,7 @@ class Reasons:
     """Asked of overrides that did not fire, with the pairs whose gradients were taken."""
 
     model: Model
-    graph: Graph
+    graph: ModelGraph
     pairs: Sequence[tuple[str, str]]
     control_flow_v2: bool = True
 

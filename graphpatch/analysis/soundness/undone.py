@@ -14,7 +14,6 @@ from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import called_functions
 from graphpatch.graph.graph import Graph
-from graphpatch.graph.provenance import origin
 from graphpatch.graph.topology import upstream
 from graphpatch.graph.undo import undo
 from graphpatch.graph.undo_library import drop_unused
@@ -51,7 +50,8 @@ def untold(one: Graph, other: Graph, differ: Differences) -> Iterator[Fault]:
 
     `differ` are the ops of one name that differ as they stand.
     """
-    if origin(other).get("exported"):
+    was = provenance.origin(other)
+    if was is not None and was.exported:
         return  # of its original it holds a part, which is compared by name
     known = {edit.id for edit in provenance.all_entries(one)}
     before = other.copy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphpatch.graph.columns import Links, links
+from graphpatch.match.pattern.columns import Links, links
 from graphpatch.match.pattern.plan import LinkEnd, PlanStep
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import msgspec
 from graphpatch import names
 from graphpatch.errors import MatchError, ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.topology import Passes, order_of, readers_of
+from graphpatch.graph.topology import Passes, readers_of
+from graphpatch.match.pattern.columns import order_of
 from graphpatch.match.spec import Link
 from graphpatch.names import TensorName
 

@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from graphpatch.graph.op_types import REF_VARIABLES
 from graphpatch.match.classes import RESHAPED
 from graphpatch.match.pattern.syntax import parse_pattern
 from graphpatch.match.spec import Match, Pattern
 
 MatchJson = dict[str, Any]
 
-_LEAF: MatchJson = {"op": ["Const", "ReadVariableOp", "VariableV2", "Variable"]}
+_LEAF: MatchJson = {"op": ["Const", "ReadVariableOp", *REF_VARIABLES]}
 
 
 def _passed_on(what: MatchJson) -> MatchJson:

@@ -20,7 +20,7 @@ from graphpatch.formats.target import Export
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
 from graphpatch.graph.extract import Extract, Fed
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.imported import spliced
 from graphpatch.runtime.register import gradient_for, overridden_ops, register_in_functions
@@ -131,7 +131,7 @@ def _spec(one: ExportedTensor) -> Any:
     return tf.TensorSpec(_fed(one).shape, DTYPE_NAMES[one.argument.type], one.argument.name)
 
 
-def _read_as_identities(graph: Graph, graph_def: Any) -> list[OverriddenOp]:
+def _read_as_identities(graph: ModelGraph, graph_def: Any) -> list[OverriddenOp]:
     """Let each patched op of the main graph be an IdentityN with a registered key of its own."""
     import tensorflow as tf
 
@@ -150,7 +150,7 @@ def _read_as_identities(graph: Graph, graph_def: Any) -> list[OverriddenOp]:
     return carried
 
 
-def _kind(graph: Graph, node: Node) -> str:
+def _kind(graph: ModelGraph, node: Node) -> str:
     if node.op not in graph.library.gradients or node.op not in graph.functions:
         return LONE
     takes_outputs = any(name.startswith("y") for name in graph.functions[node.op].arguments)

@@ -11,7 +11,7 @@ from graphpatch.application import RulesLike, rules_of
 from graphpatch.errors import MatchError, PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.match import glob
 from graphpatch.match.conditions import holds
 from graphpatch.match.glob import texts
@@ -58,7 +58,7 @@ class AtOnce:
         """Whether the op is of a type that the rule asks for, which is cheap to tell."""
         return self._is_type is None or self._is_type(op.type)
 
-    def take(self, graph: Graph, node: Node) -> None:
+    def take(self, graph: ModelGraph, node: Node) -> None:
         """Patch the node where the rule means it. Raises PatchError, with the rule's name."""
         if not self._holds(node.body)(node):
             return

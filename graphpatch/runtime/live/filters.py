@@ -16,15 +16,14 @@ from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Default, Gradient, Python, Registered
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
+from graphpatch.graph.op_types import CALLS
 from graphpatch.patches import at, carrier, flow
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.stop import StopGradient
 from graphpatch.runtime.live.overrides import NoKeyError, refuse_boundary
 
 # Calls of functions: TensorFlow has their gradient under no key.
-CALL_TYPES = frozenset(
-    {"PartitionedCall", "StatefulPartitionedCall", "SymbolicGradient", "RemoteCall"}
-)
+ALL_CALLS = CALLS | {"SymbolicGradient", "RemoteCall"}
 
 # Gradients of TensorFlow that give zeros for zeros.
 LINEAR_FILTERS = frozenset({"Identity", "Neg", "Sign"})
@@ -69,7 +68,7 @@ def _flows(node: Node, where: str, editor: Editor) -> bool:
     if flow.is_source(node):
         raise NoKeyError(f"{node} is a source: TensorFlow asks for no gradient of it")
     refuse_boundary(node)
-    if node.op in CALL_TYPES or node.op in node.body.library.signatures:
+    if node.op in ALL_CALLS or node.op in node.body.library.signatures:
         raise NoKeyError(f"{node} calls a function, whose gradient TensorFlow has under no key")
     return True
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from graphpatch.errors import GraphpatchError
 from graphpatch.graph.body import MAIN, Node
-from graphpatch.graph.graph import LIBRARY, Graph, open_graph
+from graphpatch.graph.graph import LIBRARY
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.graph.wire import Source, encoded
 
 # The fields of GraphDef, FunctionDefLibrary, FunctionDef and OpDef that hold a node in a function.
@@ -26,7 +27,7 @@ def label_of(graph: Any) -> str:
     return getattr(graph, "name", None) or MAIN
 
 
-def node_of(op: Any) -> tuple[Graph, Node]:
+def node_of(op: Any) -> tuple[ModelGraph, Node]:
     """A graph that holds this op alone, in the body that it is in, and its node there."""
     raw, label = op.node_def.SerializeToString(), label_of(op.graph)
     if label == MAIN:
@@ -37,8 +38,8 @@ def node_of(op: Any) -> tuple[Graph, Node]:
     return graph, Node(graph.functions[label], 0)
 
 
-def _opened(data: bytes) -> Graph:
-    return open_graph(Source(data), 0, len(data))
+def _opened(data: bytes) -> ModelGraph:
+    return ModelGraph.open(Source(data), 0, len(data))
 
 
 Listener = Callable[[Any], None]

@@ -11,7 +11,7 @@ from typing import Any
 
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.rules import Rule
 from graphpatch.runtime.live.hook import label_of
@@ -64,7 +64,7 @@ def apply_on_leaving(rules: Sequence[Rule], made: CreatedOps) -> list[Applied]:
     return steps
 
 
-def _model(live: Any) -> Graph:
+def _model(live: Any) -> ModelGraph:
     """A live graph as rules see it; that of a function by its name."""
     graph = model_of(live).copy().graphs[0]
     graph.main.label = label_of(live)

@@ -10,13 +10,14 @@ import numpy as np
 
 from graphpatch.control_flow.op_types import SWITCHES
 from graphpatch.graph.graph import Graph
+from graphpatch.graph.op_types import IFS
 from graphpatch.runtime.running import ASSIGNED, Running
 from graphpatch.runtime.verify.outputs import is_value, ops_in_control_flow
 
 # Ops that do one thing below zero, and another above.
 SIGNED = frozenset({"Abs", "Elu", "LeakyRelu", "Relu", "Relu6", "Selu", "Sign"})
 # Ops that choose by a condition, and which input that is.
-TRUTHS = {"If": 0, "Select": 0, "SelectV2": 0, "StatelessIf": 0, **dict.fromkeys(SWITCHES, 1)}
+TRUTHS = dict.fromkeys(("Select", "SelectV2", *IFS), 0) | dict.fromkeys(SWITCHES, 1)
 
 
 class Branches:

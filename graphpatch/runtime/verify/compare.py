@@ -15,9 +15,9 @@ from graphpatch.analysis.soundness.undone import unseen
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
-from graphpatch.graph.topology import VARIABLES
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import VARIABLES
 from graphpatch.runtime.values import Values, weights
 from graphpatch.runtime.verify.backward import backward
 from graphpatch.runtime.verify.firing import sort_out
@@ -34,7 +34,7 @@ from graphpatch.runtime.verify.process import Died
 from graphpatch.runtime.verify.reached import Reached
 from graphpatch.runtime.verify.result import Ran
 from graphpatch.runtime.verify.side import RunningModel
-from graphpatch.runtime.verify.start import has_tensor_arrays
+from graphpatch.runtime.verify.start import needs_control_flow_v1
 from graphpatch.table import plural
 
 
@@ -70,7 +70,7 @@ class Subject:
     """One graph of a model, and the file from which its process reads it."""
 
     model: Model
-    graph: Graph
+    graph: ModelGraph
     file: Path
 
     @property
@@ -94,7 +94,7 @@ def compare(one: Subject, other: Subject, options: Options) -> Ran:
         return _compared(one, other, *sides, options)
 
 
-def _refuse_unsafe(left: Graph, right: Graph, options: Options) -> None:
+def _refuse_unsafe(left: ModelGraph, right: ModelGraph, options: Options) -> None:
     for graph in (left, right):
         if graph.around.is_object_based:
             refuse_unsafe_load(graph, options.allow_unsafe_ops)
@@ -106,7 +106,7 @@ def _compared(
     one: Subject, other: Subject, left: RunningModel, right: RunningModel, options: Options
 ) -> Ran:
     options.say("starting TensorFlow", 0, 1)
-    v2 = not has_tensor_arrays(one.graph)
+    v2 = not needs_control_flow_v1(one.graph)
     settings, _ = _both(left, right, lambda side: side.process.keep("begin", options.imports, v2))
     for subject, side in ((one, left), (other, right)):
         options.say("importing the models", int(side is right), 2)
@@ -142,7 +142,7 @@ def _compared(
 
 
 def _tensors_to_compare(
-    one: Graph, other: Graph, left: RunningModel, right: RunningModel, options: Options
+    one: ModelGraph, other: ModelGraph, left: RunningModel, right: RunningModel, options: Options
 ) -> tuple[list[str], dict[str, str]]:
     """What is compared; and of other tensors why they are not."""
     touched = [f"{op}:0" for body, op in rules_at(other) if body == "main"]
@@ -161,7 +161,7 @@ def _tensors_to_compare(
     return tensors, reasons
 
 
-def _initialisers(graph: Graph) -> Iterator[str]:
+def _initialisers(graph: ModelGraph) -> Iterator[str]:
     """What variables may be assigned first."""
     for op in VARIABLES:
         for index in graph.main.by_type.get(op, ()):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from graphpatch.analysis.soundness.overrides import Override, Reasons, overrides
 from graphpatch.differentiation.hidden import shadowed
 from graphpatch.differentiation.keys import CUSTOM
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.names import OpKey
 from graphpatch.runtime.verify.result import Ran, Unfired
 
@@ -17,7 +17,7 @@ Probe = Callable[[Sequence[OpKey]], Collection[OpKey]]
 
 
 def sort_out(
-    before: Graph, reasons: Reasons, registered: Collection[str], probe: Probe, ran: Ran
+    before: ModelGraph, reasons: Reasons, registered: Collection[str], probe: Probe, ran: Ran
 ) -> None:
     """Fill in the overrides of a patched graph that fired, and those that did not.
 
@@ -38,7 +38,7 @@ def sort_out(
 
 
 def _sorted(
-    before: Graph, reasons: Reasons, registered: Collection[str], ran: Ran
+    before: ModelGraph, reasons: Reasons, registered: Collection[str], ran: Ran
 ) -> Iterator[Unfired]:
     """Those that did not fire; the others are filled in."""
     graph, passed = reasons.graph, shadowed(reasons.graph)

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.dtypes import HANDLES
-from graphpatch.graph.topology import VARIABLES
+from graphpatch.graph.op_types import VARIABLES
 from graphpatch.runtime.running import ASSIGNED, waiting_ops
 
 MOST_CONSTANTS = 8  # by which gradients are taken at most

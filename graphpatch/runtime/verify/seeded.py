@@ -17,7 +17,7 @@ from graphpatch.formats import Model
 from graphpatch.formats.container import META
 from graphpatch.formats.folder import refuse_odd_files
 from graphpatch.graph import provenance
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 from graphpatch.names import OpKey
 from graphpatch.runtime.imported import bare_meta, imported
 from graphpatch.runtime.register import register_lone_keys
@@ -36,7 +36,7 @@ def _is_random(op: str) -> bool:
     return known is not None and set(SEEDS) <= {attr.name for attr in known.attrs}
 
 
-def own_names(graph: Graph) -> dict[tuple[str, str], str]:
+def own_names(graph: ModelGraph) -> dict[tuple[str, str], str]:
     """By body and name: what the ops that rules moved aside were called before."""
     return {
         (body.label, node.name): own_name(node)
@@ -128,7 +128,7 @@ def said() -> int:
 
 
 def seeded_graph(
-    model: Model, graph: Graph, probed: Sequence[OpKey] = (), optimise: bool = False
+    model: Model, graph: ModelGraph, probed: Sequence[OpKey] = (), optimise: bool = False
 ) -> Any:
     """The tf.Graph of a model's graph, with its control-flow contexts and seeded random ops.
 
@@ -147,7 +147,7 @@ def seeded_graph(
     return imported(_meta_graph(model, graph), clear_devices=True, prepare=prepare)
 
 
-def _meta_graph(model: Model, graph: Graph) -> Any:
+def _meta_graph(model: Model, graph: ModelGraph) -> Any:
     """The graph with its contexts, rebuilt where they can be."""
     try:
         return bare_meta(model.meta_graph(graph))

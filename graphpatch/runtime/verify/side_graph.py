@@ -10,10 +10,10 @@ import numpy as np
 
 from graphpatch.analysis.diff import meta_around
 from graphpatch.analysis.gradient_scope import GradientScope, gradient_scopes
-from graphpatch.differentiation.bodies import CALLS
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
+from graphpatch.graph.op_types import CALLS
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
 from graphpatch.runtime.gradients import GradientAnswer, RaisedError, built, recorded
@@ -83,7 +83,7 @@ def _values_run(running: Running, tensors: Mapping[str, Any]) -> dict[str, Gradi
 class GraphSide:
     """A graph that was imported, with what it is fed. `named` is the model as the user names it."""
 
-    def __init__(self, model: Model, graph: Graph, named: Model) -> None:
+    def __init__(self, model: Model, graph: ModelGraph, named: Model) -> None:
         self.model, self.graph = model, graph
         self.prefix = checkpoint(named)
         self.tf_graph = seeded_graph(model, graph)

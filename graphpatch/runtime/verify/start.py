@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from graphpatch.control_flow.contexts import has_tensor_arrays
 from graphpatch.errors import GraphpatchError
-from graphpatch.graph.graph import Graph
+from graphpatch.graph.model_graph import ModelGraph
 
 ON = frozenset({"1", "true"})
 
 
-def has_tensor_arrays(graph: Graph) -> bool:
-    """Whether there are TensorArrays of v1 loops; with control flow v2 they have no gradient."""
-    return not graph.around.is_object_based and "TensorArrayV3" in graph.main.by_type
+def needs_control_flow_v1(graph: ModelGraph) -> bool:
+    """Whether there are TensorArrays of v1 loops, and a Session differentiates them."""
+    return not graph.around.is_object_based and has_tensor_arrays(graph.main)
 
 
 def start(control_flow_v2: bool = True) -> None:

@@ -110,9 +110,8 @@ def is_shape(found: Sizes, wanted: Any) -> bool:
 def around(body: Body, index: int) -> list[tuple[str, set[str], int | None]]:
     """The loops and branches around an op: the kind, what it is called, which branch."""
     if not body.is_main:
-        graph = body.library.graph()
-        assert graph is not None
-        calls = [one for one in graph.main if one.op in ("While", "If")]
+        main = next(iter(body.library.bodies()))
+        calls = [one for one in main if one.op in ("While", "If")]
         return [
             ("loop", {call.name}, None) if call.op == "While" else ("branch", {call.name}, 1)
             for call in calls

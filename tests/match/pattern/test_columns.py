@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from graphpatch import names
-from graphpatch.graph.columns import links
+from graphpatch.match.pattern.columns import links
 from tests import graphs
 from tests.graphs import graphdef, node
 

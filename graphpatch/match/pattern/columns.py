@@ -57,3 +57,27 @@ def links(body: Body) -> Links:
     slot = np.arange(len(texts)) - np.repeat(np.cumsum(counts) - counts, counts)
     there = source >= 0
     return Links(body, source[there], reader[there], slot[there], control[there])
+
+
+def order_of(body: Body) -> list[int]:
+    """Of each op a number that is greater than those of the ops it reads, control inputs apart.
+
+    Ops in loops, and those that depend on them, all have the greatest number. Linear in the size
+    of the body.
+    """
+    op_names, inputs, readers = body.heads.names, body.heads.inputs, body.readers
+    by_name = body.by_name
+    waits = [
+        sum(not text.startswith("^") and names.op_of(text) in by_name for text in one)
+        for one in inputs
+    ]
+    order = [len(body)] * len(body)
+    ready = [index for index, count in enumerate(waits) if not count]
+    for number, index in enumerate(ready):
+        order[index] = number
+        for reader, slot in readers.get(op_names[index], ()):
+            if not inputs[reader][slot].startswith("^"):
+                waits[reader] -= 1
+                if not waits[reader]:
+                    ready.append(reader)
+    return order
