@@ -96,6 +96,7 @@ def test_fix_counts_what_it_fixes(run_cli: Run, blocked: Path, tmp_path: Path) -
 
 
 def test_the_model_is_never_written_over(run_cli: Run, blocked: Path) -> None:
+    blocked = blocked.rename(blocked.with_suffix(".json"))
     before = blocked.read_bytes()
     done = run_cli("doctor", blocked, "--fix", blocked)
     assert done.code == 1

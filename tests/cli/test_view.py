@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[list[str], int, str]] = {
         1,
         "no tensor leads from logits:0 to image:0",
     ),
-    "the model itself": (["-o", "digits.pb"], 1, "digits.pb is the model itself"),
+    "the model itself": (["-o", "digits.pb"], 2, "digits.pb gets a page; name a .html file"),
     "feed without run": (["--feed", "a.npz"], 2, "give --run too"),
     "json and a page": (["--json", "-o", "a.html"], 2, "writes no file"),
     "events and a page": (["--tensorboard", "log", "-o", "a.html"], 2, "and no page"),
