@@ -48,6 +48,7 @@ def test_a_rule_that_matches_nothing_is_told(run_cli: Run, model: Path, tmp_path
     done = run_cli("view", model, "--rules", ROOT / "tests/data/typo.json", **WITHOUT)
     assert done.code == 1
     assert "digits.pb: rule 'guided backprop': matched nothing, expected at least 1" in done.stderr
+    assert "op 'ReLU', 'Relu_6': 0 of them; nearest: Relu, Relu6" in done.stderr
     assert (tmp_path / "digits.html").exists()
 
 
