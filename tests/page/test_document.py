@@ -71,6 +71,19 @@ def test_doctors_words_are_at_the_line(both: dict[str, Any]) -> None:
     assert [side["verdict"] for side in pair["sides"]] == ["none", "flows"]
 
 
+def test_a_shape_is_what_either_side_knows(both: dict[str, Any]) -> None:
+    """A rule's nodes may hide a shape that the model has, and a model may be given shapes."""
+
+    def said(document: dict[str, Any]) -> dict[str, str]:
+        texts, body = document["tables"]["tensors"], document["bodies"][0]
+        return {name: texts[n] for name, n in zip(body["names"], body["tensors"], strict=True)}
+
+    before = said(graphpatch.view(DIGITS, sources="image", targets="logits").document())
+    assert "[" in before["block1/pool"]
+    now = said(both)
+    assert {name: now[name] for name in before} == before
+
+
 def test_rules_are_at_their_ops(both: dict[str, Any]) -> None:
     body, rules = both["bodies"][0], both["rules"]
     marked = {
