@@ -125,9 +125,10 @@ class _Graph:
         asked = self.pairs[0]
         if asked and not self.left_out and not any(one.connected for one in asked):
             pair = asked[0]
+            more = "name tensors with --from and --to of which one is computed from the other"
             raise ModelError(
                 f"{path}: no tensor leads from {pair.source} to {pair.target}, so nothing can flow "
-                f"back; name tensors with --from and --to of which one is computed from the other"
+                f"back; {pair.says or more}"
             )
 
     def document(self, bodies: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -104,7 +104,20 @@ class Doctor:
     def diagnose_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[PairDiagnosis]:
         """What each pair is told; those of one source in turn, as much of them is the same."""
         found = {pair: self.diagnose(*pair) for pair in sorted(pairs)}
+        if len(pairs) == 1:
+            return [self._or_swapped(*pairs[0], found[pairs[0]])]
         return [found[pair] for pair in pairs]
+
+    def _or_swapped(self, source: Tensor, target: Tensor, found: PairDiagnosis) -> PairDiagnosis:
+        """The diagnosis of the one pair; of ends that were swapped, that they were."""
+        wiring = self.session.wiring(self.session.graph.main)
+        if found.connected or self._way(wiring, target, source) is None:
+            return found
+        says = (
+            f"{found.source} is computed from {found.target}: are source and target (--from and "
+            f"--to) swapped?"
+        )
+        return replace(found, says=says)
 
     def diagnose(self, source: Tensor, target: Tensor) -> PairDiagnosis:
         """Why the gradient of `target` by `source` is what it is."""
