@@ -237,6 +237,8 @@ def _legal(message: str, document: Any) -> str:
     if unknown is not None:
         legal = _keys_at(last)
         near = did_you_mean(unknown[1], legal)
+        if last in _BESIDE and unknown[1] in _BESIDE - {last}:
+            near = f"; it stands beside {last!r}, in the rule itself"
         return f"{path}: unknown key {unknown[1]!r}{near or '; legal: ' + ', '.join(legal)}"
     if text.startswith("Expected") and last in WRITTEN:
         return f"{path}: {in_words(text)}; it is {WRITTEN[last]}"
@@ -256,6 +258,9 @@ _VALUES = {
     "inside": "loop, branch",
     "by": "graph, name, file",
 }
+
+
+_BESIDE = {field.encode_name for field in msgspec.structs.fields(RuleSpec)}
 
 
 def _keys_at(last: str) -> list[str]:

@@ -77,3 +77,11 @@ def test_patterns_that_explain_the_syntax_are_patterns() -> None:
     )
     for line in shown.splitlines():
         graphpatch.pattern(re.split(r" {3,}", line)[0])
+
+
+def test_the_examples_need_no_more_than_the_package() -> None:
+    """A user who installed graphpatch has no tests of it."""
+    for name, page in PAGES.items():
+        code = "\n".join(blocks(page, "python"))
+        if name != "docs/CONTRIBUTING.md":
+            assert not re.search(r"^\s*(?:from|import) (?:tests|scripts)\b", code, re.M), name

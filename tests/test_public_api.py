@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import re
 from typing import Any
 
+import click
 import pytest
 
 import graphpatch
-from graphpatch import errors
+from graphpatch import cli, errors
 from tests.examples import ROOT, pages
 
 SIGNATURES = {
@@ -171,6 +173,33 @@ DOCUMENTATION = "\n".join(path.read_text() for path in pages())
 @pytest.mark.parametrize("name", sorted(EXPORTED))
 def test_every_exported_name_is_in_the_documentation(name: str) -> None:
     assert re.search(rf"\b{name}\b", DOCUMENTATION)
+
+
+def test_the_page_of_all_names_has_all_names() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    listed = re.findall(r"^::: graphpatch\.(\w+)$", page, re.M)
+    assert sorted(listed) == graphpatch.__all__
+
+
+def test_every_command_on_a_model_is_a_function_or_said_not_to_be() -> None:
+    """The table of docs/python.md has each, and its text the one that is none."""
+    page = (ROOT / "docs" / "python.md").read_text()
+    listed = set(re.findall(r"^\| `(\w+)\(.*?\| `(\w+)` \|", page, re.M))
+    assert {function for function, _ in listed} <= set(graphpatch.__all__)
+    commands = {
+        name
+        for name in cli.COMMANDS
+        if any(one.name.startswith("model") or one.name in MODELS for one in arguments(name))
+    }
+    assert {command for _, command in listed} == commands - {"references"}
+
+
+MODELS = {"paths", "original", "one"}
+
+
+def arguments(command: str) -> list[Any]:
+    found = importlib.import_module(f"graphpatch.cli.{command}").command
+    return [one for one in found.params if isinstance(one, click.Argument)]
 
 
 @pytest.mark.parametrize("name", sorted(n for n in EXPORTED if n.endswith("Error")))

@@ -59,6 +59,14 @@ ERRORS: dict[str, tuple[Any, str]] = {
         [rule(zzz=1)],
         "rules[0]: unknown key 'zzz'; legal: match, patch, name, expect, emit",
     ),
+    "a key of the rule in its patch": (
+        [{"match": {}, "patch": {**ZERO, "emit": "attr"}}],
+        "rules[0].patch: unknown key 'emit'; it stands beside 'patch', in the rule itself",
+    ),
+    "a key of the rule in its match": (
+        [{"match": {"op": "Relu", "expect": 2}, "patch": ZERO}],
+        "rules[0].match: unknown key 'expect'; it stands beside 'match', in the rule itself",
+    ),
     "no match": (
         [{"patch": ZERO}],
         'rules[0]: the key \'match\' is missing; write "match": {"op": "Relu"}, or what else '
@@ -243,6 +251,13 @@ def test_a_gradient_that_is_not_there_gets_the_nearest() -> None:
         rules_from([patching(override_gradient="guided_rlu")])
     with pytest.raises(RulesError, match=r"override_gradient: 'relu6' .*nearest: .*Relu6"):
         rules_from([patching(override_gradient="relu6")])
+
+
+@pytest.mark.parametrize("text", ["dy * 2", "dx*x", "x1", "where(y > 0, dy, 0)"])
+def test_a_formula_in_the_place_of_a_name(text: str) -> None:
+    with pytest.raises(RulesError) as raised:
+        rules_from([patching(override_gradient=text)])
+    assert f'of a formula: {{"formula":"{text}"}}' in str(raised.value)
 
 
 JSON_ERRORS: dict[str, tuple[bytes, str]] = {

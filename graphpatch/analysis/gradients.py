@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY, Entry
 
 SHORT = 64  # characters of a formula that a table has room for
-
-
-def find_gradient(name: str) -> Entry:
-    """The gradient of this name; RulesError names the nearest where there is none."""
-    if name not in LIBRARY:
-        near = did_you_mean(name, LIBRARY) or f"; there are: {', '.join(LIBRARY)}"
-        raise RulesError(f"no gradient of the library is called {name!r}{near}")
-    return LIBRARY[name]
 
 
 def describe(entry: Entry) -> dict[str, Any]:

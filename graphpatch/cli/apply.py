@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.order import Order, Workers
 from graphpatch.formats import Export
 from graphpatch.formats.target import FILES
+from graphpatch.gradients.spec import KEY_PREFIX
 from graphpatch.recipes import is_recipe
 from graphpatch.rule_spec import EMITS
 
@@ -181,9 +182,20 @@ def _summary(report: dict[str, Any]) -> list[str]:
         lines.append(
             f"  {rule['name']:{width}}  {listed or 'no ops'}  ({rule['emit'] or 'nothing'})"
         )
-    if report["consumer"]["session"]:
-        path = report["output"] or report["would_write"]
-        lines.append("  the program that loads it must register these gradients first; for ours:")
-        lines.append(f"  graphpatch.register_gradients({path!r})")
-        lines += [f"    {key}" for key in report["consumer"]["session"]]
-    return lines + [f"  note: {text}" for text in folded(report["notes"])]
+    path = report["output"] or report["would_write"]
+    lines += _to_register(report["consumer"]["session"], path)
+    lines += [f"  note: {text}" for text in folded(report["notes"])]
+    if report["output"] and not Path(path).suffix and Path(path).is_file():
+        lines.append(f"  note: {path} is a file; a / at its end would make it a folder")
+    return lines
+
+
+def _to_register(keys: Sequence[str], path: str) -> list[str]:
+    """Which gradients whoever loads the file must register, those of ours and others apart."""
+    must = "  the program that loads it must register these gradients first"
+    ours = [key for key in keys if key.startswith(KEY_PREFIX)]
+    others = [key for key in keys if key not in ours]
+    lines = [f"{must}: graphpatch.register_gradients({path!r})"] if ours else []
+    lines += [f"    {key}" for key in ours]
+    lines += [f"{must}, by tf.RegisterGradient:"] if others else []
+    return lines + [f"    {key}" for key in others]

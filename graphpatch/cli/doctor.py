@@ -15,6 +15,7 @@ from graphpatch.analysis.doctor.fix import Fixed, fix
 from graphpatch.analysis.doctor.look import Finding
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.forms import ANY, TEXT, listed, record
+from graphpatch.cli.outputs import RULES_FILE
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
@@ -70,7 +71,7 @@ OUTPUT = record({"model": TEXT, "graphs": listed(record({"pairs": listed(ANY)}, 
 @click.option("--from", "sources", multiple=True, metavar="X", help="The gradient by this tensor.")
 @click.option("--to", "targets", multiple=True, metavar="LOSS", help="The gradient of this tensor.")
 @click.option(
-    "--fix", "rules", metavar="RULES", type=PATH, help="Write the rules that fix it to this file."
+    "--fix", "rules", metavar="RULES.json", type=RULES_FILE, help="Write the rules that fix it."
 )
 @click.option("--run", is_flag=True, help="Run the gradients too; this needs TensorFlow.")
 @click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")

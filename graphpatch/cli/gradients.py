@@ -10,7 +10,7 @@ from graphpatch.analysis import gradients
 from graphpatch.cli.completing import gradient_names
 from graphpatch.cli.forms import TEXT, listed, record
 from graphpatch.cli.say import say_json, say_lines
-from graphpatch.gradients.library import LIBRARY, Entry
+from graphpatch.gradients.library import LIBRARY, Entry, library_entry
 
 WIDTH = 92
 
@@ -22,7 +22,7 @@ OUTPUT = record({"gradients": listed(record({"name": TEXT, "formula": TEXT}))})
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(name: str | None, as_json: bool) -> None:
     """List the gradient library, or describe the gradient NAME."""
-    entries = [gradients.find_gradient(name)] if name else list(LIBRARY.values())
+    entries = [library_entry(name)] if name else list(LIBRARY.values())
     if as_json:
         described = [gradients.describe(entry) for entry in entries]
         say_json({"gradients": described})

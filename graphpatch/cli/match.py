@@ -13,6 +13,7 @@ from graphpatch.analysis.saved import as_rules_file
 from graphpatch.application import pattern_matches
 from graphpatch.cli.completing import PATH, pattern_option
 from graphpatch.cli.forms import MATCH, TEXT, TEXT_OR_NULL, TEXTS, listed, record
+from graphpatch.cli.outputs import RULES_FILE
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json_of_texts, say_lines
 from graphpatch.cli.swapped import refuse_swapped
@@ -54,7 +55,10 @@ OUTPUT = record(
 )
 @click.option("--explain", is_flag=True, help="Show the nearest places, and what they lack.")
 @click.option(
-    "--save", metavar="FILE", type=PATH, help="Write a rules file with one rule for each match."
+    "--save",
+    metavar="FILE.json",
+    type=RULES_FILE,
+    help="Write a rules file with one rule for each match.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from graphpatch.cli.forms import TEXT, listed, record
+from graphpatch.cli.outputs import RULES_FILE
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
 from graphpatch.formats.output import reported
@@ -19,7 +20,12 @@ OUTPUT = record({"recipes": listed(record({"name": TEXT, "for": TEXT, "source": 
 
 @click.command("recipes")
 @click.argument("name", required=False)
-@click.option("--save", metavar="FILE", help="Write the recipe NAME as a rules file to edit.")
+@click.option(
+    "--save",
+    metavar="FILE.json",
+    type=RULES_FILE,
+    help="Write the recipe NAME as a rules file to edit.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(name: str | None, save: str | None, as_json: bool) -> None:
     """List the recipes, or print the rules of NAME, such as `@reverse(at=features)`."""

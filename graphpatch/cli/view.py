@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from graphpatch.cli.forms import ANY, TEXT, TEXTS, WHOLE, keyed, listed, record
+from graphpatch.cli.outputs import PAGE
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_error, say_json, say_lines
 from graphpatch.errors import OutputError
@@ -50,7 +51,13 @@ OUTPUT = record(
 @click.option("--run", is_flag=True, help="Run the gradients too; this needs TensorFlow.")
 @click.option("--feed", metavar="FILE.npz", help="With --run: arrays by tensor name.")
 @click.option("--allow-unsafe-ops", is_flag=True, help="Run ops too that touch files or Python.")
-@click.option("-o", "output", metavar="PAGE.html", help="Default: MODEL.html, beside the model.")
+@click.option(
+    "-o",
+    "output",
+    metavar="PAGE.html",
+    type=PAGE,
+    help="Default: MODEL.html, beside the model; `-` is standard output.",
+)
 @click.option("--tensorboard", metavar="LOGDIR", help="Write the graph for TensorBoard instead.")
 @click.option("--open", "is_opened", is_flag=True, help="Open the page in the browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the page's data; write no page.")

@@ -58,7 +58,7 @@ def refuse_file(out: str) -> None:
     """Raise OutputError where several models are to go to what is a file, or is named like one."""
     path = Path(out)
     if path.exists() and not path.is_dir():
-        raise OutputError(f"{out} is a file; several models go to a folder")
+        raise OutputError(f"{out} is a file, and models go to a folder")
     if path.suffix in FILES and not path.exists() and not out.endswith("/"):
         raise OutputError(
             f"{out} is the name of a file, and several models go to a folder; name one: "

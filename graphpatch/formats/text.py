@@ -35,7 +35,10 @@ NEWER = (
 TOO_NEW = (
     "the text holds {}, which TensorFlow 2.4 and earlier refuse in a .pbtxt; for these write a .pb"
 )
-_JSON = "JSON, not a model; apply, match and check take the rules file first, then the model"
+_JSON = (
+    "JSON, not a model; a rules file goes before the model in apply, match and check, and behind "
+    "--rules in view"
+)
 FOREIGN = {
     "version https://git-lfs": (
         "a Git LFS pointer, not the file that it stands for; `git lfs pull` fetches the file"

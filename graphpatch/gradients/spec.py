@@ -31,6 +31,9 @@ DEFAULT = ("default", "stock")
 # What keys hold besides, which no rules file spells so: see `composed`.
 OWN, SURROGATE = "own", "surrogate"
 
+# What only a formula has.
+VARIABLES = re.compile(r"\b(?:d?x|d?y)\d*\b", re.ASCII)
+
 GradientSpec = str | dict[str, Any]
 
 
@@ -217,6 +220,8 @@ def _json(value: object) -> str:
 
 
 def _unknown(name: str) -> str:
+    if VARIABLES.search(name):
+        return f"{name!r} is no name of a gradient; of a formula: {_json({FORMULA: name})}"
     legal = [DEFAULT[0], REGISTERED, FORMULA, PYTHON, *LIBRARY]
     types = [one for one in opdefs.op_types() if one[:1] == name[:1].upper()]
     near = alike(name, [*legal, *types])

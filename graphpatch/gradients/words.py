@@ -33,6 +33,7 @@ ELSEWHERE = {
     "if": "write: where(condition, a, b)",
     "else": "write: where(condition, a, b)",
     "lambda": "a formula is one expression of x, y and dy",
+    "dx": "the upstream gradient is dy, and dx is what the formula gives",
     "grad": "the upstream gradient is dy",
     "e": "write: exp(1)",
     "tf": "functions are called by their bare name",
@@ -65,7 +66,9 @@ def unknown_word(word: str, parameters: Collection[str], functions: Collection[s
     if word in ELSEWHERE:
         return f"a formula has no {word!r}; {ELSEWHERE[word]}"
     legal = [*parameters, "x", "y", "dy", "attr", *NAMED_NUMBERS, *OPERATOR_WORDS, LET, *functions]
-    named = ", ".join([*parameters, "x0, x1, ..., y0, ..., dy0, ..., attr.NAME"])
+    named = ", ".join(
+        [*parameters, "x, y, dy (for x0, y0, dy0), x1, ..., y1, ..., dy1, ..., attr.NAME"]
+    )
     return f"unknown name {word!r}{did_you_mean(word, legal)}; a formula knows {named}"
 
 

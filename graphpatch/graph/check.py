@@ -15,7 +15,7 @@ from graphpatch.graph.gradient_names import scopes_of_gradients
 from graphpatch.graph.graph import Graph
 from graphpatch.opdefs import tensor_index
 from graphpatch.shown import one_line
-from graphpatch.table import short
+from graphpatch.table import plural, short
 
 # The names that import_graph_def takes (measured on 2.21); a leading "_" only inside functions.
 IN_MAIN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_>./-]*")
@@ -194,13 +194,17 @@ def _where(body: Body) -> str:
     return "the main graph" if body.is_main else f"function {one_line(body.label)}"
 
 
+BUILT = "are gradients that were built before"
+
+
 def built_gradients(graph: Graph) -> list[str]:
     """That gradients were built in the graph before: tf.gradients puts them in such a scope.
 
     They are ops like others, and no rule changes what they compute.
     """
     return [
-        f"{name}/** ({count} op{'s'[: count != 1]}) are gradients that were built before; no rule "
-        f"changes what they compute. --rebuild-gradients builds those of an optimizer anew"
+        f"{name}/** ({plural(count, 'op')}) {BUILT}; no rule changes what they "
+        f"compute. graphpatch.rebuild_gradients (--rebuild-gradients) builds those of an optimizer "
+        f"anew"
         for name, count in scopes_of_gradients(graph.main.heads.names).items()
     ]

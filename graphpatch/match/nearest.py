@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from graphpatch.errors import nearest
-from graphpatch.match import glob
+from graphpatch.errors import RulesError, nearest
+from graphpatch.match import glob, regex
 
 NEAREST = 5
+EXPRESSION = re.compile(r"\.[*+?]|[][(){}|^$+\\]|\A/.+/\Z")  # names and globs have few of these
 LARGE = 50_000  # names compared letter by letter; the rest by what they contain
 
 
@@ -33,9 +35,14 @@ def _nearest_last_parts(last: str, names: Iterable[str]) -> list[str]:
 def elsewhere(text: str, names: Iterable[str]) -> str:
     """What a text would have to be for it to name ops, as a clause; nothing where that is unclear.
 
-    A glob that is meant in any scope; the name of a tensor where an op is asked for.
+    A regular expression; a glob that is meant in any scope; the name of a tensor where an op is
+    asked for.
     """
     names = list(names)
+    expression = _expression(text)
+    if expression:
+        count = sum(map(regex.whole(expression), names))
+        return f"; in rules, name_regex takes expressions: {expression!r} matches {count:,}"
     if not glob.is_glob(text):
         op = text.rpartition(":")[0]
         return f"; {text!r} is a tensor, and its op is {op!r}" if op in names else ""
@@ -45,3 +52,16 @@ def elsewhere(text: str, names: Iterable[str]) -> str:
     )
     why = "a name is matched from its start" if "/" in text else "* stays within a scope"
     return f"; {why}: {deeper!r} matches {len(found):,}" if found else ""
+
+
+def _expression(text: str) -> str:
+    """The regular expression that a text is meant as: `.*relu`, `relu$`, `/relu/`; or nothing."""
+    if not EXPRESSION.search(text) or text.startswith(("*", "?")):
+        return ""
+    bare = text[1:-1] if len(text) > 2 and text[0] == text[-1] == "/" else text
+    meant = bare if bare == text else f".*{bare}.*"
+    try:
+        regex.whole(meant)
+    except RulesError:
+        return ""
+    return meant

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 from graphpatch.analysis.doctor.look import Finding
+from graphpatch.differentiation.shape_windows import Shape
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
@@ -16,7 +17,7 @@ from graphpatch.names import op_of
 from graphpatch.page.folds import folds, lane_columns
 from graphpatch.page.order import in_reading_order
 from graphpatch.page.sides import BodySide, OpLine, head, mark_changed
-from graphpatch.page.tables import Tables, tensor_text
+from graphpatch.page.tables import Tables, merged, tensor_text
 from graphpatch.shown import one_line
 
 MOST_SHAPES = 10_000  # lines of a body whose shapes are inferred
@@ -49,12 +50,15 @@ class BodyLines:
         return list(map(self._head, self.order))
 
     def _head(self, key: str) -> Head:
+        return next(self.heads_of(key))
+
+    def heads_of(self, key: str) -> Iterator[Head]:
+        """What a line is about on each side that has it, the last side first."""
         for side in reversed(self.sides):
             line = side.lines.get(key)
             if line is not None:
                 node = head(side, line)
-                return Head(side, line, node, line.nodes[0] if node is None else node.index)
-        raise AssertionError(key)
+                yield Head(side, line, node, line.nodes[0] if node is None else node.index)
 
 
 def lines(sides: Sequence[BodySide], is_applied: bool) -> BodyLines:
@@ -100,7 +104,7 @@ def body_document(
         "name": one_line(found.sides[0].body.label),
         "names": list(map(one_line, names)),
         "types": _types(heads, tables),
-        "tensors": [tables.tensors.number(_text_of_tensor(shapes, one)) for one in heads],
+        "tensors": [tables.tensors.number(_tensor(found, shapes, key)) for key in found.order],
         "attrs": [_form_of(tables, one) for one in heads],
         "inputs": [_inputs(found, one) for one in heads],
         "marks": marks,
@@ -152,8 +156,16 @@ def _types(heads: Sequence[Head], tables: Tables) -> list[int]:
     return [numbers[one] for one in types]
 
 
-def _text_of_tensor(shapes: Mapping[BodySide, Shapes | None], one: Head) -> str:
-    return tensor_text(one.side.flowing.wiring, shapes[one.side], one.place)
+def _tensor(found: BodyLines, shapes: Mapping[BodySide, Shapes | None], key: str) -> str:
+    """The dtype and shape of what a line gives first, as far as either side knows them."""
+    heads = list(found.heads_of(key))
+    dtypes = (one.side.flowing.wiring.dtype((one.place, 0)) for one in heads)
+    known = (_shape(shapes[one.side], one.place) for one in heads)
+    return tensor_text(next(filter(None, dtypes), ""), reduce(merged, known))
+
+
+def _shape(shapes: Shapes | None, place: int) -> Shape:
+    return shapes.of((place, 0)) if place >= 0 and shapes is not None else None
 
 
 def _form_of(tables: Tables, one: Head) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import graphpatch
@@ -26,7 +27,7 @@ from graphpatch.page.rule_marks import Marks
 from graphpatch.page.sides import BodySide, side
 from graphpatch.page.tables import Tables
 from graphpatch.shown import one_line
-from graphpatch.table import short
+from graphpatch.table import plural, short
 
 DOCUMENT_VERSION = 1
 
@@ -62,7 +63,7 @@ def made(
     found.document = {
         "graphpatch": graphpatch.__version__,
         "document": DOCUMENT_VERSION,
-        "models": list(_model_documents(models)),
+        "models": list(_model_documents(models, marks)),
         "rules": marks.document(),
         "graphs": graphs,
         "bodies": bodies,
@@ -74,12 +75,26 @@ def made(
     return found
 
 
-def _model_documents(models: Sequence[Model]) -> Iterator[dict[str, Any]]:
+def _model_documents(models: Sequence[Model], marks: Marks) -> Iterator[dict[str, Any]]:
     """What the page says of each model."""
     roles = ["model"] if len(models) == 1 else ["before", "after"]
-    for model, role in zip(models, roles, strict=True):
+    titles = _titles([str(model.path) for model in models], marks)
+    for model, role, title in zip(models, roles, titles, strict=True):
         path, ops = one_line(str(model.path)), model.node_count
-        yield {"path": path, "format": model.format, "ops": ops, "role": role}
+        told = {"path": path, "format": model.format, "ops": ops, "role": role}
+        yield {**told, "title": one_line(title)}
+
+
+def _titles(paths: Sequence[str], marks: Marks) -> list[str]:
+    """What to call each model: the last part of its path; the last two where these are alike."""
+    parts = [Path(path).parts[-2:] or (path,) for path in paths]
+    if len(set(paths)) == len(paths):
+        are_alike = len({part[-1] for part in parts}) < len(parts)
+        return [str(Path(*part)) if are_alike else part[-1] for part in parts]
+    name = parts[0][-1]
+    if marks.is_taken_off:
+        return [f"{name} without its rules", name]
+    return [name, f"with {plural(len(marks.written), 'rule')}" if marks.are_given else name]
 
 
 def _wiring(doctor: Doctor) -> Any:
@@ -110,9 +125,10 @@ class _Graph:
         asked = self.pairs[0]
         if asked and not self.left_out and not any(one.connected for one in asked):
             pair = asked[0]
+            more = "name tensors with --from and --to of which one is computed from the other"
             raise ModelError(
                 f"{path}: no tensor leads from {pair.source} to {pair.target}, so nothing can flow "
-                f"back; name tensors with --from and --to of which one is computed from the other"
+                f"back; {pair.says or more}"
             )
 
     def document(self, bodies: list[dict[str, Any]]) -> dict[str, Any]:

@@ -22,13 +22,16 @@ class Marks:
     """Rules by name, each as a rules file has it, and the rules at each op of each graph.
 
     `wrong` has what `apply` says of a rule that it would refuse, `steps` the ops that each rule
-    matches, in the order of the rules. `is_applied`: the last model is what the rules made of it.
+    matches, in the order of the rules. `is_applied`: the last model is what the rules made of it;
+    `are_given`: of a dry run of rules; `is_taken_off`: the first is what was there before them.
     """
 
     written: dict[str, Any] = field(default_factory=dict)
     at: dict[int, dict[OpKey, tuple[str, ...]]] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
     is_applied: bool = False
+    are_given: bool = False
+    is_taken_off: bool = False
 
     def of_body(self, graph: int, label: str) -> dict[str, tuple[str, ...]]:
         """The rules at the ops of a body, by name; asked once all are known."""
@@ -81,12 +84,12 @@ def _place_of_rule(patches: Mapping[str, Any], rule: str) -> int:
 def of_matches(found: Matches) -> Marks:
     """The rules that were matched, or what a match alone picks out."""
     written = {rule.author.rule: _rule_json(rule) for rule in found.rules} or {SELECTED: None}
-    marks = Marks(written)
+    marks = Marks(written, are_given=True)
     labels = [graph.around.tags for graph in found.model.graphs]
     for one in found.found:
         name = one.rule if one.rule in written else SELECTED
         if one.error:
-            marks.wrong[name] = one.error
+            marks.wrong[name] = "\n".join(filter(None, (one.error, one.misses)))
         for place in one.places:
             graph = labels.index(place.graph) if place.graph in labels else 0
             at = marks.at.setdefault(graph, {})

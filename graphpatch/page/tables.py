@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.analysis.doctor.look import Finding
-from graphpatch.differentiation.shapes import Shapes
+from graphpatch.differentiation.shape_windows import Shape
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Node
@@ -107,10 +107,15 @@ def _safe_texts(value: Any) -> Any:
     return value
 
 
-def tensor_text(wiring: Wiring, shapes: Shapes | None, index: int) -> str:
+def merged(one: Shape, other: Shape) -> Shape:
+    """The sizes that either of two shapes of a tensor knows."""
+    if one is None or other is None or len(one) != len(other):
+        return other if one is None else one
+    return tuple(b if a is None else a for a, b in zip(one, other, strict=True))
+
+
+def tensor_text(dtype: str, shape: Shape) -> str:
     """The dtype and shape of what an op gives first: `float32 [?, 8, 8, 1]`, as far as known."""
-    dtype = wiring.dtype((index, 0)) or ""
-    shape = shapes.of((index, 0)) if index >= 0 and shapes is not None else None
     if shape is None:
         return dtype
     return f"{dtype} [{', '.join('?' if size is None else str(size) for size in shape)}]"

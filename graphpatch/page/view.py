@@ -108,7 +108,7 @@ class View:
     @property
     def html(self) -> str:
         """The page, as one HTML document that loads nothing."""
-        names = " → ".join(Path(one["path"]).name for one in self.data["models"])
+        names = " → ".join(one["title"] for one in self.data["models"])
         return page(self.data, f"{names}: what flows back")
 
     def document(self) -> dict[str, Any]:
@@ -221,7 +221,9 @@ def _models(
     marks = of_patched(model.graphs)
     if marks.written:
         try:
-            return [revert(model, allow_changed=True).model, model], marks
+            original = revert(model, allow_changed=True).model
+            marks.is_taken_off = True
+            return [original, model], marks
         except PatchError:  # it holds a part of its original alone
             return [model], marks
     return [model], marks

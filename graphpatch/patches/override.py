@@ -27,7 +27,8 @@ from graphpatch.patches.whole import carry_whole
 class OverrideGradient(msgspec.Struct, frozen=True):
     """Forward unchanged; backward, the op's gradient is `gradient`.
 
-    The op keeps its name and type. When not to use it: to change what flows through a tensor
+    The name stays on the op that has the new gradient, whose op type may be another one; the
+    original op is `NAME/forward` then. When not to use it: to change what flows through a tensor
     whatever op made it, `filter_gradient` fits better.
     """
 

@@ -71,7 +71,10 @@ CANNOT_WRITE: dict[str, tuple[list[str], str]] = {
     "a SavedModel over a file": (["saved", "-o", "model.pb"], "a SavedModel is a folder"),
     "a SavedModel below a file": (["saved", "-o", "model.pb/out"], "cannot write model.pb/out: "),
     "a folder that is a file": (["model.pb", "-o", "model.pb/"], "model.pb/ is a file"),
-    "several to a file": (["model.pb", "saved", "-o", "large.pb"], "large.pb is a file; several"),
+    "several to a file": (
+        ["model.pb", "saved", "-o", "large.pb"],
+        "large.pb is a file, and models",
+    ),
     "two to one": (["model.pb", "./model.pb", "-o", "new"], "two models would be written to new/m"),
     "a full device": (["model.pb", "-o", "/dev/full"], "cannot write /dev/full: No space left on"),
     "a full device, large": (["large.pb", "-o", "/dev/full"], "cannot write /dev/full: No space"),

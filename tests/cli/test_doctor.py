@@ -95,7 +95,17 @@ def test_fix_counts_what_it_fixes(run_cli: Run, blocked: Path, tmp_path: Path) -
     assert done.stdout.splitlines()[-1] == f"{rules}: 1 rule; with it 1 more pair flows"
 
 
+def test_ends_that_were_swapped_are_told(run_cli: Run, blocked: Path) -> None:
+    done = run_cli("doctor", blocked, "--from", "y", "--to", "x")
+    assert done.stdout.splitlines() == [
+        "y:0 -> x:0: the gradient is None: no tensor leads from the one to the other",
+        "  y:0 is computed from x:0: are source and target (--from and --to) swapped?",
+    ]
+    assert "swapped" not in run_cli("doctor", blocked, "--from", "z", "--to", "y").stdout
+
+
 def test_the_model_is_never_written_over(run_cli: Run, blocked: Path) -> None:
+    blocked = blocked.rename(blocked.with_suffix(".json"))
     before = blocked.read_bytes()
     done = run_cli("doctor", blocked, "--fix", blocked)
     assert done.code == 1

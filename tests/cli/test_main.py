@@ -160,3 +160,10 @@ def test_a_full_standard_output(model_file: Path) -> None:
         )
     assert done.returncode == 1
     assert done.stderr == ("graphpatch: cannot write standard output: No space left on device\n")
+
+
+def test_a_gradient_that_is_not_there_gets_the_nearest(run_cli: Run) -> None:
+    done = run_cli("gradients", "relu")
+    assert done.code == 1
+    assert "no gradient of the library is called 'relu'; nearest: guided_relu, " in done.stderr
+    assert len(done.stderr) < 200

@@ -62,6 +62,43 @@ def test_a_scope_that_a_program_called_gradients(
     assert "were built before" not in run_cli("apply", rules_file(STOP), model).stdout
 
 
+def test_which_gradients_are_to_be_registered(
+    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    model, out = written(tmp_path / "m.pb", *RELUS), tmp_path / "out.pb"
+    must = "  the program that loads it must register these gradients first"
+
+    def said(*gradients: Any) -> list[str]:
+        rules = [
+            {"match": {"name": name}, "patch": {"override_gradient": one}, "emit": "attr"}
+            for name, one in zip(("a/relu", "b/relu"), gradients, strict=False)
+        ]
+        lines: list[str] = run_cli(
+            "apply", rules_file(*rules), model, "-o", out
+        ).stdout.splitlines()
+        return [line for line in lines[1 + len(rules) :] if "note" not in line]
+
+    ours = [f"{must}: graphpatch.register_gradients({str(out)!r})", "    graphpatch:guided_relu"]
+    others = [f"{must}, by tf.RegisterGradient:", "    Foo"]
+    assert said({"registered": "Foo"}) == others
+    assert said("guided_relu") == ours
+    assert said({"registered": "Foo"}, "guided_relu") == ours + others
+
+
+def test_an_output_without_a_suffix_is_told(
+    run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    written(tmp_path / "m.pb", *RELUS)
+    typed = ("apply", rules_file(STOP), "m.pb", "-o")
+    assert "  note: out is a file; a / at its end would make it a folder" in (
+        run_cli(*typed, "out", cwd=tmp_path).stdout.splitlines()
+    )
+    assert "out/ is a file, and models go to a folder" in (
+        run_cli(*typed, "out/", cwd=tmp_path).stderr
+    )
+    assert "is a file" not in run_cli(*typed, "new/", cwd=tmp_path).stdout
+
+
 def test_a_model_in_the_place_of_the_rules(
     run_cli: Run, rules_file: Callable[..., Path], tmp_path: Path
 ) -> None:

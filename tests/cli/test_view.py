@@ -48,6 +48,7 @@ def test_a_rule_that_matches_nothing_is_told(run_cli: Run, model: Path, tmp_path
     done = run_cli("view", model, "--rules", ROOT / "tests/data/typo.json", **WITHOUT)
     assert done.code == 1
     assert "digits.pb: rule 'guided backprop': matched nothing, expected at least 1" in done.stderr
+    assert "op 'ReLU', 'Relu_6': 0 of them; nearest: Relu, Relu6" in done.stderr
     assert (tmp_path / "digits.html").exists()
 
 
@@ -58,7 +59,7 @@ REFUSED: dict[str, tuple[list[str], int, str]] = {
         1,
         "no tensor leads from logits:0 to image:0",
     ),
-    "the model itself": (["-o", "digits.pb"], 1, "digits.pb is the model itself"),
+    "the model itself": (["-o", "digits.pb"], 2, "digits.pb gets a page; name a .html file"),
     "feed without run": (["--feed", "a.npz"], 2, "give --run too"),
     "json and a page": (["--json", "-o", "a.html"], 2, "writes no file"),
     "events and a page": (["--tensorboard", "log", "-o", "a.html"], 2, "and no page"),

@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[list[str], str | None, str]] = {
     ),
     "over another model": (["reg/v1/a.pb", "third/m", "other/m/x.pb"], "third", "third/m is the"),
     "over the rules": (["rules/*.pb"], "rules", "rules/rules.pb is the rules file; it is never"),
-    "a file": (["reg"], "file", "file is a file; several models go to a folder"),
+    "a file": (["reg"], "file", "file is a file, and models go to a folder"),
     "nowhere": (["reg"], None, "say where the models that are found go when patched: -o DIR"),
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ SAID = {
     "model.ckpt.data-00000-of-00001": "part of a checkpoint",
     "checkpoint": "part of a checkpoint",
     "model.ckpt": "model.ckpt is the prefix of a checkpoint",
-    "rules.json": "JSON, not a model; apply, match and check take the rules file first",
+    "rules.json": "JSON, not a model; a rules file goes before the model in apply, match and check",
     "page.pb": "an HTML or XML page; download the file itself",
     "pointer.pb": "`git lfs pull` fetches the file",
     "notes.pb": "expected a .pb, .pbtxt or .meta file, or a SavedModel folder",

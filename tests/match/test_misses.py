@@ -111,6 +111,21 @@ SAID: dict[str, tuple[Any, list[str]]] = {
             "name 'rel*6': 0 of them; * stays within a scope: '**/rel*6' matches 1",
         ],
     ),
+    "a regular expression as a name": (
+        {"name": ".*elu6?"},
+        [
+            "looked at 11 ops",
+            "name '.*elu6?': 0 of them; in rules, name_regex takes expressions: '.*elu6?' "
+            "matches 3",
+        ],
+    ),
+    "an expression between slashes": (
+        {"name": "/elu/"},
+        [
+            "looked at 11 ops",
+            "name '/elu/': 0 of them; in rules, name_regex takes expressions: '.*elu.*' matches 3",
+        ],
+    ),
     "a tensor": (
         {"name": "tower/relu6:0"},
         [

@@ -182,6 +182,14 @@ def test_a_function_opens_to_its_body(chrome: Any, tmp_path: Path) -> None:
     opened.close()
 
 
+def test_a_rule_that_matches_nothing_is_explained(chrome: Any, tmp_path: Path) -> None:
+    rule = {"name": "typo", "match": {"op": "ReLU"}, "patch": {"stop_gradient": True}}
+    graphpatch.view(DIGITS, rules=rule).save(tmp_path / "page.html")
+    said = Opened(chrome, tmp_path / "page.html").page.text_content("#legend")
+    assert "0 ops rule 'typo': matched nothing" in said
+    assert "nearest: Relu" in said
+
+
 def test_search_keys_and_legend_reach_functions_in_functions(chrome: Any, tmp_path: Path) -> None:
     inner = graphs.function(
         "inner", ["a"], [graphs.node("step", "Round", "a", T="float32")], {"y": "step:y:0"}

@@ -71,6 +71,19 @@ def test_doctors_words_are_at_the_line(both: dict[str, Any]) -> None:
     assert [side["verdict"] for side in pair["sides"]] == ["none", "flows"]
 
 
+def test_a_shape_is_what_either_side_knows(both: dict[str, Any]) -> None:
+    """A rule's nodes may hide a shape that the model has, and a model may be given shapes."""
+
+    def said(document: dict[str, Any]) -> dict[str, str]:
+        texts, body = document["tables"]["tensors"], document["bodies"][0]
+        return {name: texts[n] for name, n in zip(body["names"], body["tensors"], strict=True)}
+
+    before = said(graphpatch.view(DIGITS, sources="image", targets="logits").document())
+    assert "[" in before["block1/pool"]
+    now = said(both)
+    assert {name: now[name] for name in before} == before
+
+
 def test_rules_are_at_their_ops(both: dict[str, Any]) -> None:
     body, rules = both["bodies"][0], both["rules"]
     marked = {
@@ -106,11 +119,30 @@ def test_a_patched_model_stands_beside_its_original(both: dict[str, Any], tmp_pa
         assert alone["bodies"][0][key] == both["bodies"][0][key], key
 
 
+def titles(page: graphpatch.View) -> list[str]:
+    return [one["title"] for one in page.document()["models"]]
+
+
+def test_each_model_has_a_title(tmp_path: Path) -> None:
+    for name in ("a/m.pb", "b/m.pb"):
+        (tmp_path / name).parent.mkdir()
+        graphpatch.apply(GUIDED, DIGITS).save(tmp_path / name)
+    alone = graphpatch.view(tmp_path / "a/m.pb")
+    assert titles(alone) == ["m.pb without its rules", "m.pb"]
+    assert "<title>m.pb without its rules → m.pb: what flows back" in alone.html
+    assert titles(graphpatch.view(DIGITS)) == ["digits.pb"]
+    assert titles(graphpatch.view(DIGITS, rules=GUIDED)) == ["digits.pb", "with 3 rules"]
+    assert titles(graphpatch.view(DIGITS, tmp_path / "a/m.pb")) == ["digits.pb", "m.pb"]
+    two = graphpatch.view(tmp_path / "a/m.pb", tmp_path / "b/m.pb")
+    assert titles(two) == ["a/m.pb", "b/m.pb"]
+
+
 def test_a_rule_that_cannot_be_applied_is_told() -> None:
     rule = {"name": "typo", "match": {"op": "ReLU"}, "patch": {"stop_gradient": True}}
     found = graphpatch.view(DIGITS, rules=rule)
     assert not found.ok
     assert "matched nothing" in found.errors[0]
+    assert "op 'ReLU': 0 of them; nearest: Relu" in found.errors[0]
     assert len(found.models) == 1
 
 

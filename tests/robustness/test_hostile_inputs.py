@@ -96,11 +96,11 @@ def test_rules(here: Path, name: str) -> None:
 
 @pytest.mark.parametrize("option", ["--rules", "--feed"])
 def test_a_page_is_not_written_over_what_is_read(tmp_path: Path, option: str) -> None:
-    model, read = tmp_path / "m.pb", tmp_path / "read"
+    model, read = tmp_path / "m.pb", tmp_path / "read.html"
     model.write_bytes(b"")
     read.write_text("read")
     more = ["--run"] if option == "--feed" else []
-    code, text = ran("view", model, option, read, *more, "-o", tmp_path / "." / "read")
+    code, text = ran("view", model, option, read, *more, "-o", tmp_path / "." / "read.html")
     assert (code, read.read_text()) == (1, "read")
     assert "it is never written over" in text
 

@@ -43,8 +43,9 @@ def test_what_a_session_has_run_holds_and_the_report_says_so() -> None:
         [after] = tf.gradients(graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("x:0"))
         assert session.run([before, after, "y:0"], {"x:0": 3.0}) == [216.0, 108.0, 324.0]
     notes = patched.report["notes"]
-    assert any("gradients of 'six' were built before" in note for note in notes)
-    assert any("gradients/**" in note for note in notes)
+    [note] = notes
+    assert note.startswith("gradients of 'six' were built before (")
+    assert "--" not in note
     assert graphpatch.patch_graph(HALVE, square_of_six()).report["notes"] == []
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,12 +23,12 @@ from graphpatch.analysis.doctor.path import (
     dependent,
     spelled,
 )
+from graphpatch.analysis.doctor.target import target_finding, target_refusal
 from graphpatch.analysis.doctor.told import Told, ways_inside
-from graphpatch.control_flow.op_types import EXITS, MERGES
+from graphpatch.control_flow.op_types import MERGES
 from graphpatch.differentiation.flow import TRAINABLE
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
-from graphpatch.dtypes import HANDLES
 from graphpatch.graph.body import Node
 
 LOOP_REMEDY = (
@@ -104,7 +104,20 @@ class Doctor:
     def diagnose_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[PairDiagnosis]:
         """What each pair is told; those of one source in turn, as much of them is the same."""
         found = {pair: self.diagnose(*pair) for pair in sorted(pairs)}
+        if len(pairs) == 1:
+            return [self._or_swapped(*pairs[0], found[pairs[0]])]
         return [found[pair] for pair in pairs]
+
+    def _or_swapped(self, source: Tensor, target: Tensor, found: PairDiagnosis) -> PairDiagnosis:
+        """The diagnosis of the one pair; of ends that were swapped, that they were."""
+        wiring = self.session.wiring(self.session.graph.main)
+        if found.connected or self._way(wiring, target, source) is None:
+            return found
+        says = (
+            f"{found.source} is computed from {found.target}: are source and target (--from and "
+            f"--to) swapped?"
+        )
+        return replace(found, says=says)
 
     def diagnose(self, source: Tensor, target: Tensor) -> PairDiagnosis:
         """Why the gradient of `target` by `source` is what it is."""
@@ -135,7 +148,7 @@ class Doctor:
         findings = [] if is_well else self._all(on_tape, source, steps, told)
         findings = [one for one in findings if told.is_new(self._place(one))]
         if refused:
-            findings.insert(0, _target_finding(wiring, target, refused))
+            findings.insert(0, target_finding(wiring, target, refused))
         way = spelled(wiring, source, steps)
         return PairDiagnosis(*ends, verdict, taped, True, says, way, findings)
 
@@ -264,30 +277,3 @@ def _loop(refusal: Refusal) -> Finding:
 def _stalled(node: Node) -> Finding:
     what = "the start of a v1 loop without its control-flow context, whose Exits freezing pruned"
     return Finding("loop", node, None, what, "None: the loop is never visited", LOOP_REMEDY)
-
-
-def target_refusal(wiring: Wiring, target: Tensor, in_loops: Container[str], shapes: Shapes) -> str:
-    """What tf.gradients raises for a target that it makes no ones like; or nothing.
-
-    A tensor in a loop cannot be read from outside the loop, not even its shape, where that is not
-    known; TensorFlow 2.21 fails in saying so.
-    """
-    dtype, node = wiring.dtype(target), Node(wiring.body, target[0])
-    is_inside = node.name in in_loops and node.op not in EXITS
-    if is_inside and not shapes.is_known(target):
-        return "TypeError: 'NoneType' object is not iterable"
-    if dtype == "string":
-        return "TypeError: Expected string, but got 1 of type 'int'."
-    if dtype in HANDLES:
-        return f"TypeError: `dtype` <dtype: '{dtype}'> is not compatible with 1 of dtype int64."
-    if dtype in {"complex64", "complex128"}:
-        return f"TypeError: Gradients of complex tensors must set grad_ys (y.dtype = {dtype})"
-    return ""
-
-
-def _target_finding(wiring: Wiring, target: Tensor, says: str) -> Finding:
-    dtype = wiring.dtype(target)
-    reason = "lies in a v1 loop" if "iterable" in says else f"is {dtype}"
-    what = f"{wiring.spelled(target)} {reason}: it cannot be the loss"
-    node = Node(wiring.body, target[0])
-    return Finding("target", node, None, what, says, "take a real number as the target")

@@ -58,13 +58,10 @@ class View {
   }
 
   header() {
-    const [first, second] = this.doc.models;
-    const isDry = second && second.path === first.path;
-    const names = this.doc.models.map((model, place) => place && isDry ? `with ${this.doc.rules.length} rule${this.doc.rules.length === 1 ? "" : "s"}` : shortName(model.path, this.doc.models));
     const title = document.getElementById("title");
-    names.forEach((name, place) => {
+    this.doc.models.forEach((model, place) => {
       if (place) title.append(make("span", "to", " → "));
-      title.append(make("bdi", "", name));
+      title.append(make("bdi", "", model.title));
     });
     title.title = this.doc.models.map(model => `${model.path}: ${model.format}, ${model.ops.toLocaleString("en")} ops`).join("\n");
     const graphs = document.getElementById("graph");
@@ -168,10 +165,10 @@ class View {
     const ops = `${rule.ops.toLocaleString("en")} ${rule.ops === 1 ? "op" : "ops"}`;
     const count = shown < rule.ops ? `${shown.toLocaleString("en")} of ${ops} in view` : ops;
     const words = rule.words && rule.words !== rule.name ? ` ${rule.words}` : "";
-    const button = make("button", "rule", badge(number, rule.name), " ", rule.name, make("span", "words", words), make("span", "count", count));
+    const button = make("button", "rule", badge(number, rule.name), " ", rule.name, make("span", "words", words), " ", make("span", "count", count));
     button.type = "button";
     button.title = "Go to the next op of this rule";
-    if (rule.error) button.append(make("span", "flow f6", rule.error));
+    if (rule.error) button.append(" ", make("span", "flow f6", rule.error));
     button.addEventListener("click", () => this.next(isAt, 1, `no op of ${rule.name} is in view`));
     return button;
   }
@@ -304,14 +301,6 @@ class View {
       }
     }
   }
-}
-
-// The last part of a path; the last two where another model's is the same.
-function shortName(path, models) {
-  const parts = one => one.split(/[\\/]/).filter(part => part);
-  const own = parts(path), last = own[own.length - 1] || path;
-  const isAlone = models.every(one => one.path === path || parts(one.path).pop() !== last);
-  return isAlone ? last : own.slice(-2).join("/");
 }
 
 function symbol(flow) {

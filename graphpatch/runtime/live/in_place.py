@@ -14,7 +14,7 @@ from graphpatch.rules import Rule
 from graphpatch.runtime.live.by_key import by_key
 from graphpatch.runtime.live.overrides import NoKeyError
 from graphpatch.runtime.register import register_key
-from graphpatch.table import short
+from graphpatch.table import plural, short
 
 WRITTEN_ATTRS = (attrs.OVERRIDE, provenance.PROVENANCE_ATTR)
 
@@ -80,6 +80,6 @@ def built_before(graph: Any, names: Collection[str]) -> list[str]:
         return []
     some = short([repr(name) for name in found], 1)
     return [
-        f"gradients of {some} were built before ({sum(found.values())} ops) and stay as "
+        f"gradients of {some} were built before ({plural(sum(found.values()), 'op')}) and stay as "
         f"they are, in every Session: build them again (tf.gradients, an optimizer's minimize)"
     ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from graphpatch.application import Result, RulesLike, apply, rules_of
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Model
+from graphpatch.graph.check import BUILT
 from graphpatch.rules import Rule
 from graphpatch.runtime.live.counterparts import Counterparts
 from graphpatch.runtime.live.in_place import built_before, patched_in_place
@@ -107,5 +108,7 @@ def _rebuilt(rules: Sequence[Rule], model: Model, graph: Any, reason: str) -> Pa
 
 def _reported(result: Result, graph: Any, notes: Sequence[str]) -> dict[str, Any]:
     names = {match["op"] for rule in result.report["rules"] for match in rule["matches"]}
-    every = [*notes, *result.report["notes"], *built_before(graph, names)]
+    stale = built_before(graph, names)
+    told = [text for text in result.report["notes"] if not (stale and BUILT in text)]
+    every = [*notes, *told, *stale]
     return {**result.report, "in_place": True, "notes": every}

@@ -1,0 +1,92 @@
+"""The table of TensorFlow's errors in docs/reference/errors.md names what TensorFlow prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import graphpatch
+from tests.examples import ROOT
+from tests.graphs import graphdef, node
+from tests.tf import live
+
+tf1 = live.tf1
+PAGE = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+TABLE = PAGE.partition("## Errors of TensorFlow")[2]
+X = node("x", "Placeholder", dtype="float32")
+
+
+def as_tensorflow(graph: Any) -> Any:
+    return tf1.GraphDef.FromString(graph.SerializeToString())
+
+
+def differentiated(op: Any) -> Any:
+    with tf1.Graph().as_default() as graph:
+        tf1.import_graph_def(as_tensorflow(graphdef(X, op)), name="")
+        return tf1.gradients(graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("x:0"))
+
+
+def keyed(key: str) -> Any:
+    return differentiated(node("y", "Relu", "x", T="float32", _gradient_op_type=key))
+
+
+def on_a_tape() -> Any:
+    rule = {"match": {"op": "Relu"}, "patch": {"override_gradient": "guided_relu"}}
+    model = graphdef(X, node("y", "Relu", "x", T="float32"))
+    patched = graphpatch.apply([{**rule, "emit": "function"}], model).model.graph_def()
+    call = tf1.wrap_function(lambda: tf1.import_graph_def(patched, name=""), []).prune("x:0", "y:0")
+    tf = live.tf
+    with tf.GradientTape() as tape:
+        x = tf.constant([1.0, -1.0])
+        tape.watch(x)
+        found = call(x)
+    return tape.gradient(found, x)
+
+
+# What raises, and a word of what the row of each error that is printed, the last one first, says.
+RAISED: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "a key of ours": (
+        lambda: keyed("graphpatch:guided_relu"),
+        ["--emit attr", "register_gradients"],
+    ),
+    "a key of tf.custom_gradient": (
+        lambda: keyed("CustomGradient-3"),
+        ["tf.custom_gradient", "only the process that built it"],
+    ),
+    "an op type": (
+        lambda: differentiated(node("y", "Bucketize", "x", T="float32", boundaries=[0.0])),
+        ["op type", "doctor --fix"],
+    ),
+    "a tape": (on_a_tape, ["register_gradients"]),
+}
+
+
+def rows(printed: str) -> list[str]:
+    """The rows whose message is printed; `...` in one stands for anything."""
+    found = []
+    for row in TABLE.splitlines():
+        messages = re.findall(r"`(.*?)`", row.split("|")[1]) if row.startswith("| `") else []
+        parts = (".*".join(map(re.escape, one.split("..."))) for one in messages)
+        if any(re.search(part, printed, re.DOTALL) for part in parts):
+            found.append(row)
+    return found
+
+
+def printed(error: BaseException | None) -> Iterator[str]:
+    """The last line of a traceback, and those above it that name errors."""
+    while error is not None:
+        yield f"{type(error).__name__}: {error}"
+        error = error.__context__
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_each_error_that_is_printed_has_its_row(name: str) -> None:
+    raises, words = RAISED[name]
+    with pytest.raises(Exception) as raised:  # noqa: PT011  (which one the page says)
+        raises()
+    for text, word in zip(printed(raised.value), words, strict=False):
+        (row,) = rows(text)
+        assert word in row, text
