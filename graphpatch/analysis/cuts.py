@@ -40,7 +40,7 @@ def ordered_cuts(
         raise CutError("no tensor is named to cut at")
     for cut in resolved:
         _check_cut(found, cut)
-    return found, _in_order(found, resolved)
+    return found, _cuts_in_order(found, resolved)
 
 
 def path_round(found: GradientPaths, cut: Collection[str]) -> list[str]:
@@ -64,7 +64,7 @@ def smallest_cut(
     rest.remove_nodes_from(kept)
     if found.loss not in rest or not nx.has_path(rest, START, found.loss):
         return []
-    fixed = _fixed(found).union(
+    fixed = _tensors_without_cut(found).union(
         *(nx.ancestors(found.graph, one) | nx.descendants(found.graph, one) for one in kept)
     )
     split = _as_edges(rest, fixed, _distances(found, near))
@@ -87,7 +87,7 @@ def _as_edges(
     return split
 
 
-def _fixed(found: GradientPaths) -> set[str]:
+def _tensors_without_cut(found: GradientPaths) -> set[str]:
     """The tensors at which no cut is proposed."""
     inside = in_frames(found.body)
     return {START, found.loss, *found.wrt} | {
@@ -184,7 +184,7 @@ def _path_in_words(way: Sequence[str]) -> str:
     return " -> ".join([*way[:EITHER_END], left, *way[-EITHER_END:]])
 
 
-def _in_order(found: GradientPaths, cuts: list[Cut]) -> list[Cut]:
+def _cuts_in_order(found: GradientPaths, cuts: list[Cut]) -> list[Cut]:
     """The cuts in forward order; CutError where two are the same, or neither is before the other.
 
     One is before another where it is a cut between `wrt` and that.

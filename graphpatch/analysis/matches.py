@@ -85,14 +85,19 @@ class Matches:
 
     def _repr_html_(self) -> str:
         rows = [
-            (one.rule, f"{place.type} {place.op}", _types(place.captures), _types(place.inputs))
+            (
+                one.rule,
+                f"{place.type} {place.op}",
+                _types_in_words(place.captures),
+                _types_in_words(place.inputs),
+            )
             for one in self.found
             for place in one.places
         ]
         return html_table(repr(self)[1:-1], ("rule", "op", "captures", "inputs"), rows)
 
 
-def _types(named: Mapping[str, str]) -> str:
+def _types_in_words(named: Mapping[str, str]) -> str:
     return ", ".join(f"{name} is {op}" for name, op in named.items())
 
 

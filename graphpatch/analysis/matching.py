@@ -141,7 +141,7 @@ def _as_matched(
     return replace(found, error=applied.take(rule, known).partition("\n")[0])
 
 
-def _why(graphs: Sequence[Graph], match: Match, names: bool) -> str:
+def _why_no_match(graphs: Sequence[Graph], match: Match, names: bool) -> str:
     return explain(graphs, match, names) + ("" if names else NOT_EXPLAINED)
 
 
@@ -165,7 +165,7 @@ def _rule_document(
         listed,
         [text for some in found for text in left_out_note(rule, some)],
         "",
-        _why(graphs, match, names) if why or not listed else "",
+        _why_no_match(graphs, match, names) if why or not listed else "",
         tuple(one for some, tag in tagged for one in places(some, tag or ""))
         if with_places
         else (),

@@ -29,7 +29,7 @@ class Pairs:
 
 def paired(one: Body, other: Body) -> Pairs:
     """Pair the ops of two bodies, in the order of the first."""
-    ours, theirs = _keys(one), _keys(other)
+    ours, theirs = _op_keys(one), _op_keys(other)
     index = dict(zip(theirs, range(len(theirs)), strict=True))
     found = Pairs()
     for at, key in enumerate(ours):
@@ -43,7 +43,7 @@ def paired(one: Body, other: Body) -> Pairs:
     return found
 
 
-def _keys(body: Body) -> list[str]:
+def _op_keys(body: Body) -> list[str]:
     """What an op is known by: its name before any rule; what a rule added, apart from those."""
     keys = list(body.heads.names)
     for node in provenance.touched(body):

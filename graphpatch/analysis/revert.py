@@ -89,12 +89,12 @@ def revert(
     """
     loaded = model_from("model", model, progress)
     try:
-        before = list(dict.fromkeys(name for graph in loaded.graphs for name in _rules(graph)))
+        before = list(dict.fromkeys(name for graph in loaded.graphs for name in _rules_in(graph)))
         _check_is_there(before, rule)
         refuse_exported(loaded)
         reverted = opened_again(loaded)  # which knows what was read of the nodes
         undone = [one for graph in reverted.graphs for one in _revert(graph, rule)]
-        left = {name for graph in reverted.graphs for name in _rules(graph)}
+        left = {name for graph in reverted.graphs for name in _rules_in(graph)}
         for graph in reverted.graphs:
             check_graph(graph)
         notes = [note for graph in reverted.graphs for note in _unsafe(graph, undone)]
@@ -103,10 +103,10 @@ def revert(
             notes += _notes(reverted, allow_changed)
     except GraphpatchError as error:
         raise type(error)(f"{loaded.path}: {error}") from error
-    return Reverted(reverted, _report(loaded, reverted, before, left, undone, notes))
+    return Reverted(reverted, _revert_report(loaded, reverted, before, left, undone, notes))
 
 
-def _report(
+def _revert_report(
     model: Model,
     reverted: Model,
     before: Sequence[str],
@@ -126,7 +126,7 @@ def _report(
     }
 
 
-def _rules(graph: Graph) -> list[str]:
+def _rules_in(graph: Graph) -> list[str]:
     return list(dict.fromkeys(edit.rule for edit in provenance.all_entries(graph)))
 
 
@@ -142,7 +142,7 @@ def _revert(graph: Graph, rule: str | None) -> list[UndoneBody]:
     record = origin(graph)
     undone = undo(graph, lambda edit: rule is None or edit.rule == rule)
     functions = drop_unused(graph)
-    is_whole = not _rules(graph)
+    is_whole = not _rules_in(graph)
     if record and not is_whole:
         _keep_origin(graph, record)
     main = undone[0]
@@ -182,8 +182,8 @@ def _notes(model: Model, allow_changed: bool) -> Iterator[str]:
         )
     elif not same:
         said = (
-            f"{_sizes(model)}, and its checksum differs: something other than graphpatch changed "
-            f"the file after the first rule"
+            f"{_sizes_in_words(model)}, and its checksum differs: something other than graphpatch "
+            f"changed the file after the first rule"
         )
         if not allow_changed:
             raise ModelError(
@@ -197,7 +197,7 @@ def _origin(graph: Graph) -> dict[str, Any]:
     return dict(graph.undone.origin) if graph.undone is not None else {}
 
 
-def _sizes(model: Model) -> str:
+def _sizes_in_words(model: Model) -> str:
     before = next((_origin(one)["size"] for one in model.graphs if "size" in _origin(one)), None)
     now = size(model.pieces())
     return f"the original had {now if before is None else before} bytes, this has {now}"

@@ -29,14 +29,14 @@ def as_rules_file(rules: Sequence[Rule], model: Model) -> dict[str, Any]:
     check_all(rules, graphs)
     written: list[dict[str, Any]] = []
     for rule in rules:
-        written += _rules_of(rule, [find(graph, rule.match, rule.on) for graph in graphs])
+        written += _saved_rules(rule, [find(graph, rule.match, rule.on) for graph in graphs])
         take(rule, graphs)
     if not written:
         raise MatchError(f"{model.path}: nothing is matched, so there are no rules to write")
     return {"version": 1, "rules": written}
 
 
-def _rules_of(rule: Rule, found: Sequence[MatchedOps]) -> list[dict[str, Any]]:
+def _saved_rules(rule: Rule, found: Sequence[MatchedOps]) -> list[dict[str, Any]]:
     if rule.on == (WHOLE,):
         places = [_whole_match(kept.binding) for one in found for kept in one.kept]
         counts = [1] * len(places)

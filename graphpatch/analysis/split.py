@@ -107,7 +107,7 @@ class Split:
 
     def files(self) -> dict[str, list[Piece]]:
         """The GraphDef of each part, by the name of its file."""
-        return {_file(k): one.pieces() for k, one in enumerate(self.extracts)}
+        return {_part_file(k): one.pieces() for k, one in enumerate(self.extracts)}
 
     def document(self) -> dict[str, Any]:
         """What parts.json says: the runs in their order, what to feed and what to fetch."""
@@ -198,7 +198,7 @@ class Split:
             if self._has(run, tensor):
                 (fetch if first == place else feed)[tensor] = tensor
         optional = list(self._placeholders(run, {DEFAULTS}))
-        return {"part": _file(run.part), "feed": feed, "fetch": fetch, "may_feed": optional}
+        return {"part": _part_file(run.part), "feed": feed, "fetch": fetch, "may_feed": optional}
 
     def _needed(self, run: PartRun) -> Iterator[str]:
         """The given tensors that a run reads, or gives on."""
@@ -222,14 +222,14 @@ class Split:
         nodes = [Node(self.backward.graph.main, index) for index in indices]
         held = [node.name for node in nodes if node.op in HELD]
         fed = len(self.extracts[part].fed)
-        return {"file": _file(part), "nodes": len(indices) + fed, "variables": held}
+        return {"file": _part_file(part), "nodes": len(indices) + fed, "variables": held}
 
     def _tensor(self, name: str) -> dict[str, Any]:
         dtype, shape = self.backward.tensors[name]
         return {"dtype": dtype, "shape": None if shape is None else list(shape)}
 
 
-def _file(part: int) -> str:
+def _part_file(part: int) -> str:
     return f"part{part + 1}.pb"
 
 

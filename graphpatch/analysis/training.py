@@ -94,7 +94,7 @@ def _section(
     gradients: dict[str, Built] = {}
     for node, variable in updates.all:
         if updates.marks[variable.index] and (reached := updates.reached(node)):
-            gradients[variable.name] = _built(node, variable, reached, scope)
+            gradients[variable.name] = _gradient_of_update(node, variable, reached, scope)
     if not gradients:
         raise PatchError(
             f"{scope}: none of the variables that its gradients update is read by the loss "
@@ -173,7 +173,7 @@ def _updates(body: Body) -> Iterator[tuple[Node, Node]]:
     """The ops that change a variable: input 0 is the variable itself, not a value of it."""
     for node in body:
         data = node.data_inputs
-        if len(data) > 1 and node.op not in VARIABLE_READS and _changes(node):
+        if len(data) > 1 and node.op not in VARIABLE_READS and _writes_variable(node):
             variable = _variable(body, data[0])
             if variable is not None:
                 yield node, variable
@@ -187,16 +187,18 @@ def _variable(body: Body, text: str) -> Node | None:
     return producer if producer is not None and producer.op in VARIABLES else None
 
 
-def _changes(node: Node) -> bool:
+def _writes_variable(node: Node) -> bool:
     """Whether an op writes the variable that its input 0 is."""
     return bool(re.search(r"Apply|Assign|Scatter", node.op))
 
 
-def _built(node: Node, variable: Node, reached: list[str], scope: GradientScope) -> Built:
+def _gradient_of_update(
+    node: Node, variable: Node, reached: list[str], scope: GradientScope
+) -> Built:
     """Which of the gradients that an update reads is that of its variable."""
     floats = [text for text in reached if not _is_index(node.body, text)]
     if len(floats) > 1:
-        floats = [text for text in floats if _is_of(node.body, text, variable, scope)]
+        floats = [text for text in floats if _is_gradient_of(node.body, text, variable, scope)]
     if len(floats) != 1:
         raise PatchError(
             f"{node} reads {len(reached)} gradients, and the file does not tell which of them is "
@@ -221,22 +223,22 @@ def _dtype_read(body: Body, text: str) -> str | None:
     return flat[tensor.index].dtype if flat and tensor.index < len(flat) else None
 
 
-def _is_of(body: Body, text: str, variable: Node, scope: GradientScope) -> bool:
+def _is_gradient_of(body: Body, text: str, variable: Node, scope: GradientScope) -> bool:
     """Whether a gradient belongs to ops that read this variable: their names tell them."""
     name = names.op_of(text)
     forward = scope.forward_of(body, name)
     if forward:
-        return variable.name in _variables(body, forward)
+        return variable.name in _variables_read(body, forward)
     node = body.node(name)  # the sum of several gradients, some of which may have been sparse
     terms = [
         one
         for one in node.data_inputs
         if scope.holds(names.op_of(one)) and not _is_index(body, one)
     ]
-    return bool(terms) and all(_is_of(body, one, variable, scope) for one in terms)
+    return bool(terms) and all(_is_gradient_of(body, one, variable, scope) for one in terms)
 
 
-def _variables(body: Body, name: str) -> set[str]:
+def _variables_read(body: Body, name: str) -> set[str]:
     """The variables that an op reads, directly or through what hands their values on."""
     found, waiting, seen = set[str](), [name], set[str]()
     while waiting:

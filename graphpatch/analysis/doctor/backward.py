@@ -170,9 +170,9 @@ def differentiate(
     ready = dict.fromkeys(index for index, _ in targets if pending.get(index) == 0)
     loose = loops.begin(pending, ready)
     done.got |= {(index, 0) for index in loose}
-    ends, queue = _ends(wiring, sources, pending), deque([*ready, *loose])
+    ends, queue = _last_sources(wiring, sources, pending), deque([*ready, *loose])
     if exits and not loops.states:
-        _spread(done, pending, ends, queue, ask)
+        _visit_without_contexts(done, pending, ends, queue, ask)
     else:
         _step(done, pending, ends, queue, ask, loops)
     return done
@@ -206,7 +206,7 @@ def _step(
         queue += loops.after(index, pending, done.got)
 
 
-def _spread(
+def _visit_without_contexts(
     done: GradientReach, pending: dict[int, int], ends: set[int], queue: deque[int], ask: Ask
 ) -> None:
     """Visit ops until no tensor gets a gradient any more: what would be, had loops contexts."""
@@ -219,7 +219,7 @@ def _spread(
         queue += [tensor[0] for tensor in done.wiring.inputs(index) if tensor in done.got]
 
 
-def _ends(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) -> set[int]:
+def _last_sources(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, int]) -> set[int]:
     """The sources that have no other source before them: TensorFlow does not ask those."""
     return {
         index

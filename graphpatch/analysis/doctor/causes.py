@@ -32,7 +32,7 @@ def with_pattern(
     """The finding of the op at that place of a way, its remedy with the pattern to match."""
     if finding.remedy != IN_BETWEEN:
         return finding
-    run = _around(wiring, steps, place)
+    run = _steps_between_floats(wiring, steps, place)
     if not run or not _counts_as_one(wiring, run):
         is_float_again = any(
             _dtype_given(wiring, steps[n]) in DIFFERENTIABLE for n in range(place, len(steps))
@@ -47,7 +47,9 @@ def with_pattern(
     return replace(finding, remedy=f"{remedy}; or {BEHIND}")
 
 
-def _around(wiring: Wiring, steps: Sequence[PathStep], place: int) -> Sequence[PathStep]:
+def _steps_between_floats(
+    wiring: Wiring, steps: Sequence[PathStep], place: int
+) -> Sequence[PathStep]:
     """The steps from the last one that reads a float to the first one that gives a float again."""
 
     def reads(step: PathStep) -> str | None:
@@ -89,14 +91,14 @@ STRAIGHT = "let it count as the identity on the way back (straight_through)"
 OUTSIDE = f"no gradient can be given to it; {BEHIND}"
 
 
-def _default(look: Look) -> list[RuleDict]:
+def _default_rule(look: Look) -> list[RuleDict]:
     known = look.node.opdef
     if known is None or known.gradient != "registered":
         return []
     return [rule_for(look.node, "its own gradient", {"override_gradient": "default"})]
 
 
-def _none(look: Look) -> list[RuleDict]:
+def _no_rules(look: Look) -> list[RuleDict]:
     return []
 
 
@@ -109,7 +111,7 @@ class Cause:
     what: str
     consequence: str
     remedy: str
-    rules: Callable[[Look], list[RuleDict]] = _none
+    rules: Callable[[Look], list[RuleDict]] = _no_rules
 
     def finding(self, look: Look) -> Finding:
         """What is found at this op."""
@@ -135,11 +137,11 @@ def _raises(kind: str) -> Callable[[Look], bool]:
     return lambda look: look.refusal is not None and look.refusal.kind == kind
 
 
-def _is(ops: frozenset[str]) -> Callable[[Look], bool]:
+def _op_is_one_of(ops: frozenset[str]) -> Callable[[Look], bool]:
     return lambda look: look.op in ops
 
 
-def _state(state: str) -> Callable[[Look], bool]:
+def _gradient_is(state: str) -> Callable[[Look], bool]:
     return lambda look: (opdefs.lookup(look.op) or opdefs.OpDef("")).gradient == state
 
 
@@ -167,11 +169,11 @@ CAUSES = (
     Cause("custom_gradient", _raises("custom_gradient"),
           "key {key}, which tf.custom_gradient left: only the process that built it knows it",
           "{says}; TensorFlow names {op}, not the missing key",
-          'take the key off ("default"): the ops before it have their own gradients', _default),
+          'take the key off ("default"): the ops before it have their own gradients', _default_rule),
     Cause("key", _raises("key"),
           "override key {key}, which no program registers",
           "{says}; TensorFlow names {op}, not the missing key",
-          'register the key where the file is loaded, or take it off ("default")', _default),
+          'register the key where the file is loaded, or take it off ("default")', _default_rule),
     Cause("prevent", _raises("prevent"),
           "PreventGradient: it was put there to refuse a gradient",
           "{says}", STRAIGHT, fixes),
@@ -188,7 +190,7 @@ CAUSES = (
     Cause("loop_inside", _raises("loop_inside"),
           "{op} of a v1 loop from which no Exit leads to the target: no loop of gradients is made",
           "{says}", "take a target behind the loop: what an Exit of it gives"),
-    Cause("stop_gradient", _is(frozenset({"StopGradient"})),
+    Cause("stop_gradient", _op_is_one_of(frozenset({"StopGradient"})),
           "StopGradient: somebody stopped the gradient here", NONE, STRAIGHT, fixes),
     Cause("step", lambda look: flow.is_step(gradient_type(look.node)),
           "{op}, a step function: TensorFlow's gradient of it is None", NONE, STRAIGHT, fixes),
@@ -198,10 +200,10 @@ CAUSES = (
     Cause("zero_slot", lambda look: look.given_to_slot == "zero",
           "{op}: TensorFlow's gradient of {output} by input {slot} is zero", ZEROS,
           "give it one by a formula (override_gradient)", fixes),
-    Cause("argmax", _is(frozenset({"ArgMax", "ArgMin"})),
+    Cause("argmax", _op_is_one_of(frozenset({"ArgMax", "ArgMin"})),
           "{op}: where the largest element is, as an {given}", NONE,
           "take the value itself (Max, or a softmax) as the loss"),
-    Cause("comparison", _is(COMPARISONS),
+    Cause("comparison", _op_is_one_of(COMPARISONS),
           "{op}, a comparison: it gives {given}", NONE,
           "let it and a Cast behind it count as something smooth; or take the loss before it"),
     Cause("cast", lambda look: look.op == "Cast" and look.given not in DIFFERENTIABLE,
@@ -221,7 +223,7 @@ CAUSES = (
           "input {slot} is {read}, which carries no gradient", NONE, OUTSIDE),
     Cause("dtype", lambda look: look.given not in flow.TRAINABLE,
           "{op} gives {given}, which carries no gradient", NONE, "{in_between}"),
-    Cause("not_differentiable", _state("none"),
+    Cause("not_differentiable", _gradient_is("none"),
           "{op} is registered as not differentiable", NONE,
           "give it a gradient (override_gradient), or let it count as the identity", fixes),
     Cause("slot", lambda look: True,

@@ -234,7 +234,7 @@ class Doctor:
             wiring, step = self.tape.wiring(refusal.node.body), PathStep(refusal.node.index, 0, 0)
             look = Look(wiring, step, Answer(refusals=(refusal,)))
             is_loop = refusal.kind == "loop"
-            self._findings[refusal] = _loop(refusal) if is_loop else finding_of(look)
+            self._findings[refusal] = _loop_finding(refusal) if is_loop else finding_of(look)
         return self._findings[refusal]
 
 
@@ -250,7 +250,7 @@ def _is_led_into(look: Look) -> bool:
     return look.refusal is None and look.read not in TRAINABLE
 
 
-def _loop(refusal: Refusal) -> Finding:
+def _loop_finding(refusal: Refusal) -> Finding:
     what = "the end of a v1 loop whose control-flow context is not in the file"
     return Finding("loop", refusal.node, None, what, refusal.says, LOOP_REMEDY)
 

@@ -96,8 +96,8 @@ class _Fixing:
             if place in tried or place in self.hopeless:
                 continue
             tried.add(place)
-            for rule in _rules_of(finding, pair):
-                done = _applied(rule, self.model)
+            for rule in _rules_to_try(finding, pair):
+                done = _apply_if_legal(rule, self.model)
                 if done is not None:
                     yield rule, done
                     break
@@ -121,18 +121,18 @@ def _blocking(pair: PairDiagnosis) -> Iterator[Finding]:
     return (finding for finding in pair.findings if finding.kind != CARRIED)
 
 
-def _rules_of(finding: Finding, pair: PairDiagnosis) -> Iterator[RuleDict]:
+def _rules_to_try(finding: Finding, pair: PairDiagnosis) -> Iterator[RuleDict]:
     yield from finding.rules
-    if finding.kind in RAISING and finding.node.name not in _ops(pair):
+    if finding.kind in RAISING and finding.node.name not in _ops_on_path(pair):
         patch = {"stop_gradient": True}
         yield rule_for(finding.node, "counts as a constant", patch)
 
 
-def _ops(pair: PairDiagnosis) -> set[str]:
+def _ops_on_path(pair: PairDiagnosis) -> set[str]:
     return {tensor.rpartition(":")[0] for tensor in pair.way}
 
 
-def _applied(rule: RuleDict, model: Model) -> Model | None:
+def _apply_if_legal(rule: RuleDict, model: Model) -> Model | None:
     try:
         return apply([rule], model).model
     except (PatchError, MatchError, RulesError):

@@ -118,13 +118,13 @@ def _called_by(node: Node, seen: set[str]) -> Iterator[str]:
             yield name
 
 
-def _activations(examined: Examined) -> Iterator[Node]:
+def _unpatched_activations(examined: Examined) -> Iterator[Node]:
     """Those whose gradient is still their own, where rules changed that of others."""
     found = [node for node in examined.on_way if node.op in RECTIFIERS]
     return (node for node in found if examined.is_patched and not _is_covered(node))
 
 
-def _patterns(examined: Examined) -> Iterator[Node]:
+def _unpatched_patterns(examined: Examined) -> Iterator[Node]:
     on_way = {(node.body.label, node.index) for node in examined.on_way}
     types = {node.op for node in examined.on_way}
     for name, needed in NEEDED.items() if examined.is_patched else ():
@@ -189,7 +189,7 @@ def _stripped(examined: Examined) -> Iterator[Node]:
             yield node
 
 
-def _branches(examined: Examined) -> Iterator[Node]:
+def _branches_without_context(examined: Examined) -> Iterator[Node]:
     """Those without a context. The Merge at the end of a branch is not in it; what it reads is."""
     stored = examined.stored.in_branches | examined.stored.in_loops.keys()
     for node in examined.on_way:
@@ -199,18 +199,18 @@ def _branches(examined: Examined) -> Iterator[Node]:
                 yield node
 
 
-def _calls(examined: Examined) -> Iterator[Node]:
+def _function_calls(examined: Examined) -> Iterator[Node]:
     functions = examined.doctor.session.graph.functions
     for node in examined.on_way:
         if node.op in CALLS or (node.op in functions and not functions[node.op].is_ours):
             yield node
 
 
-def _nested(examined: Examined) -> Iterator[Node]:
+def _nested_calls(examined: Examined) -> Iterator[Node]:
     """Calls on the way in what is called that Grappler does not inline: C++ has no gradient."""
     bodies = Bodies(examined.doctor.session.graph)
     for label in dict.fromkeys(
-        name for node in _calls(examined) for name in _called_by(node, set())
+        name for node in _function_calls(examined) for name in _called_by(node, set())
     ):
         done = examined.doctor.tape.inside(label)
         for index in sorted(done.between) if done is not None else ():
@@ -222,8 +222,12 @@ def _nested(examined: Examined) -> Iterator[Node]:
 Which = Callable[[Examined], Iterable[Node]]
 
 NOTE_KINDS: tuple[tuple[str, str, Which], ...] = (
-    ("activations", "activations on the way that no rule covers", _activations),
-    ("activation_patterns", "activations made of several ops that no rule covers", _patterns),
+    ("activations", "activations on the way that no rule covers", _unpatched_activations),
+    (
+        "activation_patterns",
+        "activations made of several ops that no rule covers",
+        _unpatched_patterns,
+    ),
     (
         "training_batch_norm",
         "batch norms in training form: fed one example, they give no gradient but zero (--run)",
@@ -251,20 +255,20 @@ NOTE_KINDS: tuple[tuple[str, str, Which], ...] = (
         "branch",
         "v1 branches and loops without their control-flow contexts: tf.gradients works, running it "
         f"may fail (Retval does not have value); {LOOP_REMEDY}",
-        _branches,
+        _branches_without_context,
     ),
     (
         "nested_call",
         "no gradient in a Session, though tf.gradients builds one: running it raises NotFoundError "
         "(No gradient defined for op), as these are in called functions and Grappler does not "
         "inline them; inline them, or differentiate on a tape",
-        _nested,
+        _nested_calls,
     ),
     (
         "function",
         "called functions: a Session differentiates them in C++ (SymbolicGradient), which knows "
         "fewer ops than a tape (--run shows whether it works)",
-        _calls,
+        _function_calls,
     ),
 )
 """Kind, what is said, and which ops: in the order in which they are told."""

@@ -82,8 +82,10 @@ def survey(
     pairs of which not both ends are named, some are left out, which a note says.
     Raises ModelError for a name that is not a tensor of a main graph, and for a broken graph.
     """
-    _refuse_unknown(model, (*sources, *targets))
-    return [_seen(asked, sources, targets, every) for asked in doctors(model, control_flow_v2)]
+    _refuse_unknown_names(model, (*sources, *targets))
+    return [
+        _diagnose_graph(asked, sources, targets, every) for asked in doctors(model, control_flow_v2)
+    ]
 
 
 def doctors(model: Model, control_flow_v2: bool = True) -> list[Doctor]:
@@ -105,7 +107,9 @@ def _doctor(
     return Doctor(session, Answers(graph, stored, control_flow_v2, tape=True, restored=restored))
 
 
-def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: bool) -> Seen:
+def _diagnose_graph(
+    asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: bool
+) -> Seen:
     graph, stored = asked.session.graph, asked.session.stored
     wiring = asked.session.wiring(graph.main)
     to, by = wiring.named(targets), wiring.named(sources)
@@ -120,7 +124,7 @@ def _seen(asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: 
     pairs = sorted(found, key=lambda pair: (places[1][pair[1]], places[0][pair[0]]))
     notes = notes_on_pairs(asked, stored, pairs)
     if len(pairs) < count:
-        notes.append(_left_out(wiring, pairs, ends))
+        notes.append(_left_out_note(wiring, pairs, ends))
     return Seen(graph, [found[pair] for pair in pairs], notes)
 
 
@@ -149,7 +153,7 @@ def _some_pairs(
     return [(sources[source], targets[target]) for target, source in sorted(places)]
 
 
-def _left_out(
+def _left_out_note(
     wiring: Wiring, pairs: Sequence[tuple[Tensor, Tensor]], ends: Sequence[Sequence[Tensor]]
 ) -> Note:
     """That there are more pairs, with the ends that are in none of those asked about."""
@@ -197,7 +201,7 @@ def unread_outputs(wiring: Wiring, every: bool = True) -> list[Tensor]:
     return losses or found
 
 
-def _refuse_unknown(model: Model, texts: Sequence[str]) -> None:
+def _refuse_unknown_names(model: Model, texts: Sequence[str]) -> None:
     for text in texts:
         if all(tensor_named(graph.main, text) is None for graph in model.graphs):
             legal = [name for graph in model.graphs for name in graph.main.heads.names]

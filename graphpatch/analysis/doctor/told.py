@@ -33,10 +33,10 @@ def ways_inside(look: Look) -> list[tuple[str, int, int]]:
     """The functions that an op calls, each with the argument and the output on the way."""
     shift = 1 if look.op in OP_BY_OP and "body" not in look.node.attr_names else 0
     slot, output = look.step.slot - shift, look.step.output
-    return [(name, slot, output) for name in dict.fromkeys(_bodies(look.node)) if slot >= 0]
+    return [(name, slot, output) for name in dict.fromkeys(_called_bodies(look.node)) if slot >= 0]
 
 
-def _bodies(node: Node) -> list[str]:
+def _called_bodies(node: Node) -> list[str]:
     if node.op in node.body.library.signatures:
         return [node.op]
     keys = ("f",) if node.op in CALLS else ("body", "then_branch", "else_branch", "branches")

@@ -96,13 +96,13 @@ def _by_construction(node: Node, rules: FileRules) -> Iterator[StoredGradient]:
         yield StoredGradient(node, label, "", None, {}, why)
         return
     try:
-        found = _constructed(node, moved, patch, kind, rules)
+        found = _gradient_by_construction(node, moved, patch, kind, rules)
         yield replace(found, label=label, moved=moved, gives=gives)
     except GraphpatchError as error:
         yield StoredGradient(node, label, "", None, {}, str(error))
 
 
-def _constructed(
+def _gradient_by_construction(
     node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: FileRules
 ) -> StoredGradient:
     """What its rule says that flows back. Raises GraphpatchError where that cannot be told."""
@@ -158,10 +158,10 @@ def _by_call(node: Node, function: str, rules: FileRules) -> Iterator[StoredGrad
         return
     is_own = kind == "straight_through" and patch.get("on") != WHOLE
     if kind is None or KINDS[kind].verified != "join" or is_own:
-        yield _by_function(node, function, rules)
+        yield _gradient_by_function(node, function, rules)
         return
     yield StoredGradient(
-        node, f"{label}, what its function passes on", function, _passed_on(node), {}
+        node, f"{label}, what its function passes on", function, _summed_upstream(node), {}
     )
     if kind == "backward_as":  # what it is passed on to, `clean` asks
         return
@@ -173,7 +173,7 @@ def _is_filter(node: Node) -> bool:
     return len(node.data_inputs) == len(node.outputs or ())
 
 
-def _passed_on(node: Node) -> Computed:
+def _summed_upstream(node: Node) -> Computed:
     """Of each output that carries a gradient dy, summed to the shape that it is repeated from."""
     outputs = [n for n, arg in enumerate(node.outputs or ()) if arg.dtype in DIFFERENTIABLE]
     return InlineFormula(Formula.parse([f"sum_like(dy{o}, x{n})" for n, o in enumerate(outputs)]))
@@ -191,13 +191,13 @@ def _counted_as(
         )
         return
     try:
-        found = _constructed(node, moved, patch, kind, rules)
+        found = _gradient_by_construction(node, moved, patch, kind, rules)
         yield replace(found, label=label, moved=moved, gives=gives, root=roots[0])
     except GraphpatchError as error:
         yield StoredGradient(node, label, "", None, {}, str(error))
 
 
-def _by_function(node: Node, function: str, rules: Mapping[str, Any]) -> StoredGradient:
+def _gradient_by_function(node: Node, function: str, rules: Mapping[str, Any]) -> StoredGradient:
     patch = patch_of(node, rules)
     label = patch_in_words(patch)
     kind, moved = kind_of(patch), _replaced_op(node)

@@ -57,7 +57,7 @@ def clean(graph: Graph) -> Iterator[Fault]:
 
 
 def _check_counted(node: Node, walk: _Walk) -> Iterator[Fault]:
-    for output, text in _counted(node):  # none of a call before an op that gets no gradient
+    for output, text in _counted_outputs(node):  # none of a call before an op that gets no gradient
         given = stopped(node, output)
         if given is None and is_join(node):  # told where its gradient is compared
             continue
@@ -66,7 +66,7 @@ def _check_counted(node: Node, walk: _Walk) -> Iterator[Fault]:
             yield at("clean", node, f"the tensor that it counts as on the way back {why}")
 
 
-def _counted(node: Node) -> list[tuple[int, str]]:
+def _counted_outputs(node: Node) -> list[tuple[int, str]]:
     """The outputs that carry a gradient, each with the tensor that it counts as."""
     if is_join(node):
         return [(0, node.data_inputs[2])]
@@ -156,7 +156,7 @@ class _Walk:
 
     def _clone(self, one: Node, other: Node) -> str | list[TensorPair]:
         """The inputs that must agree for the outputs of a clone to; or what is wrong."""
-        done = other if one.op == other.op else _enclosed(self.graph, other)
+        done = other if one.op == other.op else _op_in_function(self.graph, other)
         is_like = one.op == done.op and len(one.data_inputs) == len(other.data_inputs)
         if not is_like or _attrs(one) != _attrs(done):
             return f"is computed by {one}, which is not like {other}, whose clone it is"
@@ -184,7 +184,7 @@ def _names_of(node: Node) -> set[str]:
     return {node.name, own_name(node)}
 
 
-def _enclosed(graph: Graph, node: Node) -> Node:
+def _op_in_function(graph: Graph, node: Node) -> Node:
     """What a call computes whose function holds one op that does all of it; else the op itself."""
     body = graph.functions.get(node.op)
     if body is None or body.signature is None or len(body) != 1:

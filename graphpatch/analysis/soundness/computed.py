@@ -92,7 +92,7 @@ class _Pair:
         return list(wanted)
 
     def _tell(self, node: Node, values: Sequence[ValueNumber]) -> None:
-        was, now = self.one.node(node.name), _behind(node)
+        was, now = self.one.node(node.name), _op_given_on(node)
         changes = [one for one in differences(was, now) if not one.startswith(("attr _", "device"))]
         says = f"{was} computes something else than in the original"
         kinds = [one for one in changes if one.startswith(("op type", "attr", "value"))]
@@ -104,7 +104,7 @@ class _Pair:
         for index, op in enumerate(self.one.heads.ops):
             name = self.one.heads.names[index]
             if op in NEXTS and name in self.other.by_name:
-                texts = [self.one.heads.inputs[index], _behind(self.other.node(name)).inputs]
+                texts = [self.one.heads.inputs[index], _op_given_on(self.other.node(name)).inputs]
                 left, right = (
                     [_value_read(values, text) for text in some if not text.startswith("^")]
                     for values, some in zip((self.values, after), texts, strict=True)
@@ -129,10 +129,10 @@ def _value_read(values: OpValues, text: str) -> ValueNumber:
     return found[tensor.index] if tensor.index < len(found) else (-1, tensor.index)
 
 
-def _behind(node: Node) -> Node:
+def _op_given_on(node: Node) -> Node:
     """The op whose values a node gives on, which a rule put in its place."""
     for _ in range(len(node.body)):
-        text = _given_on(node)
+        text = _tensor_given_on(node)
         found = node.body.producer(text) if text else None
         if found is None:
             break
@@ -140,7 +140,7 @@ def _behind(node: Node) -> Node:
     return node
 
 
-def _given_on(node: Node) -> str:
+def _tensor_given_on(node: Node) -> str:
     """What an op gives on, where it is one that carries a gradient."""
     inputs = node.data_inputs
     if not inputs:
@@ -158,7 +158,7 @@ def _stands_for(other: Body, one: Body) -> dict[str, str]:
     for name, index in other.by_name.items():
         node = Node(other, index)
         if name in one.by_name and has_name(one.node(name)) and not has_name(node):
-            moved = _behind(node)
+            moved = _op_given_on(node)
             if moved.name not in one.by_name and has_name(moved):
                 found[moved.name] = name
     return found

@@ -37,11 +37,13 @@ def joined_gradient(
 ) -> Joined:
     """What the rule of a Select says that flows back. Raises ModelError where it cannot be told."""
     if kind == "straight_through":
-        return _passed(tuple(reads_of(node) or moved.data_inputs), input_of(patch[kind]))
+        return _straight_through_gradient(
+            tuple(reads_of(node) or moved.data_inputs), input_of(patch[kind])
+        )
     if kind == "backward_as":
         if rules.overlap(node.body):
             raise ModelError("backward_as cloned what carries the gradient of another rule")
-        return _passed((gradient_target(node),), 0)
+        return _straight_through_gradient((gradient_target(node),), 0)
     try:
         formula = Formula.parse(patch[kind])
     except FormulaError as error:
@@ -96,7 +98,7 @@ def input_of(given: Any) -> int:
     return int(given.get("input", 0)) if isinstance(given, Mapping) else 0
 
 
-def _passed(reads: tuple[str, ...], place: int) -> Joined:
+def _straight_through_gradient(reads: tuple[str, ...], place: int) -> Joined:
     """Dy for the one input, summed to its shape where that was repeated; nothing for others."""
     texts = passed(len(reads), place, f"sum_like(dy, x{place})")
     return Joined(reads, InlineFormula(Formula.parse(texts)))

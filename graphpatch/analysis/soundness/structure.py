@@ -21,7 +21,7 @@ from graphpatch.opdefs import FlatArg, tensor_index
 def structure(graph: Graph) -> Iterator[Fault]:
     """All that is wrong with a graph and its functions, body by body."""
     for body in graph.bodies:
-        yield from _unique(body)
+        yield from _repeated_names(body)
         for node in body:
             yield from _input_faults(node)
         yield from _output_faults(body)
@@ -29,7 +29,7 @@ def structure(graph: Graph) -> Iterator[Fault]:
     yield from functions(graph)
 
 
-def _unique(body: Body) -> Iterator[Fault]:
+def _repeated_names(body: Body) -> Iterator[Fault]:
     if len(body.by_name) < len(body):
         for name, count in Counter(body.heads.names).items():
             if count > 1:
@@ -125,7 +125,9 @@ def _cycles(body: Body) -> Iterator[Fault]:
 
     graph: networkx.DiGraph[int] = networkx.DiGraph()
     for index in left:
-        graph.add_edges_from((other, index) for other in _reads(body, index) if other in left)
+        graph.add_edges_from(
+            (other, index) for other in _indices_read(body, index) if other in left
+        )
     for ring in networkx.strongly_connected_components(graph):
         if len(ring) > 1 or any(graph.has_edge(index, index) for index in ring):
             first = Node(body, min(ring))
@@ -133,7 +135,7 @@ def _cycles(body: Body) -> Iterator[Fault]:
             yield at("cycle", first, f"it waits for itself, by {rest or 'its own input'}")
 
 
-def _reads(body: Body, index: int) -> list[int]:
+def _indices_read(body: Body, index: int) -> list[int]:
     if body.heads.ops[index] in NEXTS:
         return []
     found = (body.by_name.get(names.op_of(text)) for text in body.heads.inputs[index])

@@ -61,7 +61,7 @@ def untold(one: Graph, other: Graph, differ: Differences) -> Iterator[Fault]:
     except GraphpatchError as error:
         yield Fault("provenance", "", "", f"what its rules tell cannot be taken back: {error}")
         return
-    yield from _functions(one, before)
+    yield from _untold_functions(one, before)
     for body in one.bodies:
         there = before.counterpart(body)
         now = other.counterpart(body)
@@ -86,7 +86,7 @@ def _node_faults(one: Body, before: Body, now: Body, changed: Mapping[int, int])
         yield at("untold", before.node(name), "it is not in the original, and no rule tells of it")
 
 
-def _functions(one: Graph, before: Graph) -> Iterator[Fault]:
+def _untold_functions(one: Graph, before: Graph) -> Iterator[Fault]:
     for name in before.functions.keys() - one.functions.keys():
         says = f"function {name!r} is not in the original, and no rule tells of it"
         yield Fault("untold", name, "", says)
