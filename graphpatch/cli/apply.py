@@ -35,7 +35,7 @@ from graphpatch.formats.target import FILES
 from graphpatch.recipes import is_recipe
 from graphpatch.rule_spec import EMITS
 
-_EXPORT = "Write a TF2 SavedModel with these inputs: x,y or repeated."
+_EXPORT_HELP = "Write a TF2 SavedModel with these inputs: x,y or repeated."
 
 PATCHED = record(
     {
@@ -65,7 +65,7 @@ OUTPUT = record(
     help="File or folder to write; `-` is standard output.",
 )
 @click.option("--emit", type=click.Choice(EMITS), help="How files store gradients; default: auto.")
-@click.option("--inputs", multiple=True, metavar="TENSORS", help=_EXPORT)
+@click.option("--inputs", multiple=True, metavar="TENSORS", help=_EXPORT_HELP)
 @click.option("--outputs", multiple=True, metavar="TENSORS", help="Its outputs, in the same way.")
 @click.option("--allow-python", is_flag=True, help='Let {"python": ...} gradients run code.')
 @click.option(
@@ -109,8 +109,8 @@ def command(
         _refuse_workers(order, "--rebuild-gradients" if rebuild_gradients else "--inputs")
         export = _export(inputs, outputs, models, out)
         order = replace(order, export=export, in_process=True)
-    finish = partial(_rebuilt, losses=list(loss)) if rebuild_gradients else None
-    return apply_to(order, as_json, _summary, finish)
+    finish = partial(_with_rebuilt_gradients, losses=list(loss)) if rebuild_gradients else None
+    return apply_to(order, as_json, _report_lines, finish)
 
 
 def _refuse_workers(order: Order, option: str) -> None:
@@ -140,7 +140,7 @@ def _export(
     return Export(given, asked)
 
 
-def _rebuilt(result: Result, losses: list[str]) -> Result:
+def _with_rebuilt_gradients(result: Result, losses: list[str]) -> Result:
     """The result with the gradients of its training graph built anew, which needs TensorFlow."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from graphpatch.analysis.training import sections
@@ -172,7 +172,7 @@ def folded(notes: Iterable[str]) -> list[str]:
     ]
 
 
-def _summary(report: dict[str, Any]) -> list[str]:
+def _report_lines(report: dict[str, Any]) -> list[str]:
     lines = [goes(report)]
     told = [rule for rule in report["rules"] if rule["matches"] or not is_recipe(rule["name"])]
     width = max((len(rule["name"]) for rule in told), default=0)

@@ -51,8 +51,8 @@ def command(
         rules, models, allow_python=allow_python, workers=workers, allow_chained=allow_chained
     )
     total, results = check_models(order)
-    return report_each(total, results, as_json, _applied, "with the rules applied")
+    return report_each(total, results, as_json, _applied_line, "with the rules applied")
 
 
-def _applied(report: dict[str, Any]) -> list[str]:
+def _applied_line(report: dict[str, Any]) -> list[str]:
     return [f"{report['model']}: applied"]

@@ -44,12 +44,12 @@ def pairs_shown(
         return whole, 0
     kinds: dict[Hashable, list[Told]] = {}
     for told in whole:
-        kinds.setdefault(_kind(*told[:2]), []).append(told)
+        kinds.setdefault(_alike_by(*told[:2]), []).append(told)
     some = [(*alike[0][:2], len(alike) - 1) for alike in list(kinds.values())[:PAIRS_TOLD]]
     return some, len(whole) - sum(1 + more for _, _, more in some)
 
 
-def _kind(one: PairDiagnosis, result: RanPair) -> Hashable:
+def _alike_by(one: PairDiagnosis, result: RanPair) -> Hashable:
     blocker = [(last.kind, last.node.body.label, last.node.name) for last in one.findings[-1:]]
     ran = result and (result["gradient"], result["ran"], result["zero"])
     return one.verdict, one.tape, one.says, *blocker, ran
@@ -130,21 +130,21 @@ def _lines_of_survey(found: Found, rules: str | None, every: bool) -> Iterator[s
         results = found.ran[place] if found.ran else [None] * len(graph.diagnoses)
         if not graph.diagnoses:
             yield "no pair to look at: no placeholder or no output; name them with --from and --to"
-        yield from _pairs(graph.diagnoses, results, every)
+        yield from _lines_of_pairs(graph.diagnoses, results, every)
         yield from (f"note: {note.text()}" for note in graph.notes)
     if found.fixed is not None:
         blocked = any(one.verdict != "flows" for one in found.pairs)
-        yield from _fixed(found.fixed, rules or "", blocked)
+        yield from _fix_lines(found.fixed, rules or "", blocked)
 
 
-def _pairs(
+def _lines_of_pairs(
     pairs: Sequence[PairDiagnosis], results: Sequence[dict[str, Any] | None], every: bool
 ) -> Iterator[str]:
     """The pairs, blocked ones in full; what was said of an op is not said again."""
     told: set[tuple[str, str]] = set()
     some, others = pairs_shown(pairs, results, every)
     for one, result, more in some:
-        yield from _pair(one, result, told)
+        yield from _pair_lines(one, result, told)
         if more:
             yield f"  ... {_counted(more, 'more pair')} like this; --all shows them"
     yield from pairs_left_out(others)
@@ -154,7 +154,7 @@ def _pairs(
         yield f"{len(apart)} more {are} not connected by any tensor"
 
 
-def _pair(
+def _pair_lines(
     one: PairDiagnosis, result: dict[str, Any] | None, told: set[tuple[str, str]]
 ) -> Iterator[str]:
     words = VERDICT_WORDS[one.verdict]
@@ -166,9 +166,9 @@ def _pair(
     if one.says and (one.verdict == "flows" or not one.findings):
         yield f"  {one.says}"
     if one.findings and one.way:
-        yield f"  path     {_way(one.way)}"
+        yield f"  path     {_path_in_words(one.way)}"
     for finding in one.findings:
-        yield from _finding(finding, told)
+        yield from _finding_lines(finding, told)
     if result is not None:
         yield f"  run      {result['says']}"
 
@@ -180,13 +180,13 @@ def _on_a_tape(one: PairDiagnosis) -> str:
     return "it raises, by design" if by_design else "it raises"
 
 
-def _way(way: Sequence[str]) -> str:
+def _path_in_words(way: Sequence[str]) -> str:
     if len(way) > WAY:
         way = [*way[: WAY // 2], f"... {len(way) - WAY} more ...", *way[-WAY // 2 :]]
     return " -> ".join(way)
 
 
-def _finding(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str]:
+def _finding_lines(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str]:
     node = finding.node
     place = "" if node.body.is_main else f" in function {node.body.label}"
     slot = "" if finding.slot is None else f", input {finding.slot}"
@@ -199,7 +199,7 @@ def _finding(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str]:
     yield f"    fix    {finding.remedy}"
 
 
-def _fixed(fixed: Fixed, rules: str, blocked: bool) -> Iterator[str]:
+def _fix_lines(fixed: Fixed, rules: str, blocked: bool) -> Iterator[str]:
     if fixed.rules:
         count, mended = len(fixed.rules), len(fixed.mended)
         flow = "more pair flows" if mended == 1 else "more pairs flow"

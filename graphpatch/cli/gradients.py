@@ -27,7 +27,7 @@ def command(name: str | None, as_json: bool) -> None:
         described = [gradients.describe(entry) for entry in entries]
         say_json({"gradients": described})
     elif name:
-        say_lines(_whole(entries[0]).split("\n"))
+        say_lines(_entry_lines(entries[0]).split("\n"))
     else:
         say_lines(line for entry in entries for line in _line(entry).split("\n"))
 
@@ -36,7 +36,7 @@ def _line(entry: Entry) -> str:
     return f"{gradients.call(entry)}\n    dx = {gradients.formula(entry)}"
 
 
-def _whole(entry: Entry) -> str:
+def _entry_lines(entry: Entry) -> str:
     ops = ", ".join(entry.ops) or "any op with one input and one output of one shape"
     parts = [
         ("formula", gradients.formula(entry)),
@@ -48,7 +48,7 @@ def _whole(entry: Entry) -> str:
         ("differs", entry.reach),
     ]
     return "\n".join(
-        [gradients.call(entry), *(_part(title, text) for title, text in parts if text)]
+        [gradients.call(entry), *(_titled_lines(title, text) for title, text in parts if text)]
     )
 
 
@@ -59,6 +59,6 @@ def _parameter(entry: Entry, place: int) -> str:
     return f"{parameter.does}{default}{legal}"
 
 
-def _part(title: str, text: str) -> str:
+def _titled_lines(title: str, text: str) -> str:
     lines = textwrap.wrap(text, WIDTH, break_on_hyphens=False) or [""]
     return "\n".join(f"  {title if not k else '':10}  {line}" for k, line in enumerate(lines))

@@ -98,7 +98,7 @@ def report_each(total: int, results: Iterator[Done], as_json: bool, tell: Tell, 
                 passed = [f"{done.task.model}: {done.passed_over}"] if done.passed_over else []
                 say_lines(passed or tell(done.report))
             progress("models", len(ended), total)
-    _summary(ended, verb)
+    _say_counts(ended, verb)
     return exit_code(ended)
 
 
@@ -119,7 +119,7 @@ def exit_code(ended: list[Done]) -> int:
     return 1 if any(done.error for done in ended) else 0
 
 
-def _summary(ended: list[Done], verb: str) -> None:
+def _say_counts(ended: list[Done], verb: str) -> None:
     failed = [done for done in ended if done.error]
     passed = sum(bool(done.passed_over) for done in ended)
     counts = [f"{len(ended) - len(failed) - passed} {verb}"]

@@ -78,7 +78,7 @@ def command(
     with bar() as progress:
         model = load(paths[-1], progress)
         if typed:
-            found = [match_only(_typed(typed), model, explain)]
+            found = [match_only(_typed_match(typed), model, explain)]
         else:
             rules = load_rules(paths[0])
             found = match_rules(rules, model, explain)
@@ -91,7 +91,7 @@ def command(
     return 1 if any(one.error for one in found) else 0
 
 
-def _typed(typed: dict[str, Any]) -> Match:
+def _typed_match(typed: dict[str, Any]) -> Match:
     """What was typed as a match; RulesError where it means nothing."""
     match = Match(**typed)
     conditions(match)

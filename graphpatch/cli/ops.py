@@ -97,11 +97,13 @@ def _print_types(model: Model) -> None:
     say(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
     width = min(WIDEST, max(map(len, counts), default=0))
     for op, count in counts.items():
-        words = _own(ops.type_gradient(model.graphs[0].library.opdef(op)), flow.gives(op))
-        say(f"{count:8}  {op:{width}}  {_overridden(words, count, overrides.get(op, {}))}")
+        words = _default_in_words(
+            ops.type_gradient(model.graphs[0].library.opdef(op)), flow.gives(op)
+        )
+        say(f"{count:8}  {op:{width}}  {_override_counts(words, count, overrides.get(op, {}))}")
 
 
-def _overridden(own: str, count: int, by: dict[str, int]) -> str:
+def _override_counts(own: str, count: int, by: dict[str, int]) -> str:
     """The gradient of so many ops of a type, of which some have another than the type's own."""
     if not by:
         return own
@@ -115,10 +117,10 @@ def _blocks(described: list[dict[str, Any]]) -> Iterator[str]:
     """Ops one below the other, with an empty line between."""
     for place, op in enumerate(described):
         yield from [""] if place else []
-        yield from _block(op)
+        yield from _op_lines(op)
 
 
-def _block(op: dict[str, Any]) -> list[str]:
+def _op_lines(op: dict[str, Any]) -> list[str]:
     place = "" if op["body"] == "main" else f"  in function {op['body']}"
     lines = [f"{op['name']}{place}", f"  type      {op['type']}"]
     lines += _titled("inputs", op["inputs"])
@@ -143,9 +145,9 @@ def _gradient_in_words(found: dict[str, str]) -> str:
         return f"that of function {found['function']}, on a tape of key {found['key']}"
     if "key" in found:
         return f"overridden by {found['key']}"
-    return _own(found["state"], found.get("gives", ""))
+    return _default_in_words(found["state"], found.get("gives", ""))
 
 
-def _own(state: str, gives: str) -> str:
+def _default_in_words(state: str, gives: str) -> str:
     """An op type's own gradient in words."""
     return f"{STATE_WORDS[state]}, which is always {GIVEN[gives]}" if gives else STATE_WORDS[state]

@@ -24,12 +24,12 @@ def command(name: str | None, as_json: bool) -> None:
         described = [ready.describe(entry) for entry in entries]
         say_json({"patterns": described})
     elif name:
-        say_lines(_whole(entries[0]))
+        say_lines(_pattern_lines(entries[0]))
     else:
         say_lines(text for one in entries for text in (f"@{one.name}", f"    {one.purpose}"))
 
 
-def _whole(entry: Ready) -> list[str]:
+def _pattern_lines(entry: Ready) -> list[str]:
     title = [
         f"@{entry.name}",
         f"  for    {entry.purpose}",

@@ -19,13 +19,13 @@ VERSION = (
 
 def outputs() -> dict[str, Form]:
     """By command, the document that it prints; `check` prints one for each model."""
-    found = {name: _output(name) for name in sorted(COMMANDS)}
+    found = {name: _output_form(name) for name in sorted(COMMANDS)}
     return {name: form for name, form in found.items() if form is not None}
 
 
 def output_schema(command: str) -> Form:
     """The JSON Schema of what `graphpatch COMMAND --json` prints. Raises RulesError for others."""
-    form = _output(command) if command in COMMANDS else None
+    form = _output_form(command) if command in COMMANDS else None
     if form is None:
         legal = outputs()
         near = did_you_mean(command, legal) or f"; these do: {', '.join(legal)}"
@@ -38,7 +38,7 @@ def output_schema(command: str) -> Form:
     }
 
 
-def _output(command: str) -> Form | None:
+def _output_form(command: str) -> Form | None:
     return getattr(importlib.import_module(f"graphpatch.cli.{command}"), "OUTPUT", None)
 
 

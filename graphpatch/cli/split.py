@@ -86,7 +86,7 @@ def command(
     if as_json:
         say_json({"output": folder, **document, "notes": notes})
     else:
-        say_lines([*_summary(folder, document), *(f"note: {note}" for note in notes)])
+        say_lines([*_steps_in_words(folder, document), *(f"note: {note}" for note in notes)])
 
 
 def _comma_separated(texts: tuple[str, ...] | list[str]) -> list[str]:
@@ -101,7 +101,7 @@ def _folder_beside(model: str) -> str:
     return str(named.with_name(f"{named.stem}.parts"))
 
 
-def _summary(folder: str, document: dict[str, Any]) -> list[str]:
+def _steps_in_words(folder: str, document: dict[str, Any]) -> list[str]:
     lines = [f"{document['model']} -> {folder}"]
     for part in document["parts"]:
         held = f", {len(part['variables'])} variables" if part["variables"] else ""

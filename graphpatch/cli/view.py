@@ -159,7 +159,7 @@ def _lines_of_view(document: dict[str, Any], path: str) -> Iterator[str]:
 
 def _flow_in_words(pair: dict[str, Any]) -> str:
     """What flows between two ends; of two models before and after, and which rules change it."""
-    words = [_verdict(side) for side in pair["sides"]]
+    words = [_side_verdict(side) for side in pair["sides"]]
     if len(set(words)) > 1:
         return " -> ".join(words)
     if len(words) == 1 or pair["sides"][-1]["verdict"] != "flows":
@@ -170,7 +170,7 @@ def _flow_in_words(pair: dict[str, Any]) -> str:
     return f"{words[0]}, {'changed by ' + ', '.join(named) + more if named else 'not changed'}"
 
 
-def _verdict(side: dict[str, Any]) -> str:
+def _side_verdict(side: dict[str, Any]) -> str:
     words = VERDICTS[side["verdict"]] if side["connected"] else "not connected"
     blocked = [f"{one['type']} {one['op']}" for one in side["findings"]]
     return f"{words}, at {blocked[0]}" if blocked and side["verdict"] != "flows" else words
