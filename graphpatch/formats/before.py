@@ -54,7 +54,7 @@ def _record(
         from graphpatch.control_flow import extended
 
         record |= extended.recorded_contexts(model.source, graph.around.meta)
-    if model.file and (fingerprint := _fingerprint(Path(model.path, FINGERPRINT))):
+    if model.file and (fingerprint := _tensorflow_fingerprint(Path(model.path, FINGERPRINT))):
         record["fingerprint"] = fingerprint.hex()
     return record
 
@@ -70,7 +70,7 @@ def _of_file(model: Model, digest: Callable[[], str]) -> dict[str, Any]:
     return {**whole, "hash": digest()}
 
 
-def _fingerprint(path: Path) -> bytes:
+def _tensorflow_fingerprint(path: Path) -> bytes:
     """TensorFlow's checksums of a SavedModel; nothing where there are none, or it is not one."""
     if path.is_symlink() or not path.is_file() or path.stat().st_size > FINGERPRINT_MOST:
         return b""

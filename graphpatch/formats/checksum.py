@@ -28,7 +28,7 @@ def of_source(source: Source) -> str:
 def checksum(pieces: Sequence[Piece]) -> str:
     """The checksum of the bytes that the pieces stand for."""
     found, block, room = [], xxhash.xxh3_64(), BLOCK
-    for data in _chunks(pieces):
+    for data in _memory_chunks(pieces):
         while data:
             part, data = data[:room], data[room:]
             block.update(part)
@@ -41,13 +41,13 @@ def checksum(pieces: Sequence[Piece]) -> str:
     return "xxh3:" + ".".join(found)
 
 
-def _chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:
+def _memory_chunks(pieces: Sequence[Piece]) -> Iterator[memoryview]:
     """The bytes, some at a time, so that no page of a file is kept."""
     for piece in pieces:
         if isinstance(piece, bytes) or piece.source.descriptor < 0:
             yield memoryview(piece_bytes(piece))
         else:
-            yield from _mapped(piece) if mapped.BEFORE_MAPPING else _copied(piece)
+            yield from _mapped(piece) if mapped.BEFORE_MAPPING else _read_chunks(piece)
 
 
 def _mapped(span: Span) -> Iterator[memoryview]:
@@ -62,7 +62,7 @@ def _mapped(span: Span) -> Iterator[memoryview]:
                 data.madvise(mmap.MADV_DONTNEED, page, at - page + len(part))
 
 
-def _copied(span: Span) -> Iterator[memoryview]:
+def _read_chunks(span: Span) -> Iterator[memoryview]:
     """Bytes of a file, read. Raises ModelError where it is cut short."""
     buffer, at = memoryview(bytearray(READ)), span.start
     while at < span.end:

@@ -103,7 +103,7 @@ def in_memory(argument: str, given: object, progress: Progress | None = None) ->
         return given
     if isinstance(given, bytes | bytearray | memoryview):
         return opened(bytes(given), "<bytes>", progress)
-    if isinstance(given, Message) and _is_model(given):
+    if isinstance(given, Message) and _is_model_message(given):
         return opened(as_bytes(given), f"<{given.DESCRIPTOR.name}>", progress)
     return _live(argument, given)
 
@@ -134,7 +134,7 @@ def not_taken(argument: str, given: object) -> TypeError:
     return TypeError(f"{argument}: expected {MODEL_TAKEN}; found {what}{more}")
 
 
-def _is_model(given: Message) -> bool:
+def _is_model_message(given: Message) -> bool:
     package, _, name = given.DESCRIPTOR.full_name.rpartition(".")
     return package in PACKAGES and name in MESSAGES
 

@@ -214,7 +214,7 @@ def write_pieces(
         done += _write_all(descriptor, buffer)
         buffer.clear()
         if isinstance(piece, Span) and piece.end - piece.start >= KERNEL:
-            for part in _chunks(piece):
+            for part in _span_chunks(piece):
                 _copy_span(descriptor, part)
             done += piece.end - piece.start
         if progress is not None:
@@ -225,7 +225,7 @@ def write_pieces(
     refuse_changed({piece.source for piece in pieces if isinstance(piece, Span)})
 
 
-def _chunks(span: Span) -> Iterator[Span]:
+def _span_chunks(span: Span) -> Iterator[Span]:
     for start in range(span.start, span.end, CHUNK):
         yield Span(span.source, start, min(start + CHUNK, span.end))
 

@@ -85,10 +85,10 @@ def sweep(targets: Iterable[str | Path]) -> None:
             for entry in os.scandir(folder):
                 found = LEFT.fullmatch(entry.name) if entry.name.startswith(".") else None
                 if found is not None and found[1] in known and not entry.is_symlink():
-                    _end(Path(entry.path), known[found[1]], found[3])
+                    _end_unfinished(Path(entry.path), known[found[1]], found[3])
 
 
-def _end(left: Path, path: Path, kind: str) -> None:
+def _end_unfinished(left: Path, path: Path, kind: str) -> None:
     import fcntl
 
     with contextlib.suppress(OSError):  # in use, or not ours to take away: it is in nobody's way
