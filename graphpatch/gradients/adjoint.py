@@ -163,7 +163,7 @@ def _difference(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     return came if place == 0 else adjoint.program.op("Neg", came)
 
 
-def _product(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
+def _mul_adjoint(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     other = list(step.tensors)[1 - place]
     return adjoint.program.op("Mul", came, adjoint.fixed(other), shape=came.shape)
 
@@ -201,7 +201,7 @@ def _transpose(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     return adjoint.program.op("Transpose", came, order, shape=UNKNOWN)
 
 
-def _matmul(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
+def _matmul_adjoint(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     """Of C = A B with A, B as `adj_x`, `adj_y` say; the axes before the last two are summed."""
     program, attrs, (a, b) = adjoint.program, dict(step.attrs), step.tensors
     adj_x, adj_y = bool(attrs["adj_x"]), bool(attrs["adj_y"])
@@ -222,14 +222,14 @@ BACK: Mapping[str, Back] = {
     "Cast": _cast,
     "AddV2": _elementwise(_unchanged),
     "Sub": _elementwise(_difference),
-    "Mul": _elementwise(_product),
+    "Mul": _elementwise(_mul_adjoint),
     "RealDiv": _elementwise(_quotient),
     "SelectV2": _elementwise(_choice),
     "Sum": _sum,
     "Reshape": _reshape,
     "BroadcastTo": _repetition,
     "Transpose": _transpose,
-    "BatchMatMulV2": _matmul,
+    "BatchMatMulV2": _matmul_adjoint,
     **OF_OPS,
 }
 """What an op gives back to an input that it is linear in, of what came to its result."""

@@ -63,7 +63,7 @@ def _by_filter(convolution: str, by_input: str) -> Back:
     return back
 
 
-def _bias(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
+def _bias_add_adjoint(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
     return came if place == 0 else _step_op(adjoint, step, "BiasAddGrad", came)
 
 
@@ -136,7 +136,7 @@ OF_OPS: Mapping[str, Back] = {
     "DepthwiseConv2dNativeBackpropFilter": _by_filter(
         "DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput"
     ),
-    "BiasAdd": _bias,
+    "BiasAdd": _bias_add_adjoint,
     "BiasAddGrad": _bias_gradient,
     "AvgPool": _average,
     "AvgPoolGrad": _average_gradient,

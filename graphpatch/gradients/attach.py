@@ -69,7 +69,7 @@ def attached(gradient: Computed, signature: Signature, kept: bool = False) -> At
     function = gradient_function("", formula, None, inputs, signature.outputs, *op)
     given = {name: name for name, _ in signature.outputs}
     stopped = frozenset(read) - flowing
-    return pair(_label(gradient), function, given, tuple(read), stopped, kept)
+    return pair(_gradient_label(gradient), function, given, tuple(read), stopped, kept)
 
 
 def filtering(gradient: Computed, dtype: str, kept: bool = False) -> Attached:
@@ -81,7 +81,7 @@ def filtering(gradient: Computed, dtype: str, kept: bool = False) -> Attached:
         "", gradient.formula, None, [("x0", dtype)], [("y0", dtype)], same_shape=True
     )
     merge(function)
-    return pair(_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), kept)
+    return pair(_gradient_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), kept)
 
 
 def guarding(dtype: str) -> Attached:
@@ -109,7 +109,7 @@ def is_guard(key: str) -> bool:
     return key.startswith(FUNCTION_PREFIX) and _GUARD_KEY.search(key) is not None
 
 
-def _label(gradient: Computed) -> str:
+def _gradient_label(gradient: Computed) -> str:
     return gradient.name if isinstance(gradient, Named) else "formula"
 
 

@@ -42,7 +42,7 @@ def construction(
     linear = linear_steps(program, dxs.values())
     if not dxs or linear is None:
         return None
-    adjoint = Adjoint(program, signature, linear, _known(program, signature, op_type))
+    adjoint = Adjoint(program, signature, linear, _known_products(program, signature, op_type))
     if not all(adjoint.start(dx, name) for name, dx in dxs.items()):
         return None
     return node_defs(program, [adjoint.finish()], {}, in_function)
@@ -66,7 +66,9 @@ def _lowered(program: Program, formula: Formula, signature: Signature) -> dict[s
     return found
 
 
-def _known(program: Program, signature: Signature, op_type: str) -> dict[int, BroadcastShape]:
+def _known_products(
+    program: Program, signature: Signature, op_type: str
+) -> dict[int, BroadcastShape]:
     """The shapes of matrix products that are the op's own gradients."""
     if op_type not in PRODUCTS:
         return {}

@@ -95,11 +95,11 @@ def _check_arity(key: str, node: Node) -> None:
         ("inputs", theirs.inputs, op.inputs),
         ("outputs", theirs.outputs, op.outputs),
     ):
-        if not _lists(expected) and not _lists(found) and len(expected) != len(found):
+        if not _has_lists(expected) and not _has_lists(found) and len(expected) != len(found):
             raise PatchError(
                 f"the gradient of {key} is for {len(expected)} {which}; {node} has {len(found)}"
             )
-    missing = _needed(theirs) - {attr.name for attr in op.attrs}
+    missing = _needed_attrs(theirs) - {attr.name for attr in op.attrs}
     if missing:
         raise PatchError(
             f"the gradient of {key} may read the attr {', '.join(sorted(missing))}, which {node} "
@@ -107,9 +107,9 @@ def _check_arity(key: str, node: Node) -> None:
         )
 
 
-def _needed(op: OpDef) -> set[str]:
+def _needed_attrs(op: OpDef) -> set[str]:
     return {attr.name for attr in op.attrs if attr.type != "type"}
 
 
-def _lists(args: tuple[Arg, ...]) -> bool:
+def _has_lists(args: tuple[Arg, ...]) -> bool:
     return any(arg.number_attr or arg.type_list_attr for arg in args)

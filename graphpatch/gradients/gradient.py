@@ -86,7 +86,7 @@ def choose(formula: Formula, signature: Signature) -> list[Chosen | None]:
         )
     if foreign:
         raise FormulaError(f"x{foreign[0]} carries no gradient: write null for it in the list")
-    return [_own(formula, name, dtype) for name, dtype in signature.inputs]
+    return [_given_for(formula, name, dtype) for name, dtype in signature.inputs]
 
 
 def _alike(formula: Formula, dtype: str) -> Chosen | None:
@@ -96,7 +96,7 @@ def _alike(formula: Formula, dtype: str) -> Chosen | None:
     return Chosen(text, expression) if dtype in FLOATS and text and expression else None
 
 
-def _own(formula: Formula, name: str, dtype: str) -> Chosen | None:
+def _given_for(formula: Formula, name: str, dtype: str) -> Chosen | None:
     place = int(name[1:])
     text, expression = formula.texts[place], formula.expressions[place]
     if text is None or expression is None:
@@ -116,11 +116,11 @@ def fit(program: Program, value: Value, like: Value) -> Value:
     if shape == SCALAR and value.constant is not None and value.constant.numbers == (0,):
         return program.op("ZerosLike", like)
     if shape.most is None or not shape.most <= like.shape.least:
-        return program.cast(_summed(program, value, like), like.dtype)
+        return program.cast(_summed_like(program, value, like), like.dtype)
     return program.cast(recipes.broadcast_like(program, value, like), like.dtype)
 
 
-def _summed(program: Program, value: Value, like: Value) -> Value:
+def _summed_like(program: Program, value: Value, like: Value) -> Value:
     """The sum over the axes that were broadcast, in float32 for the narrower dtypes.
 
     Before it, the value is repeated along axes where it may be smaller than its input.

@@ -58,12 +58,14 @@ def linear_steps(program: Program, values: Iterable[Value]) -> frozenset[int] | 
     linear: set[int] = set()
     depends: set[int] = set()
     for number, step in enumerate(program.steps):
-        if step.op_type in SHAPE_ONLY or not any(_is_of(one, depends) for one in step.tensors):
+        if step.op_type in SHAPE_ONLY or not any(
+            _depends_on_dy(one, depends) for one in step.tensors
+        ):
             continue
         depends.add(number)
         if _is_linear(program, step, linear, depends):
             linear.add(number)
-    return frozenset(linear) if all(_is_of(one, linear) for one in values) else None
+    return frozenset(linear) if all(_depends_on_dy(one, linear) for one in values) else None
 
 
 def linear_inputs_of(step: Step) -> LinearIn | None:
@@ -84,16 +86,16 @@ def _is_linear(program: Program, step: Step, linear: set[int], depends: set[int]
     rule = linear_inputs_of(step)
     if rule is None:
         return False
-    places = [place for place, one in enumerate(step.tensors) if _is_of(one, depends)]
+    places = [place for place, one in enumerate(step.tensors) if _depends_on_dy(one, depends)]
     tensors = list(step.tensors)
-    if not all(place in rule.places and _is_of(tensors[place], linear) for place in places):
+    if not all(place in rule.places and _depends_on_dy(tensors[place], linear) for place in places):
         return False
     if not rule.jointly:
         return len(places) == 1
     return all(is_zero(program, tensors[place]) for place in rule.places if place not in places)
 
 
-def _is_of(value: Value, numbers: set[int]) -> bool:
+def _depends_on_dy(value: Value, numbers: set[int]) -> bool:
     """Whether a value is dy, or the result of one of these steps."""
     if isinstance(value.source, str):
         return value.source.startswith("dy")

@@ -158,7 +158,9 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: FormulaOp | No
         )
     wide = np.dtype(function.wide.get(dtype.name, dtype))
     arrays = [
-        _array(operand, dtype).astype(wide) if kind in ("number", "tensor") else np.asarray(operand)
+        _as_array(operand, dtype).astype(wide)
+        if kind in ("number", "tensor")
+        else np.asarray(operand)
         for kind, operand in zip(kinds, operands, strict=True)
     ]
     result = np.asarray(numpy_function(function.numpy)(*arrays, **given))
@@ -175,13 +177,13 @@ def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: FormulaOp | N
     return numpy_ops.own(op.type, op.place, operands[0], op.at(operands[1:]), op.attrs)
 
 
-def _array(operand: Operand, dtype: Any) -> Array:
+def _as_array(operand: Operand, dtype: Any) -> Array:
     return np.asarray(operand, dtype=dtype)
 
 
 def _fitted(found: Operand, like: Array) -> Array:
     """The result in the dtype of the input, summed down or repeated to its shape."""
-    value = _array(found, None if isinstance(found, np.ndarray) else like.dtype)
+    value = _as_array(found, None if isinstance(found, np.ndarray) else like.dtype)
     try:
         shape = np.broadcast_shapes(value.shape, like.shape)
     except ValueError:

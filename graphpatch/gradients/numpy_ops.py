@@ -190,7 +190,7 @@ _PAIRS: Mapping[str, tuple[Any, Any, Any]] = {
 }
 
 
-def _pair(of: Any) -> ForwardFunction:
+def _ignoring_attrs(of: Any) -> ForwardFunction:
     return lambda a, b, _: of(a, b)
 
 
@@ -215,7 +215,7 @@ _BOTH: Mapping[str, tuple[ForwardFunction, NumpyGradient]] = {
     ),
     "Softmax": (_softmax, _softmax_own),
     **{name: (of, _slope(slope)) for name, (of, slope) in _ELEMENTWISE.items()},
-    **{name: (_pair(of), _of_two(*slopes)) for name, (of, *slopes) in _PAIRS.items()},
+    **{name: (_ignoring_attrs(of), _of_two(*slopes)) for name, (of, *slopes) in _PAIRS.items()},
 }
 
 NUMPY_FORWARD: Mapping[str, ForwardFunction] = {

@@ -124,7 +124,7 @@ def parse_gradient(spec: GradientSpec) -> Gradient:
     if isinstance(spec, str):
         return _from_name(spec)
     if FORMULA in spec and spec.keys() <= {FORMULA, CONSTANTS}:
-        return InlineFormula(_formula(spec[FORMULA], spec.get(CONSTANTS, {})))
+        return InlineFormula(_formula_with_constants(spec[FORMULA], spec.get(CONSTANTS, {})))
     if len(spec) != 1:
         found = f"{len(spec)} keys: {', '.join(spec)}" if spec else "an empty object"
         raise RulesError(
@@ -133,7 +133,7 @@ def parse_gradient(spec: GradientSpec) -> Gradient:
         )
     ((name, value),) = spec.items()
     if name == REGISTERED:
-        return _registered(value)
+        return _registered_key(value)
     if name == PYTHON:
         return _python(value)
     if name not in LIBRARY:
@@ -167,7 +167,7 @@ def json_value(value: Scalar | ConstantTensor) -> Any:
     return value.packed() if isinstance(value, ConstantTensor) else value
 
 
-def _formula(source: Any, constants: Any) -> Formula:
+def _formula_with_constants(source: Any, constants: Any) -> Formula:
     """A formula with the constants that a rule gives it by name, each of which it reads."""
     if not isinstance(constants, dict):
         raise RulesError(f'"constants" has numbers and tensors by name, not {constants!r}')
@@ -193,7 +193,7 @@ def _from_name(name: str) -> Gradient:
     return Registered(name, built_in=True, by_name=True)
 
 
-def _registered(value: Any) -> Registered:
+def _registered_key(value: Any) -> Registered:
     if not isinstance(value, str) or not value:
         raise RulesError(f'"registered" is the name of a gradient, not {value!r}')
     return Registered(value, built_in=is_registered(value))

@@ -32,10 +32,10 @@ def parse_formula(text: str, parameters: Collection[str] = ()) -> Expression:
     `parameters` are the names it may use besides the language's own. Raises FormulaError, with
     the column and the nearest legal word, where the text is not a formula.
     """
-    return _Parser(text, parameters).whole()
+    return _FormulaParser(text, parameters).whole()
 
 
-class _Parser:
+class _FormulaParser:
     """One reading of a text, from its first token to its last."""
 
     def __init__(self, text: str, parameters: Collection[str]) -> None:

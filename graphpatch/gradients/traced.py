@@ -51,8 +51,10 @@ def attached_traced(traced: Traced, kept: bool) -> Attached:
     """
     function = FunctionDef()
     function.CopyFrom(traced.function)
-    flowing = {_place(arg.name) for arg in function.signature.output_arg}
-    read = sorted(flowing | {_place(text) for text in _arguments_read(function) if text[0] == "x"})
+    flowing = {_input_place(arg.name) for arg in function.signature.output_arg}
+    read = sorted(
+        flowing | {_input_place(text) for text in _arguments_read(function) if text[0] == "x"}
+    )
     _keep(function, read)
     _return_all(function, read)
     outputs = [arg.name for arg in function.signature.input_arg if arg.name[0] == "y"]
@@ -70,7 +72,7 @@ def filtering_traced(traced: Traced, kept: bool) -> Attached:
     return pair(traced.name, function, {"y0": "x0"}, (0,), frozenset(), kept, traced.library)
 
 
-def _place(argument: str) -> int:
+def _input_place(argument: str) -> int:
     """Which input an argument x1, or a result dx1, belongs to."""
     return int(argument.lstrip("dx"))
 

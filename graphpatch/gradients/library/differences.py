@@ -32,7 +32,7 @@ def _minus(tensor: str, name: str) -> str:
     return f"let {name}h = {both}; let {name} = concat({name}h, {name}h); "
 
 
-def _pair(name: str, tensor: str) -> str:
+def _let_halves(name: str, tensor: str) -> str:
     """`let`: both halves, each for both."""
     return "".join(
         f"let {name}{n} = concat(split({tensor}, 2, {n}), split({tensor}, 2, {n})); "
@@ -43,8 +43,8 @@ def _pair(name: str, tensor: str) -> str:
 _SOFTMAX = (
     "let m = max(x, axes=-1, keepdims=true); let c = x - m; let e = exp(c);"
     " let s = sum(e, axes=-1, keepdims=true); "
-    + _pair("e", "e")
-    + _pair("s", "s")
+    + _let_halves("e", "e")
+    + _let_halves("s", "s")
     + _minus("x", "a")
     + _minus("c", "b")
     + "let f = where(abs(e0 - e1) < tolerance, dy / s, dy * (0.5 *"

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from graphpatch.gradients.library.entry import Entry, Parameter
 
 _PURPOSE = "the op's own gradient as a formula: a start for your own"
-_AVOID = "you do not change it: TensorFlow's own gradient is faster"
+_SAME_AS_TENSORFLOW = "you do not change it: TensorFlow's own gradient is faster"
 
 
 def _matmul_gradients(name: str, a: str, b: str, *ops: str) -> Entry:
@@ -38,7 +38,7 @@ def _matmul_gradients(name: str, a: str, b: str, *ops: str) -> Entry:
     )
     source = "Giles, Collected Matrix Derivative Results for Algorithmic Differentiation, 2008"
     texts = (of_first, of_second)
-    return Entry(name, texts, _PURPOSE, _AVOID, source, ops=ops, elementwise=False)
+    return Entry(name, texts, _PURPOSE, _SAME_AS_TENSORFLOW, source, ops=ops, elementwise=False)
 
 
 PRODUCT_GRADIENTS = (
@@ -46,7 +46,7 @@ PRODUCT_GRADIENTS = (
         "mul",
         ("dy * x1", "dy * x0"),
         _PURPOSE,
-        _AVOID,
+        _SAME_AS_TENSORFLOW,
         "product rule",
         ops=("Mul",),
         elementwise=False,
