@@ -63,7 +63,7 @@ def not_added(bodies: Iterable[Body], tests: dict[str, Condition]) -> list[str]:
     is_own = others.pop(ADDED_KEY, None)
     if is_own is None:
         return []
-    found = [node for body in bodies for node in _not(is_own, list(others.values()), body)]
+    found = [node for body in bodies for node in _ops_not_own(is_own, list(others.values()), body)]
     if not found:
         return []
     named = short([f"{node} (rule {adder(node)!r})" for node in found])
@@ -78,7 +78,7 @@ def adder_in_words(node: Node, wanted: object) -> str:
     return f"rule {adder(node)!r} added it"
 
 
-def _not(is_own: Condition, others: Iterable[Condition], body: Body) -> Iterator[Node]:
+def _ops_not_own(is_own: Condition, others: Iterable[Condition], body: Body) -> Iterator[Node]:
     own = is_own(body)
     if body.is_ours or own is everything:
         return

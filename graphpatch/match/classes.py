@@ -72,10 +72,10 @@ def has_weights(node: Node) -> bool:
     """
     if node.op in PASSED_ON | PARAMETERS or not node.data_inputs:
         return False
-    return any(_is_parameter(node.body, text) for text in node.data_inputs)
+    return any(_is_weight(node.body, text) for text in node.data_inputs)
 
 
-def _is_parameter(body: Body, tensor: str, most: int = 6) -> bool:
+def _is_weight(body: Body, tensor: str, most: int = 6) -> bool:
     node = body.producer(tensor)
     while node is not None and node.op in PASSED_ON and node.data_inputs and most:
         node, most = body.producer(node.data_inputs[0]), most - 1

@@ -53,12 +53,12 @@ def refuse_empty(given: Mapping[str, Any]) -> None:
             raise RulesError(f"{key}: it is empty, so it says nothing; leave {key} out")
     if given.get("inside") == Inside():
         raise RulesError(f"inside: it is empty, so it says nothing; expected {INSIDE}")
-    for path, found, legal in _within(given):
+    for path, found, legal in _lists_inside(given):
         if found == ():
             raise RulesError(f"{path}: {EMPTY}; expected {legal}")
 
 
-def _within(given: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+def _lists_inside(given: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """The lists in the objects of a match: the way to each, its value, and what it takes."""
     for key, one in given.items():
         if isinstance(one, Walk):
@@ -202,7 +202,7 @@ def conditions(match: Match) -> dict[str, Condition]:
     refuse_empty(given)
     if match.control and not given.keys() & set(ON_EDGES):
         raise RulesError(f"control goes with {', '.join(ON_EDGES)}")
-    found = {key: _built(key, given[key], match) for key in KEYS if key in given}
+    found = {key: _condition_for(key, given[key], match) for key in KEYS if key in given}
     own = added.of_the_model(match)
     return found if own is None else {**found, added.ADDED_KEY: own}
 
@@ -212,7 +212,7 @@ def holds(match: Match) -> Condition:
     return both(list(conditions(match).values()))
 
 
-def _built(key: str, wanted: Any, match: Match) -> Condition:
+def _condition_for(key: str, wanted: Any, match: Match) -> Condition:
     if key == "nth":  # of those that all other keys mean
         return nth.nth(wanted, holds(replace(match, nth=None)))
     made = KEYS[key].condition

@@ -49,7 +49,7 @@ def _input_in_words(node: Node, wanted: Match | None) -> str:
     return f"{node} ({has})" if has else str(node)
 
 
-def _consumers(node: Node, wanted: Any) -> str:
+def _readers_in_words(node: Node, wanted: Any) -> str:
     body = node.body
     found = dict.fromkeys(index for index, _ in body.readers.get(node.name, ()))
     return _some((f"{Node(body, index)} reads it" for index in found), "nothing reads it")
@@ -64,17 +64,17 @@ def _nth(node: Node, match: Match) -> str:
     return nth.nth_in_words(node, match.nth, holds(replace(match, nth=None)))
 
 
-def _all(node: Node, wanted: Any) -> str:
+def _what_all_misses(node: Node, wanted: Any) -> str:
     return ", ".join(of_match(node, match) for match in wanted if failing(node, match))
 
 
-def _any(node: Node, wanted: Any) -> str:
+def _what_any_misses(node: Node, wanted: Any) -> str:
     return (
         " and ".join(of_match(node, match) for match in wanted[:IN_MESSAGE]) or "any: it is empty"
     )
 
 
-def _not(node: Node, wanted: Any) -> str:
+def _what_not_leaves_out(node: Node, wanted: Any) -> str:
     return f"it is what `not` leaves out ({', '.join(wanted.given())})"
 
 
@@ -87,10 +87,10 @@ IN_WORDS: dict[str, Callable[[Node, Any], str]] = {
     **{key: one.in_words for key, one in KEYS.items() if one.in_words is not None},
     added.ADDED_KEY: added.adder_in_words,
     "inputs": _inputs_in_words,
-    "consumers": _consumers,
-    "any": _any,
-    "all": _all,
-    "not": _not,
+    "consumers": _readers_in_words,
+    "any": _what_any_misses,
+    "all": _what_all_misses,
+    "not": _what_not_leaves_out,
 }
 """What the keys themselves say, and what is said of those that have matches in them."""
 

@@ -45,10 +45,10 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
         value = given[key]
         shown = f" {_texts_in_words(value)}" if key in NEAR or key in VALUE_SHOWN else ""
         there = "" if count or len(counts) > 1 else values_there(bodies, key, value)
-        near = _near(graphs, key, value, count) if names else ""
+        near = _nearest_values(graphs, key, value, count) if names else ""
         lines.append(f"  {key}{shown}: {count} of them{near}{there}")
         if key in COMBINING and not count:
-            lines += _branches(bodies, key, value)
+            lines += _counts_of_matches(bodies, key, value)
         if key == "pattern" and not count:
             from graphpatch.match.near import near_lines
 
@@ -71,7 +71,7 @@ def unknown_types(graphs: Iterable[Graph], match: Match) -> list[str]:
     Neither TensorFlow nor one of these graphs has them, so each is a slip. Globs are none.
     """
     graphs, named = list(graphs), texts(match.op or ())
-    there = _types(graphs)
+    there = _types_there(graphs)
     if not any(glob.matches_glob(one, op) for one in named for op in there):
         return []
     return [
@@ -98,7 +98,9 @@ def _count_of(bodies: Iterable[Body], condition: Condition) -> int:
     return count
 
 
-def _branches(bodies: Sequence[Body], key: str, value: Match | Sequence[Match]) -> list[str]:
+def _counts_of_matches(
+    bodies: Sequence[Body], key: str, value: Match | Sequence[Match]
+) -> list[str]:
     """How many ops each match alone means of those that `any`, `all` or `not` has."""
     lines = []
     for place, match in enumerate([value] if isinstance(value, Match) else value):
@@ -120,10 +122,8 @@ def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
     return lines
 
 
-def _types(graphs: Iterable[Graph]) -> list[str]:
-    return sorted(
-        {op for graph in graphs for body in graph.bodies for op in as_model(body).by_type}
-    )
+def _types_there(graphs: Iterable[Graph]) -> list[str]:
+    return sorted({op for graph in graphs for body in graph.bodies for op in body.by_type})
 
 
 def _op_names(graphs: Iterable[Graph]) -> list[str]:
@@ -134,18 +134,18 @@ def _labels(graphs: Iterable[Graph]) -> list[str]:
     return sorted({body.label for graph in graphs for body in graph.bodies})
 
 
-NEAR = {"op": _types, "name": _op_names, "name_regex": _op_names, "body": _labels}
+NEAR = {"op": _types_there, "name": _op_names, "name_regex": _op_names, "body": _labels}
 EXCLUDES = ("not", "taken")
 COMBINING = ("any", "all", "not")
 VALUE_SHOWN = ("upstream_of", "downstream_of", "class")
 
 
-def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:
+def _nearest_values(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:
     if count or key not in NEAR or not isinstance(value, str | tuple):
         return ""
     legal = NEAR[key](graphs)
     if key == "name_regex":
-        return _inside(str(value), legal)
+        return _found_inside_names(str(value), legal)
     if key == "name":
         meant = "".join(elsewhere(text, legal) for text in texts(value))
         if meant:
@@ -157,7 +157,7 @@ def _near(graphs: Iterable[Graph], key: str, value: object, count: int) -> str:
     return f"; there are: {', '.join(legal[:NEAREST])}{more}"
 
 
-def _inside(expression: str, names: Iterable[str]) -> str:
+def _found_inside_names(expression: str, names: Iterable[str]) -> str:
     """That an expression is found inside names, where the whole name is matched."""
     anywhere = f".*({expression}).*"
     found = sum(map(regex.whole(anywhere), names))

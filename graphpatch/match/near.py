@@ -85,7 +85,7 @@ def almost(bodies: Sequence[Body], match: Match, wanted: Mapping[str, Condition]
     """One line for each of the nearest ops: what it has instead of what the match asks for."""
     if wanted.keys() <= PLAIN:
         return []
-    found = (one for body in bodies for one in _missing(body, list(wanted), wanted))
+    found = (one for body in bodies for one in _missed_keys(body, list(wanted), wanted))
     lines = []
     for _, _, _, node, missed in nsmallest(NEAREST, found, key=lambda one: one[:3]):
         has = "; ".join(in_words(node, key, match) for key in missed)
@@ -93,7 +93,7 @@ def almost(bodies: Sequence[Body], match: Match, wanted: Mapping[str, Condition]
     return lines
 
 
-def _missing(
+def _missed_keys(
     body: Body, keys: Sequence[str], wanted: Mapping[str, Condition]
 ) -> Iterator[tuple[int, str, int, Node, list[str]]]:
     """How far each op is that is near: the distance, its place, and the keys that it misses."""

@@ -80,16 +80,18 @@ def _inputs(node: Node, control: bool) -> list[Neighbour]:
 
 def _readers_of(node: Node, output: int) -> Iterator[Neighbour]:
     wanted = tensor_named(node.body, str(TensorName(node.name, output)))
-    for reader, text in _uses(node):
+    for reader, text in _readers_and_texts(node):
         if wanted is not None and names.parse(text) == wanted:
             yield reader
 
 
 def _consumers(node: Node, control: bool) -> Iterator[Neighbour]:
-    return (reader for reader, text in _uses(node) if control or not text.startswith("^"))
+    return (
+        reader for reader, text in _readers_and_texts(node) if control or not text.startswith("^")
+    )
 
 
-def _uses(node: Node) -> Iterator[tuple[Node, str]]:
+def _readers_and_texts(node: Node) -> Iterator[tuple[Node, str]]:
     body = node.body
     for index, slot in body.readers.get(node.name, ()):
         yield Node(body, index), body.heads.inputs[index][slot]

@@ -60,7 +60,7 @@ def taker(wanted: Any) -> Callable[[Sequence[T]], list[T]]:
     at = wanted.at if isinstance(wanted, Nth) else wanted
     if isinstance(at, str):
         if at not in NTH_WORDS:
-            return _sliced(at)
+            return _slicer(at)
         at = NTH_WORDS[at]
     places = at if isinstance(at, tuple | list) else (at,)
     return lambda found: [found[n] for n in places if -len(found) <= n < len(found)]
@@ -111,7 +111,7 @@ def nth_in_words(node: Node, wanted: Any, others: Condition) -> str:
     return f"it is number {found.index(node.index)} (from 0) of {len(found)} in {by} order"
 
 
-def _sliced(text: str) -> Callable[[Sequence[T]], list[T]]:
+def _slicer(text: str) -> Callable[[Sequence[T]], list[T]]:
     found = SLICE.fullmatch(text)
     if found is None:
         raise RulesError(f"nth: expected {NTH}; found {text!r}")

@@ -58,7 +58,7 @@ def between(value: Between, control: bool, holds: Holds) -> Condition:
 
     def prepared(body: Body) -> Test:
         sources, targets = _ends_in(body, value.sources), _ends_in(body, value.targets)
-        found = _between(body, sources, targets, control, _limits(value, body, holds))
+        found = _ops_on_paths(body, sources, targets, control, _limits(value, body, holds))
         ends = {body.by_name.get(tensor.op) for tensor in (*sources, *targets)}
         if value.ends:
             return lambda node: node.index in found
@@ -67,7 +67,7 @@ def between(value: Between, control: bool, holds: Holds) -> Condition:
     return prepared
 
 
-def _between(
+def _ops_on_paths(
     body: Body,
     sources: Sequence[TensorName],
     targets: Sequence[TensorName],

@@ -80,9 +80,8 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
     if match.pattern is not None:
         return _find_pattern(graph, match, on)
     found, wanted = MatchedOps(), conditions(match)
-    for body in _bodies(graph, match):
-        indices = candidates(asked_body(body, match), match, wanted).indices()
-        found.nodes.extend(Node(body, index) for index in indices)
+    for body in _matching_bodies(graph, match):
+        found.nodes.extend(_matches_in_body(body, match, wanted))
     return found
 
 
@@ -93,8 +92,7 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     found = MatchedOps()
     finders = [Finder(form, conditions) for form in forms(match.pattern or ())]
     meant = holds(replace(match, pattern=None, nth=None))
-
-    def searched(body: Body) -> tuple[list[Kept], list[Dropped]]:
+    for body in _matching_bodies(graph, match):
         every = [finder.matches(body) for finder in finders]
         return _that_count(body, match, every, meant, on)
 
@@ -115,20 +113,16 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     return found
 
 
-def _parted(kept: Sequence[Kept], before: Sequence[Kept]) -> list[Dropped]:
-    """The matches of the model that are none any more, as rules put ops between theirs."""
-    from graphpatch.match.pattern.overlaps import Dropped
-
-    there = {one.binding.last for one in kept}
-    reason = "its ops are not beside each other any more, since rules before patched them"
-    return [Dropped(one.binding, reason) for one in before if one.binding.last not in there]
-
-
-def _bodies(graph: Graph, match: Match) -> Iterator[Body]:
+def _matching_bodies(graph: Graph, match: Match) -> Iterator[Body]:
     wanted = texts(match.body) if match.body is not None else ("**",)
     for body in graph.bodies:
         if not body.is_ours and any(glob.matches_glob(one, body.label) for one in wanted):
             yield body
+
+
+def _matches_in_body(body: Body, match: Match, wanted: Mapping[str, Condition]) -> Iterator[Node]:
+    found = candidates(body, match, wanted)
+    return (Node(body, index) for index in found.indices())
 
 
 def _that_count(
@@ -139,17 +133,19 @@ def _that_count(
     found = [one for bindings in every for one in bindings]
     test = meant(body)
     if test is not everything:
-        found = [one for one in found if all(test(Node(body, index)) for index in _asked(one, on))]
+        found = [
+            one for one in found if all(test(Node(body, index)) for index in _ops_to_check(one, on))
+        ]
     kept, dropped = resolve(found, on)
-    return (kept if match.nth is None else _numbered(body, kept, match.nth)), dropped
+    return (kept if match.nth is None else _nth_matches(body, kept, match.nth)), dropped
 
 
-def _asked(binding: Binding, on: Sequence[str]) -> Sequence[int]:
+def _ops_to_check(binding: Binding, on: Sequence[str]) -> Sequence[int]:
     """The ops of a match of which the other keys of the match are asked."""
     return (binding.last,) if not on or tuple(on) == (WHOLE,) else binding.of(on)
 
 
-def _numbered(body: Body, kept: list[Kept], wanted: Any) -> list[Kept]:
+def _nth_matches(body: Body, kept: list[Kept], wanted: Any) -> list[Kept]:
     """Those of the matches that `nth` means, counted by their last ops, in the file's order."""
     by_last: dict[int, list[Kept]] = {}
     for one in kept:

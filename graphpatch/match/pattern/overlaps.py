@@ -24,22 +24,22 @@ class Orders:
         for binding in bindings:
             orders = self._found.setdefault(binding.indices, {})
             orders[binding.inputs] = None
-            orders.update((other.inputs, None) for other in self._swapped(binding))
+            orders.update((other.inputs, None) for other in self._images(binding))
 
     def besides(self, binding: Binding) -> tuple[VertexOrder, ...]:
         """The other orders in which a pattern could lie on the ops of a match."""
         found = self._found[binding.indices]
         return tuple(order for order in found if order != binding.inputs)
 
-    def _swapped(self, binding: Binding) -> Iterator[Binding]:
+    def _images(self, binding: Binding) -> Iterator[Binding]:
         pattern = binding.pattern
         if id(pattern) not in self._swaps:
             self._swaps[id(pattern)] = pattern, list(symmetry(pattern).swaps)
         for swap in self._swaps[id(pattern)][1]:
-            yield _with(binding, swap)
+            yield _with_nodes_swapped(binding, swap)
 
 
-def _with(binding: Binding, swap: Mapping[str, str]) -> Binding:
+def _with_nodes_swapped(binding: Binding, swap: Mapping[str, str]) -> Binding:
     """The match with its nodes swapped: what a node lies on then is what its image lay on."""
     pattern = binding.pattern
     ops = dict(zip(pattern.present, binding.bound, strict=True))

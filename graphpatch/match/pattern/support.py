@@ -41,7 +41,7 @@ class Supported(NamedTuple):
 
 def supported(around: Neighbourhood, edges: Sequence[PlanEdge]) -> Supported:
     """The neighbourhood without what lacks an edge: each vertex left has one for each edge."""
-    after, before = _near(around, edges)
+    after, before = _links_by_end(around, edges)
     found = {node: set(vertices) for node, vertices in around.found.items()}
     sides = [
         (e, source, after[e], before[e], target) for e, (source, target, _) in enumerate(edges)
@@ -66,7 +66,7 @@ def supported(around: Neighbourhood, edges: Sequence[PlanEdge]) -> Supported:
     return Supported(found, after, before)
 
 
-def _near(
+def _links_by_end(
     around: Neighbourhood, edges: Sequence[PlanEdge]
 ) -> tuple[list[dict[Vertex, list[Vertex]]], list[dict[Vertex, list[Vertex]]]]:
     after: list[dict[Vertex, list[Vertex]]] = [{} for _ in edges]

@@ -59,7 +59,7 @@ def _traced(search: Search) -> Iterator[NearMiss]:
     for anchor in walker.candidates[walker.plan.anchor].indices()[:TRACED]:
         around = walker.around(anchor)
         if around.failed is not None:
-            yield _stopped(search, around, around.failed)
+            yield _where_it_stopped(search, around, around.failed)
             continue
         found = [search.completed(vertices) for vertices in walker.matches(anchor)]
         refused = [(binding, reason) for binding, reason in found if reason]
@@ -71,12 +71,19 @@ def _traced(search: Search) -> Iterator[NearMiss]:
             yield NearMiss(walker.wiring.body, reached, "", reason)
 
 
-def _stopped(search: Search, around: Neighbourhood, step: PlanStep) -> NearMiss:
+def _where_it_stopped(search: Search, around: Neighbourhood, step: PlanStep) -> NearMiss:
     """A walk that found nothing for the node of a step."""
     walker, body = search.walker, search.wiring.body
     name, reached = walker.decider.names[step.node], _reached_ops(search, around)
-    way = next((way for way in step.ways if not _fitting(walker, around, step, way)), step.ways[-1])
-    seen = [one for one in _uses(walker, around, step, way) if not isinstance(one, TensorName)]
+    way = next(
+        (way for way in step.ways if not _leads_to_candidate(walker, around, step, way)),
+        step.ways[-1],
+    )
+    seen = [
+        one
+        for one in _linked_vertices(walker, around, step, way)
+        if not isinstance(one, TensorName)
+    ]
     rejected = [
         Rejected(Node(body, one), walker.candidates[step.node].failing(one)) for one in seen
     ]
@@ -90,16 +97,20 @@ def _stopped(search: Search, around: Neighbourhood, step: PlanStep) -> NearMiss:
     return NearMiss(body, reached, name, reason, tuple(one for one in rejected if one.key))
 
 
-def _uses(walker: Walker, around: Neighbourhood, step: PlanStep, way: LinkEnd) -> list[Vertex]:
+def _linked_vertices(
+    walker: Walker, around: Neighbourhood, step: PlanStep, way: LinkEnd
+) -> list[Vertex]:
     """What a way leads to, whether or not it fits."""
     found = (use for other in around.found[way.other] for use in walker.uses(step.node, way, other))
     return sorted({vertex for vertex, _ in found}, key=str)
 
 
-def _fitting(walker: Walker, around: Neighbourhood, step: PlanStep, way: LinkEnd) -> bool:
+def _leads_to_candidate(
+    walker: Walker, around: Neighbourhood, step: PlanStep, way: LinkEnd
+) -> bool:
     return any(
         isinstance(vertex, TensorName) or walker.candidates[step.node].passes(vertex)
-        for vertex in _uses(walker, around, step, way)
+        for vertex in _linked_vertices(walker, around, step, way)
     )
 
 
@@ -109,13 +120,13 @@ def _reached_ops(search: Search, around: Neighbourhood) -> dict[str, Node]:
     chosen: dict[int, Vertex] = {walker.plan.anchor: min(around.found[walker.plan.anchor], key=str)}
     for step in walker.plan.steps:
         if step.node in around.found:
-            chosen[step.node] = _chosen(around, step, chosen)
+            chosen[step.node] = _chosen_vertex(around, step, chosen)
     names, body = walker.decider.names, search.wiring.body
     ops = {names[number]: one for number, one in chosen.items() if isinstance(one, int)}
     return {name: Node(body, ops[name]) for name in names if name in ops}
 
 
-def _chosen(around: Neighbourhood, step: PlanStep, chosen: dict[int, Vertex]) -> Vertex:
+def _chosen_vertex(around: Neighbourhood, step: PlanStep, chosen: dict[int, Vertex]) -> Vertex:
     way, found = step.ways[0], sorted(around.found[step.node], key=str)
     other = chosen[way.other]
     linked = [

@@ -45,7 +45,7 @@ _ERFC = (
     " x -> half:Mul -> mul:Mul; Const=0.5 -> half; cdf -> mul"
 )
 
-_SLOPE = {"inputs": {"any": {"op": "Const", "value": {">=": 0, "<": 1}}}}
+_LEAKY_SLOPE = {"inputs": {"any": {"op": "Const", "value": {">=": 0, "<": 1}}}}
 _BELOW = "x:_ -> positive:Relu -> prelu:Add|AddV2; "
 _PRELUS = (
     "x:_ -> positive:Greater|GreaterEqual:0 -> prelu:Select|SelectV2:0; Const=0 -> positive:1;"
@@ -75,7 +75,7 @@ ACTIVATION_PATTERNS = (
         (
             PatternForm(
                 "x:_ -> scaled:Mul -> largest:Maximum; x -> largest; slope:_ -> scaled",
-                {"scaled": _SLOPE},
+                {"scaled": _LEAKY_SLOPE},
             ),
         ),
     ),

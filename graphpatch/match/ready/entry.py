@@ -17,11 +17,13 @@ MatchJson = dict[str, Any]
 _LEAF: MatchJson = {"op": ["Const", "ReadVariableOp", "VariableV2", "Variable"]}
 
 
-def _passed_on(what: MatchJson) -> MatchJson:
+def _through_reshapes(what: MatchJson) -> MatchJson:
     return {"op": list(RESHAPED), "inputs": {"0": what}}
 
 
-PARAMETER: MatchJson = {"any": [_LEAF, _passed_on(_LEAF), _passed_on(_passed_on(_LEAF))]}
+PARAMETER: MatchJson = {
+    "any": [_LEAF, _through_reshapes(_LEAF), _through_reshapes(_through_reshapes(_LEAF))]
+}
 """A variable or constant, read, reshaped or led into a loop: up to two such ops."""
 
 READS_PARAMETER: MatchJson = {"inputs": {"any": PARAMETER}}

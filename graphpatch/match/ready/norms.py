@@ -26,7 +26,7 @@ _MOMENTS = (
     "x -> mean:Mean:0 -> stop:StopGradient? -> difference:SquaredDifference -> variance:Mean:0;"
     " x -> difference; variance -> epsilon"
 )
-_SUMS = (
+_MOMENTS_BY_SUMS = (
     "x -> sum:Sum:0 -> mean:Mul -> square:Square -> variance:Sub:1 -> epsilon; count:_ -> mean;"
     " x -> power:Square -> squares:Sum:0 -> average:Mul -> variance:0; count -> average"
 )
@@ -82,7 +82,8 @@ NORM_PATTERNS = (
                 {"variance": EACH_EXAMPLE},
             ),
             PatternForm(
-                f"{_SCALED}; {_SHIFTS[0]}; {_SUMS}; mean -> shift", {"squares": EACH_EXAMPLE}
+                f"{_SCALED}; {_SHIFTS[0]}; {_MOMENTS_BY_SUMS}; mean -> shift",
+                {"squares": EACH_EXAMPLE},
             ),
             *(_by_hand(variance, root) for variance, root in product(_VARIANCES, _ROOTS)),
         ),

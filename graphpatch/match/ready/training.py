@@ -11,7 +11,7 @@ _NOISE = (
     " -> range:Mul? -> random:Add|AddV2?"
 )
 # By a constant or by 1 / (1 - rate): in a training graph gradients are multiplied by masks too.
-_SCALED = {
+_DROPOUT_SCALE = {
     "scaled": {
         "any": [
             {"op": "Mul", "inputs": {"any": {"op": ["Const", "RealDiv", "Div"]}}},
@@ -25,7 +25,7 @@ _LOGS = (
     " -> guard:Add|AddV2|Minimum|Maximum|ClipByValue? -> guard_2:Minimum|Maximum? -> log:Log",
     "logits:_ -> log:LogSoftmax",
 )
-_SUMS = (
+_CROSS_ENTROPY_SUMS = (
     "log -> picked:Mul -> sum:Sum|Mean:0 -> mean:Sum|Mean?:0 -> loss:Neg",
     "log -> picked:Mul -> negative:Neg -> loss:Sum|Mean:0",
     "log -> negative:Neg -> picked:Mul -> loss:Sum|Mean:0",
@@ -44,12 +44,12 @@ TRAINING = (
             PatternForm(
                 f"x:_ -> scaled:Mul|RealDiv|Div:0 -> drop:Mul; {_NOISE} -> kept:GreaterEqual:0"
                 " -> mask:Cast -> drop",
-                _SCALED,
+                _DROPOUT_SCALE,
             ),
             PatternForm(
                 f"x:_ -> scaled:Mul|RealDiv|Div:0 -> drop:Select|SelectV2:1;"
                 f" {_NOISE} -> mask:GreaterEqual:0 -> drop:0; Const=0 -> drop:2",
-                _SCALED,
+                _DROPOUT_SCALE,
             ),
         ),
     ),
@@ -69,7 +69,7 @@ TRAINING = (
         "the loss of a classifier: one op, or labels times the log of a softmax, summed",
         (
             PatternForm("loss:SoftmaxCrossEntropyWithLogits|SparseSoftmaxCrossEntropyWithLogits"),
-            *(PatternForm(f"{log}; {sums}") for log, sums in product(_LOGS, _SUMS)),
+            *(PatternForm(f"{log}; {sums}") for log, sums in product(_LOGS, _CROSS_ENTROPY_SUMS)),
         ),
     ),
 )
