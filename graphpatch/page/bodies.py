@@ -89,7 +89,7 @@ def body_document(
     names = [key.lstrip("+") for key in found.order]
     marks = _marks(found, rules)
     findings = _findings(found, tables, told)
-    ends = _ends(found)
+    ends = _end_rows(found)
     ways = {
         row for row, some in findings.items() if any(tables.findings.values[n]["way"] for n in some)
     }
@@ -99,14 +99,14 @@ def body_document(
     return {
         "name": one_line(found.sides[0].body.label),
         "names": list(map(one_line, names)),
-        "types": _types(heads, tables),
+        "types": _type_numbers(heads, tables),
         "tensors": [tables.tensors.number(_text_of_tensor(shapes, one)) for one in heads],
         "attrs": [_form_of(tables, one) for one in heads],
-        "inputs": [_inputs(found, one) for one in heads],
+        "inputs": [_input_rows(found, one) for one in heads],
         "marks": marks,
         "findings": findings,
         "ends": ends,
-        "calls": _calls(found, numbers),
+        "calls": _calls_by_row(found, numbers),
         "carried": _carried(found),
         "plots": _plots(found, tables, rules),
         "folds": [
@@ -138,16 +138,16 @@ def _side(found: BodyLines, side: BodySide) -> dict[str, Any]:
     }
 
 
-def _type(node: Node | None) -> str:
+def _type_shown(node: Node | None) -> str:
     """The op type, that before a rule where one put the op into a function."""
     if node is None:
         return "argument"
     return provenance.original_type(node)
 
 
-def _types(heads: Sequence[Head], tables: Tables) -> list[int]:
+def _type_numbers(heads: Sequence[Head], tables: Tables) -> list[int]:
     """The numbers of the op types of lines."""
-    types = [_type(node) for _, _, node, _ in heads]
+    types = [_type_shown(node) for _, _, node, _ in heads]
     numbers = {one: tables.types.number(one_line(one)) for one in dict.fromkeys(types)}
     return [numbers[one] for one in types]
 
@@ -160,7 +160,7 @@ def _form_of(tables: Tables, one: Head) -> int:
     return -1 if one.node is None else tables.form(one.side.flowing.wiring, one.place)
 
 
-def _inputs(found: BodyLines, one: Head) -> list[int | str | list[int | str]]:
+def _input_rows(found: BodyLines, one: Head) -> list[int | str | list[int | str]]:
     """What an op reads: the rows of lines, with what is read of them where that is not output 0.
 
     Of what is not in view, the names.
@@ -188,7 +188,7 @@ def _marks(found: BodyLines, rules: Mapping[str, Any]) -> dict[int, list[int]]:
     return dict(sorted(marks.items()))
 
 
-def _ends(found: BodyLines) -> dict[int, str]:
+def _end_rows(found: BodyLines) -> dict[int, str]:
     first, last = ("source", "target") if found.sides[0].body.is_main else ("input", "output")
     sources = {key: first for side in found.sides for key in side.sources()}
     targets = {key: last for side in found.sides for key in side.targets()}
@@ -211,7 +211,7 @@ def _findings(found: BodyLines, tables: Tables, told: Findings) -> dict[int, lis
     return findings
 
 
-def _calls(found: BodyLines, numbers: Mapping[str, int]) -> dict[int, list[int]]:
+def _calls_by_row(found: BodyLines, numbers: Mapping[str, int]) -> dict[int, list[int]]:
     """The functions that ops call, as far as they have lines of their own."""
     calls: dict[int, list[int]] = {}
     for row, (_, _, node, _) in enumerate(found.heads) if numbers else ():
@@ -243,7 +243,7 @@ def _plots(found: BodyLines, tables: Tables, rules: Mapping[str, Any]) -> dict[i
         named = [name for one in found.sides for name in one.rules.get(line.key, ())]
         if named:
             patch = (rules.get(named[-1]) or {}).get("patch")
-            number = tables.plot(patch, _type(node)) if patch else None
+            number = tables.plot(patch, _type_shown(node)) if patch else None
             if number is not None:
                 plots[row] = number
     return plots

@@ -24,7 +24,7 @@ def rules_between(
     """
     side = main.sides[-1]
     found: Counter[str] = Counter()
-    todo = [(side, key) for key in _way(side, source, target) if key != source]
+    todo = [(side, key) for key in _lines_on_path(side, source, target) if key != source]
     seen = set[str]()
     while todo:
         one, key = todo.pop()
@@ -44,12 +44,12 @@ def _functions_called(side: BodySide, key: str) -> list[str]:
     return [name for node in nodes for name in called_functions(node)]
 
 
-def _way(side: BodySide, source: str, target: str) -> Sequence[str]:
+def _lines_on_path(side: BodySide, source: str, target: str) -> Sequence[str]:
     """The lines on the way, from the target back to the source, on which a gradient flows."""
     after = _reached_lines(side, [target])
     readers: dict[str, list[str]] = {}
     for key in after:
-        for read in _onward(side, key):
+        for read in _lines_read(side, key):
             readers.setdefault(read, []).append(key)
     seen, todo = set[str](), [source] if source in after else []
     while todo:
@@ -67,11 +67,11 @@ def _reached_lines(side: BodySide, starts: list[str]) -> dict[str, None]:
         key = todo.pop()
         if key not in found:
             found[key] = None
-            todo += _onward(side, key)
+            todo += _lines_read(side, key)
     return found
 
 
-def _onward(side: BodySide, key: str) -> list[str]:
+def _lines_read(side: BodySide, key: str) -> list[str]:
     """The lines that a line reads and into which more than zeros flow."""
     reads = side.lines[key].reads
     return [read for read, flow in reads.items() if flow >= LaneFlow.FULL and read in side.lines]

@@ -201,7 +201,7 @@ class _Graph:
             yield {
                 "from": one_line(several[0].source),
                 "to": one_line(several[0].target),
-                "sides": [_verdict(one) for one in several],
+                "sides": [_verdict_document(one) for one in several],
                 "changed": self._changed(several[-1]),
             }
 
@@ -233,7 +233,7 @@ def _is_ours(body: Body) -> bool:
     return body.is_ours or body.label.startswith("graphpatch_")
 
 
-def _verdict(one: PairDiagnosis) -> dict[str, Any]:
+def _verdict_document(one: PairDiagnosis) -> dict[str, Any]:
     return {
         "verdict": one.verdict,
         "tape": one.tape,

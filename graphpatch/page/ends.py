@@ -41,13 +41,13 @@ def ends_of(wiring: Wiring, sources: Sequence[str], targets: Sequence[str]) -> G
     those are left out that are not real numbers: where that leaves no target (ArgMax), the real
     numbers that they were computed of are the targets. The first is the one to which most ops lead.
     """
-    to = wiring.named(sources) if sources else _fed(wiring) or _variables(wiring)
+    to = wiring.named(sources) if sources else _fed_tensors(wiring) or _variable_tensors(wiring)
     back = wiring.named(targets) or _dependent(wiring, unread_outputs(wiring, every=False), to)
     names = tuple(map(wiring.spelled, to)), tuple(map(wiring.spelled, back))
     return GradientEnds(*names, bool(sources or targets))
 
 
-def _fed(wiring: Wiring) -> list[Tensor]:
+def _fed_tensors(wiring: Wiring) -> list[Tensor]:
     """What is fed: real numbers, else what is not text (names of checkpoints), else all of it."""
     found = fed_floats(wiring)
     real = [tensor for tensor in found if wiring.dtype(tensor) in REAL]
@@ -104,7 +104,7 @@ def _before(wiring: Wiring, target: Tensor, inside: Container[int]) -> set[int]:
     return found
 
 
-def _variables(wiring: Wiring) -> list[Tensor]:
+def _variable_tensors(wiring: Wiring) -> list[Tensor]:
     return [(index, 0) for op in VARIABLES for index in wiring.body.by_type.get(op, ())]
 
 
@@ -131,13 +131,13 @@ def pairs(
     """
     wiring = doctor.session.wiring(doctor.session.graph.main)
     most = max(1, min(MOST_PAIRS, WORK // (len(wiring.body) + 1)))
-    every = list(_pairs(wiring, chosen))
+    every = list(_connected_pairs(wiring, chosen))
     asked = [(tensors(wiring, [a]), tensors(wiring, [b])) for a, b in every[:most]]
     found = [_diagnosis(doctor, back, a[0], b[0], len(chosen.targets)) for a, b in asked if a and b]
     return found, max(0, len(every) - most)
 
 
-def _pairs(wiring: Wiring, chosen: GradientEnds) -> Iterator[tuple[str, str]]:
+def _connected_pairs(wiring: Wiring, chosen: GradientEnds) -> Iterator[tuple[str, str]]:
     """The pairs to ask about: of ends that nobody named, those that are connected, if any are."""
     every = [(a, b) for b in chosen.targets for a in chosen.sources]
     if chosen.are_named or len(every) == 1:

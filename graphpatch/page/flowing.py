@@ -115,7 +115,7 @@ def _passage(
     arrives = FULL if live else ZERO if got else NONE
     reads = [(slot, read) for slot, read in enumerate(wiring.inputs(index)) if read[0] in inside]
     asked = got and reads and index in back.visited  # what reads nothing in view is not asked
-    answer = _answer(answers, wiring, index) if asked else NO_ANSWER
+    answer = _answer_or_none(answers, wiring, index) if asked else NO_ANSWER
     edges = []
     for slot, read in reads:
         flows = slot in answer.slots and read in back.got and wiring.trainable(read)
@@ -124,7 +124,7 @@ def _passage(
     return Passage(arrives, tuple(edges), answer.raises or (raises and got and not answer.slots))
 
 
-def _answer(answers: Answers, wiring: Wiring, index: int) -> Answer:
+def _answer_or_none(answers: Answers, wiring: Wiring, index: int) -> Answer:
     try:
         return answers.ask(wiring, index)
     except ModelError:  # its attrs do not tell its inputs

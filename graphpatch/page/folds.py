@@ -89,11 +89,11 @@ def folds(names: Sequence[str], shown: Collection[int]) -> list[Fold]:
         before.append(before[-1] + (row in shown or len(names) <= FEW))
     return [
         Fold(one.first, one.last, depth, one.name, before[one.last + 1] > before[one.first])
-        for one, depth in _nested(_innermost(_runs(names)))
+        for one, depth in _with_depth(_innermost(_shared_scopes(names)))
     ]
 
 
-def _runs(names: Sequence[str]) -> list[Fold]:
+def _shared_scopes(names: Sequence[str]) -> list[Fold]:
     """Each stretch of at least two lines that share a scope."""
     found: list[Fold] = []
     begun: list[tuple[str, int]] = []  # scope, its first line
@@ -117,7 +117,7 @@ def _innermost(found: Sequence[Fold]) -> list[Fold]:
     return list(by_lines.values())
 
 
-def _nested(found: Sequence[Fold]) -> Iterator[tuple[Fold, int]]:
+def _with_depth(found: Sequence[Fold]) -> Iterator[tuple[Fold, int]]:
     """Each fold with the number of others around it."""
     around: list[Fold] = []
     for one in found:

@@ -150,10 +150,10 @@ def in_reading_order(
     for key in reversed(list(dict.fromkeys([*starts, *reads]))):
         if key in waiting and not waiting[key]:
             ready.add(key)
-    return list(_taken(ready, reads, waiting))
+    return list(_ordered_lines(ready, reads, waiting))
 
 
-def _taken(
+def _ordered_lines(
     ready: _Ready, reads: Mapping[str, Sequence[str]], waiting: dict[str, int]
 ) -> Iterator[str]:
     """The lines one by one."""

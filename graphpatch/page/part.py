@@ -65,7 +65,7 @@ def _table(document: Mapping[str, Any]) -> str:
     rows = _line_rows(body, document)
     if not any(kept for _, _, kept in rows):
         return ""
-    drawn = [_row(document, body, rows, number) for number in range(len(rows))]
+    drawn = [_table_row(document, body, rows, number) for number in range(len(rows))]
     heads = ["before", "after"] if len(body["sides"]) > 1 else [""]
     header = "".join(
         f"<th>{escape(one)}</th>" for one in [*heads, "op type", "name", "what flows back"]
@@ -88,7 +88,7 @@ def _line_rows(body: Mapping[str, Any], document: Mapping[str, Any]) -> list[tup
     return [*rows, (at, len(body["names"]) - 1, False)] if at < len(body["names"]) else rows
 
 
-def _row(
+def _table_row(
     document: Mapping[str, Any],
     body: Mapping[str, Any],
     rows: Sequence[tuple[int, int, bool]],

@@ -75,7 +75,7 @@ class BodySide:
 
 def side(flowing: Flowing, rules: dict[str, tuple[str, ...]]) -> BodySide:
     """The lines of a body; `rules` are those at its ops, by the name that each op had."""
-    found = BodySide(flowing, {}, _keys(flowing.wiring.body), rules)
+    found = BodySide(flowing, {}, _line_keys(flowing.wiring.body), rules)
     for index, passage in flowing.passages.items():
         key = found.key(index)
         line = found.lines.get(key)
@@ -95,7 +95,7 @@ def _is_head(body: Body, index: int, key: str) -> bool:
     return index >= 0 and body.heads.names[index] == key.lstrip("+")
 
 
-def _keys(body: Body) -> dict[int, str]:
+def _line_keys(body: Body) -> dict[int, str]:
     """The line of each node that a rule touched: that of the op for which it is there."""
     found = {}
     for node in provenance.touched(body):
@@ -127,10 +127,10 @@ def _follow(found: BodySide, line: OpLine) -> None:
     else:
         line.flow = min(best, line.arrives) if best < BLOCKED else best
     if raises or best < line.arrives:
-        line.finding = _finding(found, line, passages)
+        line.finding = _finding_at(found, line, passages)
 
 
-def _finding(found: BodySide, line: OpLine, passages: list[Passage]) -> Finding | None:
+def _finding_at(found: BodySide, line: OpLine, passages: list[Passage]) -> Finding | None:
     """Doctor's words for an op at which the gradient ends."""
     wiring, answers = found.flowing.wiring, found.flowing.answers
     for index, passage in zip(line.nodes, passages, strict=True):

@@ -108,7 +108,7 @@ def _run_of_model(
 ) -> dict[str, Any]:
     with ThreadPoolExecutor(len(processes)) as pool:
         v2 = not has_tensor_arrays(models[0].graphs[place])
-        begin = partial(_begin, place=place, v2=v2)
+        begin = partial(_open_in_process, place=place, v2=v2)
         list(pool.map(begin, processes, files, models))
         feeds, variables = processes[0].ask("choose", [target], feed)
         for process in processes:
@@ -122,7 +122,7 @@ def _run_of_model(
         names = processes[0].ask("there", list(rows))
         whole = [name for name in ends.sources if name in names]
         asked = [(process, names, target, upstream, whole) for process in processes]
-        answers = list(pool.map(lambda one: _asked(*one), asked))
+        answers = list(pool.map(lambda one: _ask_sizes(*one), asked))
     says = f"run: gradients of {words} of {one_line(target)}"
     raised = [one_line(says) for one in answers for _, _, says in one.values() if says]
     if raised:
@@ -130,7 +130,7 @@ def _run_of_model(
     shown = {name: [one[name] for one in answers] for name in whole}
     return {
         "note": says,
-        "sizes": _sizes({name: rows[name] for name in names}, answers),
+        "sizes": _sizes_by_row({name: rows[name] for name in names}, answers),
         "sources": [
             {"name": one_line(name), "pictures": pictures(name, feeds.get(name), given)}
             for name, given in shown.items()
@@ -138,12 +138,12 @@ def _run_of_model(
     }
 
 
-def _begin(process: Process, file: Path, model: Model, place: int, v2: bool) -> None:
+def _open_in_process(process: Process, file: Path, model: Model, place: int, v2: bool) -> None:
     process.keep("begin", [], v2)
     process.keep("open", str(file), model.path, place)
 
 
-def _asked(
+def _ask_sizes(
     process: Process, names: Sequence[str], target: str, dy: Any, whole: Sequence[str]
 ) -> SizeAnswers:
     try:
@@ -175,13 +175,13 @@ def _first_tensors(main: BodyLines) -> dict[str, int]:
     return found
 
 
-def _sizes(rows: Mapping[str, int], answers: Sequence[SizeAnswers]) -> dict[str, Any]:
-    lines = {row: [_size(one[name][0]) for one in answers] for name, row in rows.items()}
+def _sizes_by_row(rows: Mapping[str, int], answers: Sequence[SizeAnswers]) -> dict[str, Any]:
+    lines = {row: [_json_number(one[name][0]) for one in answers] for name, row in rows.items()}
     known = [size for some in lines.values() for size in some if isinstance(size, float) and size]
     return {"lines": lines, "least": min(known, default=1.0), "most": max(known, default=1.0)}
 
 
-def _size(found: float | None) -> float | str | None:
+def _json_number(found: float | None) -> float | str | None:
     """A size as JSON has it, which knows neither NaN nor infinity."""
     if found is None:
         return None

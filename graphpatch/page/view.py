@@ -54,7 +54,7 @@ def page(document: dict[str, Any], title: str) -> str:
 
     Its policy lets run the script of the page alone, whatever the names of a model are.
     """
-    style, script = _file("page.css"), "\n".join(map(_file, SCRIPTS))
+    style, script = _page_file("page.css"), "\n".join(map(_page_file, SCRIPTS))
     parts = {
         "policy": f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'",
         "title": escape(title),
@@ -62,7 +62,7 @@ def page(document: dict[str, Any], title: str) -> str:
         "document": as_script(document),
         "script": script,
     }
-    return PLACE.sub(lambda found: parts[found[1]], _file("page.html"))
+    return PLACE.sub(lambda found: parts[found[1]], _page_file("page.html"))
 
 
 def as_script(document: Any) -> str:
@@ -71,7 +71,7 @@ def as_script(document: Any) -> str:
 
 
 @cache
-def _file(name: str) -> str:
+def _page_file(name: str) -> str:
     return (resources.files("graphpatch.page") / "files" / name).read_text(encoding="utf-8")
 
 
