@@ -82,10 +82,10 @@ class BackwardAsPatch:
 
     def _ends(self, way: CleanPath) -> SlotsByOp:
         if self.until is None:
-            return _all(way)
+            return _every_end(way)
         found: SlotsByOp = {}
         for text in self.until:
-            node, output = _tensor(way.body, text)
+            node, output = _until_tensor(way.body, text)
             if not way.holds(node):
                 raise PatchError(f'"until": {text} does not depend on {_noisy_ops(way)}')
             if output and node.index in way.noisy:
@@ -130,7 +130,7 @@ class BackwardAsPatch:
             )
 
 
-def _all(way: CleanPath) -> SlotsByOp:
+def _every_end(way: CleanPath) -> SlotsByOp:
     found = all_ends(way)
     if not found:
         raise PatchError(
@@ -152,7 +152,7 @@ def _counted(way: CleanPath, node: Node, outputs: Sequence[int]) -> dict[int, Co
     return {output: Counted(way.of(node.tensor(output))) for output in outputs}
 
 
-def _tensor(body: Body, text: str) -> tuple[Node, int]:
+def _until_tensor(body: Body, text: str) -> tuple[Node, int]:
     """The op and the output that a name in "until" means."""
     found = topology.tensor_named(body, text)
     producer = None if found is None else body.producer(str(found))

@@ -54,7 +54,7 @@ def _has_state(node: Node, editor: Editor) -> bool:
     bodies, todo, functions = set[str](), [node], editor.graph.functions
     while todo:
         one = todo.pop()
-        called = _called(one, editor)
+        called = _called_in_library(one, editor)
         if not called and one.op not in STATE_READS and (one.opdef is None or one.opdef.stateful):
             return True
         for name in called - bodies:
@@ -63,7 +63,7 @@ def _has_state(node: Node, editor: Editor) -> bool:
     return False
 
 
-def _called(node: Node, editor: Editor) -> set[str]:
+def _called_in_library(node: Node, editor: Editor) -> set[str]:
     """The functions of the file that an op calls."""
     found = editor.cached(("called", node.body.label), lambda: _called_by_op(node.body))
     return {name for name in found.get(node.index, ()) if name in editor.graph.functions}

@@ -62,11 +62,11 @@ class Left:
 def left(way: CleanPath, ends: SlotsByOp) -> Left:
     """What the ends leave; to be asked before the graph is changed."""
     region = {node.index: node for node in (*way.clones, *way.noisy_nodes())}
-    stopped = {node.index for node in ends if _is_whole(node, ends[node])}
+    stopped = {node.index for node in ends if _has_all_outputs(node, ends[node])}
     beside = {
         node: reader
         for index, node in region.items()
-        if index not in stopped and (reader := _outside(node, region)) is not None
+        if index not in stopped and (reader := _reader_outside(node, region)) is not None
     }
     alive = {node.index for node in beside}
     todo = list(beside)
@@ -80,12 +80,12 @@ def left(way: CleanPath, ends: SlotsByOp) -> Left:
     return Left([region[i] for i in sorted(region.keys() - stopped - alive)], beside)
 
 
-def _is_whole(node: Node, outputs: list[int]) -> bool:
+def _has_all_outputs(node: Node, outputs: list[int]) -> bool:
     carrying = [n for n, arg in enumerate(node.outputs or ()) if flow.carries(arg)]
     return set(carrying) <= set(outputs)
 
 
-def _outside(node: Node, region: Mapping[int, Node]) -> str | None:
+def _reader_outside(node: Node, region: Mapping[int, Node]) -> str | None:
     """Who reads an op outside of the region so that gradients flow back to it."""
     body = node.body
     for index, _, _ in data_uses(body, node.name):

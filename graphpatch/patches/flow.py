@@ -15,13 +15,13 @@ from graphpatch.opdefs import FlatArg, OpDef
 
 def known_outputs(node: Node) -> list[FlatArg]:
     """The outputs of an op; PatchError where its op type is not known."""
-    return _known(node, node.outputs, "outputs")
+    return _known_or_refuse(node, node.outputs, "outputs")
 
 
 def known_inputs(node: Node) -> list[FlatArg]:
     """The data inputs of an op; PatchError where its op type is not known, or has others."""
     refuse_malformed(node)
-    return _known(node, node.arguments, "inputs")
+    return _known_or_refuse(node, node.arguments, "inputs")
 
 
 def refuse_all_malformed(nodes: Iterable[Node]) -> None:
@@ -69,7 +69,7 @@ def is_source(node: Node) -> bool:
     return node.op in FED or not node.data_inputs
 
 
-def _known(node: Node, flat: list[FlatArg] | None, which: str) -> list[FlatArg]:
+def _known_or_refuse(node: Node, flat: list[FlatArg] | None, which: str) -> list[FlatArg]:
     if flat is None:
         raise PatchError(
             f"{node}: op type {node.op} is not one that TensorFlow or the model's library "

@@ -40,7 +40,7 @@ def functions_for(gradient: Computed | Python, node: Node, editor: Editor) -> At
 def traced_functions(gradient: Python, op: OpDtypes, kept: bool, editor: Editor) -> Attached:
     """The pair of functions for a gradient in Python, traced for this op."""
     found = traced(gradient, op, editor)
-    return _added(lambda: attached_traced(found, kept), editor)
+    return _add_functions(lambda: attached_traced(found, kept), editor)
 
 
 def computed_functions(gradient: Computed, op: Signature, kept: bool, editor: Editor) -> Attached:
@@ -50,7 +50,9 @@ def computed_functions(gradient: Computed, op: Signature, kept: bool, editor: Ed
     values = tuple(str(op.attrs.get(key)) for key in read)
     shapes = (op.inputs, op.outputs, op.same_shape, op.op_type if whole else "")
     question = ("attached", gradient.key, shapes, values, kept)
-    return editor.cached(question, lambda: _added(lambda: attached(gradient, op, kept), editor))
+    return editor.cached(
+        question, lambda: _add_functions(lambda: attached(gradient, op, kept), editor)
+    )
 
 
 def is_kept(node: Node, editor: Editor) -> bool:
@@ -63,7 +65,7 @@ def is_kept(node: Node, editor: Editor) -> bool:
     return place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
 
 
-def _added(make: Callable[[], Attached], editor: Editor) -> Attached:
+def _add_functions(make: Callable[[], Attached], editor: Editor) -> Attached:
     try:
         found = make()
     except (FormulaError, ValueError) as error:
@@ -106,7 +108,7 @@ def attach_to(
     def inputs(moved: Node) -> list[str]:
         taken = [_kept_apart(moved, n, read[n], found, name, editor) for n in found.read]
         if is_kept(node, editor):
-            isolate(behind, lambda one: _zeros(one, editor), editor)
+            isolate(behind, lambda one: _zeros_call(one, editor), editor)
         given = [_stopped(moved, place, dtype, name, editor) for place, dtype in enumerate(dtypes)]
         if restored:
             given = through_tape(found, name, [*taken, *given], moved, editor)
@@ -142,7 +144,7 @@ def _kept_apart(
         return stop.tensor(0)
     if place_of(moved, editor).ignoring is not None:
         return text
-    guard = editor.cached(("guard", dtype), lambda: _added(lambda: guarding(dtype), editor))
+    guard = editor.cached(("guard", dtype), lambda: _add_functions(lambda: guarding(dtype), editor))
     suffix, op = f"_{place}" if place else "", guard.attach.signature.name
     values = {attrs.OVERRIDE: attrs.text(guard_key(found, dtype))}
     call = editor.add(f"{name}/guard{suffix}", op, [text], values, moved)
@@ -162,7 +164,7 @@ def keep_gradient(call: Node, found: Attached, editor: Editor) -> None:
     keep(call, found.gradient.signature.name, call.inputs[-outputs:], editor)
 
 
-def _zeros(node: Node, editor: Editor) -> tuple[Inline, Callable[[Node], None]]:
+def _zeros_call(node: Node, editor: Editor) -> tuple[Inline, Callable[[Node], None]]:
     """A call that gives a tensor on, and zeros back; what keeps its gradient function."""
     inline, functions = filter_inline(Named("zero"), node, editor)
     return inline, lambda call: keep_gradient(call, functions[call.op], editor)
@@ -192,9 +194,11 @@ def _filtering(
 ) -> Attached:
     if isinstance(gradient, Python):
         found = traced(gradient, seen_filter(node, dtype), editor)
-        return _added(lambda: filtering_traced(found, kept), editor)
+        return _add_functions(lambda: filtering_traced(found, kept), editor)
     question = ("filter", gradient.key, dtype, kept)
-    return editor.cached(question, lambda: _added(lambda: filtering(gradient, dtype, kept), editor))
+    return editor.cached(
+        question, lambda: _add_functions(lambda: filtering(gradient, dtype, kept), editor)
+    )
 
 
 def is_restored(node: Node, editor: Editor) -> bool:
@@ -223,10 +227,10 @@ def through_tape(
         "Tout": attrs.dtypes([DTYPE_NAMES[arg.type] for arg in signature.output_arg]),
     }
     call = editor.add(f"{name}/tape", "PartitionedCall", arguments, values, moved)
-    return [_passed(call, place, name, editor) for place in range(len(signature.output_arg))]
+    return [_passed_output(call, place, name, editor) for place in range(len(signature.output_arg))]
 
 
-def _passed(call: Node, output: int, name: str, editor: Editor) -> str:
+def _passed_output(call: Node, output: int, name: str, editor: Editor) -> str:
     """The output of the call, by an op that stops gradients in a Session and none on a tape."""
     arg = flow.known_outputs(call)[output]
     if not flow.carries(arg):

@@ -71,7 +71,7 @@ def grouped(
     for node in nodes:
         _refuse_source(node)
     inner = [node for node in nodes if node is not last and node.data_inputs]
-    opened = tuple(filter(None, (_outside(node, inside) for node in inner)))
+    opened = tuple(filter(None, (_readers_outside(node, inside) for node in inner)))
     places: dict[str, tuple[Node, int]] = {}
     for node in nodes:
         for slot, text in enumerate(node.data_inputs):
@@ -97,10 +97,10 @@ def _refuse_source(node: Node) -> None:
         )
 
 
-def _outside(node: Node, inside: set[str]) -> str:
+def _readers_outside(node: Node, inside: set[str]) -> str:
     """Who reads an op of the match outside, in words; nothing where nobody does."""
     readers = [str(one) for one in _readers(node) if one.name not in inside]
-    readers += [f"the output {key!r} of the function" for key in _returned(node)]
+    readers += [f"the output {key!r} of the function" for key in _function_outputs(node)]
     return f"{node} is inside the match, and is read outside by {short(readers)}" if readers else ""
 
 
@@ -110,5 +110,5 @@ def _readers(node: Node) -> list[Node]:
     return [Node(node.body, index) for index in found]
 
 
-def _returned(node: Node) -> list[str]:
+def _function_outputs(node: Node) -> list[str]:
     return node.body.returned.get(node.name, [])

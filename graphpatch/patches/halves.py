@@ -29,16 +29,16 @@ class EqualParts(NamedTuple):
 
 def refuse_uneven(gradient: Gradient, nodes: Sequence[Node]) -> None:
     """Raise PatchError where a tensor of an op is known not to have the parts of a formula."""
-    parts_of = cache(lambda op: list(_parts(gradient, op)))
+    parts_of = cache(lambda op: list(_equal_parts(gradient, op)))
     shapes_of = cache(lambda body: Shapes(Wiring(body)))
     for node in nodes:
         if parts_of(node.op):
-            _refuse(parts_of(node.op), _by_variable(node), shapes_of(node.body), str(node))
+            _refuse_unequal(parts_of(node.op), _by_variable(node), shapes_of(node.body), str(node))
 
 
 def refuse_uneven_match(gradient: Gradient, group: Group) -> None:
     """The same of a match as one op."""
-    parts = list(_parts(gradient, group.last.op))
+    parts = list(_equal_parts(gradient, group.last.op))
     if parts:
         shapes = Shapes(Wiring(group.last.body))
         read = [shapes.wiring.inputs(node.index)[slot] for node, slot in group.slots]
@@ -46,10 +46,10 @@ def refuse_uneven_match(gradient: Gradient, group: Group) -> None:
             **_by_variable(group.last),
             **{f"x{place}": one for place, one in enumerate(read)},
         }
-        _refuse(parts, tensors, shapes, f"the match that ends in {group.last}")
+        _refuse_unequal(parts, tensors, shapes, f"the match that ends in {group.last}")
 
 
-def _parts(gradient: Gradient, op_type: str) -> Iterator[EqualParts]:
+def _equal_parts(gradient: Gradient, op_type: str) -> Iterator[EqualParts]:
     if not isinstance(gradient, Named | InlineFormula):
         return
     try:
@@ -59,10 +59,10 @@ def _parts(gradient: Gradient, op_type: str) -> Iterator[EqualParts]:
     for expression in formula.expressions:
         for call in walk(expression) if expression is not None else ():
             if isinstance(call, Call) and call.function == "split":
-                yield from _of_call(call)
+                yield from _parts_of_call(call)
 
 
-def _of_call(call: Call) -> Iterator[EqualParts]:
+def _parts_of_call(call: Call) -> Iterator[EqualParts]:
     given = {name: one.value for name, one in call.options if isinstance(one, Literal)}
     split = call.arguments[0]
     if isinstance(split, Variable) and "parts" in given:
@@ -79,7 +79,7 @@ def _by_variable(node: Node) -> dict[str, Tensor]:
     }
 
 
-def _refuse(
+def _refuse_unequal(
     parts: Iterable[EqualParts], tensors: Mapping[str, Tensor], shapes: Shapes, where: str
 ) -> None:
     for one in parts:

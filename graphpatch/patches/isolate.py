@@ -32,7 +32,7 @@ def isolate(behind: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
     """
     ops = [node for node in behind if node.data_inputs]
     if not editor.graph.around.is_object_based and _may_be_fused(ops):
-        _around(ops, zeros, editor)
+        _wrap_inputs(ops, zeros, editor)
         return
     for node in behind:
         if not needs_none(node):
@@ -45,7 +45,7 @@ def _may_be_fused(ops: Sequence[Node]) -> bool:
     return len(ops) > 1 and bool(types & FUSED) and types <= FUSED | HARMLESS
 
 
-def _around(ops: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
+def _wrap_inputs(ops: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
     """Put one call before each tensor that they read from outside; they stay as they are."""
     inside, calls = {node.name for node in ops}, dict[str, str]()
     inline, keep_it = zeros(ops[-1])
@@ -116,11 +116,11 @@ def keep(call: Node, gradient: str, upstream: Sequence[str], editor: Editor) -> 
 def _stand_ins(call: Node, gradient: str, editor: Editor) -> list[str]:
     """A tensor of no known shape for each input of the gradient function."""
     dtypes = [arg.dtype for arg in editor.graph.library.signatures[gradient].inputs]
-    made = {dtype: _stand_in(call, dtype, editor) for dtype in dict.fromkeys(dtypes)}
+    made = {dtype: _placeholder_with_zero(call, dtype, editor) for dtype in dict.fromkeys(dtypes)}
     return [made[dtype] for dtype in dtypes]
 
 
-def _stand_in(call: Node, dtype: str, editor: Editor) -> str:
+def _placeholder_with_zero(call: Node, dtype: str, editor: Editor) -> str:
     typed = {"dtype": attrs.dtype(dtype)}
     zero = AttrValue(tensor=TensorProto(dtype=typed["dtype"].type, tensor_shape=TensorShapeProto()))
     name = f"{call.name}/{dtype}"

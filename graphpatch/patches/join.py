@@ -82,7 +82,7 @@ def join(
             reads,
         )
     else:
-        _several(node, flat, counted, editor)
+        _join_outputs(node, flat, counted, editor)
         editor.used("construction")
 
 
@@ -125,7 +125,7 @@ def _select_attrs(arg: FlatArg) -> Attrs:
     return {"T": attrs.dtype(arg.dtype or ""), attrs.OVERRIDE: attrs.text(ALIKE)}
 
 
-def _several(
+def _join_outputs(
     node: Node, flat: Sequence[FlatArg], counted: Mapping[int, Counted], editor: Editor
 ) -> None:
     name = node.name

@@ -36,7 +36,7 @@ def refuse_ambiguous(found: ByInput, group: Group, others: Sequence[Sequence[str
     for other in others:
         places = [group.named.index(text) for text in other]
         if not _treats_alike(*found, places):
-            raise PatchError(_message(group, other))
+            raise PatchError(_unclear_order(group, other))
 
 
 def _treats_alike(texts: Sequence[str | None], alike: bool | None, places: Sequence[int]) -> bool:
@@ -70,7 +70,7 @@ def _text_or_none(text: str | None) -> str | None:
     return "".join(NUMBERED.sub(lambda one: f"x{int(one[1] or 0)}", text).split())
 
 
-def _message(group: Group, other: Sequence[str]) -> str:
+def _unclear_order(group: Group, other: Sequence[str]) -> str:
     place = next(k for k, text in enumerate(other) if text != group.named[k])
     node, slot = group.slots[place]
     one, two = sorted([group.named[place], other[place]])

@@ -121,10 +121,10 @@ def refuse_hidden(nodes: Iterable[Node]) -> None:
             found[body] = hidden_ops(body)
         by = found[body].get(node.index)
         if by is not None:
-            raise PatchError(_message(node, Node(body, by)))
+            raise PatchError(_hidden_by_custom_gradient(node, Node(body, by)))
 
 
-def _message(node: Node, by: Node) -> str:
+def _hidden_by_custom_gradient(node: Node, by: Node) -> str:
     first = f'{{"match": {{"op": "IdentityN", "name": "{by.name}"}}, '
     first += '"patch": {"override_gradient": "default"}}'
     return (

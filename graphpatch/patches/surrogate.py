@@ -47,18 +47,18 @@ def surrogate(text: str) -> Formula:
             f"{foreign[0]} is not an input: a surrogate is a formula of x0, x1, ..., which "
             f"TensorFlow differentiates itself; override_gradient takes one of y and dy"
         )
-    if not any(expression and _flows(expression) for expression in formula.expressions):
+    if not any(expression and _gradient_flows(expression) for expression in formula.expressions):
         raise RulesError(f"nothing flows back through {text!r}; stop_gradient says that")
     return formula
 
 
-def _flows(expression: Expression) -> bool:
+def _gradient_flows(expression: Expression) -> bool:
     if not isinstance(expression, Call):
         return isinstance(expression, Variable)
     if expression.function in FLAT:
         return False
     lent = LENT.get(expression.function)
-    return any(_flows(part) for n, part in enumerate(expression.arguments) if n != lent)
+    return any(_gradient_flows(part) for n, part in enumerate(expression.arguments) if n != lent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class SurrogateGradient:
         dtype = _output_of(node)
         found = self._nodes(node, reads, args, dtype)
         carried = by_function(node, editor, self.emit)
-        _refuse_unknown(node, found, carried and by_function(node, editor, "auto"))
+        _refuse_ops_without_gradient(node, found, carried and by_function(node, editor, "auto"))
         shadow_behind(behind, node, editor)
         known = len(behind) == 1 and _has_shape_of(node, found.shapes[0])
         tensor = put_beside(found, node, {}, editor, _anchor(node, editor))
@@ -156,7 +156,7 @@ def _output_of(node: Node) -> str:
     return outputs[0].dtype or ""
 
 
-def _refuse_unknown(node: Node, found: Nodes, whole: bool) -> None:
+def _refuse_ops_without_gradient(node: Node, found: Nodes, whole: bool) -> None:
     unknown = sorted({one.op for one in found.nodes} & UNKNOWN_TO_FUNCTIONS) if whole else []
     if unknown:
         raise PatchError(

@@ -26,27 +26,31 @@ def carry_whole(gradient: Gradient, group: Group, editor: Editor, emit: str) -> 
     """
     refuse_behind(group.nodes, group.last, editor)
     _refuse_last(group)
-    gradient = _fitting(gradient, group, emit)
+    gradient = _storable_gradient(gradient, group, emit)
     if not isinstance(gradient, Python):
-        op = _checked(gradient, group)
+        op = _checked_signature(gradient, group)
         if constructed_whole(gradient, group, op, editor, emit):
             return
-    found = _functions(gradient, group, editor)
+    found = _attached_functions(gradient, group, editor)
     shadow_behind(group.nodes, group.last, editor)
     function_carrier.attach_to(group.last, found, group.reads, group.nodes, editor)
 
 
-def _functions(gradient: Named | InlineFormula | Python, group: Group, editor: Editor) -> Attached:
+def _attached_functions(
+    gradient: Named | InlineFormula | Python, group: Group, editor: Editor
+) -> Attached:
     kept = function_carrier.is_kept(group.last, editor)
     if isinstance(gradient, Python):
-        return function_carrier.traced_functions(gradient, _seen(group), kept, editor)
-    return function_carrier.computed_functions(gradient, _checked(gradient, group), kept, editor)
+        return function_carrier.traced_functions(gradient, _group_dtypes(group), kept, editor)
+    return function_carrier.computed_functions(
+        gradient, _checked_signature(gradient, group), kept, editor
+    )
 
 
-def _checked(gradient: Named | InlineFormula, group: Group) -> Signature:
+def _checked_signature(gradient: Named | InlineFormula, group: Group) -> Signature:
     """The group as formulas see it; PatchError where this formula does not suit it."""
     try:
-        signature = _signature(group)
+        signature = _group_signature(group)
         check_formula_suits(gradient.formula, signature)
     except (FormulaError, ValueError) as error:
         text = f"the match that ends in {group.last}: {error}; {group.reading()}"
@@ -54,7 +58,9 @@ def _checked(gradient: Named | InlineFormula, group: Group) -> Signature:
     return signature
 
 
-def _fitting(gradient: Gradient, group: Group, emit: str) -> Named | InlineFormula | Python:
+def _storable_gradient(
+    gradient: Gradient, group: Group, emit: str
+) -> Named | InlineFormula | Python:
     if isinstance(gradient, Default | Registered):
         raise PatchError(
             "a match as one op has no gradient under a key: a gradient of the library or a formula "
@@ -99,7 +105,7 @@ def _refuse_last(group: Group) -> None:
         raise PatchError(f"no gradient comes to the match: output 0 of {group.last} {reason}")
 
 
-def _signature(group: Group) -> Signature:
+def _group_signature(group: Group) -> Signature:
     return Signature.of(
         [(f"x{place}", arg.dtype or "") for place, arg in enumerate(group.args)],
         [
@@ -110,7 +116,7 @@ def _signature(group: Group) -> Signature:
     )
 
 
-def _seen(group: Group) -> OpDtypes:
+def _group_dtypes(group: Group) -> OpDtypes:
     """The group as a gradient function sees it: under the name and type of its last op."""
     inputs = tuple(arg.dtype or "" for arg in group.args)
     outputs = tuple(arg.dtype or "" for arg in flow.known_outputs(group.last))
