@@ -63,7 +63,7 @@ class Diagnosis:
         False too where there is no pair. Of several pairs those count that tensors connect.
         """
         pairs = [one for one in self._results() if one[0].connected] or list(self._results())
-        return bool(pairs) and all(_flows(*one) for one in pairs)
+        return bool(pairs) and all(_pair_flows(*one) for one in pairs)
 
     def document(self, rules: str | None = None) -> dict[str, Any]:
         """What `doctor --json` prints; `rules` is the file that the rules were written to."""
@@ -82,7 +82,7 @@ class Diagnosis:
         return document
 
     def __repr__(self) -> str:
-        flow = sum(_flows(*one) for one in self._results())
+        flow = sum(_pair_flows(*one) for one in self._results())
         fixed = f", {plural(len(self.rules), 'rule')}" if self.fixed is not None else ""
         return f"<Diagnosis: {self.model}, {flow} of {len(self.pairs)} pairs flow{fixed}>"
 
@@ -111,7 +111,7 @@ class Diagnosis:
             yield from zip(graph.diagnoses, results, strict=True)
 
 
-def _flows(pair: Pair, result: dict[str, Any] | None) -> bool:
+def _pair_flows(pair: Pair, result: dict[str, Any] | None) -> bool:
     ran = result is None or (result["gradient"] == "tensor" and result["ran"])
     return pair.verdict == "flows" and ran and not (result or {}).get("zero")
 

@@ -75,14 +75,14 @@ def _pair_gradient(graph: Any, pair: AskedPair) -> dict[str, Any]:
     try:
         [found] = built(graph, pair.target, [pair.source])
         if found is None:
-            return _answer("none", says="None")
+            return _run_result("none", says="None")
         with graph.as_default():
             upstream = _seeded_upstream(graph.get_tensor_by_name(pair.target))
         [found] = built(graph, pair.target, [pair.source], upstream)
         along = _along(graph, pair, upstream)
     except RaisedError as error:  # whatever a gradient function raises is the answer
-        return _answer("error", says=str(error))
-    return _ran(graph, pair, found, along)
+        return _run_result("error", says=str(error))
+    return _run_pair(graph, pair, found, along)
 
 
 def _seeded_upstream(target: Any) -> Any:
@@ -111,7 +111,7 @@ def _is_float(dtype: Any) -> bool:
     return bool(dtype.is_floating and dtype == dtype.base_dtype)
 
 
-def _ran(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any]) -> dict[str, Any]:
+def _run_pair(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any]) -> dict[str, Any]:
     import tensorflow as tf
 
     reasons: list[str] = []
@@ -124,20 +124,20 @@ def _ran(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any]) -> d
             if isinstance(error, (tf.errors.NotFoundError, tf.errors.UnimplementedError)):
                 break  # other sizes do not help
             continue
-        dx = _dense(values[""])
+        dx = _dense_array(values[""])
         if dx.any() or not dx.size:
             largest = float(np.abs(dx).max()) if dx.size else 0.0
-            return _answer("tensor", ran=True, says=f"largest element {largest:.3g}")
+            return _run_result("tensor", ran=True, says=f"largest element {largest:.3g}")
         why = _where_zero(graph, pair, values)
-        return _answer("tensor", ran=True, zero=True, says=f"exactly zero{why}")
+        return _run_result("tensor", ran=True, zero=True, says=f"exactly zero{why}")
     reason = reasons[0] if reasons else "CancelledError, and TensorFlow does not say why"
-    return _answer("tensor", says=f"the gradient is built, and running it fails: {reason}")
+    return _run_result("tensor", says=f"the gradient is built, and running it fails: {reason}")
 
 
 def _where_zero(graph: Any, pair: AskedPair, values: Mapping[str, Any]) -> str:
     """The op of the way in which the gradient becomes zero."""
     at = [name for name in pair.way if name in values]
-    zero = [name for name in at if not _dense(values[name]).any()]
+    zero = [name for name in at if not _dense_array(values[name]).any()]
     if not zero or zero == at:
         return ""
     last = pair.way[pair.way.index(zero[-1]) + 1]
@@ -156,9 +156,11 @@ def _seeded_values(
     return running.evaluate(fetches)
 
 
-def _dense(value: Any) -> Any:
+def _dense_array(value: Any) -> Any:
     return np.asarray(getattr(value, "values", value))
 
 
-def _answer(gradient: str, ran: bool = False, zero: bool = False, says: str = "") -> dict[str, Any]:
+def _run_result(
+    gradient: str, ran: bool = False, zero: bool = False, says: str = ""
+) -> dict[str, Any]:
     return {"gradient": gradient, "ran": ran, "zero": zero, "says": says}

@@ -64,10 +64,10 @@ def _composed_gradient(whole: Composed, allow_python: bool) -> GradientFunction 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
         found = list(upstream)
         for layer in whole.outputs:
-            found = _passed(layer, op.outputs, found)
+            found = _filtered_gradients(layer, op.outputs, found)
         found = _own_gradient(own or registered_gradient(whole.own), op, found)
         for layer in whole.inputs:
-            found = _passed(layer, op.inputs, found)
+            found = _filtered_gradients(layer, op.inputs, found)
         return found
 
     return gradient
@@ -85,7 +85,7 @@ def as_list(found: Any) -> list[Any]:
     return list(found) if isinstance(found, list | tuple) else [found]
 
 
-def _passed(layer: Layer, tensors: Sequence[Any], flowing: list[Any]) -> list[Any]:
+def _filtered_gradients(layer: Layer, tensors: Sequence[Any], flowing: list[Any]) -> list[Any]:
     """The gradients at these tensors, those at which the filter is put through it."""
     return [
         _filtered(layer.gradient, tensor, dy)
@@ -130,7 +130,7 @@ def surrogate_gradient(formula: Formula) -> GradientFunction:
 
         inputs = [tf.identity(tensor) for tensor in op.inputs]
         value = _formula_value(formula, op, inputs)
-        if not _same_shape(value, op.outputs[0]):
+        if not _has_shape_of(value, op.outputs[0]):
             value = tf.broadcast_to(value, tf.shape(op.outputs[0]))
         return gradients([value], inputs, [tf.convert_to_tensor(dy)])
 
@@ -150,5 +150,5 @@ def _formula_value(formula: Formula, op: Any, inputs: Sequence[Any]) -> Any:
     return result_values(found, arguments)[0]
 
 
-def _same_shape(one: Any, other: Any) -> bool:
+def _has_shape_of(one: Any, other: Any) -> bool:
     return bool(one.shape.is_fully_defined()) and bool(one.shape == other.shape)

@@ -141,13 +141,13 @@ def _gradients_at_cuts(
     of: tuple[str, ...] = (found.loss,)
     flowing = None
     for by in [*reversed(cuts), found.wrt]:
-        at_cuts.append(_gradients(graph, of, by, flowing))
+        at_cuts.append(_gradients_or_raise(graph, of, by, flowing))
         of, flowing = by, list(at_cuts[-1].values())
     at_wrt = at_cuts.pop()
     return at_cuts[::-1], at_wrt
 
 
-def _gradients(
+def _gradients_or_raise(
     graph: Any, of: Sequence[str], by: Sequence[str], flowing: list[Any] | None
 ) -> dict[str, Any]:
     """The gradients at tensors that are held fixed against each other."""
@@ -162,7 +162,7 @@ def _gradients(
             f"tf.gradients gives None there"
         )
     return {
-        name: tf.identity(tf.convert_to_tensor(dx), name=f"{PARTS_SCOPE}/{_label(name)}")
+        name: tf.identity(tf.convert_to_tensor(dx), name=f"{PARTS_SCOPE}/{_tensor_label(name)}")
         for name, dx in zip(by, found, strict=True)
     }
 
@@ -171,7 +171,7 @@ def _checked_gradients(graph: Any, found: GradientPaths, at_wrt: dict[str, Any])
     """The gradients at `wrt`, which fail where they are not those of the whole."""
     import tensorflow as tf
 
-    whole = _gradients(graph, [found.loss], found.wrt, None)
+    whole = _gradients_or_raise(graph, [found.loss], found.wrt, None)
     out = {}
     for name, dx in at_wrt.items():
         equal = tf.reduce_all(_nearly_equal(dx, whole[name]))
@@ -229,7 +229,7 @@ def cuts_in_order(cut: Any) -> list[list[str]]:
     return [tensor_names("cut", cut)]
 
 
-def _label(tensor: str) -> str:
+def _tensor_label(tensor: str) -> str:
     """What the gradient at a tensor is named after: `h`, or `split_1`."""
     name = names.parse(tensor)
     return f"{name.op}_{name.index}" if name.index else name.op

@@ -63,7 +63,7 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
         raise PatchError(f"expected a GraphDef or MetaGraphDef to train, found a {model.format}")
     body = model.graphs[0].main
     asked = sections(body, loss)
-    file, live, instead = _rebuilt(model, asked)
+    file, live, instead = _rebuilt_meta(model, asked)
     before = op_types(file.graph_def)
     _merge(file, live, asked, instead)
     warn_of_newer(before, op_types(file.graph_def))
@@ -73,7 +73,7 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
     return replace(model, source=source, graphs=open_graphs(source, model.container, None))
 
 
-def _rebuilt(model: Model, asked: Sequence[Section]) -> tuple[Any, Any, dict[str, str]]:
+def _rebuilt_meta(model: Model, asked: Sequence[Section]) -> tuple[Any, Any, dict[str, str]]:
     """The MetaGraphDef of the model, that with new gradients beside the old, and which is which."""
     import tensorflow as tf
 
@@ -197,8 +197,8 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
     What did not change stays the NodeDef that it was.
     """
     before = {node.name: node for node in meta.graph_def.node}
-    there = _needed(live.graph_def.node, asked)
-    nodes = [_node(node, before) for node in live.graph_def.node if node.name in there]
+    there = _needed_names(live.graph_def.node, asked)
+    nodes = [_old_or_new(node, before) for node in live.graph_def.node if node.name in there]
     places = set(map(located, there))
     moved = {located(old): located(new) for old, new in instead.items()}
     for node in nodes:
@@ -234,7 +234,7 @@ def _warn_of_old(nodes: Iterable[Any], asked: Sequence[Section]) -> None:
             )
 
 
-def _node(node: Any, before: Mapping[str, Any]) -> Any:
+def _old_or_new(node: Any, before: Mapping[str, Any]) -> Any:
     old = before.get(node.name)
     return old if old is not None and list(old.input) == list(node.input) else node
 
@@ -259,7 +259,7 @@ def _colocate(node: Any, there: Container[bytes], instead: Mapping[bytes, bytes]
         classes.extend(found)
 
 
-def _needed(nodes: Iterable[Any], asked: Sequence[Section]) -> set[str]:
+def _needed_names(nodes: Iterable[Any], asked: Sequence[Section]) -> set[str]:
     """The names of all ops but those of the old sections that nothing else reads."""
     inputs = {node.name: [names.op_of(text) for text in node.input] for node in nodes}
     waiting = [name for name in inputs if not any(section.holds(name) for section in asked)]

@@ -69,7 +69,7 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
 
     loaded = model_from("model", model)
     graph_read = graph_with_tags(loaded, "")
-    ops, skipped = _sorted(graph_read)
+    ops, skipped = _measurable_activations(graph_read)
     if not ops:
         name, why = next(iter(skipped.items()), ("", ""))
         more = f"; {len(skipped)} cannot be measured, such as {name}: {why}" if skipped else ""
@@ -83,7 +83,7 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
     return _rules_written(inputs, values, reasons, stem, skipped)
 
 
-def _sorted(graph: Graph) -> tuple[list[str], dict[str, str]]:
+def _measurable_activations(graph: Graph) -> tuple[list[str], dict[str, str]]:
     """The activations whose input can be measured; why the others are skipped, by name."""
     types = {*LIBRARY[RESCALE].ops, *LIBRARY[RESCALE].by_op_type}
     ops, skipped = [], {}

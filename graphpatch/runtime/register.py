@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # TensorFlow refuses to register a key twice in a process, and has no public way to ask.
 _DONE: set[str] = set()
-_LOCK = threading.Lock()
+_REGISTRY_LOCK = threading.Lock()
 
 
 def register_gradients(model: ModelLike) -> list[str]:
@@ -73,7 +73,7 @@ def register_key(key: str, allow_python: bool = False) -> bool:
         found = gradient_of(key, allow_python)
         if found is None:
             return False
-        _add(key, found)
+        _register_once(key, found)
     return True
 
 
@@ -83,7 +83,7 @@ def _register(key: str, graph: Graph, node: Node) -> bool:
         return True
     gradient = gradient_for(key, graph, node)
     if gradient is not None:
-        _add(key, gradient)
+        _register_once(key, gradient)
     return gradient is not None
 
 
@@ -108,10 +108,10 @@ def register_in_functions(graph: Graph) -> None:
             _register(key, graph, node)
 
 
-def _add(key: str, gradient: Callable[..., Any]) -> None:
+def _register_once(key: str, gradient: Callable[..., Any]) -> None:
     import tensorflow as tf
 
-    with _LOCK:
+    with _REGISTRY_LOCK:
         if key not in _DONE:
             tf.RegisterGradient(key)(gradient)
             _DONE.add(key)

@@ -22,7 +22,7 @@ def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
     them; a GraphDef where the graph has none. Values of variables are not in a graph, so they are
     not in the model. Raises ModelError where the graph is larger than protobuf's 2 GB.
     """
-    meta = _exported(graph, label)
+    meta = _exported_meta(graph, label)
     return opened(as_bytes(meta if meta.collection_def else meta.graph_def), label)
 
 
@@ -32,7 +32,7 @@ def graph_def_of(graph: Any, label: str = "<tf.Graph>") -> bytes:
         return bytes(graph.as_graph_def().SerializeToString())
 
 
-def _exported(graph: Any, label: str) -> Any:
+def _exported_meta(graph: Any, label: str) -> Any:
     """The MetaGraphDef of a graph. Shapes are noted: they tell which constructions are right."""
     import tensorflow as tf
 

@@ -28,10 +28,11 @@ def trace(path: str, op: OpDtypes) -> Traced:
     inputs, or uses a tensor or variable from outside.
     """
     called = _Call(path, gradient_at(path), op)
-    tf = _tensorflow()
+    tf = _import_tensorflow()
     dtypes = [*op.inputs, *op.outputs, *op.outputs]
     specs = [
-        tf.TensorSpec(None, dtype, name) for name, dtype in zip(_arguments(op), dtypes, strict=True)
+        tf.TensorSpec(None, dtype, name)
+        for name, dtype in zip(_argument_names(op), dtypes, strict=True)
     ]
     try:
         wrapped = tf.compat.v1.wrap_function(called, specs)
@@ -42,7 +43,7 @@ def trace(path: str, op: OpDtypes) -> Traced:
             f"{path} failed on {op}: {type(error).__name__}: {_first_line(error)}"
         ) from error
     results = dict(zip(called.flowing, wrapped.outputs, strict=True))
-    return traced_function(called.name, path, wrapped.graph, _arguments(op), results)
+    return traced_function(called.name, path, wrapped.graph, _argument_names(op), results)
 
 
 def gradient_at(path: str) -> GradientFunction:
@@ -71,7 +72,7 @@ def _not_imported(module: str, error: Exception) -> str:
     return f"cannot import {module}: {type(error).__name__}: {_first_line(error)}"
 
 
-def _tensorflow() -> Any:
+def _import_tensorflow() -> Any:
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -82,7 +83,7 @@ def _tensorflow() -> Any:
     return tf
 
 
-def _arguments(op: OpDtypes) -> list[str]:
+def _argument_names(op: OpDtypes) -> list[str]:
     outputs = range(len(op.outputs))
     return [
         *(f"x{place}" for place in range(len(op.inputs))),

@@ -112,11 +112,11 @@ def _clean(function: FunctionDef, renamed: Mapping[str, str]) -> None:
             if (key.startswith("_") and key not in TRACING_ATTRS) or key in SETTINGS:
                 del node.attr[key]
                 continue
-            for one in _functions(node.attr[key]):
+            for one in _functions_named(node.attr[key]):
                 one.name = renamed.get(one.name, one.name)
 
 
-def _functions(value: AttrValue) -> list[Any]:
+def _functions_named(value: AttrValue) -> list[Any]:
     """The functions that an attr names."""
     return [value.func] if value.HasField("func") else list(value.list.func)
 

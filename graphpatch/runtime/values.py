@@ -71,14 +71,14 @@ def read_feed(path: str | Path) -> dict[str, Any]:
             size = sum(entry.file_size for entry in archive.infolist())
             if size > MOST_FED:
                 raise ModelError(f"{path} unpacks to {size:,} bytes; {MOST_FED:,} at most are fed")
-            return dict(_fed(archive, path, name) for name in archive.namelist())
+            return dict(_named_array(archive, path, name) for name in archive.namelist())
     except zipfile.BadZipFile:
         raise ModelError(f"{path} is not an .npz file, or is cut short") from None
     except (*UNPACKING, ValueError) as error:
         raise ModelError(f"cannot read {path}: {error}") from error
 
 
-def _fed(archive: zipfile.ZipFile, path: str | Path, name: str) -> tuple[str, Any]:
+def _named_array(archive: zipfile.ZipFile, path: str | Path, name: str) -> tuple[str, Any]:
     """The tensor that a file in an archive of arrays is named after, and its array."""
     try:
         raw = archive.read(name)

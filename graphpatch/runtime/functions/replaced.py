@@ -56,12 +56,12 @@ def override_gradient(f: Callable[..., Any], spec: Spec) -> Callable[..., Any]:
         array([0., 1., 0.], dtype=float32)
     """
     if callable(spec):
-        return _overridden(f, _by_function(spec), None)
+        return _with_gradient(f, _backward_by_function(spec), None)
     formula = gradient_meant("override_gradient", spec).formula
-    return _overridden(f, by_formula(formula), formula)
+    return _with_gradient(f, by_formula(formula), formula)
 
 
-def _overridden(
+def _with_gradient(
     f: Callable[..., Any], backward: BackwardFunction, formula: Formula | None
 ) -> Callable[..., Any]:
     """The function f with another gradient; the formula of it, if it is one."""
@@ -106,7 +106,7 @@ class Overridden:
     outputs: Sequence[Any]
 
 
-def _by_function(spec: Callable[..., Any]) -> BackwardFunction:
+def _backward_by_function(spec: Callable[..., Any]) -> BackwardFunction:
     def backward(
         inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
     ) -> list[Any]:

@@ -43,7 +43,7 @@ class Surrogate(UnchangedLayer):
     def __init__(self, forward: Any, backward: Any, **options: Any) -> None:
         super().__init__(**options)
         self.forward, self.backward = forward, backward
-        self._values = _as_function(forward), _as_function(backward)
+        self._values = _callable_of(forward), _callable_of(backward)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """The forward expression, with the gradient of the other; Keras passes `training` on."""
@@ -72,7 +72,7 @@ class Surrogate(UnchangedLayer):
         return written
 
 
-def _as_function(expression: Any) -> Callable[[Any], Any]:
+def _callable_of(expression: Any) -> Callable[[Any], Any]:
     """What an expression computes of a tensor."""
     if callable(expression):
         return expression  # type: ignore[no-any-return]

@@ -81,13 +81,13 @@ def current(node: Node) -> Composed:
 
 def by_key(rule: Rule, bodies: bool, keys: dict[str, None]) -> Rule:
     """The rule whose patch is done by keys. Raises NoKeyError where none can do it on any op."""
-    reason = _why_not(rule)
+    reason = _why_no_key(rule)
     if reason:
         raise NoKeyError(f"rule {rule.author.rule!r}: {reason}")
     return replace(rule, patch=ByKey(rule.patch, bodies, keys))
 
 
-def _why_not(rule: Rule) -> str:
+def _why_no_key(rule: Rule) -> str:
     if rule.on == (WHOLE,):
         return f'"on": "{WHOLE}" makes several ops one, and a key is of one op'
     if type(rule.patch) not in COMPOSE:

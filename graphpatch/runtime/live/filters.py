@@ -33,11 +33,11 @@ LINEAR_FILTERS = frozenset({"Identity", "Neg", "Sign"})
 def filtered(patch: FilterGradient, node: Node, now: Composed, editor: Editor) -> Composed | None:
     """What flows back passes a gradient, before or behind the op's own."""
     carrier.refuse_key(patch.gradient, patch.emit)
-    if not _flows(node, patch.at, editor):
+    if not _lets_gradient_through(node, patch.at, editor):
         return None
     _check_filter(patch.gradient, node, editor)
     side, place = at.parsed(patch.at)
-    if side == "output" and _several(node) and not keeps_zeros(patch.gradient, editor):
+    if side == "output" and _has_several_outputs(node) and not keeps_zeros(patch.gradient, editor):
         raise NoKeyError(
             f"{node} has several outputs: TensorFlow gives its gradient zeros for those that "
             f"nothing flows back to, and this filter makes something else of zeros"
@@ -48,16 +48,16 @@ def filtered(patch: FilterGradient, node: Node, now: Composed, editor: Editor) -
 
 def stop_all(patch: StopGradient, node: Node, now: Composed, editor: Editor) -> Composed | None:
     """Nothing flows back."""
-    if not _flows(node, patch.at, editor):
+    if not _lets_gradient_through(node, patch.at, editor):
         return None
     side, place = at.parsed(patch.at)
-    if side == "output" and place is not None and _several(node):
+    if side == "output" and place is not None and _has_several_outputs(node):
         raise NoKeyError(f"{node} has several outputs, and the gradient stops at one of them")
     layer = Layer(place, None)
     return now.behind(layer) if side == "output" else now.before(layer)
 
 
-def _flows(node: Node, where: str, editor: Editor) -> bool:
+def _lets_gradient_through(node: Node, where: str, editor: Editor) -> bool:
     """Whether anything flows back there; the report says where nothing does.
 
     Raises NoKeyError where something does that no gradient function of this op sees.
@@ -74,7 +74,7 @@ def _flows(node: Node, where: str, editor: Editor) -> bool:
     return True
 
 
-def _several(node: Node) -> bool:
+def _has_several_outputs(node: Node) -> bool:
     return sum(map(flow.carries, flow.known_outputs(node))) > 1
 
 

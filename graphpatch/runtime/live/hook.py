@@ -46,7 +46,7 @@ Listener = Callable[[Any], None]
 CREATE_OP = "_create_op_helper"
 
 _LISTENERS: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())
-_LOCK = threading.Lock()
+_HOOK_LOCK = threading.Lock()
 _INSTALLED: dict[str, Any] = {"count": 0}
 
 
@@ -68,7 +68,7 @@ def listening(listener: Listener) -> Iterator[None]:
 def _install() -> None:
     import tensorflow as tf
 
-    with _LOCK:
+    with _HOOK_LOCK:
         original = getattr(tf.Graph, CREATE_OP, None)
         if original is None:
             raise GraphpatchError(
@@ -84,7 +84,7 @@ def _install() -> None:
 def _uninstall() -> None:
     import tensorflow as tf
 
-    with _LOCK:
+    with _HOOK_LOCK:
         _INSTALLED["count"] -= 1
         # Where somebody wrapped it again meanwhile, ours stays, and calls nobody.
         if _INSTALLED["count"] == 0 and getattr(tf.Graph, CREATE_OP) is _INSTALLED["ours"]:

@@ -62,13 +62,13 @@ def patch_graph(
     found = _graph(graph)
     ready, model = rules_of(rules), replace(model_of(found), live=True)
     if in_place is False:
-        return _rebuilt(ready, model, found, "in_place is False")
+        return _patched_by_rebuilding(ready, model, found, "in_place is False")
     try:
         return _in_place(ready, model, found)
     except NoKeyError as error:
         if in_place:
             raise
-        return _rebuilt(ready, model, found, str(error))
+        return _patched_by_rebuilding(ready, model, found, str(error))
 
 
 def _graph(graph: Any) -> Any:
@@ -91,7 +91,9 @@ def _in_place(rules: Sequence[Rule], model: Model, graph: Any) -> PatchedGraph:
     return PatchedGraph(graph, True, _reported(result, graph, []), Counterparts(graph, graph))
 
 
-def _rebuilt(rules: Sequence[Rule], model: Model, graph: Any, reason: str) -> PatchedGraph:
+def _patched_by_rebuilding(
+    rules: Sequence[Rule], model: Model, graph: Any, reason: str
+) -> PatchedGraph:
     from graphpatch.runtime.live.rebuilt import rebuilt
 
     if hasattr(graph, "outer_graph"):

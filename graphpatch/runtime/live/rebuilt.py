@@ -76,7 +76,7 @@ def _custom_gradients(found: Counterparts) -> list[str]:
     names = [
         op.name
         for op in found.new.get_operations()
-        if op.type == "IdentityN" and _key(op).startswith(CUSTOM)
+        if op.type == "IdentityN" and _gradient_key(op).startswith(CUSTOM)
     ]
     if not names:
         return []
@@ -88,6 +88,6 @@ def _custom_gradients(found: Counterparts) -> list[str]:
     ]
 
 
-def _key(op: Any) -> str:
+def _gradient_key(op: Any) -> str:
     value = op.node_def.attr.get("_gradient_op_type")
     return "" if value is None else value.s.decode(errors="backslashreplace")

@@ -85,8 +85,8 @@ def backward(
         before, _ = one.gradients(sources, target, dy)
         after, asked = other.gradients(sources, target, dy)
         found.asked |= asked
-        pairs = [_compared(name, target, before[name], after[name]) for name in sources]
-        noise = _noise(one, pairs, before, dy)
+        pairs = [_compare_gradient(name, target, before[name], after[name]) for name in sources]
+        noise = _noise_of_gradients(one, pairs, before, dy)
         found.pairs += [
             replace(pair, state="same") if 0 < pair.largest <= NOISE * noise[pair.source] else pair
             for pair in pairs
@@ -94,7 +94,7 @@ def backward(
     return found
 
 
-def _noise(
+def _noise_of_gradients(
     one: Differentiable,
     pairs: Sequence[ComparedGradient],
     before: Mapping[str, GradientAnswer],
@@ -110,7 +110,7 @@ def _noise(
     return found
 
 
-def _compared(
+def _compare_gradient(
     source: str, target: str, before: GradientAnswer, after: GradientAnswer
 ) -> ComparedGradient:
     words = str(before), str(after)

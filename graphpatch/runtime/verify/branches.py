@@ -31,7 +31,11 @@ class Branches:
         inside = ops_in_control_flow(graph)
         decided = {op: _decides(op) for op in graph.get_operations()}
         found = {op: tensor for op, tensor in decided.items() if tensor is not None}
-        seen = {op: t for op, t in found.items() if _is_there(t, inside) and _is_open(op, inside)}
+        seen = {
+            op: t
+            for op, t in found.items()
+            if _is_value_outside(t, inside) and _is_open(op, inside)
+        }
         for op, tensor in seen.items():
             self.read[op.name] = tensor.name
         self.hidden = len(found) - len(seen)
@@ -57,7 +61,7 @@ class Branches:
         tensors = [self.graph.get_tensor_by_name(self.read[name]) for name in names]
         fed = {t.name for t in tensors if self.graph.is_feedable(t) and t.name not in running.feeds}
         shapes, _ = running.run(sorted(fed), False)
-        return {name: _both(name, like, upwards) for name, like in shapes.items()}
+        return {name: _random_values(name, like, upwards) for name, like in shapes.items()}
 
 
 def _decides(op: Any) -> Any:
@@ -69,7 +73,7 @@ def _decides(op: Any) -> Any:
     return tensor if wanted else None
 
 
-def _is_there(tensor: Any, inside: set[Any]) -> bool:
+def _is_value_outside(tensor: Any, inside: set[Any]) -> bool:
     return is_value(tensor) and tensor.op not in inside
 
 
@@ -90,7 +94,7 @@ def _questions(graph: Any, names: Iterable[str]) -> Iterator[tuple[str, tuple[st
             yield name, (below.name, above.name)
 
 
-def _both(name: str, like: Any, upwards: bool) -> Any:
+def _random_values(name: str, like: Any, upwards: bool) -> Any:
     if like.dtype == bool:
         return np.full(like.shape, upwards)
     random = np.random.default_rng(zlib.crc32(f"{name} {upwards}".encode()))

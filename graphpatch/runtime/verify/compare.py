@@ -91,7 +91,7 @@ def compare(one: Subject, other: Subject, options: Options) -> Ran:
         for side in sides:
             stack.enter_context(closing(side.process))
             side.process.start()
-        return _compared(one, other, *sides, options)
+        return _compare_started(one, other, *sides, options)
 
 
 def _refuse_unsafe(left: Graph, right: Graph, options: Options) -> None:
@@ -102,12 +102,14 @@ def _refuse_unsafe(left: Graph, right: Graph, options: Options) -> None:
             refuse_unsafe(graph, options.allow_unsafe_ops, [])  # what an import may run
 
 
-def _compared(
+def _compare_started(
     one: Subject, other: Subject, left: RunningModel, right: RunningModel, options: Options
 ) -> Ran:
     options.say("starting TensorFlow", 0, 1)
     v2 = not has_tensor_arrays(one.graph)
-    settings, _ = _both(left, right, lambda side: side.process.keep("begin", options.imports, v2))
+    settings, _ = _ask_both(
+        left, right, lambda side: side.process.keep("begin", options.imports, v2)
+    )
     for subject, side in ((one, left), (other, right)):
         options.say("importing the models", int(side is right), 2)
         try:
@@ -118,7 +120,7 @@ def _compared(
     ran = Ran(settings=settings)
     tensors, reasons = _tensors_to_compare(one.graph, other.graph, left, right, options)
     try:
-        ran.forward = _forward(ran, tensors, left, right, options)
+        ran.forward = _compare_forward(ran, tensors, left, right, options)
     except Died as error:
         return Ran(settings=settings, why=str(error), is_wrong=error.process is right.process)
     ran.forward.first.uncompared |= reasons
@@ -170,7 +172,7 @@ def _initialisers(graph: Graph) -> Iterator[str]:
                 yield name
 
 
-def _forward(
+def _compare_forward(
     ran: Ran, tensors: Sequence[str], left: RunningModel, right: RunningModel, options: Options
 ) -> ComparedForward:
     """Compare the tensors on each set of values, and watch which branches those take."""
@@ -180,26 +182,26 @@ def _forward(
     right.values(variables)
     ran.fed = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
     found, reached = ComparedForward(), Reached(left.unwatched())
-    _feed(feeds, left, right)
+    _feed_both(feeds, left, right)
     found.first = compare_on_values(SEEDED, left, right, tensors)
     reached.add(left.branches())
     found.fused = optimised(left, right, _sound(found.first))
     tensors = found.first.compared  # what waits for a queue that nobody fills is not run again
     for name, values in value_sets(feeds, left.names(list(options.feed))) if tensors else ():
         options.say("forward pass", 1 + len(found.others), PASSES)
-        found.others.append(_on(name, values, left, right, tensors))
+        found.others.append(_compare_or_died(name, values, left, right, tensors))
         reached.add(left.branches())
     for word, upwards in (("at activations", True), ("at conditions", False)):
         options.say("forward pass", PASSES - 1, PASSES)
         names = reached.missing() if tensors else []
-        _feed(feeds, left, right)
+        _feed_both(feeds, left, right)
         values = left.steered(names, upwards) if names else {}
         if values:
             more = [*tensors, *(name for name in reached.outputs(names) if name not in tensors)]
             there = right.there(left.there(more))
-            found.others.append(_on(word, {**feeds, **values}, left, right, there))
+            found.others.append(_compare_or_died(word, {**feeds, **values}, left, right, there))
             reached.steer(left.branches())
-    _feed(feeds, left, right)
+    _feed_both(feeds, left, right)
     ran.reached = reached
     return found
 
@@ -208,10 +210,10 @@ def _sound(found: OnValues) -> list[str]:
     return [name for name in found.compared if name not in found.differing]
 
 
-def _on(
+def _compare_or_died(
     name: str, feeds: Values, left: RunningModel, right: RunningModel, tensors: Sequence[str]
 ) -> OnValues:
-    _feed(feeds, left, right)
+    _feed_both(feeds, left, right)
     try:
         return compare_on_values(name, left, right, tensors)
     except Died as error:
@@ -221,11 +223,11 @@ def _on(
         return OnValues(name, uncompared=ended)
 
 
-def _feed(feeds: Values, left: RunningModel, right: RunningModel) -> None:
-    _both(left, right, lambda side: side.feed(feeds))
+def _feed_both(feeds: Values, left: RunningModel, right: RunningModel) -> None:
+    _ask_both(left, right, lambda side: side.feed(feeds))
 
 
-def _both(left: RunningModel, right: RunningModel, ask: Callable[[RunningModel], T]) -> list[T]:
+def _ask_both(left: RunningModel, right: RunningModel, ask: Callable[[RunningModel], T]) -> list[T]:
     """What both answer; one works while the other does."""
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(ask, (left, right)))

@@ -60,7 +60,7 @@ def alone(one: StoredGradient) -> GraphDef:
         out = found.node.add(name=OUT, op="Identity", input=[text])
         out.attr["T"].type = DTYPE_NUMBERS[_producer_dtype(one.node.body, one.root)]
         return found
-    _add(one.node, given, {}, found)
+    _copy_into(one.node, given, {}, found)
     found.node[-1].name = OUT
     return found
 
@@ -115,7 +115,7 @@ def construction_gradient(one: StoredGradient, values: Sequence[Any], dy: Any) -
     return [ran.get(f"x{n}") if n == firsts[n] else None for n in range(len(firsts))]
 
 
-def _add(
+def _copy_into(
     node: Node, given: Mapping[TensorName, str], named: dict[str, str], found: GraphDef
 ) -> str:
     """Add an op behind those that it reads, as far as these are the construction's own."""
@@ -142,7 +142,7 @@ def _input_given(
     node = body.producer(text)
     if node is None or not provenance.is_added(node):
         raise ModelError(f"its construction reads {text}, which its op does not read")
-    op = named.get(node.name) or _add(node, given, named, found)
+    op = named.get(node.name) or _copy_into(node, given, named, found)
     return str(TensorName(op, flat_index(body, tensor)))
 
 

@@ -26,7 +26,7 @@ def sort_out(
     says which of those fired that TensorFlow differentiates in C++.
     """
     hidden: list[Unfired] = []
-    for one in _sorted(before, reasons, registered, ran):
+    for one in _unfired_overrides(before, reasons, registered, ran):
         (hidden if one.kind == "unseen" else ran.unfired).append(one)
     places = [(one.override.node.body.label, one.override.node.name) for one in hidden]
     fired = probe(places) if places else ()
@@ -37,7 +37,7 @@ def sort_out(
             ran.unfired.append(unseen)
 
 
-def _sorted(
+def _unfired_overrides(
     before: Graph, reasons: Reasons, registered: Collection[str], ran: Ran
 ) -> Iterator[Unfired]:
     """Those that did not fire; the others are filled in."""

@@ -75,7 +75,7 @@ def formulas(graph: Graph, running: Running | None) -> list[Checked]:
         shapes = [f"{np.asarray(value).dtype.name}{list(np.shape(value))}" for value in values]
         form = fingerprint(one) if one.moved is not None else one.function
         found.setdefault((one.label, form, *shapes), []).append((one, values))
-    return [_checked(graph, key, group) for key, group in found.items()]
+    return [_check_group(graph, key, group) for key, group in found.items()]
 
 
 def _met(
@@ -121,7 +121,7 @@ def _numpy(dtype: str) -> Any:
     return tf.as_dtype(dtype).as_numpy_dtype
 
 
-def _checked(
+def _check_group(
     graph: Graph, key: tuple[str, ...], group: Sequence[tuple[StoredGradient, list[Any]]]
 ) -> Checked:
     one, values = group[0]
@@ -129,7 +129,7 @@ def _checked(
     if one.computed is None and one.counts_as is None:
         return Checked(*about, why=one.why)
     try:
-        error, tolerance = _apart(graph, one, values)
+        error, tolerance = _largest_error(graph, one, values)
     except GraphpatchError as refusal:
         return Checked(*about, why=str(refusal))
     except Exception as failure:  # TensorFlow's or numpy's reason why it cannot be computed
@@ -138,7 +138,7 @@ def _checked(
     return Checked(*about, error, tolerance, by=by)
 
 
-def _apart(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[float, float]:
+def _largest_error(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[float, float]:
     """The largest difference of the two forms, as a part of the largest element; what is allowed.
 
     On what the op met, and on seeded values of those shapes too: of what an op met, much may be 0.
@@ -175,9 +175,9 @@ def _once(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[flo
         formula, attrs = one.computed.formula, dict(one.attrs)
         expected = numpy_gradient(formula, None, inputs, outputs, upstream, attrs, one.op_type)
     if one.moved is None:
-        given = _tensorflow(graph, one, names, values, upstream)
+        given = _by_tensorflow(graph, one, names, values, upstream)
     else:
-        expected = _summed(expected, distinct(one))
+        expected = _sum_of_same_tensors(expected, distinct(one))
         given = construction_gradient(one, values, upstream[0])
     places = [int(name[1:]) for name in names if name.startswith("x")]
     pairs = list(zip((expected[place] for place in places), given, strict=False))
@@ -188,7 +188,7 @@ def _once(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[flo
     )
 
 
-def _summed(gradients: Sequence[Any], firsts: Sequence[int]) -> list[Any]:
+def _sum_of_same_tensors(gradients: Sequence[Any], firsts: Sequence[int]) -> list[Any]:
     """The gradients of inputs; where some are one tensor, their sum at the first of them."""
     found: list[Any] = [None] * len(gradients)
     for dx, first in zip(gradients, firsts, strict=True):
@@ -227,7 +227,7 @@ def _filled_up(at: Mapping[str, Any], kind: str) -> list[Any]:
     return [at.get(f"{kind}{place}", np.zeros((), np.int32)) for place in range(count)]
 
 
-def _tensorflow(
+def _by_tensorflow(
     graph: Graph,
     one: StoredGradient,
     names: Sequence[str],

@@ -13,7 +13,7 @@ from graphpatch.runtime.values import Values
 SEEDED = "seeded"
 
 
-def _every(third: int, value: float) -> Callable[[Any], Any]:
+def _every_third(third: int, value: float) -> Callable[[Any], Any]:
     """Put a value in place of every third element, from this one on."""
 
     def put(array: Any) -> Any:
@@ -25,7 +25,7 @@ def _every(third: int, value: float) -> Callable[[Any], Any]:
 
 
 def _infinite(array: Any) -> Any:
-    return _every(1, -np.inf)(_every(0, np.inf)(array))
+    return _every_third(1, -np.inf)(_every_third(0, np.inf)(array))
 
 
 # Of floats; ints and booleans of seeded zeros and ones are swapped in the first of them.
@@ -36,7 +36,7 @@ SETS: dict[str, Callable[[Any], Any]] = {
     "large": lambda array: array * np.asarray(1e3, array.dtype),
     "huge": lambda array: array * np.asarray(np.finfo(np.float32).max / 16, array.dtype),
     "infinite": _infinite,
-    "NaN": _every(0, np.nan),
+    "NaN": _every_third(0, np.nan),
 }
 
 
@@ -44,14 +44,14 @@ def value_sets(seeded: Values, given: Container[str]) -> Iterator[tuple[str, Val
     """Each set by its name, made of the seeded one; what the user gave stays as it is."""
     for name, change in SETS.items():
         found = {
-            key: value if key in given else _changed(name, change, value)
+            key: value if key in given else _changed_value(name, change, value)
             for key, value in seeded.items()
         }
         if any(found[key] is not value for key, value in seeded.items()):
             yield name, found
 
 
-def _changed(name: str, change: Callable[[Any], Any], value: Any) -> Any:
+def _changed_value(name: str, change: Callable[[Any], Any], value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype.kind in "fc" or array.dtype.name == "bfloat16":
         with np.errstate(all="ignore"):

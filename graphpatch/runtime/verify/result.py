@@ -210,7 +210,7 @@ class Verification:
         return f"<Verification: {self.patched}, {self.verdict}{f': {why}' if why else ''}>"
 
     def _repr_html_(self) -> str:
-        rows = [row for part in self.parts for row in _rows(part)]
+        rows = [row for part in self.parts for row in _compared_rows(part)]
         rows += [("failure", one) for one in self.failures]
         rows += [("not compared", one) for one in self.not_compared]
         title = f"{self.patched} against {self.original}: {self.verdict}"
@@ -239,7 +239,7 @@ class Verification:
         }
 
 
-def _rows(part: VerifiedGraph) -> Iterator[tuple[str, str]]:
+def _compared_rows(part: VerifiedGraph) -> Iterator[tuple[str, str]]:
     """What was compared of a graph, in short."""
     ran = part.ran
     if ran is None or ran.why:

@@ -31,7 +31,7 @@ OURS = "graphpatch_"  # what functions that a rule adds are called
 
 
 @cache
-def _is_random(op: str) -> bool:
+def _has_seeds(op: str) -> bool:
     known = opdefs.lookup(op)
     return known is not None and set(SEEDS) <= {attr.name for attr in known.attrs}
 
@@ -59,7 +59,7 @@ def set_seeds(graph_def: Any, own: Mapping[tuple[str, str], str]) -> list[str]:
     for body, node in _nodes(graph_def):
         if node.op in GENERATOR:
             found.append(node.name)
-        elif _is_random(node.op):
+        elif _has_seeds(node.op):
             found.append(node.name)
             if not any(node.attr[key].i for key in SEEDS):
                 text = node.op if body.startswith(OURS) else own.get((body, node.name), node.name)
@@ -91,13 +91,13 @@ def add_probes(graph_def: Any, places: Sequence[OpKey]) -> None:
         node = next(one for one in nodes if one.name == name)
         forward, backward = functions[node.op], functions[gradients[node.op]]
         probe = f"{forward.signature.name}_probe_{number}"
-        _copied(graph_def.library, forward, probe)
-        _telling(_copied(graph_def.library, backward, f"{probe}_gradient"), number)
+        _copied_function(graph_def.library, forward, probe)
+        _telling(_copied_function(graph_def.library, backward, f"{probe}_gradient"), number)
         graph_def.library.gradient.add(function_name=probe, gradient_func=f"{probe}_gradient")
         node.op = probe
 
 
-def _copied(library: Any, function: Any, name: str) -> Any:
+def _copied_function(library: Any, function: Any, name: str) -> Any:
     found = library.function.add()
     found.CopyFrom(function)
     found.signature.name = name

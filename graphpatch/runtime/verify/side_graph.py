@@ -40,12 +40,12 @@ class Graphed(Running):
         self, sources: Sequence[str], target: str, dy: Any
     ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
         """The gradient of a target, weighted by dy, by each source; and which ops were asked."""
-        there, asked = _built(self, sources, target, dy)
+        there, asked = _built_gradients(self, sources, target, dy)
         tensors = {name: one.value for name, one in there.items() if one.kind == "tensor"}
         return {**there, **_values_run(self, tensors)}, asked
 
 
-def _built(
+def _built_gradients(
     running: Running, sources: Sequence[str], target: str, dy: Any
 ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
     import tensorflow as tf

@@ -63,17 +63,19 @@ def verify(
         True
     """
     check_progress(progress)
-    one, other = _taken("original", original), _taken("patched", patched)
+    one, other = _model_as_written("original", original), _model_as_written("patched", patched)
     ends = tensor_names("sources", sources), tensor_names("targets", targets)
-    options = Options(_feed(feed), *ends, allow_unsafe_ops, imports, progress) if run else None
+    options = (
+        Options(_feed_by_tensor(feed), *ends, allow_unsafe_ops, imports, progress) if run else None
+    )
     return _verified(one, other, options)
 
 
-def _taken(argument: str, given: ModelLike) -> Model:
+def _model_as_written(argument: str, given: ModelLike) -> Model:
     return as_written(model_from(argument, given))  # one from memory has edits that no file tells
 
 
-def _feed(feed: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+def _feed_by_tensor(feed: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
     given = {} if feed is None else feed if isinstance(feed, Mapping) else read_feed(feed)
     return {name if ":" in name else f"{name}:0": value for name, value in given.items()}
 
@@ -91,11 +93,11 @@ def _verified(one: Model, other: Model, options: Options | None) -> Verification
         for left, right in zip(one.graphs, other.graphs, strict=True):
             pair = Subject(one, left, files[0]), Subject(other, right, files[1])
             sound = static(left, right)
-            parts.append(VerifiedGraph(right.around.tags, sound, _ran(sound, *pair, options)))
+            parts.append(VerifiedGraph(right.around.tags, sound, _run_both(sound, *pair, options)))
     return Verification(str(one.path), str(other.path), parts, faults, (one, other))
 
 
-def _ran(sound: Sound, one: Subject, other: Subject, options: Options | None) -> Ran | None:
+def _run_both(sound: Sound, one: Subject, other: Subject, options: Options | None) -> Ran | None:
     if options is None:
         return None
     if sound.broken:
