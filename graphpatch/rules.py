@@ -134,29 +134,30 @@ def rules_from(
         whole = with_tensors(document, in_folder(folder or Path()))
         file = msgspec.convert(whole, RulesFile)
     except msgspec.ValidationError as error:
-        raise RulesError(_legal(str(error), document)) from None
+        raise RulesError(_readable_error(str(error), document)) from None
     if not file.rules and not allow_none:
         raise RulesError(NO_RULE)
     return [
-        _rule(place, spec, emit or "auto", allow_python) for place, spec in enumerate(file.rules)
+        _read_rule(place, spec, emit or "auto", allow_python)
+        for place, spec in enumerate(file.rules)
     ]
 
 
-def _rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
+def _read_rule(place: int, spec: RuleSpec, emit: str, allow_python: bool) -> Rule:
     name = spec.name or f"rule {place + 1}"
     expect = Expect(spec.expect, spec.expect) if isinstance(spec.expect, int) else spec.expect
     try:
         if expect.max is not None and expect.max < expect.min:
             raise RulesError(f"expect: max, {expect.max}, is less than min, {expect.min}")
-        patch = _patch(spec.patch, spec.emit or emit, allow_python)
+        patch = _read_patch(spec.patch, spec.emit or emit, allow_python)
         conditions(spec.match)
-        on = _on(spec, patch)
+        on = _patched_captures(spec, patch)
     except GraphpatchError as error:
         raise RulesError(f"rules[{place}] ({name!r}): {error}") from error
     return Rule(spec, Author(name, _fingerprint(spec)), spec.match, patch, expect, on)
 
 
-def _on(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
+def _patched_captures(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     """The ops of the pattern that the patch goes to, by name; none where the rule is silent."""
     given: Any = getattr(spec.patch, "on")  # noqa: B009
     if given is msgspec.UNSET:
@@ -167,19 +168,20 @@ def _on(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     check_on(spec.match, on)
     if WHOLE in on and not isinstance(patch, WholePatch):
         raise RulesError(
-            f'patch.on: "{WHOLE}", a match as one op, does not go with {next(_kinds(spec.patch))}'
+            f'patch.on: "{WHOLE}", a match as one op, does not go with '
+            f"{next(_patch_kinds(spec.patch))}"
         )
     return on
 
 
-def _kinds(spec: Any) -> Iterator[str]:
+def _patch_kinds(spec: Any) -> Iterator[str]:
     return (key for key in KINDS if getattr(spec, key) is not msgspec.UNSET)
 
 
-def _patch(spec: Any, emit: str, allow_python: bool) -> Patch:
+def _read_patch(spec: Any, emit: str, allow_python: bool) -> Patch:
     given = {key: getattr(spec, key) for key in (*KINDS, *OPTIONS)}
     given = {key: value for key, value in given.items() if value is not msgspec.UNSET}
-    kinds = list(_kinds(spec))
+    kinds = list(_patch_kinds(spec))
     if len(kinds) != 1:
         found = (
             f"found {len(kinds)}: {', '.join(kinds)}; write a rule for each"
@@ -208,7 +210,7 @@ def _fingerprint(spec: RuleSpec) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _legal(message: str, document: Any) -> str:
+def _readable_error(message: str, document: Any) -> str:
     """The message of msgspec with the path first, and the nearest legal key for an unknown one."""
     text, _, path = message.partition(" - at `$")
     path = path.rstrip("`").lstrip(".") or "at the top"

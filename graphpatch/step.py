@@ -95,7 +95,7 @@ def patch_matched(rule: Rule, found: Sequence[tuple[Graph, MatchedOps]]) -> Appl
             tag = graph.around.tags if len(found) > 1 else None
             whole = rule.on == (WHOLE,)
             step.matches.extend(listed_matches(one, tag, with_reads=whole, whole=whole))
-            _patch(rule, graph, one, step)
+            _patch_graph(rule, graph, one, step)
     return step
 
 
@@ -108,7 +108,7 @@ def naming_rule(rule: Rule) -> Iterator[None]:
         raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
 
 
-def _patch(rule: Rule, graph: Graph, found: MatchedOps, step: Applied) -> None:
+def _patch_graph(rule: Rule, graph: Graph, found: MatchedOps, step: Applied) -> None:
     editor = Editor(graph, rule.author)
     dropped = left_out_note(
         rule.author.rule, found
@@ -124,8 +124,8 @@ def _patch(rule: Rule, graph: Graph, found: MatchedOps, step: Applied) -> None:
         for text in type_notes(rule.match.pattern):
             step.notes[f"rule {rule.author.rule!r}: {text}"] = None
     step.notes.update(dict.fromkeys(dropped))
-    step.notes.update(dict.fromkeys(idle_notes(rule, [*idle, *editor.idle])))
-    _note(step, editor)
+    step.notes.update(dict.fromkeys(idle_notes(rule, editor.idle)))
+    _collect_notes(step, editor)
 
 
 def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: Applied) -> None:
@@ -140,7 +140,7 @@ def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: Applied) -
     else:
         for node in nodes:
             patch_node(rule, node, editor, step)
-    _note(step, editor)
+    _collect_notes(step, editor)
 
 
 def _alike_forms(rule: Rule, editor: Editor) -> FormEditor | None:
@@ -155,10 +155,10 @@ def patch_node(rule: Rule, node: Node, editor: Editor, step: Applied) -> None:
     """Patch one op, and put into the step what that needs and says."""
     editor.patched = node.name
     rule.patch.rewrite(node, editor)
-    _note(step, editor)
+    _collect_notes(step, editor)
 
 
-def _note(step: Applied, editor: Editor) -> None:
+def _collect_notes(step: Applied, editor: Editor) -> None:
     step.notes.update(editor.notes)
     step.session.update(editor.session)
     step.tape.update(editor.tape)
@@ -195,14 +195,14 @@ def listed_matches(
     told = {node: captures[node] for node in once}
     if not told and tags is None:
         return [_match_document(node.body, node.index) for node in found.nodes]
-    return [_entry(node, tags, told.get(node), reads.get(node, {})) for node in found.nodes]
+    return [_match_entry(node, tags, told.get(node), reads.get(node, {})) for node in found.nodes]
 
 
 def _match_document(body: Body, index: int) -> dict[str, Any]:
     return {"body": body.label, "op": body.heads.names[index], "type": body.heads.ops[index]}
 
 
-def _entry(
+def _match_entry(
     node: Node, tags: str | None, captures: dict[str, str] | None, reads: dict[str, Any]
 ) -> dict[str, Any]:
     entry = _match_document(node.body, node.index)
@@ -243,7 +243,7 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int, why: bool = True) 
         raise MatchError(
             f'{text}; {do} the match, or write "expect": {count}'
             if count
-            else f"{text}\n{_why(rule, graphs)}"
+            else f"{text}\n{_why_unmatched(rule, graphs)}"
             if why
             else text
         )
@@ -255,7 +255,7 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int, why: bool = True) 
         raise MatchError(missing.strip())
 
 
-def _why(rule: Rule, graphs: Sequence[Graph]) -> str:
+def _why_unmatched(rule: Rule, graphs: Sequence[Graph]) -> str:
     """Why a rule matched nothing, in indented lines."""
     lacks = lacking(rule.author.rule, texts(rule.match.op or ()), graphs)
     return f"  {lacks}" if lacks else explain(graphs, rule.match)

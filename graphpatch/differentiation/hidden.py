@@ -113,11 +113,11 @@ def shadowed(graph: Graph) -> dict[OpKey, Node]:
         for index in body.by_type.get("IdentityN", ()):
             node = Node(body, index)
             if node.attr(OVERRIDE) is not None and not provenance.entries(node):
-                found |= {(body.label, name): node for name in _between(body, node)}
+                found |= {(body.label, name): node for name in _ops_between_ends(body, node)}
     return found
 
 
-def _between(body: Body, node: Node) -> set[str]:
+def _ops_between_ends(body: Body, node: Node) -> set[str]:
     """The ops between what the function takes and what it gives, those that give it included."""
     ends = [names.op_of(text) for text in node.data_inputs]
     found: set[str] = set()

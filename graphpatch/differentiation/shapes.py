@@ -88,7 +88,7 @@ class Shapes(msgspec.Struct, eq=False):
             return None
         if len(value.list.shape) > MANY:
             self._many[node.index] = value
-        return _sizes(value.list.shape[output])
+        return _known_sizes(value.list.shape[output])
 
     def _by_op(self, node: Node, output: int, shapes: Sequence[Shape]) -> Shape:
         first = shapes[0] if shapes else None  # in a broken graph there may be no input
@@ -100,7 +100,7 @@ class Shapes(msgspec.Struct, eq=False):
             return first
         if node.op in HOLDERS:
             value = node.attr("shape")
-            return None if value is None else _sizes(value.shape)
+            return None if value is None else _known_sizes(value.shape)
         if node.op == "ReadVariableOp":
             return self._of_variable(node)
         if (node.op, output) in SCALARS:
@@ -112,7 +112,7 @@ class Shapes(msgspec.Struct, eq=False):
             return None
         rule = RULES.get(node.op)
         try:
-            return rule(node, shapes) if rule is not None else _kept(node, shapes)
+            return rule(node, shapes) if rule is not None else _kept_shape(node, shapes)
         except (IndexError, ValueError):  # a broken graph: the op has other inputs
             return None
 
@@ -127,34 +127,13 @@ class Shapes(msgspec.Struct, eq=False):
             node = found
             if node.op == "VarHandleOp":
                 value = node.attr("shape")
-                return None if value is None else _sizes(value.shape)
+                return None if value is None else _known_sizes(value.shape)
             if node.op not in SAME_SHAPE:
                 return None
         return None
 
 
-def _is_call(node: Node) -> bool:
-    return node.op in node.body.library.signatures
-
-
-def _given_on(node: Node, output: int) -> int | None:
-    """Of a call of a function that gives an argument on as this output: which one."""
-    graph = node.body.library.graph() if _is_call(node) else None
-    body = graph.functions.get(node.op) if graph is not None else None
-    if body is None or body.signature is None:
-        return None
-    outputs = body.signature.output_arg
-    text = body.ret.get(outputs[output].name, "") if output < len(outputs) else ""
-    given, arguments = body.producer(text), list(body.arguments)
-    for _ in body:
-        if given is None or given.op not in GIVES_ON or not given.data_inputs:
-            break
-        text = given.data_inputs[0]
-        given = body.producer(text)
-    return arguments.index(text) if given is None and text in arguments else None
-
-
-def _kept(node: Node, shapes: Sequence[Shape]) -> Shape:
+def _kept_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
     """The shape of output 0 of an op that keeps that of an input, or broadcasts its inputs."""
     known = node.opdef
     if known is None or not known.keeps_shape:
@@ -172,7 +151,7 @@ def _merged(shapes: Sequence[Shape]) -> Shape:
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in columns)
 
 
-def _sizes(shape: TensorShapeProto) -> Shape:
+def _known_sizes(shape: TensorShapeProto) -> Shape:
     if shape.unknown_rank:
         return None
     return tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)

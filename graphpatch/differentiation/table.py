@@ -68,13 +68,13 @@ def table() -> GradientTable:
 
 
 @cache
-def _by_name() -> dict[str, GradientRow]:
+def _rows_by_op() -> dict[str, GradientRow]:
     return {op.name: op for op in table().ops}
 
 
 def recorded_gradient(op_type: str) -> GradientRow | None:
     """What the gradient of this op type gives, or None where none was asked."""
-    return _by_name().get(op_type)
+    return _rows_by_op().get(op_type)
 
 
 def outputs_of(op_type: str, slot: int, count: int) -> frozenset[str] | None:

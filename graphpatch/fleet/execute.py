@@ -87,7 +87,7 @@ def _make(folder: str) -> None:
 
 def _results_of_tasks(order: Order, work: Work, job: Job, tasks: Sequence[Task]) -> Iterator[Done]:
     """What became of each task: one after the other in this process, or by workers."""
-    pool = _pool(order, tasks)
+    pool = _worker_pool(order, tasks)
     if pool is not None:
         from graphpatch.fleet.run import FleetRun
 
@@ -96,7 +96,7 @@ def _results_of_tasks(order: Order, work: Work, job: Job, tasks: Sequence[Task])
     return map(partial(work, job), tasks)
 
 
-def _pool(order: Order, tasks: Sequence[Task]) -> Pool | None:
+def _worker_pool(order: Order, tasks: Sequence[Task]) -> Pool | None:
     """Who shares the work; None where it is for this process."""
     paths = (order.out or "", *(task.model for task in tasks))
     in_memory = [path for path in paths if remote.is_own_memory(path)]

@@ -78,7 +78,7 @@ class Manifest:
         if not remote.is_remote(self.path):
             # Where there is no room now, the end says so: all lines are written again then.
             with contextlib.suppress(OSError):
-                _append(Path(self.path), self.lines[name])
+                _append_line(Path(self.path), self.lines[name])
         elif self.added % EVERY == 0:
             self.close()
 
@@ -149,7 +149,7 @@ def _json_line(line: dict[str, Any]) -> str:
     return json.dumps(line) + "\n"
 
 
-def _append(path: Path, line: dict[str, Any]) -> None:
+def _append_line(path: Path, line: dict[str, Any]) -> None:
     """Add a line in one go; one that found no room is taken away again."""
     follow = getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | follow, 0o666)

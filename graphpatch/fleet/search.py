@@ -37,24 +37,24 @@ def halves(text: str) -> tuple[str, tuple[str, ...]]:
 
 def meant(pattern: Sequence[str], path: Sequence[str]) -> bool:
     """Whether a path, or a folder that it lies in, is one that the pattern means."""
-    return any(_fits(pattern, path[:end]) for end in range(1, len(path) + 1))
+    return any(_fits_pattern(pattern, path[:end]) for end in range(1, len(path) + 1))
 
 
 def reaches(pattern: Sequence[str], folder: Sequence[str]) -> bool:
     """Whether what the pattern means may lie below this folder."""
     if "**" in pattern[: len(folder)] or meant(pattern, folder):
         return True
-    return len(folder) < len(pattern) and _fits(pattern[: len(folder)], folder)
+    return len(folder) < len(pattern) and _fits_pattern(pattern[: len(folder)], folder)
 
 
-def _fits(pattern: Sequence[str], path: Sequence[str]) -> bool:
+def _fits_pattern(pattern: Sequence[str], path: Sequence[str]) -> bool:
     """Whether the whole path fits: the parts of the pattern in turn, each place of it once."""
     places = {0}
     for part in pattern:
         if part == "**":
             places = set(range(min(places), len(path) + 1))
         else:
-            fits = _part(part)
+            fits = _part_matcher(part)
             places = {at + 1 for at in places if at < len(path) and fits(path[at])}
         if not places:
             return False
@@ -62,15 +62,15 @@ def _fits(pattern: Sequence[str], path: Sequence[str]) -> bool:
 
 
 @functools.cache
-def _part(pattern: str) -> Callable[[str], bool]:
+def _part_matcher(pattern: str) -> Callable[[str], bool]:
     try:
         regex.refuse_long(pattern)
-        return regex.whole("(?s)" + "".join(map(_escaped, TOKEN.findall(pattern))))
+        return regex.whole("(?s)" + "".join(map(_token_as_regex, TOKEN.findall(pattern))))
     except RulesError as error:
         raise FleetError(f"the glob {pattern[:QUOTED]!r}: {error}") from None
 
 
-def _escaped(text: str) -> str:
+def _token_as_regex(text: str) -> str:
     if len(text) > 1:
         inside = text[1:-1].replace("\\", "\\\\")
         return f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
@@ -128,7 +128,7 @@ def _models_of(argument: str, allow_chained: bool = False) -> list[FoundModels]:
     pattern: tuple[str, ...] = ("**",)
     if is_pattern(argument) and not _exists(argument):
         base, pattern = halves(argument)
-    found = list(_below(base, pattern))
+    found = list(_models_below(base, pattern))
     if not found:
         what = f"no model matches {argument}"
         if pattern == ("**",):
@@ -142,7 +142,7 @@ def _exists(argument: str) -> bool:
     return not remote.is_remote(argument) and Path(argument).exists()
 
 
-def _below(base: str, pattern: tuple[str, ...]) -> Iterator[FoundModels]:
+def _models_below(base: str, pattern: tuple[str, ...]) -> Iterator[FoundModels]:
     tree = base if "**" in pattern else ""
     files = remote.files if remote.is_remote(base) else local_files
     found = models_among(files(base, lambda folder: reaches(pattern, folder)))
@@ -204,7 +204,7 @@ def _models_of_list(path: str, allow_chained: bool) -> list[FoundModels]:
         _refuse_line(path, line)
     remote.refuse_chained(lines, allow_chained, f"the list {path}: ")
     names = [line for line in lines if not is_search(line)]
-    shared = _shared([_folder(name) for name in names])
+    shared = _shared_folders([_folder(name) for name in names])
     return [one for line in lines for one in _from_list(line, shared)]
 
 
@@ -237,7 +237,7 @@ def _folder(name: str) -> list[str]:
     return [part for part in parts[:-1] if part != ".."]
 
 
-def _shared(folders: list[list[str]]) -> int:
+def _shared_folders(folders: list[list[str]]) -> int:
     """How many folders the names start with alike."""
     alike = [len(set(parts)) == 1 for parts in zip(*folders, strict=False)]
     return [*alike, False].index(False)

@@ -32,7 +32,7 @@ class Job(msgspec.Struct, frozen=True):
 
     def rules(self) -> list[Rule]:
         """The rules, read once in a process. Raises RulesError where they are not valid."""
-        return _rules(self.raw, self.label, self.emit, self.allow_python, self.allow_none)
+        return _parsed_rules(self.raw, self.label, self.emit, self.allow_python, self.allow_none)
 
     def digest(self) -> str:
         """The rules by content: another layout of the same file has the same."""
@@ -41,7 +41,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 @functools.lru_cache(maxsize=4)
-def _rules(
+def _parsed_rules(
     raw: bytes, label: str, emit: str | None, allow_python: bool, allow_none: bool
 ) -> list[Rule]:
     return rules_in(raw, label, emit, allow_python, allow_none=allow_none)

@@ -31,7 +31,7 @@ Finish = Callable[[Result], Result]
 
 def patch_model(job: Job, task: Task) -> Done:
     """Patch one model, and write it; every error is told in what is returned."""
-    return _timed(_patch, job, task)
+    return _timed(_patch_model, job, task)
 
 
 def in_process(progress: Progress, finish: Finish | None = None) -> Work:
@@ -42,7 +42,7 @@ def in_process(progress: Progress, finish: Finish | None = None) -> Work:
 
     def work(job: Job, task: Task) -> Done:
         try:
-            return _patch(job, task, progress, finish)
+            return _patch_model(job, task, progress, finish)
         except GraphpatchError as error:
             return Done(task, error=str(error))
 
@@ -97,7 +97,7 @@ def _tried(work: Work, job: Job, task: Task) -> Done:
         return Done(task, error=f"{task.model}: {traceback.format_exc()}", bug=True)
 
 
-def _patch(
+def _patch_model(
     job: Job, task: Task, progress: Progress | None = None, finish: Finish | None = None
 ) -> Done:
     with _at_hand(job, task.model) as path:
@@ -192,14 +192,14 @@ def content(path: Path) -> str:
     if not path.is_dir():
         if path.exists() and not path.is_file():
             raise ModelError(f"{path} is neither a file nor a folder")
-        return _file(path)
+        return _file_hash(path)
     whole = hashlib.sha256()
     for one in sorted(regular_files(path)):
-        whole.update(f"{_file(one)} {one.relative_to(path).as_posix()}\n".encode())
+        whole.update(f"{_file_hash(one)} {one.relative_to(path).as_posix()}\n".encode())
     return whole.hexdigest()
 
 
-def _file(path: Path) -> str:
+def _file_hash(path: Path) -> str:
     found = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         buffer = memoryview(bytearray(CHUNK))

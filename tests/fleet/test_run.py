@@ -34,7 +34,7 @@ JOB = Job(rules_text(RULE).encode(), "rules.json")
 def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """Two workers, started in either way."""
     context = multiprocessing.get_context(request.param)
-    monkeypatch.setattr(pools, "_context", lambda: context)
+    monkeypatch.setattr(pools, "_start_method", lambda: context)
     one = Pool(2)
     yield one
     one.close(at_once=True)
@@ -158,7 +158,7 @@ def test_what_was_left_is_swept(tmp_path: Path) -> None:
 def test_a_fork_is_for_a_process_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     for count, method in ((1, "fork"), (2, "forkserver")):
         monkeypatch.setattr(pools, "threads", lambda count=count: count)
-        assert pools._context().get_start_method() == method
+        assert pools._start_method().get_start_method() == method
 
 
 @pytest.mark.parametrize("collecting", [True, False])

@@ -57,7 +57,7 @@ def assert_same(back: Path, path: Path) -> None:
             if (path / one).is_file():
                 assert (back / one).read_bytes() == (path / one).read_bytes()
     elif is_text(path.read_bytes()[:4096]):
-        message = text._message_class(graphpatch.load(path).container)()
+        message = text._container_class(graphpatch.load(path).container)()
         text_format.Parse(path.read_text(), message)
         assert back.read_text() == text_format.MessageToString(message)
     else:
