@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from graphpatch.errors import RulesError, did_you_mean
-from graphpatch.gradients.library import LIBRARY
+from graphpatch.gradients.library import LIBRARY, papers
 from graphpatch.gradients.library.relevance import BATCH_NORMS
 from graphpatch.recipe_parts import NOT_INSIDE_OTHERS, several_ops
 
@@ -146,8 +146,6 @@ _NO_CONVOLUTIONS = (
     f"the model has no convolution ({', '.join(CONVOLUTIONS_2D)}), which the z-plus rule is for: "
     "@lrp_epsilon is the rule for dense layers"
 )
-_GUIDED = "Springenberg et al., Striving for Simplicity: The All Convolutional Net, 2015"
-_ANCONA = "Ancona et al., Towards better understanding of gradient-based attribution methods, 2018"
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
@@ -156,7 +154,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe(
                 "guided_backprop",
                 "guided backpropagation, for the whole ReLU family",
-                _GUIDED,
+                papers.GUIDED_BACKPROP,
                 lambda: _of_family("guided_backprop", "guided_relu"),
                 explains=True,
             ),
@@ -186,7 +184,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe(
                 "lrp_epsilon",
                 "layer-wise relevance propagation by the epsilon rule: input * gradient",
-                _ANCONA,
+                papers.ANCONA,
                 _lrp_epsilon,
                 {"epsilon": 1e-4},
                 explains=True,
