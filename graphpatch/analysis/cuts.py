@@ -16,8 +16,9 @@ from graphpatch.errors import CutError, ModelError
 from graphpatch.graph.body import Body
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import downstream, upstream
+from graphpatch.table import path_in_words
 
-EITHER_END = 6  # tensors of a way that are shown at either end
+PATH_SHOWN = 12  # tensors of a path that are shown
 FAR = 1 << 40  # what a tensor costs before its distance counts: fewer tensors come first
 
 Cut = tuple[str, ...]
@@ -135,12 +136,13 @@ def _check_cut(found: GradientPaths, cut: Cut) -> None:
         reason = _unfit(found.body, tensor, in_frames(found.body))
         if reason:
             raise CutError(f"{tensor} cannot be cut at: {reason}{_proposal(found, cut, [])}")
-    way = path_round(found, cut)
-    if way:
+    round_it = path_round(found, cut)
+    if round_it:
         missing = smallest_cut(found, cut, kept=cut)
         raise CutError(
             f"{', '.join(cut)} is not a cut between {_ends_told(found)}: the gradient also flows "
-            f"around it, through\n  {_path_in_words(way)}{_proposal(found, cut, missing)}"
+            f"around it, through\n  {path_in_words(round_it, PATH_SHOWN)}"
+            f"{_proposal(found, cut, missing)}"
         )
 
 
@@ -175,13 +177,6 @@ def _not_between(found: GradientPaths) -> str:
 
 def _ends_told(found: GradientPaths) -> str:
     return f"{', '.join(found.wrt)} and {found.loss}"
-
-
-def _path_in_words(way: Sequence[str]) -> str:
-    if len(way) <= 2 * EITHER_END:
-        return " -> ".join(way)
-    left = f"({len(way) - 2 * EITHER_END} more)"
-    return " -> ".join([*way[:EITHER_END], left, *way[-EITHER_END:]])
 
 
 def _cuts_in_order(found: GradientPaths, cuts: list[Cut]) -> list[Cut]:

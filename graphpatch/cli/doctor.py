@@ -22,17 +22,17 @@ from graphpatch.formats import load
 from graphpatch.formats.output import refuse_inputs, write_file
 from graphpatch.runtime.diagnose import VERDICT_WORDS, diagnose
 from graphpatch.runtime.diagnose import Diagnosis as Found
-from graphpatch.table import plural
+from graphpatch.table import path_in_words, plural
 
-PAIRS_TOLD = 10
+PAIRS_SHOWN = 10
 
 RanPair = dict[str, Any] | None
-Told = tuple[PairDiagnosis, RanPair, int]
+ShownPair = tuple[PairDiagnosis, RanPair, int]
 
 
-def pairs_shown(
+def _pairs_to_show(
     pairs: Sequence[PairDiagnosis], results: Sequence[RanPair], every: bool
-) -> tuple[list[Told], int]:
+) -> tuple[list[ShownPair], int]:
     """The pairs to print, each with how many more are like it; and how many are left out.
 
     Alike are those of one verdict, in a Session and on a tape, that one op blocks next to where
@@ -40,12 +40,12 @@ def pairs_shown(
     """
     whole = [(one, result, 0) for one, result in zip(pairs, results, strict=True)]
     whole = [told for told in whole if told[0].connected or len(pairs) == 1]
-    if every or len(whole) <= PAIRS_TOLD:
+    if every or len(whole) <= PAIRS_SHOWN:
         return whole, 0
-    kinds: dict[Hashable, list[Told]] = {}
+    kinds: dict[Hashable, list[ShownPair]] = {}
     for told in whole:
         kinds.setdefault(_alike_by(*told[:2]), []).append(told)
-    some = [(*alike[0][:2], len(alike) - 1) for alike in list(kinds.values())[:PAIRS_TOLD]]
+    some = [(*alike[0][:2], len(alike) - 1) for alike in list(kinds.values())[:PAIRS_SHOWN]]
     return some, len(whole) - sum(1 + more for _, _, more in some)
 
 
@@ -55,13 +55,13 @@ def _alike_by(one: PairDiagnosis, result: RanPair) -> Hashable:
     return one.verdict, one.tape, one.says, *blocker, ran
 
 
-def pairs_left_out(more: int) -> Iterator[str]:
+def _pairs_left_out_line(more: int) -> Iterator[str]:
     """The line for pairs that are not printed."""
     if more:
         yield f"... {plural(more, 'more pair')} of other kinds; --all shows them"
 
 
-WAY = 8  # tensors of a way that are printed
+PATH_SHOWN = 8  # tensors of a path that are printed
 
 OUTPUT = record({"model": TEXT, "graphs": listed(record({"pairs": listed(ANY)}, {"notes": {}}))})
 
@@ -142,12 +142,12 @@ def _lines_of_pairs(
 ) -> Iterator[str]:
     """The pairs, blocked ones in full; what was said of an op is not said again."""
     told: set[tuple[str, str]] = set()
-    some, others = pairs_shown(pairs, results, every)
+    some, others = _pairs_to_show(pairs, results, every)
     for one, result, more in some:
         yield from _pair_lines(one, result, told)
         if more:
-            yield f"  ... {_counted(more, 'more pair')} like this; --all shows them"
-    yield from pairs_left_out(others)
+            yield f"  ... {plural(more, 'more pair')} like this; --all shows them"
+    yield from _pairs_left_out_line(others)
     apart = [one for one in pairs if not one.connected]
     if apart and len(pairs) > 1:
         are = "pair is" if len(apart) == 1 else "pairs are"
@@ -166,7 +166,7 @@ def _pair_lines(
     if one.says and (one.verdict == "flows" or not one.findings):
         yield f"  {one.says}"
     if one.findings and one.way:
-        yield f"  path     {_path_in_words(one.way)}"
+        yield f"  path     {path_in_words(one.way, PATH_SHOWN)}"
     for finding in one.findings:
         yield from _finding_lines(finding, told)
     if result is not None:
@@ -178,12 +178,6 @@ def _on_a_tape(one: PairDiagnosis) -> str:
         return VERDICT_WORDS[one.tape]
     by_design = all(finding.kind == CARRIED for finding in one.findings)
     return "it raises, by design" if by_design else "it raises"
-
-
-def _path_in_words(way: Sequence[str]) -> str:
-    if len(way) > WAY:
-        way = [*way[: WAY // 2], f"... {len(way) - WAY} more ...", *way[-WAY // 2 :]]
-    return " -> ".join(way)
 
 
 def _finding_lines(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str]:
@@ -203,18 +197,14 @@ def _fix_lines(fixed: Fixed, rules: str, blocked: bool) -> Iterator[str]:
     if fixed.rules:
         count, mended = len(fixed.rules), len(fixed.mended)
         flow = "more pair flows" if mended == 1 else "more pairs flow"
-        yield f"{rules}: {_counted(count, 'rule')}; with {_them(count)} {mended} {flow}"
+        yield f"{rules}: {plural(count, 'rule')}; with {_them(count)} {mended} {flow}"
     elif fixed.left or blocked:
         yield "no rule written: no single op can be fixed"
     else:
         yield "nothing to fix; nothing was written"
     if fixed.left:
         stay = "stays as it is" if len(fixed.left) == 1 else "stay as they are"
-        yield f"{_counted(len(fixed.left), 'pair')} {stay}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+        yield f"{plural(len(fixed.left), 'pair')} {stay}"
 
 
 def _them(count: int) -> str:

@@ -17,10 +17,9 @@ from graphpatch.errors import OutputError
 from graphpatch.formats import load
 from graphpatch.formats.output import refuse_inputs
 from graphpatch.page.view import View, refuse_model, view
-from graphpatch.table import plural
+from graphpatch.table import plural, short
 
 MOST_PAIRS_SHOWN = 5  # of a model
-MOST_RULES = 3  # of a pair
 NOWHERE = "; graphpatch match MODEL --pattern PATTERN says why"
 VERDICTS = {"flows": "flows", "zero": "zeros", "none": "None", "error": "an error"}
 
@@ -165,9 +164,7 @@ def _flow_in_words(pair: dict[str, Any]) -> str:
     if len(words) == 1 or pair["sides"][-1]["verdict"] != "flows":
         return words[0] + (", before and after" if len(words) > 1 else "")
     rules = [f"{name} at {plural(ops, 'op')}" for name, ops in pair["changed"].items()]
-    more = f" and {len(rules) - MOST_RULES} more rules" if len(rules) > MOST_RULES + 1 else ""
-    named = rules[:MOST_RULES] if more else rules
-    return f"{words[0]}, {'changed by ' + ', '.join(named) + more if named else 'not changed'}"
+    return f"{words[0]}, {f'changed by {short(rules)}' if rules else 'not changed'}"
 
 
 def _side_verdict(side: dict[str, Any]) -> str:

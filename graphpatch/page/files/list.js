@@ -13,6 +13,9 @@ function make(name, className, ...children) {
   return element;
 }
 
+// What is left out where fewer are shown than there are.
+const andMore = (found, shown) => found.length > shown ? ` and ${(found.length - shown).toLocaleString("en")} more` : "";
+
 const letter = number => String.fromCharCode(65 + number % 26) + (number >= 26 ? Math.floor(number / 26) : "");
 
 function badge(number, name) {

@@ -131,7 +131,7 @@ class View {
       link.addEventListener("click", () => this.goTo(finding));
       line.append(place ? ", " : (isAlike ? " before and after, it ends at " : pair.sides.length > 1 ? " before, it ends at " : " it ends at "), link);
     });
-    if (blocked.length > 3) line.append(` and ${blocked.length - 3} more`);
+    line.append(andMore(blocked, 3));
     if (pair.sides.length > 1 && pair.sides[pair.sides.length - 1].verdict === "flows") this.changed(line, pair, isAlike, blocked.length);
     return line;
   }
