@@ -102,14 +102,14 @@ def attach_to(
     reaches the ops `behind` the call any more. `told`: what a formula calls x0, x1, ..., where
     the op itself does not tell.
     """
-    name, dtypes = node.name, [arg.dtype or "" for arg in node.outputs or ()]
+    name, outputs = node.name, len(node.outputs or ())
     restored = is_restored(node, editor)
 
     def inputs(moved: Node) -> list[str]:
         taken = [_kept_apart(moved, n, read[n], found, name, editor) for n in found.read]
         if is_kept(node, editor):
             isolate(behind, lambda one: _zeros_call(one, editor), editor)
-        given = [_stopped(moved, place, dtype, name, editor) for place, dtype in enumerate(dtypes)]
+        given = [stopped_output(moved, place, name, editor) for place in range(outputs)]
         if restored:
             given = through_tape(found, name, [*taken, *given], moved, editor)
         return [*taken, *given]
@@ -152,8 +152,10 @@ def _kept_apart(
     return call.tensor(0)
 
 
-def _stopped(moved: Node, output: int, dtype: str, name: str, editor: Editor) -> str:
-    typed, suffix = {"T": attrs.dtype(dtype)}, f"_{output}" if output else ""
+def stopped_output(moved: Node, output: int, name: str, editor: Editor) -> str:
+    """An output of an op that made room, behind a StopGradient named after the op."""
+    typed = {"T": attrs.dtype(flow.known_outputs(moved)[output].dtype or "")}
+    suffix = f"_{output}" if output else ""
     stop = editor.add(f"{name}/stop{suffix}", "StopGradient", [moved.tensor(output)], typed, moved)
     return stop.tensor(0)
 

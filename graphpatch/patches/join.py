@@ -22,7 +22,12 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Attrs, Editor
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
-from graphpatch.patches.function_carrier import attach_to, computed_functions, is_kept
+from graphpatch.patches.function_carrier import (
+    attach_to,
+    computed_functions,
+    is_kept,
+    stopped_output,
+)
 from graphpatch.patches.place import place_of
 
 # The op type whose registered gradient is dy for each input.
@@ -100,7 +105,7 @@ def add_select(
     name = node.name
 
     def through(moved: Node) -> list[str]:
-        stop = _stopped(name, 0, moved, editor)
+        stop = stopped_output(moved, 0, name, editor)
         return [_true(name, 0, stop, moved, editor), stop, backward(moved, stop)]
 
     values = _select_attrs(flow.known_outputs(node)[0])
@@ -147,18 +152,9 @@ def _join_outputs(
 
 def _read_by_select(name: str, output: int, one: Counted, moved: Node, editor: Editor) -> list[str]:
     """What the Select of one of several outputs reads."""
-    stop = _stopped(name, output, moved, editor)
+    stop = stopped_output(moved, output, name, editor)
     backward = _backward(name, output, one, stop, moved, editor)
     return [_true(name, output, stop, moved, editor), stop, backward]
-
-
-def _stopped(name: str, output: int, moved: Node, editor: Editor) -> str:
-    typed, suffix = (
-        {"T": attrs.dtype(flow.known_outputs(moved)[output].dtype or "")},
-        _suffix(output),
-    )
-    stop = editor.add(f"{name}/stop{suffix}", "StopGradient", [moved.tensor(output)], typed, moved)
-    return stop.tensor(0)
 
 
 def _backward(name: str, output: int, one: Counted, stop: str, moved: Node, editor: Editor) -> str:
