@@ -15,8 +15,8 @@ import msgspec
 
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import called_functions, calls, may_be_inlined
-from graphpatch.graph.graph import Graph, open_graph
-from graphpatch.graph.wire import Source, encoded
+from graphpatch.graph.graph import Graph, graph_of
+from graphpatch.graph.wire import encoded
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 LOOPS = frozenset({"While", "StatelessWhile"})
@@ -104,4 +104,4 @@ class Bodies(msgspec.Struct, eq=False, dict=True):
 def _signature_call() -> Node:
     """The op that calls the function of a TF2 SavedModel's signature in a Session."""
     call = encoded(1, encoded(1, b"serving_default") + encoded(2, b"StatefulPartitionedCall"))
-    return Node(open_graph(Source(call), 0, len(call)).main, 0)
+    return Node(graph_of(call).main, 0)

@@ -183,6 +183,11 @@ def open_graph(source: Source, start: int, end: int, progress: Progress | None =
     return graph
 
 
+def graph_of(data: bytes) -> Graph:
+    """The graph of a GraphDef that is these bytes, as `open_graph`."""
+    return open_graph(Source(data), 0, len(data))
+
+
 def _open_library(graph: Graph, library: Field) -> None:
     data = graph.source.data
     first = islice(fields(data, library.value, library.end), MOST_FUNCTIONS + 1)

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from graphpatch.analysis.doctor.notes import TRAINED
-from graphpatch.errors import ModelError
 from graphpatch.formats.model import Model
 from graphpatch.runtime.gradients import RaisedError, built
-from graphpatch.runtime.imported import bare_meta, imported
+from graphpatch.runtime.imported import imported_graph
 from graphpatch.runtime.running import (
     Running,
     first_line,
@@ -51,7 +50,7 @@ def run_pairs(
     before = tf.compat.v1.control_flow_v2_enabled()
     _switch(control_flow_v2)
     try:
-        return [_pair_gradient(_imported(model, place), pair) for pair in pairs]
+        return [_pair_gradient(imported_graph(model, place), pair) for pair in pairs]
     finally:
         _switch(before)
 
@@ -61,14 +60,6 @@ def _switch(control_flow_v2: bool) -> None:
 
     tf1 = tf.compat.v1
     (tf1.enable_control_flow_v2 if control_flow_v2 else tf1.disable_control_flow_v2)()
-
-
-def _imported(model: Model, place: int) -> Any:
-    """The tf.Graph of a model's graph, with the control-flow contexts that the file holds."""
-    try:
-        return imported(bare_meta(model.meta_graph(model.graphs[place], rebuild=False)))
-    except ModelError as error:
-        raise ModelError(f"{model.path}: {error}") from error
 
 
 def _pair_gradient(graph: Any, pair: AskedPair) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from graphpatch import names
 from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import CutError
-from graphpatch.graph.graph import open_graph
-from graphpatch.graph.wire import Source
+from graphpatch.graph.graph import graph_of
 from graphpatch.runtime.gradients import gradients
 from graphpatch.runtime.jacobian import Jacobian, jacobians
 
@@ -104,8 +103,7 @@ def gradient_in_parts(
 
     asked = tensor_names("wrt", wrt)
     listed = cuts_in_order(cut)
-    data = graph.as_graph_def().SerializeToString()
-    opened = open_graph(Source(data), 0, len(data))
+    opened = graph_of(graph.as_graph_def().SerializeToString())
     found, cuts = ordered_cuts(opened, tensor_name("loss", loss), listed, asked)
     return add_parts(graph, found, cuts, jacobian=jacobian, check=check)
 

@@ -15,9 +15,9 @@ from graphpatch.gradients.taped import PASS
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.emit import graph_pieces
-from graphpatch.graph.graph import Graph, open_graph
+from graphpatch.graph.graph import Graph, graph_of
 from graphpatch.graph.nodedef import mentions
-from graphpatch.graph.wire import Source, piece_bytes
+from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.taken import graph_def_of
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def overridden_ops(graph: Graph) -> Iterator[tuple[Node, str]]:
 
 def _graphs(model: ModelLike) -> list[Graph]:
     if is_graph(model):  # its library and keys alone are needed
-        return [_opened(graph_def_of(model))]
+        return [graph_of(graph_def_of(model))]
     return [_as_written(graph) for graph in model_from("model", model).graphs]
 
 
@@ -148,8 +148,4 @@ def _as_written(graph: Graph) -> Graph:
     """What was patched in memory is read as its file would be, with the functions it adds."""
     if not graph.is_changed:
         return graph
-    return _opened(b"".join(map(piece_bytes, graph_pieces(graph))))
-
-
-def _opened(data: bytes) -> Graph:
-    return open_graph(Source(data), 0, len(data))
+    return graph_of(b"".join(map(piece_bytes, graph_pieces(graph))))

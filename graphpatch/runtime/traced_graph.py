@@ -15,9 +15,9 @@ from graphpatch.errors import PatchError
 from graphpatch.gradients.traced import Traced
 from graphpatch.graph.as_function import Part
 from graphpatch.graph.calls import NO_INLINE
-from graphpatch.graph.graph import Graph, open_graph
-from graphpatch.graph.wire import Source, piece_bytes
+from graphpatch.graph.wire import piece_bytes
 from graphpatch.runtime.function_gradient import called_in_order
+from graphpatch.runtime.imported import exported_graph
 
 # Of the attrs that TensorFlow adds for itself, those that running or differentiating a While or
 # If needs; the others hold names and settings of the process that traced it.
@@ -36,7 +36,7 @@ def traced_function(
     TensorFlow's own.
     """
     placeholders = [tensor.op.name for tensor in graph.inputs[: len(arguments)]]
-    opened = _opened(graph)
+    opened = exported_graph(graph)
     given = dict(zip(placeholders, arguments, strict=True))
     part = Part(opened.main, given, tuple(tensor.name for tensor in results.values()))
     _refuse_captures(path, graph, {node.name for node in part.unfed()})
@@ -53,17 +53,6 @@ def traced_function(
     _clean(function, renamed)
     library = tuple(nested.values())
     return Traced(name, function, library, _newer(path, function, *library))
-
-
-def _opened(graph: Any) -> Graph:
-    """The graph, without attrs at their defaults: TensorFlow 1.15 does not know all of them."""
-    import tensorflow as tf
-
-    meta = tf.compat.v1.train.export_meta_graph(
-        graph_def=graph.as_graph_def(), graph=graph, strip_default_attrs=True
-    )
-    data = meta.graph_def.SerializeToString(deterministic=True)
-    return open_graph(Source(data), 0, len(data))
 
 
 def _refuse_captures(path: str, graph: Any, unfed: set[str]) -> None:

@@ -91,7 +91,7 @@ STRAIGHT = "let it count as the identity on the way back (straight_through)"
 OUTSIDE = f"no gradient can be given to it; {BEHIND}"
 
 
-def _default_rule(look: Look) -> list[RuleDict]:
+def _to_default(look: Look) -> list[RuleDict]:
     known = look.node.opdef
     if known is None or known.gradient != "registered":
         return []
@@ -169,11 +169,11 @@ CAUSES = (
     Cause("custom_gradient", _raises("custom_gradient"),
           "key {key}, which tf.custom_gradient left: only the process that built it knows it",
           "{says}; TensorFlow names {op}, not the missing key",
-          'take the key off ("default"): the ops before it have their own gradients', _default_rule),
+          'take the key off ("default"): the ops before it have their own gradients', _to_default),
     Cause("key", _raises("key"),
           "override key {key}, which no program registers",
           "{says}; TensorFlow names {op}, not the missing key",
-          'register the key where the file is loaded, or take it off ("default")', _default_rule),
+          'register the key where the file is loaded, or take it off ("default")', _to_default),
     Cause("prevent", _raises("prevent"),
           "PreventGradient: it was put there to refuse a gradient",
           "{says}", STRAIGHT, fixes),
