@@ -11,13 +11,13 @@ from typing import Any
 import click
 
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
+from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.fix import Fixed, fix
-from graphpatch.analysis.doctor.look import Finding
-from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.forms import ANY, TEXT, listed, record
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
+from graphpatch.differentiation.patched_ops import CARRIED
 from graphpatch.formats import load
 from graphpatch.formats.output import refuse_inputs, write_file
 from graphpatch.runtime.diagnose import VERDICT_WORDS, diagnose

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from graphpatch.analysis.doctor.look import Finding
+from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node

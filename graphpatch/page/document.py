@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import graphpatch
-from graphpatch.analysis.doctor.answers import Answers
-from graphpatch.analysis.doctor.backward import GradientReach
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
-from graphpatch.analysis.doctor.look import Finding
+from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.survey import doctors
 from graphpatch.analysis.rule_words import own_name
+from graphpatch.differentiation.gradient_reach import GradientReach
+from graphpatch.differentiation.replay import Answers
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from graphpatch.analysis.doctor.backward import GradientReach
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.survey import fed_floats, unread_outputs
 from graphpatch.differentiation import flow
+from graphpatch.differentiation.gradient_reach import GradientReach
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from graphpatch.analysis.doctor.answers import Answers
-from graphpatch.analysis.doctor.backward import Answer, GradientReach
 from graphpatch.control_flow.op_types import EXITS
+from graphpatch.differentiation.gradient_reach import Answer, GradientReach
+from graphpatch.differentiation.replay import Answers
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 

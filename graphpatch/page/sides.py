@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from graphpatch.analysis.doctor.causes import finding_of
-from graphpatch.analysis.doctor.look import Finding, Look
+from graphpatch.analysis.doctor.finding import Finding, Look
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.graph import provenance

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphpatch.analysis.doctor.look import Finding
+from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.graph import attrs, provenance

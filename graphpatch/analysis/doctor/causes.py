@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from graphpatch import opdefs
+from graphpatch.analysis.doctor.finding import Finding, Look, RuleDict, rule_for
 from graphpatch.analysis.doctor.known_fixes import fixes
-from graphpatch.analysis.doctor.look import Finding, Look, RuleDict, rule_for
-from graphpatch.analysis.doctor.ours import CARRIED, is_of_rule, rule_of
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
 from graphpatch.differentiation.keys import gradient_type, override_key
+from graphpatch.differentiation.patched_ops import CARRIED, is_of_rule, rule_of
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node

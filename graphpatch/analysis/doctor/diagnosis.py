@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.answers import Answers
-from graphpatch.analysis.doctor.backward import Answer, GradientReach, Refusal
 from graphpatch.analysis.doctor.causes import finding_of, with_pattern
+from graphpatch.analysis.doctor.finding import Finding, Look, given_to_slot
 from graphpatch.analysis.doctor.known_fixes import with_way_back
-from graphpatch.analysis.doctor.look import Finding, Look, given_to_slot
-from graphpatch.analysis.doctor.ours import CARRIED, is_hidden, rule_of
 from graphpatch.analysis.doctor.path import (
     A_RULE,
     FREE,
@@ -23,9 +20,12 @@ from graphpatch.analysis.doctor.path import (
     dependent,
     spelled,
 )
-from graphpatch.analysis.doctor.told import Told, ways_inside
+from graphpatch.analysis.doctor.reported import Told, ways_inside
 from graphpatch.control_flow.op_types import EXITS, MERGES
 from graphpatch.differentiation.flow import TRAINABLE
+from graphpatch.differentiation.gradient_reach import Answer, GradientReach, Refusal
+from graphpatch.differentiation.patched_ops import CARRIED, is_hidden, rule_of
+from graphpatch.differentiation.replay import Answers
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import HANDLES

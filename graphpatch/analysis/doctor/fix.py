@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
-from graphpatch.analysis.doctor.look import Finding, RuleDict, rule_for
-from graphpatch.analysis.doctor.ours import CARRIED
+from graphpatch.analysis.doctor.finding import Finding, RuleDict, rule_for
 from graphpatch.analysis.doctor.survey import doctors, survey
 from graphpatch.application import apply
+from graphpatch.differentiation.patched_ops import CARRIED
 from graphpatch.errors import MatchError, PatchError, RulesError
 from graphpatch.formats import Model
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from graphpatch.analysis.doctor.look import Finding, Look, RuleDict, rule_for
+from graphpatch.analysis.doctor.finding import Finding, Look, RuleDict, rule_for
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE

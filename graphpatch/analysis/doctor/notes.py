@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from graphpatch.analysis.doctor.backward import ops_on_the_way, reached
 from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
-from graphpatch.analysis.doctor.ours import is_carrier
 from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
 from graphpatch.differentiation.bodies import CALLS, Bodies
+from graphpatch.differentiation.gradient_reach import ops_on_the_way, reached
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
+from graphpatch.differentiation.patched_ops import is_carrier
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from graphpatch.analysis.doctor.backward import Answer
+from graphpatch.differentiation.gradient_reach import Answer
 from graphpatch.differentiation.wiring import Tensor, Wiring
 
 # What it costs to go back through an op: nothing, a rule, or what no rule fixes.

@@ -8,12 +8,12 @@ from itertools import islice, product
 from math import lcm
 from typing import Any
 
-from graphpatch.analysis.doctor.answers import Answers
 from graphpatch.analysis.doctor.diagnosis import Doctor, PairDiagnosis
 from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
 from graphpatch.control_flow.context_collections import StoredContexts, stored_contexts
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
 from graphpatch.differentiation.hidden import is_in_gradients
+from graphpatch.differentiation.replay import Answers
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE, NO_NUMBERS
 from graphpatch.errors import ModelError

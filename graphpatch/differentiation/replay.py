@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from graphpatch import opdefs
-from graphpatch.analysis.doctor.backward import (
+from graphpatch.control_flow.context_collections import StoredContexts
+from graphpatch.differentiation import flow
+from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
+from graphpatch.differentiation.gradient_reach import (
     Answer,
     GradientReach,
     Refusal,
     differentiate,
     reached,
 )
-from graphpatch.analysis.doctor.ours import CARRIED, is_carrier
-from graphpatch.control_flow.context_collections import StoredContexts
-from graphpatch.differentiation import flow
-from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
+from graphpatch.differentiation.patched_ops import CARRIED, is_carrier
 from graphpatch.differentiation.table import outputs_of
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Body, Node

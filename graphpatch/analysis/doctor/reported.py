@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from graphpatch.analysis.doctor.look import Look
+from graphpatch.analysis.doctor.finding import Look
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import named_by

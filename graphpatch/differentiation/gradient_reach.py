@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from graphpatch.analysis.doctor.loops import Loops
-from graphpatch.analysis.doctor.ours import CARRIED
 from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import EXITS
+from graphpatch.differentiation.loop_order import Loops
+from graphpatch.differentiation.patched_ops import CARRIED
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphpatch.analysis.doctor.backward import Answer, Refusal
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
+from graphpatch.differentiation.gradient_reach import Answer, Refusal
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
