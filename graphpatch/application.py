@@ -25,7 +25,7 @@ from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe
 from graphpatch.rule_spec import Expect
 from graphpatch.rules import Rule, load_rules, rules_from
-from graphpatch.step import Applied, expected, naming_rule, take
+from graphpatch.step import RuleResult, expected, naming_rule, take
 from graphpatch.table import beside, html_table, plural, short
 
 # What a notebook shows of a model, a patched one beside it, gradients by and of these tensors.
@@ -211,7 +211,7 @@ def _check_taken(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
 
 def _take_all(
     rules: Sequence[Rule], graphs: Sequence[Graph], progress: Progress | None
-) -> list[Applied]:
+) -> list[RuleResult]:
     steps = []
     for place, rule in enumerate(rules):
         if progress is not None:
@@ -223,7 +223,9 @@ def _take_all(
     return steps
 
 
-def _refuse_idle(rules: Sequence[Rule], steps: Sequence[Applied], graphs: Sequence[Graph]) -> None:
+def _refuse_idle(
+    rules: Sequence[Rule], steps: Sequence[RuleResult], graphs: Sequence[Graph]
+) -> None:
     """Of the rules of a recipe one must match, whatever each of them allows."""
     of_recipe = {rule.author.rule.partition(":")[0]: rule for rule in rules}
     busy = {step.rule.partition(":")[0] for step in steps if step.matches}
@@ -247,7 +249,9 @@ def _refuse_again(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:
                         )
 
 
-def _report(before: Model, after: Model, notes: list[str], steps: list[Applied]) -> dict[str, Any]:
+def _report(
+    before: Model, after: Model, notes: list[str], steps: list[RuleResult]
+) -> dict[str, Any]:
     told = [*notes, *(note for step in steps for note in step.notes)]
     matched = {(one["body"], one["op"]) for step in steps for one in step.matches}
     told += unmatched_activations((step.rule for step in steps), before.graphs, matched)

@@ -14,7 +14,7 @@ from graphpatch.match.spec import Match
 from graphpatch.recipes import RECIPE_ACTIVATIONS, RECIPES, SIGN
 
 if TYPE_CHECKING:
-    from graphpatch.match.pattern.overlaps import Kept
+    from graphpatch.match.pattern.overlaps import KeptMatch
 
 
 def unmatched_activations(
@@ -52,7 +52,7 @@ def activations(graphs: Iterable[Graph]) -> Iterator[tuple[str, Node]]:
         yield from ((kind, one.last) for kind, one in several)
 
 
-def _of_several_ops(graph: Graph) -> Iterator[tuple[str, Kept]]:
+def _of_several_ops(graph: Graph) -> Iterator[tuple[str, KeptMatch]]:
     # Here, as it reads ready patterns, for which few rules ask.
     from graphpatch.match.ready.activations import NEEDED
 

@@ -36,7 +36,7 @@ from graphpatch.rules import Rule
 from graphpatch.table import and_more
 
 
-class Applied(msgspec.Struct, frozen=True):
+class RuleResult(msgspec.Struct, frozen=True):
     """What one rule did. The fields are those of the report."""
 
     rule: str
@@ -47,7 +47,7 @@ class Applied(msgspec.Struct, frozen=True):
     tape: dict[str, None] = msgspec.field(default_factory=dict)
 
 
-def take(rule: Rule, graphs: Sequence[Graph]) -> Applied:
+def take(rule: Rule, graphs: Sequence[Graph]) -> RuleResult:
     """Apply a rule to graphs, which are changed.
 
     Raises MatchError where it does not match as often as it expects, PatchError where the patch
@@ -87,9 +87,9 @@ def matched(
     return found
 
 
-def patch_matched(rule: Rule, found: Sequence[tuple[Graph, MatchedOps]]) -> Applied:
+def patch_matched(rule: Rule, found: Sequence[tuple[Graph, MatchedOps]]) -> RuleResult:
     """Patch what a rule has `matched`. Where that raises, the graphs may be changed in part."""
-    step = Applied(rule.author.rule)
+    step = RuleResult(rule.author.rule)
     with naming_rule(rule):
         for graph, one in found:
             tag = graph.around.tags if len(found) > 1 else None
@@ -108,7 +108,7 @@ def naming_rule(rule: Rule) -> Iterator[None]:
         raise type(error)(f"rule {rule.author.rule!r}: {error}") from error
 
 
-def _patch_graph(rule: Rule, graph: Graph, found: MatchedOps, step: Applied) -> None:
+def _patch_graph(rule: Rule, graph: Graph, found: MatchedOps, step: RuleResult) -> None:
     editor = Editor(graph, rule.author)
     dropped = left_out_note(
         rule.author.rule, found
@@ -128,7 +128,7 @@ def _patch_graph(rule: Rule, graph: Graph, found: MatchedOps, step: Applied) -> 
     _collect_notes(step, editor)
 
 
-def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: Applied) -> None:
+def _patch_nodes(rule: Rule, nodes: list[Node], editor: Editor, step: RuleResult) -> None:
     for text in rule.patch.notes(nodes) if isinstance(rule.patch, NotedPatch) else ():
         editor.note(text)
     if isinstance(rule.patch, JointPatch):
@@ -151,14 +151,14 @@ def _alike_forms(rule: Rule, editor: Editor) -> FormEditor | None:
     return FormEditor(rule.patch.rewrite, editor)
 
 
-def patch_node(rule: Rule, node: Node, editor: Editor, step: Applied) -> None:
+def patch_node(rule: Rule, node: Node, editor: Editor, step: RuleResult) -> None:
     """Patch one op, and put into the step what that needs and says."""
     editor.patched = node.name
     rule.patch.rewrite(node, editor)
     _collect_notes(step, editor)
 
 
-def _collect_notes(step: Applied, editor: Editor) -> None:
+def _collect_notes(step: RuleResult, editor: Editor) -> None:
     step.notes.update(editor.notes)
     step.session.update(editor.session)
     step.tape.update(editor.tape)

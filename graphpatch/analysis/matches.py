@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphpatch.analysis.matching import Matched, match_only, match_rules
+from graphpatch.analysis.matching import RuleMatches, match_only, match_rules
 from graphpatch.analysis.places import Place
 from graphpatch.analysis.saved import as_rules_file
 from graphpatch.application import RulesLike, rules_of
@@ -37,7 +37,7 @@ class Matches:
 
     model: Model
     rules: tuple[Rule, ...]
-    found: tuple[Matched, ...]
+    found: tuple[RuleMatches, ...]
 
     @property
     def ok(self) -> bool:

@@ -24,7 +24,7 @@ EXPLAINED = 100  # rules that match nothing, for which the nearest names are loo
 NOT_EXPLAINED = f"\n  nearest names are listed for the first {EXPLAINED} rules that match nothing"
 
 
-class Matched(msgspec.Struct, frozen=True):
+class RuleMatches(msgspec.Struct, frozen=True):
     """What one rule matches.
 
     `matches` are as `apply --json` lists them, `left_out` says which matches don't count, and
@@ -51,16 +51,16 @@ class Matched(msgspec.Struct, frozen=True):
 
 def match_rules(
     rules: Sequence[Rule], model: Model, why: bool = False, with_places: bool = False
-) -> list[Matched]:
+) -> list[RuleMatches]:
     """What each rule matches, where those before it were applied as far as they can be.
 
     With `why`, also how near it came where it matches; with `with_places`, what goes into each
     match and comes out. Raises ModelError where the graph is
     broken, PatchError where the model carries the rules.
     """
-    applied = _Applied(model)
+    applied = _PatchedCopies(model)
     check_all(rules, applied.graphs)
-    found = list[Matched]()
+    found = list[RuleMatches]()
     missed = 0
     for rule in rules:
         found.append(_as_matched(rule, applied, why, with_places, names=missed < EXPLAINED))
@@ -68,7 +68,9 @@ def match_rules(
     return found
 
 
-def match_only(match: Match, model: Model, why: bool = False, with_places: bool = False) -> Matched:
+def match_only(
+    match: Match, model: Model, why: bool = False, with_places: bool = False
+) -> RuleMatches:
     """What a match means, without a rule around it.
 
     Where a pattern leaves open which tensor is x0, x1, ..., the notes say so.
@@ -94,7 +96,7 @@ def _left_open(match: Match, graphs: Sequence[Graph]) -> Iterator[str]:
         )
 
 
-class _Applied:
+class _PatchedCopies:
     """The graphs of a model as the rules so far leave them, where each was done wholly or not.
 
     They are changed in place, as a copy for each rule would make many rules slow. A rule that
@@ -131,8 +133,8 @@ def _copies(graphs: Sequence[Graph]) -> list[Graph]:
 
 
 def _as_matched(
-    rule: Rule, applied: _Applied, why: bool, with_places: bool, names: bool
-) -> Matched:
+    rule: Rule, applied: _PatchedCopies, why: bool, with_places: bool, names: bool
+) -> RuleMatches:
     graphs = applied.graphs
     known = [find(graph, rule.match, rule.on) for graph in graphs]
     found = _rule_document(
@@ -154,13 +156,13 @@ def _rule_document(
     why: bool,
     with_places: bool,
     names: bool = True,
-) -> Matched:
+) -> RuleMatches:
     tags = [graph.around.tags if len(graphs) > 1 else None for graph in graphs]
     tagged = list(zip(found, tags, strict=True))
     listed = [
         one for some, tag in tagged for one in listed_matches(some, tag, whole=on == (WHOLE,))
     ]
-    return Matched(
+    return RuleMatches(
         rule,
         listed,
         [text for some in found for text in left_out_note(rule, some)],

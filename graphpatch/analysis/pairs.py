@@ -19,7 +19,7 @@ RUN = 1 << 20  # bytes of nodes that are compared in one go
 
 
 @dataclass
-class Pairs:
+class PairedOps:
     """Indices of ops: pairs, those of the first body alone, those of the second alone."""
 
     both: list[tuple[int, int]] = field(default_factory=list)
@@ -27,11 +27,11 @@ class Pairs:
     second: list[int] = field(default_factory=list)
 
 
-def paired(one: Body, other: Body) -> Pairs:
+def paired(one: Body, other: Body) -> PairedOps:
     """Pair the ops of two bodies, in the order of the first."""
     ours, theirs = _op_keys(one), _op_keys(other)
     index = dict(zip(theirs, range(len(theirs)), strict=True))
-    found = Pairs()
+    found = PairedOps()
     for at, key in enumerate(ours):
         if key in index:
             found.both.append((at, index.pop(key)))
@@ -51,7 +51,7 @@ def _op_keys(body: Body) -> list[str]:
     return keys
 
 
-def _pair_renamed(one: Body, other: Body, found: Pairs) -> None:
+def _pair_renamed(one: Body, other: Body, found: PairedOps) -> None:
     """Pair what differs in its name alone; of several alike, none is paired."""
     by_look: dict[object, list[int]] = {}
     for at in found.second:

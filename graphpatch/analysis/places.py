@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graphpatch.graph.body import Body, Node
 from graphpatch.match.pattern.binding import Binding
-from graphpatch.match.pattern.overlaps import Kept
+from graphpatch.match.pattern.overlaps import KeptMatch
 from graphpatch.match.select import MatchedOps
 
 
@@ -61,7 +61,7 @@ def places(found: MatchedOps, graph: str) -> Iterator[Place]:
         yield from (_of_op(node, graph) for node in found.nodes)
 
 
-def _of_pattern(kept: Kept, graph: str) -> Place:
+def _of_pattern(kept: KeptMatch, graph: str) -> Place:
     binding: Binding = kept.binding
     captures = binding.captures
     last, body = captures[binding.pattern.last], binding.body

@@ -22,7 +22,7 @@ MOST_NAMED = 8  # names in a message
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltGradient:
     """The gradient of one variable: its values, and where it is sparse its indices."""
 
     variable: str
@@ -31,7 +31,7 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class GradientSection:
     """What one call of `tf.gradients` built: the scope of its ops, the losses, the gradients.
 
     `upstream` has the tensors that were given as `grad_ys`, or nothing.
@@ -40,7 +40,7 @@ class Section:
     scope: GradientScope
     losses: tuple[str, ...]
     upstream: tuple[str, ...]
-    gradients: tuple[Built, ...]
+    gradients: tuple[BuiltGradient, ...]
 
     def __str__(self) -> str:
         of = ", ".join(self.losses)
@@ -52,7 +52,7 @@ class Section:
         return self.scope.holds(name)
 
 
-def sections(body: Body, losses: Sequence[str] = ()) -> list[Section]:
+def sections(body: Body, losses: Sequence[str] = ()) -> list[GradientSection]:
     """Each call of `tf.gradients` whose results update variables, in the order of the file.
 
     `losses` are those of the only call, where the user names them. Raises PatchError where there
@@ -83,15 +83,15 @@ def _section(
     scope: GradientScope,
     given: Mapping[GradientScope, set[str]],
     asked: Sequence[str],
-) -> Section | None:
+) -> GradientSection | None:
     """One scope; None where no update of a variable reads its gradients."""
-    updates = _Updates(body, scope, given)
+    updates = _UpdateOps(body, scope, given)
     if not any(updates.reached(node) for node, _ in updates.all):
         return None
     losses, upstreams = (tuple(asked), ()) if asked else _losses(body, scope)
     updates.marks = upstream(body, map(names.parse, losses))
     _refuse_gradients_in(body, updates.marks, given, scope)
-    gradients: dict[str, Built] = {}
+    gradients: dict[str, BuiltGradient] = {}
     for node, variable in updates.all:
         if updates.marks[variable.index] and (reached := updates.reached(node)):
             gradients[variable.name] = _gradient_of_update(node, variable, reached, scope)
@@ -100,7 +100,7 @@ def _section(
             f"{scope}: none of the variables that its gradients update is read by the loss "
             f"{', '.join(losses)}"
         )
-    return Section(scope, losses, upstreams, tuple(gradients.values()))
+    return GradientSection(scope, losses, upstreams, tuple(gradients.values()))
 
 
 def _refuse_gradients_in(
@@ -129,7 +129,7 @@ def _given_out(body: Body, scope: GradientScope) -> set[str]:
     }
 
 
-class _Updates:
+class _UpdateOps:
     """The ops that change variables, and which gradients of a scope they are computed from.
 
     `marks` are the ops that the loss is computed from, where it is known.
@@ -194,7 +194,7 @@ def _writes_variable(node: Node) -> bool:
 
 def _gradient_of_update(
     node: Node, variable: Node, reached: list[str], scope: GradientScope
-) -> Built:
+) -> BuiltGradient:
     """Which of the gradients that an update reads is that of its variable."""
     floats = [text for text in reached if not _is_index(node.body, text)]
     if len(floats) > 1:
@@ -209,7 +209,7 @@ def _gradient_of_update(
     indices = [text for text in reached if _is_index(node.body, text)]
     if len(indices) > 1:
         indices = [t for t in indices if scope.forward_of(node.body, names.op_of(t)) == of]
-    return Built(variable.tensor(0), values, indices[0] if indices else "")
+    return BuiltGradient(variable.tensor(0), values, indices[0] if indices else "")
 
 
 def _is_index(body: Body, text: str) -> bool:

@@ -29,7 +29,7 @@ from graphpatch.cli.forms import (
 from graphpatch.cli.many import apply_to, goes, worker_options
 from graphpatch.cli.say import notes_of_warnings
 from graphpatch.cli.swapped import refuse_swapped
-from graphpatch.fleet.order import Order, Workers
+from graphpatch.fleet.order import FleetOrder, Workers
 from graphpatch.formats import Export
 from graphpatch.formats.target import FILES
 from graphpatch.recipes import is_recipe
@@ -102,7 +102,9 @@ def command(
     if allow_python and "" not in sys.path:
         sys.path.insert(0, "")  # modules of the current folder, as `python -m` finds them
     refuse_swapped("apply", rules, models)
-    order = Order(rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained)
+    order = FleetOrder(
+        rules, models, out, emit, allow_python, dry_run, resume, workers, allow_chained
+    )
     if loss and not rebuild_gradients:
         raise click.UsageError("--loss goes with --rebuild-gradients")
     if inputs or outputs or rebuild_gradients:
@@ -113,7 +115,7 @@ def command(
     return apply_to(order, as_json, _report_lines, finish)
 
 
-def _refuse_workers(order: Order, option: str) -> None:
+def _refuse_workers(order: FleetOrder, option: str) -> None:
     """What is done in this process alone goes into no manifest, and to no worker."""
     if order.resume:
         raise click.UsageError(f"--resume does not go with {option}: a manifest does not record it")

@@ -11,7 +11,7 @@ from graphpatch.cli.forms import NUMBER, TEXT, YES, listed, record
 from graphpatch.cli.many import report_each, worker_options
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.execute import check_models
-from graphpatch.fleet.order import Order, Workers
+from graphpatch.fleet.order import FleetOrder, Workers
 
 OUTPUT = record(
     {
@@ -47,7 +47,7 @@ def command(
     if "-" in models and len(models) > 1:
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")
     refuse_swapped("check", rules, models)
-    order = Order(
+    order = FleetOrder(
         rules, models, allow_python=allow_python, workers=workers, allow_chained=allow_chained
     )
     total, results = check_models(order)

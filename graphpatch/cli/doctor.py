@@ -12,7 +12,7 @@ import click
 
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.finding import Finding
-from graphpatch.analysis.doctor.fix import Fixed, fix
+from graphpatch.analysis.doctor.fix import FixResult, fix
 from graphpatch.cli.completing import PATH
 from graphpatch.cli.forms import ANY, TEXT, listed, record
 from graphpatch.cli.progress import bar
@@ -116,7 +116,7 @@ def command(
         say_lines(_lines_of_survey(found, rules, every))
 
 
-def _write_rules(path: str, model: str, fixed: Fixed) -> None:
+def _write_rules(path: str, model: str, fixed: FixResult) -> None:
     refuse_inputs(path, {"the model itself": model})
     if fixed.rules:
         document = {"version": 1, "rules": fixed.rules}
@@ -193,7 +193,7 @@ def _finding_lines(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str
     yield f"    fix    {finding.remedy}"
 
 
-def _fix_lines(fixed: Fixed, rules: str, blocked: bool) -> Iterator[str]:
+def _fix_lines(fixed: FixResult, rules: str, blocked: bool) -> Iterator[str]:
     if fixed.rules:
         count, mended = len(fixed.rules), len(fixed.mended)
         flow = "more pair flows" if mended == 1 else "more pairs flow"

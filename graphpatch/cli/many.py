@@ -12,8 +12,8 @@ from graphpatch.application import counted_types
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_error, say_json, say_lines
 from graphpatch.fleet.execute import patch_models
-from graphpatch.fleet.order import Order, Workers
-from graphpatch.fleet.task import Done
+from graphpatch.fleet.order import FleetOrder, Workers
+from graphpatch.fleet.task import TaskResult
 from graphpatch.fleet.work import Finish, in_process
 
 BUG = 3
@@ -41,7 +41,7 @@ def worker_options(command: Command) -> Command:
     return with_workers
 
 
-def apply_to(order: Order, as_json: bool, tell: Tell, finish: Finish | None = None) -> int:
+def apply_to(order: FleetOrder, as_json: bool, tell: Tell, finish: Finish | None = None) -> int:
     """`apply`: one model is a fleet of one.
 
     Models that were named one by one are told of together, in their order: by `tell`, or in one
@@ -64,12 +64,12 @@ def apply_to(order: Order, as_json: bool, tell: Tell, finish: Finish | None = No
     return exit_code(ended)
 
 
-def _here(order: Order, finish: Finish | None) -> list[Done]:
+def _here(order: FleetOrder, finish: Finish | None) -> list[TaskResult]:
     with bar() as progress:
         return list(patch_models(order, in_process(progress, finish))[1])
 
 
-def _by_workers(order: Order) -> list[Done]:
+def _by_workers(order: FleetOrder) -> list[TaskResult]:
     total, results = patch_models(order)
     with bar(of_many=True) as progress:
         ended = []
@@ -79,16 +79,18 @@ def _by_workers(order: Order) -> list[Done]:
     return sorted(ended, key=lambda done: done.task.place)
 
 
-def joint_document(ended: list[Done]) -> dict[str, Any]:
+def joint_document(ended: list[TaskResult]) -> dict[str, Any]:
     """The one JSON document of models that were named one by one."""
     errors = [{"model": done.task.model, "error": done.error} for done in ended if done.error]
     reports = [done.report for done in ended if not done.error]
     return {"outputs": reports, **({"errors": errors} if errors else {})}
 
 
-def report_each(total: int, results: Iterator[Done], as_json: bool, tell: Tell, verb: str) -> int:
+def report_each(
+    total: int, results: Iterator[TaskResult], as_json: bool, tell: Tell, verb: str
+) -> int:
     """Print what became of each model, and a summary on stderr; the exit code of the command."""
-    ended: list[Done] = []
+    ended: list[TaskResult] = []
     with bar(of_many=True) as progress:
         for done in results:
             ended.append(done)
@@ -102,7 +104,7 @@ def report_each(total: int, results: Iterator[Done], as_json: bool, tell: Tell, 
     return exit_code(ended)
 
 
-def line(done: Done) -> dict[str, Any]:
+def line(done: TaskResult) -> dict[str, Any]:
     """The JSON document of one model."""
     found = {"model": done.task.model, **done.report}
     if done.passed_over:
@@ -112,14 +114,14 @@ def line(done: Done) -> dict[str, Any]:
     return {**found, "seconds": done.seconds}
 
 
-def exit_code(ended: list[Done]) -> int:
+def exit_code(ended: list[TaskResult]) -> int:
     """0 where all is well, 1 where a model is at fault, 3 where we are."""
     if any(done.bug for done in ended):
         return BUG
     return 1 if any(done.error for done in ended) else 0
 
 
-def _say_counts(ended: list[Done], verb: str) -> None:
+def _say_counts(ended: list[TaskResult], verb: str) -> None:
     failed = [done for done in ended if done.error]
     passed = sum(bool(done.passed_over) for done in ended)
     counts = [f"{len(ended) - len(failed) - passed} {verb}"]
@@ -149,7 +151,7 @@ def goes(report: Mapping[str, Any]) -> str:
     return f"{report['model']} -> {there}(dry run, nothing written{replaces})"
 
 
-def refuse_options(order: Order) -> None:
+def refuse_options(order: FleetOrder) -> None:
     """Raise UsageError for what does not go together."""
     if "-" in order.models and order.is_for_workers():
         raise click.UsageError("a model in a pipe goes alone; `@-` is a list of models in a pipe")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from graphpatch.analysis.matching import Matched, match_only, match_rules
+from graphpatch.analysis.matching import RuleMatches, match_only, match_rules
 from graphpatch.analysis.saved import as_rules_file
 from graphpatch.application import pattern_matches
 from graphpatch.cli.completing import PATH, pattern_option
@@ -105,7 +105,7 @@ def _save(path: str, document: dict[str, Any], inputs: tuple[str, ...]) -> None:
     write_file(target, [(json.dumps(document, indent=2) + "\n").encode()])
 
 
-def _lines_of_matches(matched: Matched) -> list[str]:
+def _lines_of_matches(matched: RuleMatches) -> list[str]:
     count = len(matched.matches)
     of_pattern = pattern_matches(matched.matches)
     first = "" if of_pattern in (0, count) else f"{plural(of_pattern, 'match')}, "

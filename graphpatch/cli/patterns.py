@@ -9,7 +9,7 @@ from graphpatch.cli.completing import pattern_names
 from graphpatch.cli.forms import ANY, TEXT, listed, record
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.match import ready
-from graphpatch.match.ready import READY, PatternForm, Ready, ready_pattern
+from graphpatch.match.ready import READY, PatternForm, ReadyPattern, ready_pattern
 
 OUTPUT = record({"patterns": listed(record({"name": TEXT, "for": TEXT, "forms": listed(ANY)}))})
 
@@ -29,7 +29,7 @@ def command(name: str | None, as_json: bool) -> None:
         say_lines(text for one in entries for text in (f"@{one.name}", f"    {one.purpose}"))
 
 
-def _pattern_lines(entry: Ready) -> list[str]:
+def _pattern_lines(entry: ReadyPattern) -> list[str]:
     title = [
         f"@{entry.name}",
         f"  for    {entry.purpose}",

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import EXITS
-from graphpatch.differentiation.loop_order import Loops
+from graphpatch.differentiation.loop_order import LoopOrder
 from graphpatch.differentiation.patched_ops import CARRIED
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Node
@@ -29,7 +29,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class OpGradientFlow:
     """What an op answers where a gradient comes to its outputs: the input slots it flows into.
 
     `reach` has, by slot, the outputs from which what flows is not always zero; default: from any.
@@ -54,7 +54,7 @@ class Answer:
         return own or any(one.raises for one in self.inside)
 
 
-Ask = Callable[[Wiring, int], Answer]
+Ask = Callable[[Wiring, int], OpGradientFlow]
 
 
 @dataclass(eq=False)
@@ -164,7 +164,7 @@ def differentiate(
         node = Node(wiring.body, bare[0])
         says = "AttributeError: 'NoneType' object has no attribute 'outer_context'"
         done.told.append(Refusal(node, "loop", says))
-    loops = Loops(wiring, stored or StoredContexts(), control_flow_v2)
+    loops = LoopOrder(wiring, stored or StoredContexts(), control_flow_v2)
     loops.take_in(found)
     pending = _pending(wiring, found)
     ready = dict.fromkeys(index for index, _ in targets if pending.get(index) == 0)
@@ -194,7 +194,7 @@ def _step(
     ends: set[int],
     queue: deque[int],
     ask: Ask,
-    loops: Loops,
+    loops: LoopOrder,
 ) -> None:
     """Visit each op when all that read it were visited; in loops, as TensorFlow does there."""
     inside = loops if loops.stored.in_loops else None
@@ -228,7 +228,7 @@ def _last_sources(wiring: Wiring, sources: Sequence[Tensor], pending: dict[int, 
     }
 
 
-def _visit(done: GradientReach, index: int, ask: Ask, loops: Loops | None) -> None:
+def _visit(done: GradientReach, index: int, ask: Ask, loops: LoopOrder | None) -> None:
     tensors = done.wiring.tensors(index)
     if index < 0 or done.got.isdisjoint(tensors):
         return

@@ -37,7 +37,7 @@ class _State:
 
 
 @dataclass(eq=False)
-class Loops:
+class LoopOrder:
     """The loops between two ends: those with an Exit among the ops found."""
 
     wiring: Wiring

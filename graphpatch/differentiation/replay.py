@@ -10,8 +10,8 @@ from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, LOOPS, OP_BY_OP
 from graphpatch.differentiation.gradient_reach import (
-    Answer,
     GradientReach,
+    OpGradientFlow,
     Refusal,
     differentiate,
     reached,
@@ -34,7 +34,7 @@ AlikeKey = tuple[str, int, tuple[str | None, ...]]
 
 
 @dataclass(eq=False)
-class Answers:
+class GradientReplay:
     """The answers of the ops of a graph, whose functions are looked into once.
 
     `stored` are the v1 loops that have their contexts. `control_flow_v2` is TensorFlow 2's default.
@@ -49,8 +49,8 @@ class Answers:
     restored: Mapping[str, frozenset[int]] = field(default_factory=dict)
     _wirings: dict[str, Wiring] = field(default_factory=dict)
     _inside: dict[str, GradientReach | None] = field(default_factory=dict)
-    _asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
-    _alike: dict[AlikeKey, Answer] = field(default_factory=dict)
+    _asked: dict[tuple[str, int], OpGradientFlow] = field(default_factory=dict)
+    _alike: dict[AlikeKey, OpGradientFlow] = field(default_factory=dict)
     _reached: tuple[object, Set[int]] = (None, frozenset())
     visited: int = 0  # ops, inputs and outputs, by all walks together
 
@@ -78,14 +78,14 @@ class Answers:
         )
         return done
 
-    def ask(self, wiring: Wiring, index: int) -> Answer:
+    def ask(self, wiring: Wiring, index: int) -> OpGradientFlow:
         """What an op answers where a gradient comes to one of its outputs."""
         place = (wiring.body.label, index)
         if place not in self._asked:
             self._asked[place] = self._as_others(wiring, index)
         return self._asked[place]
 
-    def _as_others(self, wiring: Wiring, index: int) -> Answer:
+    def _as_others(self, wiring: Wiring, index: int) -> OpGradientFlow:
         """What an op answers, as others do that have its attrs and read the same dtypes.
 
         Not of an op that calls functions, nor where something is raised, which names the op.
@@ -100,10 +100,10 @@ class Answers:
             self._alike[key] = answer
         return answer
 
-    def _answer(self, wiring: Wiring, node: Node) -> Answer:
+    def _answer(self, wiring: Wiring, node: Node) -> OpGradientFlow:
         key = override_key(node)
         if self.tape and key is not None and key in self.restored:
-            return Answer(self.restored[key])
+            return OpGradientFlow(self.restored[key])
         if key is not None and is_registered(key):
             return self._by_type(wiring, node, key)
         if node.op in wiring.body.library.signatures or node.op in CALLS:
@@ -113,7 +113,7 @@ class Answers:
             return _refused(node, kind, _lookup_error(node))
         return self._by_type(wiring, node, node.op)
 
-    def _by_type(self, wiring: Wiring, node: Node, op: str) -> Answer:
+    def _by_type(self, wiring: Wiring, node: Node, op: str) -> OpGradientFlow:
         if op in OP_BY_OP and op == node.op:
             return self._body_by_body(wiring, node)
         known = opdefs.lookup(op)
@@ -123,33 +123,33 @@ class Answers:
         if raised:
             return _refused(node, "prevent" if op == "PreventGradient" else "missing", raised)
         if known.gradient == "none" or (op == "Cast" and not wiring.trainable((node.index, 0))):
-            return Answer()
+            return OpGradientFlow()
         if op in TENSOR_ARRAYS and self.control_flow_v2:
             return _refused(node, "tensor_array", "AssertionError")
         dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
         given = [flow.into(op, slot, len(dtypes), dtype) for slot, dtype in enumerate(dtypes)]
         slots = frozenset(slot for slot, one in enumerate(given) if one != "none")
         if not flow.may_be_zero(op):
-            return Answer(slots)
-        return Answer(slots, reach=_reach(wiring, node, op, slots))
+            return OpGradientFlow(slots)
+        return OpGradientFlow(slots, reach=_reach(wiring, node, op, slots))
 
-    def _call(self, wiring: Wiring, node: Node) -> Answer:
+    def _call(self, wiring: Wiring, node: Node) -> OpGradientFlow:
         """SymbolicGradient gives a tensor for each input, be it zeros; a tape looks inside."""
         everywhere = frozenset(range(len(wiring.inputs(node.index))))
         if not self.tape:
-            return Answer(everywhere)
+            return OpGradientFlow(everywhere)
         if is_carrier(node):
             says = "what the tape gives raises NotFoundError or LookupError"
-            return Answer(everywhere, (Refusal(node, CARRIED, says),))
+            return OpGradientFlow(everywhere, (Refusal(node, CARRIED, says),))
         names = [node.op] if node.op in wiring.body.library.signatures else named_by(node, "f")
         inside = self.inside(names[0]) if names else None
         if inside is None:
-            return Answer(everywhere)
+            return OpGradientFlow(everywhere)
         slots, live = inside.arguments
         zero = dict.fromkeys(slots - live, frozenset[int]())
-        return Answer(slots, (), zero, _told([inside]))
+        return OpGradientFlow(slots, (), zero, _told([inside]))
 
-    def _body_by_body(self, wiring: Wiring, node: Node) -> Answer:
+    def _body_by_body(self, wiring: Wiring, node: Node) -> OpGradientFlow:
         dtypes = [wiring.dtype(tensor) for tensor in wiring.inputs(node.index)]
         floats = {
             slot for slot, dtype in enumerate(dtypes) if dtype in flow.TRAINABLE - {"resource"}
@@ -158,12 +158,12 @@ class Answers:
         bodies = [self.inside(name) for key in keys for name in named_by(node, key)]
         inside = [one for one in dict.fromkeys(bodies) if one is not None]
         if node.op in LOOPS or not all(bodies):
-            return Answer(frozenset(floats), inside=_told(inside))
+            return OpGradientFlow(frozenset(floats), inside=_told(inside))
         # Their arguments are the inputs behind the first, which decides.
         given = {place + 1 for one in inside for place in one.arguments[0]}
         live = {place + 1 for one in inside for place in one.arguments[1]}
         zero = dict.fromkeys(floats & given - live, frozenset[int]())
-        return Answer(frozenset(floats & given), (), zero, _told(inside))
+        return OpGradientFlow(frozenset(floats & given), (), zero, _told(inside))
 
     def inside(self, name: str) -> GradientReach | None:
         """A function, from all that it gives to all that it takes; None for one that is not there.
@@ -223,8 +223,8 @@ def _reach(
     return {slot: named[names] for slot, names in found.items()}
 
 
-def _refused(node: Node, kind: str, says: str) -> Answer:
-    return Answer(refusals=(Refusal(node, kind, says),))
+def _refused(node: Node, kind: str, says: str) -> OpGradientFlow:
+    return OpGradientFlow(refusals=(Refusal(node, kind, says),))
 
 
 def _lookup_error(node: Node) -> str:

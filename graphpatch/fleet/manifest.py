@@ -14,7 +14,7 @@ import msgspec
 
 from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
-from graphpatch.fleet.task import Done, Job, RecordedOutput, Task
+from graphpatch.fleet.task import Job, RecordedOutput, Task, TaskResult
 from graphpatch.formats.output import reported, write_file
 
 MANIFEST_NAME = "graphpatch-manifest.jsonl"
@@ -68,7 +68,7 @@ class Manifest:
             return None
         return RecordedOutput(line.sha256, line.output_sha256)
 
-    def add(self, done: Done) -> None:
+    def add(self, done: TaskResult) -> None:
         """Write down what became of a model; what was done before is written down already."""
         if done.passed_over:
             return
@@ -94,7 +94,7 @@ class Manifest:
     def _relative(self, output: str) -> str:
         return output.removeprefix(f"{self.folder}/")
 
-    def _line(self, done: Done, name: str) -> dict[str, Any]:
+    def _line(self, done: TaskResult, name: str) -> dict[str, Any]:
         line = {"source": done.task.model, "output": name, "version": self.job.version}
         if done.error:
             return {**line, "error": done.error, "seconds": done.seconds}

@@ -26,7 +26,7 @@ class Workers(msgspec.Struct, frozen=True):
     scheduler: str | None = None
 
 
-class Order(msgspec.Struct, frozen=True):
+class FleetOrder(msgspec.Struct, frozen=True):
     """What the user asked for: `rules` and `models` as typed."""
 
     rules: str

@@ -67,7 +67,7 @@ class Task(msgspec.Struct, frozen=True):
     known: RecordedOutput | None = None
 
 
-class Done(msgspec.Struct, frozen=True):
+class TaskResult(msgspec.Struct, frozen=True):
     """What became of a task: a report, or why there is none.
 
     `passed_over` says why nothing had to be done; `error` why nothing could be; `bug` that the

@@ -41,7 +41,7 @@ class ExportedTensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Exported:
+class ExportedGraph:
     """The function that a graph becomes."""
 
     graph: Graph
@@ -50,7 +50,7 @@ class Exported:
     part: Part
 
 
-def exported(graph: Graph, export: Export) -> Exported:
+def exported(graph: Graph, export: Export) -> ExportedGraph:
     """The function from the inputs to the outputs.
 
     Raises OutputError where a name is not that of a tensor, an output needs a placeholder that is
@@ -69,7 +69,7 @@ def exported(graph: Graph, export: Export) -> Exported:
         _sorted_by_argument(_named_arguments(graph, asked, set())),
     )
     part = Part(graph.main, {one.tensor: one.argument.name for one in inputs}, part.results)
-    return Exported(graph, inputs, outputs, part)
+    return ExportedGraph(graph, inputs, outputs, part)
 
 
 def _sorted_by_argument(tensors: Iterable[ExportedTensor]) -> tuple[ExportedTensor, ...]:
@@ -77,7 +77,7 @@ def _sorted_by_argument(tensors: Iterable[ExportedTensor]) -> tuple[ExportedTens
     return tuple(sorted(tensors, key=lambda one: one.argument.name))
 
 
-def export_notes(found: Exported) -> list[str]:
+def export_notes(found: ExportedGraph) -> list[str]:
     """What whoever exports a graph should know: what is left out, or goes by another name."""
     said = []
     if left := _unneeded_ops(found):
@@ -95,7 +95,7 @@ def export_notes(found: Exported) -> list[str]:
     return said
 
 
-def _unneeded_ops(found: Exported) -> list[Node]:
+def _unneeded_ops(found: ExportedGraph) -> list[Node]:
     """The ops that rules touched, and that the outputs do not need."""
     there = set(found.part.indices)
     return [node for node in provenance.touched(found.graph.main) if node.index not in there]

@@ -13,7 +13,7 @@ from tensorboard.compat.proto.saved_object_graph_pb2 import SavedObjectGraph
 from tensorboard.compat.proto.struct_pb2 import StructuredValue
 
 from graphpatch import opdefs
-from graphpatch.formats.export import Exported, ExportedTensor
+from graphpatch.formats.export import ExportedGraph, ExportedTensor
 from graphpatch.formats.object_graph import additions, arguments, dict_value, spec
 from graphpatch.graph import attrs
 from graphpatch.graph.emit import library_pieces
@@ -39,7 +39,7 @@ CHECKPOINT = {
 }
 
 
-def pieces(found: Exported) -> list[Piece]:
+def pieces(found: ExportedGraph) -> list[Piece]:
     """The SavedModel message; large constants stay spans of the graph's own file."""
     graph = found.graph
     name = fresh("forward", graph.library.signatures)
@@ -62,7 +62,7 @@ def pieces(found: Exported) -> list[Piece]:
     return [SCHEMA_VERSION, *enclosed(2, [*enclosed(2, graph_def), rest])]
 
 
-def object_graph(found: Exported, name: str) -> SavedObjectGraph:
+def object_graph(found: ExportedGraph, name: str) -> SavedObjectGraph:
     """A root that can be called, with the function as its signature too."""
     objects = SavedObjectGraph()
     root, signatures, function = (objects.nodes.add() for _ in range(3))
@@ -91,7 +91,7 @@ def _info(name: str, tensor: ExportedTensor) -> TensorInfo:
     return TensorInfo(name=name, dtype=tensor.argument.type, tensor_shape=tensor.shape)
 
 
-def _main(found: Exported, name: str) -> GraphDef:
+def _main(found: ExportedGraph, name: str) -> GraphDef:
     """The main graph, for a Session: placeholders, a call of the function, and its outputs.
 
     They refuse gradients: those of the function are for a tape, and a Session would optimise the
@@ -116,7 +116,7 @@ def _main(found: Exported, name: str) -> GraphDef:
     return main
 
 
-def _function_def(found: Exported, name: str) -> list[Piece]:
+def _function_def(found: ExportedGraph, name: str) -> list[Piece]:
     """The FunctionDef."""
     signature = OpDef(name=name, is_stateful=True)
     signature.input_arg.extend(one.argument for one in found.inputs)

@@ -14,14 +14,14 @@ from graphpatch.gradients.words import variable
 from graphpatch.tokens import Token
 
 
-class Given(msgspec.Struct, frozen=True):
+class CallArgument(msgspec.Struct, frozen=True):
     """An argument as it stands in the text; `keyword` is the token before its `=`."""
 
     keyword: Token | None
     value: Expression
 
 
-def bind(text: str, name: Token, given: list[Given], parameters: Collection[str]) -> Call:
+def bind(text: str, name: Token, given: list[CallArgument], parameters: Collection[str]) -> Call:
     """The call of the function `name`. Raises FormulaError where it takes other arguments."""
     function = _function_named(text, name, parameters)
     values: dict[str, Expression] = {}
@@ -55,7 +55,9 @@ def _function_named(text: str, name: Token, parameters: Collection[str]) -> Func
     raise formula_error(text, name.column, f"no function is called {name.text!r}{near}")
 
 
-def _argument_place(text: str, name: Token, function: Function, place: int, argument: Given) -> str:
+def _argument_place(
+    text: str, name: Token, function: Function, place: int, argument: CallArgument
+) -> str:
     """Which argument or option of the function this is."""
     takes = (*function.arguments, *function.options)
     if argument.keyword is None:

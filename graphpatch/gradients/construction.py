@@ -14,7 +14,7 @@ from graphpatch.gradients.gradient import choose
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.linear import linear_steps
 from graphpatch.gradients.lowering import Lowering
-from graphpatch.gradients.nodedef_form import Nodes, node_defs
+from graphpatch.gradients.nodedef_form import FormulaNodes, node_defs
 from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.shapes import BroadcastShape, of
 from graphpatch.gradients.signature import Signature
@@ -27,7 +27,7 @@ BROADCAST = frozenset({"BatchMatMulV2"})
 
 def construction(
     formula: Formula, signature: Signature, op_type: str, in_function: bool
-) -> Nodes | None:
+) -> FormulaNodes | None:
     """The nodes of g, for an op of this signature; None where there is no such g.
 
     There is none where the formula is not known to be linear in dy, or to give a gradient of the

@@ -9,7 +9,7 @@ from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.gradient import gradient_ops
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Computed, Named, Registered
+from graphpatch.gradients.spec import Computed, LibraryGradient, RegisteredKey
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.opdefs import Arg, OpDef
@@ -18,16 +18,16 @@ from graphpatch.opdefs import Arg, OpDef
 FILTER = "Identity"
 
 
-def check_fit(gradient: Computed | Registered, node: Node) -> None:
+def check_fit(gradient: Computed | RegisteredKey, node: Node) -> None:
     """Raise PatchError where TensorFlow would fail with this gradient on this op.
 
     Of a gradient that the consumer registers nothing is known, so it fits everywhere.
     """
-    if isinstance(gradient, Registered):
+    if isinstance(gradient, RegisteredKey):
         if gradient.by_name:
             _check_arity(gradient.key, node)
         return
-    if isinstance(gradient, Named):
+    if isinstance(gradient, LibraryGradient):
         _check_family(gradient, node)
         _check_shape(gradient, node)
     _check_formula(gradient, node)
@@ -54,7 +54,7 @@ def windows_of(nodes: Iterable[Node]) -> Mapping[str, object]:
     return signature(found[0]).attrs if len(found) == 1 else {}
 
 
-def _check_family(gradient: Named, node: Node) -> None:
+def _check_family(gradient: LibraryGradient, node: Node) -> None:
     legal = LIBRARY[gradient.name].ops
     if legal and node.op not in legal and node.op != FILTER:
         raise PatchError(
@@ -72,7 +72,7 @@ def _check_formula(gradient: Computed, node: Node) -> None:
         raise PatchError(f"{node}: {error}") from error
 
 
-def _check_shape(gradient: Named, node: Node) -> None:
+def _check_shape(gradient: LibraryGradient, node: Node) -> None:
     """A gradient with the shape of dy is one of x only where the op keeps the shape of x."""
     op = node.opdef
     if not LIBRARY[gradient.name].elementwise or op is None or op.known_to == "library":

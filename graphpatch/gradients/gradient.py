@@ -21,14 +21,14 @@ from graphpatch.gradients.tokens import formula_error
 from graphpatch.table import plural
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class InputFormula(msgspec.Struct, frozen=True):
     """The formula for one input: its text and expression."""
 
     text: str
     expression: Expression
 
 
-class Gradients(msgspec.Struct, frozen=True):
+class GradientProgram(msgspec.Struct, frozen=True):
     """The ops of a gradient, and dx of each input; None where nothing flows."""
 
     program: Program
@@ -39,7 +39,7 @@ def gradient_ops(
     formula: Formula,
     signature: Signature,
     parameters: Mapping[str, Scalar | ConstantTensor] | None = None,
-) -> Gradients:
+) -> GradientProgram:
     """The ops that compute dx of each input of the signature.
 
     A result that is larger than its input is summed over the axes that were broadcast, a smaller
@@ -55,7 +55,7 @@ def gradient_ops(
         lowering = Lowering(program, signature, values, chosen.text, int(name[1:]))
         like = Value(name, dtype, signature.shape(name))
         results.append(fit(program, lowering.number(chosen.expression, dtype), like))
-    return Gradients(program, tuple(results))
+    return GradientProgram(program, tuple(results))
 
 
 def check_formula_suits(
@@ -65,7 +65,7 @@ def check_formula_suits(
     gradient_ops(formula, signature, parameters)
 
 
-def choose(formula: Formula, signature: Signature) -> list[Chosen | None]:
+def choose(formula: Formula, signature: Signature) -> list[InputFormula | None]:
     """The formula for each input of the signature, None where nothing flows.
 
     Raises FormulaError where the list has more or fewer entries than the op has inputs, or where
@@ -89,14 +89,14 @@ def choose(formula: Formula, signature: Signature) -> list[Chosen | None]:
     return [_given_for(formula, name, dtype) for name, dtype in signature.inputs]
 
 
-def _alike(formula: Formula, dtype: str) -> Chosen | None:
+def _alike(formula: Formula, dtype: str) -> InputFormula | None:
     text, expression = formula.texts[0], formula.expressions[0]
     if dtype in NOT_SERVED:
         raise FormulaError(f"an input is {dtype}; formulas compute in {', '.join(FLOATS)}")
-    return Chosen(text, expression) if dtype in FLOATS and text and expression else None
+    return InputFormula(text, expression) if dtype in FLOATS and text and expression else None
 
 
-def _given_for(formula: Formula, name: str, dtype: str) -> Chosen | None:
+def _given_for(formula: Formula, name: str, dtype: str) -> InputFormula | None:
     place = int(name[1:])
     text, expression = formula.texts[place], formula.expressions[place]
     if text is None or expression is None:
@@ -105,7 +105,7 @@ def _given_for(formula: Formula, name: str, dtype: str) -> Chosen | None:
         raise formula_error(
             text, 1, f"{name} is {dtype}, and carries no gradient: write null for it"
         )
-    return Chosen(text, expression)
+    return InputFormula(text, expression)
 
 
 def fit(program: Program, value: Value, like: Value) -> Value:

@@ -34,11 +34,11 @@ OWN, SURROGATE = "own", "surrogate"
 GradientSpec = str | dict[str, Any]
 
 
-class Default(msgspec.Struct, frozen=True):
+class DefaultGradient(msgspec.Struct, frozen=True):
     """TensorFlow's default gradient of the op again: an override is taken off."""
 
 
-class Registered(msgspec.Struct, frozen=True):
+class RegisteredKey(msgspec.Struct, frozen=True):
     """A gradient that TensorFlow, or whoever loads the file, has registered under this key.
 
     `built_in`: TensorFlow itself registers it, as its gradient of the op type `key`.
@@ -50,7 +50,7 @@ class Registered(msgspec.Struct, frozen=True):
     by_name: bool = False
 
 
-class Named(msgspec.Struct, frozen=True, dict=True):
+class LibraryGradient(msgspec.Struct, frozen=True, dict=True):
     """A gradient of the library, with its parameters."""
 
     name: str
@@ -75,7 +75,7 @@ class Named(msgspec.Struct, frozen=True, dict=True):
         """The attrs of the op that it reads."""
         return tuple(sorted(self.formula.attrs))
 
-    def for_op(self, op_type: str) -> Named:
+    def for_op(self, op_type: str) -> LibraryGradient:
         """The gradient of the same family that is meant for this op type."""
         name = library_entry(self.name, op_type).name
         return self if name == self.name else replace(self, name=name)
@@ -103,7 +103,7 @@ class InlineFormula(msgspec.Struct, frozen=True, dict=True):
         return self
 
 
-class Python(msgspec.Struct, frozen=True):
+class PythonGradient(msgspec.Struct, frozen=True):
     """A gradient function `package.module:function` of TensorFlow's convention, (op, *grads).
 
     TensorFlow traces it for each op, and it is stored as a function.
@@ -112,8 +112,8 @@ class Python(msgspec.Struct, frozen=True):
     path: str
 
 
-Computed = Named | InlineFormula
-Gradient = Default | Registered | Computed | Python
+Computed = LibraryGradient | InlineFormula
+Gradient = DefaultGradient | RegisteredKey | Computed | PythonGradient
 
 
 def parse_gradient(spec: GradientSpec) -> Gradient:
@@ -159,7 +159,7 @@ def from_key(key: str) -> Computed | None:
     if isinstance(spec, dict) and spec.keys() & {OWN, SURROGATE}:
         return None
     found = parse_gradient(spec)
-    return found if isinstance(found, Named | InlineFormula) else None
+    return found if isinstance(found, LibraryGradient | InlineFormula) else None
 
 
 def json_value(value: Scalar | ConstantTensor) -> Any:
@@ -185,31 +185,31 @@ def _formula_with_constants(source: Any, constants: Any) -> Formula:
 
 def _from_name(name: str) -> Gradient:
     if name in DEFAULT:
-        return Default()
+        return DefaultGradient()
     if name in LIBRARY:
         return _from_library(name, {})
     if not is_registered(name):
         raise RulesError(_unknown(name))
-    return Registered(name, built_in=True, by_name=True)
+    return RegisteredKey(name, built_in=True, by_name=True)
 
 
-def _registered_key(value: Any) -> Registered:
+def _registered_key(value: Any) -> RegisteredKey:
     if not isinstance(value, str) or not value:
         raise RulesError(f'"registered" is the name of a gradient, not {value!r}')
-    return Registered(value, built_in=is_registered(value))
+    return RegisteredKey(value, built_in=is_registered(value))
 
 
-def _python(value: Any) -> Python:
+def _python(value: Any) -> PythonGradient:
     if not isinstance(value, str) or not re.fullmatch(r"[\w.]+:[\w.]+", value):
         raise RulesError(f'"python" is a function as "package.module:function", not {value!r}')
-    return Python(value)
+    return PythonGradient(value)
 
 
-def _from_library(name: str, value: Any) -> Named:
+def _from_library(name: str, value: Any) -> LibraryGradient:
     entry = LIBRARY[name]
     given: Mapping[str, Any] = value if isinstance(value, dict) else entry.short(value)
     parameters = entry.checked(given)
-    return Named(name, tuple(sorted(parameters.items())))
+    return LibraryGradient(name, tuple(sorted(parameters.items())))
 
 
 def _json(value: object) -> str:

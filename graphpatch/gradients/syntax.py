@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from graphpatch.gradients import words
-from graphpatch.gradients.calls import Given, bind
+from graphpatch.gradients.calls import CallArgument, bind
 from graphpatch.gradients.expression import Call, Expression, Literal, NumberList, depth
 from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.tokens import formula_error, tokenize
@@ -206,7 +206,7 @@ class _FormulaParser:
         return words.attr_ref(name.text, token.column)
 
     def call(self, name: Token) -> Expression:
-        given: list[Given] = []
+        given: list[CallArgument] = []
         self.advance()
         while not self.sees(")"):
             if given:
@@ -215,13 +215,13 @@ class _FormulaParser:
         self.advance()
         return bind(self.text, name, given, [*self.parameters, *self.defined])
 
-    def argument(self) -> Given:
+    def argument(self) -> CallArgument:
         token = self.here
         following = self.tokens[min(self.position + 1, len(self.tokens) - 1)]
         if token.kind == "name" and following.text == "=":
             self.position += 2
-            return Given(token, self.value())
-        return Given(None, self.value())
+            return CallArgument(token, self.value())
+        return CallArgument(None, self.value())
 
     def value(self) -> Expression:
         if not self.sees("["):

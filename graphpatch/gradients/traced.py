@@ -10,7 +10,7 @@ from tensorboard.compat.proto.function_pb2 import FunctionDef
 
 from graphpatch.dtypes import DTYPE_NAMES, NO_NUMBERS
 from graphpatch.errors import FormulaError
-from graphpatch.gradients.attach import Attached, merge, pair
+from graphpatch.gradients.attach import AttachedFunctions, merge, pair
 from graphpatch.names import fresh, op_of
 
 
@@ -31,7 +31,7 @@ class OpDtypes(msgspec.Struct, frozen=True, eq=False):
         return f"{self.type} {self.name!r}"
 
 
-class Traced(msgspec.Struct, frozen=True, eq=False):
+class TracedFunction(msgspec.Struct, frozen=True, eq=False):
     """What became of the Python function `name` for one op.
 
     `function` is (x..., y..., dy...) -> dx... with dx0, ... of the inputs that have a gradient;
@@ -44,7 +44,7 @@ class Traced(msgspec.Struct, frozen=True, eq=False):
     newer: tuple[str, ...] = ()
 
 
-def attached_traced(traced: Traced, kept: bool) -> Attached:
+def attached_traced(traced: TracedFunction, kept: bool) -> AttachedFunctions:
     """The functions that carry the gradient for the op that it was traced for.
 
     Raises FormulaError where it reads what no function of a GradientDef can take.
@@ -63,7 +63,7 @@ def attached_traced(traced: Traced, kept: bool) -> Attached:
     return pair(traced.name, function, given, tuple(read), stopped, kept, traced.library)
 
 
-def filtering_traced(traced: Traced, kept: bool) -> Attached:
+def filtering_traced(traced: TracedFunction, kept: bool) -> AttachedFunctions:
     """The functions that filter what flows back through the tensor that it was traced for."""
     function = FunctionDef()
     function.CopyFrom(traced.function)

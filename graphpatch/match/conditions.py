@@ -28,7 +28,7 @@ from graphpatch.match.glob import texts
 from graphpatch.match.inside import Inside
 from graphpatch.match.keys import OP_KEYS, Key
 from graphpatch.match.nth import NTH, Nth
-from graphpatch.match.spec import Between, Match, Pattern, Walk
+from graphpatch.match.spec import Between, DependencySearch, Match, Pattern
 
 EMPTY = "the list is empty, so it says nothing"
 INSIDE = '"loop", "branch", or an object with one or more of loop, branch, when'
@@ -61,7 +61,7 @@ def refuse_empty(given: Mapping[str, Any]) -> None:
 def _lists_inside(given: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """The lists in the objects of a match: the way to each, its value, and what it takes."""
     for key, one in given.items():
-        if isinstance(one, Walk):
+        if isinstance(one, DependencySearch):
             yield f"{key}.of", one.of, TENSOR
         elif isinstance(one, Between):
             yield f"{key}.from", one.sources, TENSOR
@@ -148,12 +148,12 @@ def consumers(wanted: Mapping[str, Match], control: bool) -> Condition:
     return neighbours.consumers({which: holds(match) for which, match in wanted.items()}, control)
 
 
-def upstream_of(wanted: str | Sequence[str] | Walk, control: bool) -> Condition:
+def upstream_of(wanted: str | Sequence[str] | DependencySearch, control: bool) -> Condition:
     """One of these tensors is computed from the op."""
     return paths.upstream_of(wanted, control, holds)
 
 
-def downstream_of(wanted: str | Sequence[str] | Walk, control: bool) -> Condition:
+def downstream_of(wanted: str | Sequence[str] | DependencySearch, control: bool) -> Condition:
     """The op is computed from one of these tensors."""
     return paths.downstream_of(wanted, control, holds)
 

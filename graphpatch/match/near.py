@@ -17,7 +17,7 @@ from graphpatch.match.forms import Wanted, forms
 from graphpatch.match.glob import texts
 from graphpatch.match.in_words import in_words
 from graphpatch.match.pattern.candidates import candidates
-from graphpatch.match.pattern.trace import NearMiss, Rejected, near_misses
+from graphpatch.match.pattern.trace import NearMiss, RejectedOp, near_misses
 from graphpatch.match.spec import Match, Pattern
 from graphpatch.match.value import value_of
 from graphpatch.table import IN_MESSAGE, and_more, plural
@@ -163,7 +163,7 @@ def miss_in_words(miss: NearMiss, pattern: Pattern) -> str:
     return f"{found}; {miss.missing} is missing: {'; '.join(parts)}"
 
 
-def failed(rejected: Rejected, match: Match) -> str:
+def failed(rejected: RejectedOp, match: Match) -> str:
     """Which condition an op does not meet, and what it has instead."""
     node, key = rejected.node, rejected.key
     if key == "op":

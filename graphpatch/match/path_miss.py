@@ -8,7 +8,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import data_uses, downstream, tensor_named, upstream
 from graphpatch.match.glob import texts
 from graphpatch.match.nth import natural
-from graphpatch.match.spec import Between, Match, Walk
+from graphpatch.match.spec import Between, DependencySearch, Match
 from graphpatch.names import TensorName, op_of
 from graphpatch.table import short
 
@@ -51,8 +51,8 @@ def between(node: Node, match: Match) -> str:
     return ", and ".join(parts) or (CUT if _is_limited(path) else "no path leads from end to end")
 
 
-def _texts_of_walk(value: str | Sequence[str] | Walk | None) -> tuple[str, ...]:
-    return texts(value.of if isinstance(value, Walk) else value or ())
+def _texts_of_walk(value: str | Sequence[str] | DependencySearch | None) -> tuple[str, ...]:
+    return texts(value.of if isinstance(value, DependencySearch) else value or ())
 
 
 def _is_limited(path: Between) -> bool:

@@ -17,19 +17,21 @@ from graphpatch.graph.topology import (
 )
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.glob import texts
-from graphpatch.match.spec import Between, Match, Walk, inner
+from graphpatch.match.spec import Between, DependencySearch, Match, inner
 from graphpatch.names import TensorName
 
 Holds = Callable[[Match], Condition]
 """All conditions of a match as one."""
 
 
-WalkEnds = str | Sequence[str] | Walk
+WalkEnds = str | Sequence[str] | DependencySearch
 
 
 def upstream_of(value: WalkEnds, control: bool, holds: Holds) -> Condition:
     """One of these tensors is computed from the op; the op that gives the tensor is among them."""
-    walk = value if isinstance(value, Walk) else Walk(of=tuple(texts(value)))
+    walk = (
+        value if isinstance(value, DependencySearch) else DependencySearch(of=tuple(texts(value)))
+    )
 
     def prepared(body: Body) -> Test:
         limits = _limits(walk, body, holds)
@@ -40,7 +42,9 @@ def upstream_of(value: WalkEnds, control: bool, holds: Holds) -> Condition:
 
 def downstream_of(value: WalkEnds, control: bool, holds: Holds) -> Condition:
     """The op is computed from one of these tensors; the op that gives the tensor is not."""
-    walk = value if isinstance(value, Walk) else Walk(of=tuple(texts(value)))
+    walk = (
+        value if isinstance(value, DependencySearch) else DependencySearch(of=tuple(texts(value)))
+    )
 
     def prepared(body: Body) -> Test:
         limits = _limits(walk, body, holds)
@@ -101,7 +105,7 @@ def _is_read(body: Body, tensor: TensorName, found: Container[int], control: boo
     return any(index in found for index in (*reading, *after))
 
 
-def _limits(value: Walk | Between, body: Body, holds: Holds) -> tuple[Passes, Passes]:
+def _limits(value: DependencySearch | Between, body: Body, holds: Holds) -> tuple[Passes, Passes]:
     """Through which ops a walk leads, and behind which it does not go on."""
     within = None if value.within is None else holds(value.within)(body)
     stop_at = None if value.stop_at is None else holds(value.stop_at)(body)
@@ -123,7 +127,7 @@ def unknown_tensors(graphs: Iterable[Graph], match: Match) -> list[str]:
 
 def _tensors_of(match: Match) -> Iterator[str]:
     for value in (match.upstream_of, match.downstream_of):
-        yield from texts((value.of if isinstance(value, Walk) else value) or ())
+        yield from texts((value.of if isinstance(value, DependencySearch) else value) or ())
     if match.between is not None:
         yield from texts(match.between.sources)
         yield from texts(match.between.targets)

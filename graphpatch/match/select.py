@@ -21,7 +21,7 @@ from graphpatch.match.spec import WHOLE, Match
 
 if TYPE_CHECKING:
     from graphpatch.match.pattern.binding import Binding
-    from graphpatch.match.pattern.overlaps import Dropped, Kept
+    from graphpatch.match.pattern.overlaps import DroppedMatch, KeptMatch
 from collections.abc import Iterable
 
 
@@ -33,8 +33,8 @@ class MatchedOps(msgspec.Struct, frozen=True):
     """
 
     nodes: list[Node] = msgspec.field(default_factory=list)
-    kept: list[Kept] = msgspec.field(default_factory=list)
-    dropped: list[Dropped] = msgspec.field(default_factory=list)
+    kept: list[KeptMatch] = msgspec.field(default_factory=list)
+    dropped: list[DroppedMatch] = msgspec.field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -127,7 +127,7 @@ def _matches_in_body(body: Body, match: Match, wanted: Mapping[str, Condition]) 
 
 def _that_count(
     body: Body, match: Match, every: list[list[Binding]], meant: Condition, on: Sequence[str]
-) -> tuple[list[Kept], list[Dropped]]:
+) -> tuple[list[KeptMatch], list[DroppedMatch]]:
     from graphpatch.match.pattern.overlaps import resolve
 
     found = [one for bindings in every for one in bindings]
@@ -145,9 +145,9 @@ def _ops_to_check(binding: Binding, on: Sequence[str]) -> Sequence[int]:
     return (binding.last,) if not on or tuple(on) == (WHOLE,) else binding.of(on)
 
 
-def _nth_matches(body: Body, kept: list[Kept], wanted: Any) -> list[Kept]:
+def _nth_matches(body: Body, kept: list[KeptMatch], wanted: Any) -> list[KeptMatch]:
     """Those of the matches that `nth` means, counted by their last ops, in the file's order."""
-    by_last: dict[int, list[Kept]] = {}
+    by_last: dict[int, list[KeptMatch]] = {}
     for one in kept:
         by_last.setdefault(one.binding.last, []).append(one)
     order = ordered(wanted)(body, by_last)

@@ -23,7 +23,7 @@ MOST_SHAPES = 10_000  # lines of a body whose shapes are inferred
 Findings = Mapping[str, Sequence[Finding]]
 
 
-class Head(NamedTuple):
+class LineHead(NamedTuple):
     """What a line is about: of the last side that has it, as it is after a patch."""
 
     side: BodySide
@@ -44,16 +44,16 @@ class BodyLines:
         self.rows = {key: row for row, key in enumerate(self.order)}
 
     @cached_property
-    def heads(self) -> list[Head]:
+    def heads(self) -> list[LineHead]:
         """What each line is about, in their order."""
         return list(map(self._head, self.order))
 
-    def _head(self, key: str) -> Head:
+    def _head(self, key: str) -> LineHead:
         for side in reversed(self.sides):
             line = side.lines.get(key)
             if line is not None:
                 node = head(side, line)
-                return Head(side, line, node, line.nodes[0] if node is None else node.index)
+                return LineHead(side, line, node, line.nodes[0] if node is None else node.index)
         raise AssertionError(key)
 
 
@@ -145,22 +145,22 @@ def _type_shown(node: Node | None) -> str:
     return provenance.original_type(node)
 
 
-def _type_numbers(heads: Sequence[Head], tables: Tables) -> list[int]:
+def _type_numbers(heads: Sequence[LineHead], tables: Tables) -> list[int]:
     """The numbers of the op types of lines."""
     types = [_type_shown(node) for _, _, node, _ in heads]
     numbers = {one: tables.types.number(one_line(one)) for one in dict.fromkeys(types)}
     return [numbers[one] for one in types]
 
 
-def _text_of_tensor(shapes: Mapping[BodySide, Shapes | None], one: Head) -> str:
+def _text_of_tensor(shapes: Mapping[BodySide, Shapes | None], one: LineHead) -> str:
     return tensor_text(one.side.flowing.wiring, shapes[one.side], one.place)
 
 
-def _form_of(tables: Tables, one: Head) -> int:
+def _form_of(tables: Tables, one: LineHead) -> int:
     return -1 if one.node is None else tables.form(one.side.flowing.wiring, one.place)
 
 
-def _input_rows(found: BodyLines, one: Head) -> list[int | str | list[int | str]]:
+def _input_rows(found: BodyLines, one: LineHead) -> list[int | str | list[int | str]]:
     """What an op reads: the rows of lines, with what is read of them where that is not output 0.
 
     Of what is not in view, the names.

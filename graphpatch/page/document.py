@@ -12,7 +12,7 @@ from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.survey import doctors
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.differentiation.gradient_reach import GradientReach
-from graphpatch.differentiation.replay import Answers
+from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
@@ -22,7 +22,7 @@ from graphpatch.page.bodies import BodyLines, body_document, lines
 from graphpatch.page.changed import rules_between
 from graphpatch.page.ends import GradientEnds, ends_of, pairs, tensors
 from graphpatch.page.flowing import flowing
-from graphpatch.page.rule_marks import Marks
+from graphpatch.page.rule_marks import RuleMarks
 from graphpatch.page.sides import BodySide, side
 from graphpatch.page.tables import Tables
 from graphpatch.shown import one_line
@@ -41,7 +41,7 @@ class BuiltDocument:
 
 
 def made(
-    models: Sequence[Model], marks: Marks, sources: Sequence[str], targets: Sequence[str]
+    models: Sequence[Model], marks: RuleMarks, sources: Sequence[str], targets: Sequence[str]
 ) -> BuiltDocument:
     """The document of a model, or of one before and one after.
 
@@ -90,7 +90,12 @@ class _Graph:
     """One graph of each model: its ends, its bodies, and what doctor says of its pairs."""
 
     def __init__(
-        self, both: Sequence[Doctor], marks: Marks, place: int, chosen: GradientEnds, tables: Tables
+        self,
+        both: Sequence[Doctor],
+        marks: RuleMarks,
+        place: int,
+        chosen: GradientEnds,
+        tables: Tables,
     ) -> None:
         self.both, self.marks, self.place, self.ends, self.tables = (
             both,
@@ -136,7 +141,7 @@ class _Graph:
         graph, answers = doctor.session.graph, self._answers(doctor)
         return answers.backward(graph.main, *self._tensors(answers.wiring(graph.main)))
 
-    def _answers(self, doctor: Doctor) -> Answers:
+    def _answers(self, doctor: Doctor) -> GradientReplay:
         return doctor.tape if doctor.session.graph.around.is_object_based else doctor.session
 
     def _tensors(self, wiring: Wiring) -> tuple[list[Tensor], list[Tensor]]:
@@ -149,7 +154,7 @@ class _Graph:
         return side(found, self._rules("main", number))
 
     def _function(self, doctor: Doctor, number: int, name: str) -> BodySide:
-        answers: Answers = doctor.tape
+        answers: GradientReplay = doctor.tape
         body = answers.graph.functions[name]
         wiring = answers.wiring(body)
         both = [(index, 0) for index in wiring.arguments.values()], wiring.returned

@@ -8,8 +8,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from graphpatch.control_flow.op_types import EXITS
-from graphpatch.differentiation.gradient_reach import Answer, GradientReach
-from graphpatch.differentiation.replay import Answers
+from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow
+from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 
@@ -29,10 +29,10 @@ class LaneFlow(IntEnum):
 # Python 3.11 takes ten times as long to find a member by its class; lines are many.
 NONE, ZERO, FULL = LaneFlow.NONE, LaneFlow.ZERO, LaneFlow.FULL
 
-NO_ANSWER = Answer()
+NO_ANSWER = OpGradientFlow()
 
 
-class Passage(NamedTuple):
+class OpFlow(NamedTuple):
     """An op in view: what comes to it, and by input slot the op it reads and what flows there."""
 
     arrives: LaneFlow
@@ -41,26 +41,26 @@ class Passage(NamedTuple):
 
 
 @dataclass(eq=False)
-class Flowing:
+class BodyFlow:
     """The ops of a body between its sources and targets, in the order in which they are found."""
 
     wiring: Wiring
-    answers: Answers
+    answers: GradientReplay
     sources: Sequence[Tensor] = ()
     targets: Sequence[Tensor] = ()
-    passages: dict[int, Passage] = field(default_factory=dict)
+    passages: dict[int, OpFlow] = field(default_factory=dict)
 
 
 def flowing(
-    answers: Answers, back: GradientReach, ends: tuple[Sequence[Tensor], Sequence[Tensor]]
-) -> Flowing:
+    answers: GradientReplay, back: GradientReach, ends: tuple[Sequence[Tensor], Sequence[Tensor]]
+) -> BodyFlow:
     """Follow a gradient op by op, between sources and targets.
 
     The ops are found by tensors of any dtype, as a way may end in one that carries no gradient.
     Without sources, all that the targets are computed from is in view.
     """
     sources, targets = ends
-    found = Flowing(back.wiring, answers, sources, targets)
+    found = BodyFlow(back.wiring, answers, sources, targets)
     inside = ops_between(back.wiring, sources, targets)
     raising = {one.node.index for one in back.refusals_here()}
     in_loops = set(_raising_in_loops(answers, back, inside))
@@ -72,7 +72,7 @@ def flowing(
 
 
 def _raising_in_loops(
-    answers: Answers, back: GradientReach, inside: dict[int, None]
+    answers: GradientReplay, back: GradientReach, inside: dict[int, None]
 ) -> Iterator[int]:
     """The ops of v1 loops at which tf.gradients raises: without contexts, at each of their ends."""
     body, stored = back.wiring.body, answers.stored.in_loops
@@ -106,8 +106,8 @@ def ops_between(
 
 
 def _passage(
-    answers: Answers, back: GradientReach, index: int, inside: dict[int, None], raises: bool
-) -> Passage:
+    answers: GradientReplay, back: GradientReach, index: int, inside: dict[int, None], raises: bool
+) -> OpFlow:
     wiring = back.wiring
     tensors = wiring.tensors(index)
     got = not back.got.isdisjoint(tensors)
@@ -121,10 +121,10 @@ def _passage(
         flows = slot in answer.slots and read in back.got and wiring.trainable(read)
         full = flows and not live.isdisjoint(answer.reach.get(slot, live))
         edges.append((slot, read[0], FULL if full else ZERO if flows else NONE))
-    return Passage(arrives, tuple(edges), answer.raises or (raises and got and not answer.slots))
+    return OpFlow(arrives, tuple(edges), answer.raises or (raises and got and not answer.slots))
 
 
-def _answer_or_none(answers: Answers, wiring: Wiring, index: int) -> Answer:
+def _answer_or_none(answers: GradientReplay, wiring: Wiring, index: int) -> OpGradientFlow:
     try:
         return answers.ask(wiring, index)
     except ModelError:  # its attrs do not tell its inputs

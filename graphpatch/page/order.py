@@ -26,7 +26,7 @@ def _scopes(scope: str) -> tuple[str, ...]:
 
 
 @dataclass(eq=False)
-class _Ready:
+class _ReadyLines:
     """The lines that may come next, by scope; the latest of a scope is taken first.
 
     `around` has by scope the stacks of that one and of all around it, the innermost first.
@@ -68,7 +68,7 @@ class _Ready:
 
 
 @dataclass(eq=False)
-class _Loops:
+class _LineLoops:
     """The loops among the lines that are left: which of them nothing outside reads any more.
 
     `begun` has of each loop the lines that were read, by their places among all that are left,
@@ -142,7 +142,7 @@ def in_reading_order(
     `starts` come first.
     In a loop, which has no such order, a line that was read already comes next.
     """
-    ready = _Ready({key: scopes(own_names[key]) for key in reads})
+    ready = _ReadyLines({key: scopes(own_names[key]) for key in reads})
     waiting = dict.fromkeys(reads, 0)
     for key, read in reads.items():
         for producer in read:
@@ -154,15 +154,15 @@ def in_reading_order(
 
 
 def _ordered_lines(
-    ready: _Ready, reads: Mapping[str, Sequence[str]], waiting: dict[str, int]
+    ready: _ReadyLines, reads: Mapping[str, Sequence[str]], waiting: dict[str, int]
 ) -> Iterator[str]:
     """The lines one by one."""
     read_already: set[str] = set()
-    loops: _Loops | None = None
+    loops: _LineLoops | None = None
     for _ in range(len(reads)):
         key = ready.take()
         if key is None:
-            loops = loops or _Loops(reads, ready.taken, read_already)
+            loops = loops or _LineLoops(reads, ready.taken, read_already)
             key = ready.begin(loops.first())
         yield key
         if loops is not None:

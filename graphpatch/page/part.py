@@ -14,7 +14,7 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.page.document import made
 from graphpatch.page.flowing import LaneFlow
-from graphpatch.page.rule_marks import SELECTED, Marks
+from graphpatch.page.rule_marks import SELECTED, RuleMarks
 from graphpatch.page.view import view
 from graphpatch.selection import page_part_of_ops
 from graphpatch.table import plural
@@ -44,7 +44,7 @@ def part_of_model(
 
 def part_of_selection(model: Model, names: Mapping[tuple[int, str, str], None]) -> str:
     """The part about some ops of a model: the graph's place, the body, the name of each."""
-    marks = Marks({SELECTED: None})
+    marks = RuleMarks({SELECTED: None})
     for place, body, op in names:
         marks.at.setdefault(place, {})[body, op] = (SELECTED,)
     return _lines_table(model, lambda: made([model], marks, [], []).document)

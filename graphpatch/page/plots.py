@@ -19,7 +19,13 @@ from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.numpy_form import evaluate, numpy_gradient
 from graphpatch.gradients.numpy_functions import Array
-from graphpatch.gradients.spec import Default, Named, Python, Registered, parse_gradient
+from graphpatch.gradients.spec import (
+    DefaultGradient,
+    LibraryGradient,
+    PythonGradient,
+    RegisteredKey,
+    parse_gradient,
+)
 from graphpatch.gradients.tensors import ConstantTensor
 
 LOWEST, HIGHEST, POINTS = -3.0, 3.0, 61
@@ -109,14 +115,14 @@ def _of_spec(spec: Any, op_type: str) -> DrawnGradient | None:
         found = parse_gradient(spec)
     except GraphpatchError:
         return None
-    if isinstance(found, Default):
+    if isinstance(found, DefaultGradient):
         return _default_gradient(op_type)
-    if isinstance(found, Registered):
+    if isinstance(found, RegisteredKey):
         return _default_gradient(found.key)
-    if isinstance(found, Python):
+    if isinstance(found, PythonGradient):
         return None
     own = found.for_op(op_type)
-    entry = LIBRARY.get(own.name) if isinstance(own, Named) else None
+    entry = LIBRARY.get(own.name) if isinstance(own, LibraryGradient) else None
     if entry is None:
         is_curve = _is_by_element(own.formula)
     else:

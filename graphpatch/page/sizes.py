@@ -20,7 +20,7 @@ from graphpatch.page.bodies import BodyLines
 from graphpatch.page.ends import REAL, GradientEnds
 from graphpatch.page.pictures import Measured, pictures
 from graphpatch.runtime.values import read_feed
-from graphpatch.runtime.verify.process import Died, Process
+from graphpatch.runtime.verify.process import ProcessDiedError, TensorFlowProcess
 from graphpatch.runtime.verify.start import has_tensor_arrays
 from graphpatch.shown import one_line
 
@@ -73,13 +73,13 @@ def _sizes_in_graph(
     if target is None:
         return _nothing("not run: no target is a real number")
     with ExitStack() as stack:
-        processes = [Process(model.path) for model in models]
+        processes = [TensorFlowProcess(model.path) for model in models]
         for process in processes:
             stack.enter_context(closing(process))
             process.start()
         try:
             return _run_of_model(processes, models, files, place, ends, main, target, feed)
-        except Died as error:
+        except ProcessDiedError as error:
             return _nothing(f"not run: {one_line(str(error))}")
 
 
@@ -97,7 +97,7 @@ def _target(main: BodyLines, ends: GradientEnds) -> str | None:
 
 
 def _run_of_model(
-    processes: Sequence[Process],
+    processes: Sequence[TensorFlowProcess],
     models: Sequence[Model],
     files: Sequence[Path],
     place: int,
@@ -138,13 +138,15 @@ def _run_of_model(
     }
 
 
-def _open_in_process(process: Process, file: Path, model: Model, place: int, v2: bool) -> None:
+def _open_in_process(
+    process: TensorFlowProcess, file: Path, model: Model, place: int, v2: bool
+) -> None:
     process.keep("begin", [], v2)
     process.keep("open", str(file), model.path, place)
 
 
 def _ask_sizes(
-    process: Process, names: Sequence[str], target: str, dy: Any, whole: Sequence[str]
+    process: TensorFlowProcess, names: Sequence[str], target: str, dy: Any, whole: Sequence[str]
 ) -> SizeAnswers:
     try:
         found: SizeAnswers = process.ask("sizes", names, target, dy, whole)

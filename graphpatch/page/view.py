@@ -22,7 +22,7 @@ from graphpatch.graph.heads import Progress
 from graphpatch.match.spec import Pattern
 from graphpatch.page.document import BuiltDocument, made
 from graphpatch.page.ends import refuse_unknown
-from graphpatch.page.rule_marks import Marks, of_matches, of_patched
+from graphpatch.page.rule_marks import RuleMarks, of_matches, of_patched
 
 if TYPE_CHECKING:
     from graphpatch.page.sizes import Feed
@@ -210,7 +210,7 @@ def _models(
     patched: ModelLike | None,
     rules: RulesLike | Pattern | Mapping[str, Any] | None,
     progress: Progress | None,
-) -> tuple[list[Model], Marks]:
+) -> tuple[list[Model], RuleMarks]:
     """What is shown beside what, and the rules that are marked."""
     if patched is not None and rules is not None:
         raise TypeError("give patched, or rules that make a patched model; not both")
@@ -228,7 +228,7 @@ def _models(
     return [model], marks
 
 
-def _with_rules(model: Model, found: Matches) -> tuple[list[Model], Marks]:
+def _with_rules(model: Model, found: Matches) -> tuple[list[Model], RuleMarks]:
     marks = of_matches(found)
     if not found.rules or not found.ok:
         return [model], marks

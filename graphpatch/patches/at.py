@@ -13,7 +13,7 @@ from graphpatch.graph.edit import Editor
 from graphpatch.match.described import described
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
-from graphpatch.patches.inline import Inline, nothing_flows, on_inputs, on_outputs
+from graphpatch.patches.inline import InlineOp, nothing_flows, on_inputs, on_outputs
 from graphpatch.patches.reach import check_reached
 
 # A side, or one place on it: "output:0", "input:1".
@@ -45,7 +45,7 @@ def tensors_at(node: Node, at: str) -> list[FlatArg]:
     return flat if place is None else flat[place : place + 1]
 
 
-def put_at(node: Node, editor: Editor, inline: Inline, at: str) -> list[Node]:
+def put_at(node: Node, editor: Editor, inline: InlineOp, at: str) -> list[Node]:
     """Put `inline` on the side of `node` that `at` names, and return the ops added for it.
 
     Where nothing flows back there, there is nothing to do, and the report says so.

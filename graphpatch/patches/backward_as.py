@@ -15,7 +15,7 @@ from graphpatch.patches import flow
 from graphpatch.patches.clean import CleanPath
 from graphpatch.patches.ends import SlotsByOp, all_ends, end_notes, left
 from graphpatch.patches.function_carrier import refuse_boundary
-from graphpatch.patches.join import Counted, join, refuse_in_part
+from graphpatch.patches.join import BackwardTensor, join, refuse_in_part
 from graphpatch.patches.reach import check_reached, refuse_shadowed
 from graphpatch.table import short
 
@@ -146,10 +146,10 @@ def _noisy_ops(way: CleanPath) -> str:
     return short(nodes) + loop
 
 
-def _counted(way: CleanPath, node: Node, outputs: Sequence[int]) -> dict[int, Counted]:
+def _counted(way: CleanPath, node: Node, outputs: Sequence[int]) -> dict[int, BackwardTensor]:
     if node.index in way.noisy:
         return {0: way.counted(node)}
-    return {output: Counted(way.of(node.tensor(output))) for output in outputs}
+    return {output: BackwardTensor(way.of(node.tensor(output))) for output in outputs}
 
 
 def _until_tensor(body: Body, text: str) -> tuple[Node, int]:

@@ -19,7 +19,7 @@ from graphpatch.graph.calls import calls
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.topology import FED
 from graphpatch.patches import flow
-from graphpatch.patches.join import Counted, repeat
+from graphpatch.patches.join import BackwardTensor, repeat
 
 # Ops that TensorFlow calls stateful since they read a state, which they leave as it is.
 STATE_READS = frozenset(
@@ -227,11 +227,11 @@ class CleanPath:
             return one.tensor
         return repeat(one.tensor, text, name, producer, self.editor)
 
-    def counted(self, noisy: Node) -> Counted:
+    def counted(self, noisy: Node) -> BackwardTensor:
         """What a noisy op counts as: its input, made clean in turn."""
         known = noisy.opdef
         repeated = known is None or known.broadcasts or not known.keeps_shape
-        return Counted(self.of(noisy.data_inputs[self.noisy[noisy.index]]), repeated)
+        return BackwardTensor(self.of(noisy.data_inputs[self.noisy[noisy.index]]), repeated)
 
 
 def _spelling(text: str) -> str:

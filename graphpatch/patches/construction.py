@@ -9,13 +9,13 @@ from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.construction import construction, leaves
 from graphpatch.gradients.fits import signature
-from graphpatch.gradients.nodedef_form import Nodes
+from graphpatch.gradients.nodedef_form import FormulaNodes
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.names import op_of
-from graphpatch.patches.group import Group
+from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.join import add_select
 from graphpatch.patches.place import in_control_flow, place_of
 
@@ -50,7 +50,7 @@ def constructed(
 
 
 def constructed_whole(
-    gradient: Computed, group: Group, op: Signature, editor: Editor, emit: str
+    gradient: Computed, group: MatchedGroup, op: Signature, editor: Editor, emit: str
 ) -> bool:
     """The same for a match as one op, which has this signature."""
     if emit not in CONSTRUCTION_EMITS:
@@ -77,7 +77,9 @@ def suits_filter(gradient: Computed, node: Node, dtype: str, editor: Editor, emi
     return emit in CONSTRUCTION_EMITS and _suited(found, node, editor, emit) is not None
 
 
-def _suited(found: Nodes | None, node: Node, editor: Editor, emit: str) -> Nodes | None:
+def _suited(
+    found: FormulaNodes | None, node: Node, editor: Editor, emit: str
+) -> FormulaNodes | None:
     """The nodes of the construction, where there are any that are right in the place of an op."""
     if found is None:
         reason = "the formula is not known to be linear in dy and to keep the shapes of its inputs"
@@ -110,7 +112,7 @@ def _broadcast_signature(node: Node) -> Signature:
 
 def _construction_or_none(
     gradient: Computed, op: Signature, op_type: str, node: Node
-) -> Nodes | None:
+) -> FormulaNodes | None:
     try:
         return construction(gradient.formula, op, op_type, not node.body.is_main)
     except FormulaError as error:
@@ -118,7 +120,7 @@ def _construction_or_none(
 
 
 def _put_nodes(
-    found: Nodes, node: Node, reads: Sequence[str], editor: Editor, told: Sequence[str] = ()
+    found: FormulaNodes, node: Node, reads: Sequence[str], editor: Editor, told: Sequence[str] = ()
 ) -> None:
     name, reads = node.name, list(reads)
 
@@ -131,7 +133,7 @@ def _put_nodes(
 
 
 def put_beside(
-    found: Nodes,
+    found: FormulaNodes,
     node: Node,
     tensors: Mapping[str, str],
     editor: Editor,

@@ -47,7 +47,7 @@ def gives_on(node: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class UnreachedOps:
     """What remains of the noisy way once the ends are given on.
 
     `dead` are the ops that no gradient reaches any more, the ends not among them. `beside` has,
@@ -59,7 +59,7 @@ class Left:
     beside: dict[Node, str]
 
 
-def left(way: CleanPath, ends: SlotsByOp) -> Left:
+def left(way: CleanPath, ends: SlotsByOp) -> UnreachedOps:
     """What the ends leave; to be asked before the graph is changed."""
     region = {node.index: node for node in (*way.clones, *way.noisy_nodes())}
     stopped = {node.index for node in ends if _has_all_outputs(node, ends[node])}
@@ -77,7 +77,7 @@ def left(way: CleanPath, ends: SlotsByOp) -> Left:
             if index in region and index not in stopped and index not in alive:
                 alive.add(index)
                 todo.append(region[index])
-    return Left([region[i] for i in sorted(region.keys() - stopped - alive)], beside)
+    return UnreachedOps([region[i] for i in sorted(region.keys() - stopped - alive)], beside)
 
 
 def _has_all_outputs(node: Node, outputs: list[int]) -> bool:
@@ -118,7 +118,9 @@ def _is_constant(node: Node | None) -> bool:
     return next((op for op in found if op not in {"Identity", *ENTERS}), "") == "Const"
 
 
-def end_notes(way: CleanPath, ends: SlotsByOp, found: Left, is_named: bool) -> Iterator[str]:
+def end_notes(
+    way: CleanPath, ends: SlotsByOp, found: UnreachedOps, is_named: bool
+) -> Iterator[str]:
     """What the report says of a gradient that is still noisy, or where the noise-free path ends."""
     reached = ", ".join(node.tensor(n) for node, outputs in ends.items() for n in outputs)
     if not is_named:

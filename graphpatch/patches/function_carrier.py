@@ -13,37 +13,43 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.attach import Attached, attached, filtering, guard_key, guarding
+from graphpatch.gradients.attach import AttachedFunctions, attached, filtering, guard_key, guarding
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Computed, Named, Python
+from graphpatch.gradients.spec import Computed, LibraryGradient, PythonGradient
 from graphpatch.gradients.taped import passed_on, taped
 from graphpatch.gradients.traced import OpDtypes, attached_traced, filtering_traced
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow
-from graphpatch.patches.inline import Inline
+from graphpatch.patches.inline import InlineOp
 from graphpatch.patches.isolate import isolate, keep
 from graphpatch.patches.place import place_of
 from graphpatch.patches.traced import seen, seen_filter, traced
 
 
-def functions_for(gradient: Computed | Python, node: Node, editor: Editor) -> Attached:
+def functions_for(
+    gradient: Computed | PythonGradient, node: Node, editor: Editor
+) -> AttachedFunctions:
     """The pair of functions, put into the library where it is not there yet."""
     kept = is_kept(node, editor)
-    if isinstance(gradient, Python):
+    if isinstance(gradient, PythonGradient):
         return traced_functions(gradient, seen(node), kept, editor)
     return computed_functions(gradient, signature(node), kept, editor)
 
 
-def traced_functions(gradient: Python, op: OpDtypes, kept: bool, editor: Editor) -> Attached:
+def traced_functions(
+    gradient: PythonGradient, op: OpDtypes, kept: bool, editor: Editor
+) -> AttachedFunctions:
     """The pair of functions for a gradient in Python, traced for this op."""
     found = traced(gradient, op, editor)
     return _add_functions(lambda: attached_traced(found, kept), editor)
 
 
-def computed_functions(gradient: Computed, op: Signature, kept: bool, editor: Editor) -> Attached:
+def computed_functions(
+    gradient: Computed, op: Signature, kept: bool, editor: Editor
+) -> AttachedFunctions:
     """The pair of functions for a formula on what has this signature, put into the library."""
     whole = gradient.formula.reads_op
     read = sorted(op.attrs) if whole else gradient.attrs
@@ -65,7 +71,7 @@ def is_kept(node: Node, editor: Editor) -> bool:
     return place_of(node, editor).ignoring is not None and not editor.graph.around.is_exported
 
 
-def _add_functions(make: Callable[[], Attached], editor: Editor) -> Attached:
+def _add_functions(make: Callable[[], AttachedFunctions], editor: Editor) -> AttachedFunctions:
     try:
         found = make()
     except (FormulaError, ValueError) as error:
@@ -76,12 +82,12 @@ def _add_functions(make: Callable[[], Attached], editor: Editor) -> Attached:
     return found
 
 
-def call_attrs(found: Attached) -> dict[str, AttrValue]:
+def call_attrs(found: AttachedFunctions) -> dict[str, AttrValue]:
     """What the call carries: the key that a tape looks up before it takes the GradientDef."""
     return {attrs.OVERRIDE: attrs.text(found.key)}
 
 
-def carry_by_function(gradient: Computed | Python, node: Node, editor: Editor) -> None:
+def carry_by_function(gradient: Computed | PythonGradient, node: Node, editor: Editor) -> None:
     """Let the gradient of an op be this one."""
     refuse_boundary(node)
     found = functions_for(gradient, node, editor)
@@ -90,7 +96,7 @@ def carry_by_function(gradient: Computed | Python, node: Node, editor: Editor) -
 
 def attach_to(
     node: Node,
-    found: Attached,
+    found: AttachedFunctions,
     read: Sequence[str],
     behind: Sequence[Node],
     editor: Editor,
@@ -130,7 +136,7 @@ def refuse_boundary(node: Node) -> None:
 
 
 def _kept_apart(
-    moved: Node, place: int, text: str, found: Attached, name: str, editor: Editor
+    moved: Node, place: int, text: str, found: AttachedFunctions, name: str, editor: Editor
 ) -> str:
     """The tensor as `attach` is to read it: behind a StopGradient where it gets no gradient.
 
@@ -160,26 +166,26 @@ def stopped_output(moved: Node, output: int, name: str, editor: Editor) -> str:
     return stop.tensor(0)
 
 
-def keep_gradient(call: Node, found: Attached, editor: Editor) -> None:
+def keep_gradient(call: Node, found: AttachedFunctions, editor: Editor) -> None:
     """In the body of a While, If or Case, keep the gradient function of a call of `attach`."""
     outputs = len(found.attach.signature.output_arg)
     keep(call, found.gradient.signature.name, call.inputs[-outputs:], editor)
 
 
-def _zeros_call(node: Node, editor: Editor) -> tuple[Inline, Callable[[Node], None]]:
+def _zeros_call(node: Node, editor: Editor) -> tuple[InlineOp, Callable[[Node], None]]:
     """A call that gives a tensor on, and zeros back; what keeps its gradient function."""
-    inline, functions = filter_inline(Named("zero"), node, editor)
+    inline, functions = filter_inline(LibraryGradient("zero"), node, editor)
     return inline, lambda call: keep_gradient(call, functions[call.op], editor)
 
 
 def filter_inline(
-    gradient: Computed | Python, node: Node, editor: Editor
-) -> tuple[Inline, dict[str, Attached]]:
+    gradient: Computed | PythonGradient, node: Node, editor: Editor
+) -> tuple[InlineOp, dict[str, AttachedFunctions]]:
     """A call in line with a tensor of `node`: gives it on, and filters what flows back.
 
     The functions that it came to use are found in the second value, by the op type of the call.
     """
-    functions: dict[str, Attached] = {}
+    functions: dict[str, AttachedFunctions] = {}
     kept = is_kept(node, editor)
 
     def of(dtype: str) -> tuple[str, dict[str, AttrValue]]:
@@ -188,13 +194,13 @@ def filter_inline(
         editor.used("function", tape=found.key)
         return found.attach.signature.name, call_attrs(found)
 
-    return Inline("filter", of), functions
+    return InlineOp("filter", of), functions
 
 
 def _filtering(
-    gradient: Computed | Python, dtype: str, node: Node, kept: bool, editor: Editor
-) -> Attached:
-    if isinstance(gradient, Python):
+    gradient: Computed | PythonGradient, dtype: str, node: Node, kept: bool, editor: Editor
+) -> AttachedFunctions:
+    if isinstance(gradient, PythonGradient):
         found = traced(gradient, seen_filter(node, dtype), editor)
         return _add_functions(lambda: filtering_traced(found, kept), editor)
     question = ("filter", gradient.key, dtype, kept)
@@ -210,7 +216,7 @@ def is_restored(node: Node, editor: Editor) -> bool:
 
 
 def through_tape(
-    found: Attached, name: str, arguments: Sequence[str], moved: Node, editor: Editor
+    found: AttachedFunctions, name: str, arguments: Sequence[str], moved: Node, editor: Editor
 ) -> list[str]:
     """The outputs of the op as `attach` is to read them: through a call of `tape`.
 

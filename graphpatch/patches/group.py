@@ -15,7 +15,7 @@ from graphpatch.patches import flow
 from graphpatch.table import short
 
 
-class Group(msgspec.Struct, frozen=True):
+class MatchedGroup(msgspec.Struct, frozen=True):
     """Ops of one body that count as one op.
 
     `last` is the op whose outputs are the group's. `slots` are the places where the group reads
@@ -60,7 +60,7 @@ def reading(reads: Sequence[str], captures: Mapping[str, str]) -> str:
 
 def grouped(
     nodes: Sequence[Node], reads: Sequence[str], captures: Mapping[str, str] | None = None
-) -> Group:
+) -> MatchedGroup:
     """The ops as one op, which reads these tensors from outside.
 
     Raises PatchError where they have not one last op, or where one is a source of gradients or a
@@ -78,7 +78,7 @@ def grouped(
             places.setdefault(str(names.parse(text)), (node, slot))
     slots = tuple(places[str(names.parse(text))] for text in reads)
     args = tuple(flow.known_inputs(node)[slot] for node, slot in slots)
-    return Group(tuple(nodes), last, slots, args, tuple(reads), captures or {}, opened)
+    return MatchedGroup(tuple(nodes), last, slots, args, tuple(reads), captures or {}, opened)
 
 
 def _last(nodes: Sequence[Node], inside: set[str]) -> Node:

@@ -14,9 +14,9 @@ from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import GraphpatchError, ModelError, PatchError
 from graphpatch.gradients.expression import Call, Literal, Variable, walk
-from graphpatch.gradients.spec import Gradient, InlineFormula, Named
+from graphpatch.gradients.spec import Gradient, InlineFormula, LibraryGradient
 from graphpatch.graph.body import Node
-from graphpatch.patches.group import Group
+from graphpatch.patches.group import MatchedGroup
 
 
 class EqualParts(NamedTuple):
@@ -36,7 +36,7 @@ def refuse_uneven(gradient: Gradient, nodes: Sequence[Node]) -> None:
             _refuse_unequal(parts_of(node.op), _by_variable(node), shapes_of(node.body), str(node))
 
 
-def refuse_uneven_match(gradient: Gradient, group: Group) -> None:
+def refuse_uneven_match(gradient: Gradient, group: MatchedGroup) -> None:
     """The same of a match as one op."""
     parts = list(_equal_parts(gradient, group.last.op))
     if parts:
@@ -50,7 +50,7 @@ def refuse_uneven_match(gradient: Gradient, group: Group) -> None:
 
 
 def _equal_parts(gradient: Gradient, op_type: str) -> Iterator[EqualParts]:
-    if not isinstance(gradient, Named | InlineFormula):
+    if not isinstance(gradient, LibraryGradient | InlineFormula):
         return
     try:
         formula = gradient.for_op(op_type).formula

@@ -17,7 +17,7 @@ from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 
 
-class Inline(msgspec.Struct, frozen=True):
+class InlineOp(msgspec.Struct, frozen=True):
     """An op of one input and one output that gives on, bit for bit, what it reads.
 
     `of` gives its op type and attrs for a tensor of a dtype.
@@ -32,12 +32,12 @@ class Inline(msgspec.Struct, frozen=True):
         return editor.add(name, op, [read], typed, beside)
 
 
-def typed(op: str, suffix: str) -> Inline:
+def typed(op: str, suffix: str) -> InlineOp:
     """An op that has its dtype as attr T, like Identity."""
-    return Inline(suffix, lambda dtype: (op, {"T": attrs.dtype(dtype)}))
+    return InlineOp(suffix, lambda dtype: (op, {"T": attrs.dtype(dtype)}))
 
 
-def on_outputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> list[Node]:
+def on_outputs(node: Node, editor: Editor, inline: InlineOp, only: int | None) -> list[Node]:
     """Put `inline` behind the outputs of an op that carry a gradient, or behind output `only`.
 
     The op moves to `NAME/forward` and `inline` takes its name, so that whoever goes by the name
@@ -61,7 +61,7 @@ def on_outputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> 
     return [editor.take_name(node, op, lambda moved: [moved.tensor(0)], values)]
 
 
-def on_inputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> list[Node]:
+def on_inputs(node: Node, editor: Editor, inline: InlineOp, only: int | None) -> list[Node]:
     """Put `inline` before the inputs of an op that carry a gradient, or before input `only`."""
     flat, added = flow.known_inputs(node), []
     for slot in _wanted(flat, only):
@@ -75,7 +75,7 @@ def on_inputs(node: Node, editor: Editor, inline: Inline, only: int | None) -> l
 
 
 def _behind_source(
-    node: Node, editor: Editor, inline: Inline, flat: list[FlatArg], wanted: list[int]
+    node: Node, editor: Editor, inline: InlineOp, flat: list[FlatArg], wanted: list[int]
 ) -> list[Node]:
     added = []
     for output in wanted:
@@ -88,7 +88,7 @@ def _behind_source(
 
 
 def _behind_switch(
-    node: Node, editor: Editor, inline: Inline, flat: list[FlatArg], wanted: list[int]
+    node: Node, editor: Editor, inline: InlineOp, flat: list[FlatArg], wanted: list[int]
 ) -> list[Node]:
     """Send the readers of each output through an op of its own, the switch keeping its name.
 
@@ -102,7 +102,7 @@ def _behind_switch(
 
 
 def _behind_several(
-    node: Node, editor: Editor, inline: Inline, flat: list[FlatArg], wanted: list[int]
+    node: Node, editor: Editor, inline: InlineOp, flat: list[FlatArg], wanted: list[int]
 ) -> list[Node]:
     name, put = node.name, []
 

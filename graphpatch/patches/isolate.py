@@ -18,10 +18,10 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow
 from graphpatch.patches.enclose import FUSED, HARMLESS, IN_PLACE, enclose, needs_none
-from graphpatch.patches.inline import Inline, on_inputs
+from graphpatch.patches.inline import InlineOp, on_inputs
 from graphpatch.patches.place import place_of
 
-Zeros = Callable[[Node], tuple[Inline, Callable[[Node], None]]]
+Zeros = Callable[[Node], tuple[InlineOp, Callable[[Node], None]]]
 """Of an op: a call that gives a tensor on, and zeros back; what is to be done with each call."""
 
 

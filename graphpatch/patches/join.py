@@ -34,7 +34,7 @@ from graphpatch.patches.place import place_of
 ALIKE = "AddN"
 
 
-class Counted(msgspec.Struct, frozen=True):
+class BackwardTensor(msgspec.Struct, frozen=True):
     """The tensor that an output counts as on the way back.
 
     `repeated`: its shape is not known to be that of the output, to which it is repeated then; a
@@ -63,7 +63,7 @@ def by_function(node: Node, editor: Editor, emit: str) -> bool:
 
 def join(
     node: Node,
-    counted: Mapping[int, Counted],
+    counted: Mapping[int, BackwardTensor],
     editor: Editor,
     emit: str,
     behind: Sequence[Node] = (),
@@ -131,7 +131,7 @@ def _select_attrs(arg: FlatArg) -> Attrs:
 
 
 def _join_outputs(
-    node: Node, flat: Sequence[FlatArg], counted: Mapping[int, Counted], editor: Editor
+    node: Node, flat: Sequence[FlatArg], counted: Mapping[int, BackwardTensor], editor: Editor
 ) -> None:
     name = node.name
 
@@ -150,14 +150,18 @@ def _join_outputs(
     editor.take_name(node, "IdentityN", through, values, shadow=set(carrying) <= counted.keys())
 
 
-def _read_by_select(name: str, output: int, one: Counted, moved: Node, editor: Editor) -> list[str]:
+def _read_by_select(
+    name: str, output: int, one: BackwardTensor, moved: Node, editor: Editor
+) -> list[str]:
     """What the Select of one of several outputs reads."""
     stop = stopped_output(moved, output, name, editor)
     backward = _backward(name, output, one, stop, moved, editor)
     return [_true(name, output, stop, moved, editor), stop, backward]
 
 
-def _backward(name: str, output: int, one: Counted, stop: str, moved: Node, editor: Editor) -> str:
+def _backward(
+    name: str, output: int, one: BackwardTensor, stop: str, moved: Node, editor: Editor
+) -> str:
     if not one.repeated:
         return one.tensor
     return repeat(one.tensor, stop, f"{name}/repeat{_suffix(output)}", moved, editor)
@@ -190,7 +194,7 @@ def repeat(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> s
 def _attach(
     node: Node,
     flat: Sequence[FlatArg],
-    counted: Mapping[int, Counted],
+    counted: Mapping[int, BackwardTensor],
     editor: Editor,
     behind: Sequence[Node],
     reads: Sequence[str],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from graphpatch.errors import PatchError
-from graphpatch.patches.group import Group
+from graphpatch.patches.group import MatchedGroup
 
 NUMBERED = re.compile(r"\bx(\d*)\b")
 
@@ -23,12 +23,12 @@ class ByInput(NamedTuple):
     alike: bool | None = None
 
 
-def at_one(group: Group, place: int) -> ByInput:
+def at_one(group: MatchedGroup, place: int) -> ByInput:
     """What a patch does that means one of these tensors, and leaves the others."""
     return ByInput(["dy" if n == place else None for n in range(len(group.named))], alike=False)
 
 
-def refuse_ambiguous(found: ByInput, group: Group, others: Sequence[Sequence[str]]) -> None:
+def refuse_ambiguous(found: ByInput, group: MatchedGroup, others: Sequence[Sequence[str]]) -> None:
     """Raise PatchError where the pattern allows other orders of what the group reads.
 
     Not where `found` gives every tensor the same gradient in each order.
@@ -70,7 +70,7 @@ def _text_or_none(text: str | None) -> str | None:
     return "".join(NUMBERED.sub(lambda one: f"x{int(one[1] or 0)}", text).split())
 
 
-def _unclear_order(group: Group, other: Sequence[str]) -> str:
+def _unclear_order(group: MatchedGroup, other: Sequence[str]) -> str:
     place = next(k for k, text in enumerate(other) if text != group.named[k])
     node, slot = group.slots[place]
     one, two = sorted([group.named[place], other[place]])

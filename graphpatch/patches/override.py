@@ -7,11 +7,17 @@ from collections.abc import Sequence
 import msgspec
 
 from graphpatch.errors import PatchError
-from graphpatch.gradients.spec import Gradient, InlineFormula, Named, Python, Registered
+from graphpatch.gradients.spec import (
+    Gradient,
+    InlineFormula,
+    LibraryGradient,
+    PythonGradient,
+    RegisteredKey,
+)
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
-from graphpatch.patches.group import Group
+from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.halves import refuse_uneven, refuse_uneven_match
 from graphpatch.patches.order import ByInput
 from graphpatch.patches.whole import carry_whole
@@ -30,7 +36,7 @@ class OverrideGradient(msgspec.Struct, frozen=True):
     @property
     def looks_at_op_alone(self) -> bool:
         """True but for a gradient in Python, which is traced for each op."""
-        return not isinstance(self.gradient, Python)
+        return not isinstance(self.gradient, PythonGradient)
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where the gradient of none of these ops is ever asked for."""
@@ -43,19 +49,19 @@ class OverrideGradient(msgspec.Struct, frozen=True):
         reason = never_fires(node)
         if reason:
             editor.skipped(reason)
-            if not isinstance(self.gradient, Registered):
+            if not isinstance(self.gradient, RegisteredKey):
                 return
         carrier.refuse_carried(node)
         carrier.carry(self.gradient, node, editor, self.emit)
 
-    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
         """Override the gradient of a match as one op: formulas see what it reads and gives."""
         refuse_uneven_match(self.gradient, group)
         carry_whole(self.gradient, group, editor, self.emit)
 
-    def by_input(self, group: Group) -> ByInput:
+    def by_input(self, group: MatchedGroup) -> ByInput:
         """A formula for each tensor, or one for all; of Python nothing is known."""
-        if not isinstance(self.gradient, Named | InlineFormula):
+        if not isinstance(self.gradient, LibraryGradient | InlineFormula):
             return ByInput(())
         return ByInput(self.gradient.formula.texts, self.gradient.formula.alike)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from graphpatch.gradients.spec import Named
+from graphpatch.gradients.spec import LibraryGradient
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import at, whole_inputs
 from graphpatch.patches.filter import FilterGradient
-from graphpatch.patches.group import Group
+from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.inline import typed
 from graphpatch.patches.noise import noise_notes
 from graphpatch.patches.order import ByInput
@@ -52,16 +52,18 @@ class StopGradient:
         """Stop what flows back through one op."""
         caller = place_of(node, editor).ignoring
         if caller is not None and not editor.graph.around.is_exported:
-            FilterGradient(Named("zero"), self.at, "function").rewrite(node, editor)
+            FilterGradient(LibraryGradient("zero"), self.at, "function").rewrite(node, editor)
         elif at.put_at(node, editor, typed("StopGradient", "stop"), self.at):
             editor.used("construction")
 
-    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
         """Stop what flows back to a match as one op, or from it to what it reads."""
         group.refuse_open()
         caller = place_of(group.last, editor).ignoring
         if caller is not None and not editor.graph.around.is_exported:
-            FilterGradient(Named("zero"), self.at, "function").rewrite_whole(group, editor)
+            FilterGradient(LibraryGradient("zero"), self.at, "function").rewrite_whole(
+                group, editor
+            )
         elif whole_inputs.put_beside_group(group, editor, typed("StopGradient", "stop"), self.at):
             editor.used("construction")
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from graphpatch.errors import PatchError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import InlineFormula, Registered
+from graphpatch.gradients.spec import InlineFormula, RegisteredKey
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
-from graphpatch.patches.group import Group
-from graphpatch.patches.join import Counted, join
+from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.join import BackwardTensor, join
 from graphpatch.patches.noise import noise_notes
 from graphpatch.patches.order import ByInput, at_one
 from graphpatch.patches.place import place_of
@@ -47,13 +47,13 @@ class StraightThrough:
             texts = ["dy" if place == self.input else None for place in range(len(flat))]
             carrier.carry(InlineFormula(Formula.parse(texts)), node, editor, "function")
         elif len(flat) == 1:
-            carrier.carry(Registered("Identity", built_in=True), node, editor, "auto")
+            carrier.carry(RegisteredKey("Identity", built_in=True), node, editor, "auto")
         else:
             repeated = node.opdef is not None and node.opdef.broadcasts
-            counted = Counted(node.data_inputs[self.input], repeated)
+            counted = BackwardTensor(node.data_inputs[self.input], repeated)
             join(node, {0: counted}, editor, "auto")
 
-    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
         """Let a match count as the identity of one of the tensors that it reads.
 
         Where the ops are not known to keep the shape of that tensor, a run in which they do not
@@ -75,14 +75,14 @@ class StraightThrough:
             )
         refuse_behind(group.nodes, group.last, editor)
         shadow_behind(group.nodes, group.last, editor)
-        counted = Counted(group.reads[place], keeps != "same")
+        counted = BackwardTensor(group.reads[place], keeps != "same")
         join(group.last, {0: counted}, editor, "auto", group.nodes, group.reads)
 
-    def by_input(self, group: Group) -> ByInput:
+    def by_input(self, group: MatchedGroup) -> ByInput:
         """It means one tensor."""
         return at_one(group, self.place_in(group))
 
-    def place_in(self, group: Group) -> int:
+    def place_in(self, group: MatchedGroup) -> int:
         """Which of the tensors that a match reads is meant."""
         if isinstance(self.input, int):
             if self.input < len(group.args):
@@ -93,7 +93,7 @@ class StraightThrough:
             f"the match that ends in {group.last} has no input {self.input!r}; {group.reading()}"
         )
 
-    def _check_whole(self, group: Group, place: int) -> None:
+    def _check_whole(self, group: MatchedGroup, place: int) -> None:
         arg, outputs = group.args[place], flow.known_outputs(group.last)
         if len(outputs) != 1:
             raise PatchError(f"{group.last} has {len(outputs)} outputs; straight_through needs one")

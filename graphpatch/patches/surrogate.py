@@ -9,7 +9,7 @@ from graphpatch.errors import FormulaError, PatchError, RulesError
 from graphpatch.gradients.expression import Call, Expression, Variable
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.nodedef_form import Nodes, formula_nodes
+from graphpatch.gradients.nodedef_form import FormulaNodes, formula_nodes
 from graphpatch.gradients.shapes import BroadcastShape
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
@@ -18,8 +18,8 @@ from graphpatch.graph.topology import FED
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 from graphpatch.patches.construction import put_beside
-from graphpatch.patches.group import Group
-from graphpatch.patches.join import Counted, by_function, join
+from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.join import BackwardTensor, by_function, join
 from graphpatch.patches.order import ByInput
 from graphpatch.patches.place import in_control_flow
 from graphpatch.patches.whole_shape import refuse_behind, shadow_behind
@@ -90,7 +90,7 @@ class SurrogateGradient:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
         self._nodes(node, node.data_inputs, flow.known_inputs(node), _output_of(node))
 
-    def rewrite_whole(self, group: Group, editor: Editor) -> None:
+    def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
         """Let a match count as the formula of what it reads."""
         group.refuse_open()
         missing = sorted(self.formula.variables - {f"x{n}" for n in range(len(group.args))})
@@ -101,7 +101,7 @@ class SurrogateGradient:
         reads = group.reads
         self._put(group.last, reads, group.args, group.nodes, editor, told=reads)
 
-    def by_input(self, group: Group) -> ByInput:
+    def by_input(self, group: MatchedGroup) -> ByInput:
         """One formula of all tensors."""
         return ByInput(self.formula.texts)
 
@@ -124,11 +124,11 @@ class SurrogateGradient:
         tensor = put_beside(found, node, {}, editor, _anchor(node, editor))
         # What stands before the op may be another tensor, where a function carries it.
         told = reads if carried else told
-        join(node, {0: Counted(tensor, not known)}, editor, self.emit, behind, told)
+        join(node, {0: BackwardTensor(tensor, not known)}, editor, self.emit, behind, told)
 
     def _nodes(
         self, node: Node, reads: Sequence[str], args: Sequence[FlatArg], dtype: str
-    ) -> Nodes:
+    ) -> FormulaNodes:
         """The ops of the formula on these tensors."""
         for place, arg in enumerate(args):
             if arg.dtype is None:
@@ -156,7 +156,7 @@ def _output_of(node: Node) -> str:
     return outputs[0].dtype or ""
 
 
-def _refuse_ops_without_gradient(node: Node, found: Nodes, whole: bool) -> None:
+def _refuse_ops_without_gradient(node: Node, found: FormulaNodes, whole: bool) -> None:
     unknown = sorted({one.op for one in found.nodes} & UNKNOWN_TO_FUNCTIONS) if whole else []
     if unknown:
         raise PatchError(

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from graphpatch.above import FromAbove
 from graphpatch.errors import PatchError
-from graphpatch.gradients.spec import Python
-from graphpatch.gradients.traced import OpDtypes, Traced
+from graphpatch.gradients.spec import PythonGradient
+from graphpatch.gradients.traced import OpDtypes, TracedFunction
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.opdefs import FlatArg
 from graphpatch.patches import flow
 
-trace: FromAbove[[str, OpDtypes], Traced] = FromAbove("trace")
+trace: FromAbove[[str, OpDtypes], TracedFunction] = FromAbove("trace")
 
 
-def traced(gradient: Python, op: OpDtypes, editor: Editor) -> Traced:
+def traced(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> TracedFunction:
     """The gradient function for one op; what TensorFlow 1.15 does not know of it is noted."""
     found = trace(gradient.path, op)
     if found.newer:

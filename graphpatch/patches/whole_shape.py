@@ -13,13 +13,13 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches.carrier import refuse_carried
 from graphpatch.patches.function_carrier import refuse_boundary
-from graphpatch.patches.group import Group
+from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.reach import check_reached
 
 Keeps = Literal["same", "broadcast", "unknown", "other"]
 
 
-def keeps_shape(group: Group, place: int) -> Keeps:
+def keeps_shape(group: MatchedGroup, place: int) -> Keeps:
     """How the shape of the group's output is that of its input number `place`.
 
     "same", in every run; "broadcast", at least as large; "other" where the shapes are known to
@@ -51,7 +51,7 @@ def _broadcasts_output(node: Node, found: dict[str, bool]) -> bool | None:
     return None if not there else op.broadcasts or any(there)
 
 
-def _compare_shapes(group: Group, place: int) -> Keeps:
+def _compare_shapes(group: MatchedGroup, place: int) -> Keeps:
     wiring = Wiring(group.last.body)
     shapes = Shapes(wiring)
     one, two = shapes.of(wiring.tensor(group.reads[place])), shapes.of((group.last.index, 0))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis as Pair
-from graphpatch.analysis.doctor.fix import Fixed
+from graphpatch.analysis.doctor.fix import FixResult
 from graphpatch.analysis.doctor.fix import fix as fixed_by_rules
-from graphpatch.analysis.doctor.survey import Seen, survey
+from graphpatch.analysis.doctor.survey import GraphDiagnosis, survey
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.application import page_part
 from graphpatch.arguments import tensor_names
@@ -41,9 +41,9 @@ class Diagnosis:
     """
 
     model: str
-    seen: tuple[Seen, ...]
+    seen: tuple[GraphDiagnosis, ...]
     ran: tuple[list[dict[str, Any]], ...] = ()
-    fixed: Fixed | None = None
+    fixed: FixResult | None = None
     loaded: Model | None = field(default=None, compare=False)
 
     @property
@@ -163,7 +163,7 @@ def diagnose(
 
 
 def _run_of_pairs(
-    model: Model, seen: Sequence[Seen], control_flow_v2: bool, allow_unsafe_ops: bool
+    model: Model, seen: Sequence[GraphDiagnosis], control_flow_v2: bool, allow_unsafe_ops: bool
 ) -> Iterator[list[dict[str, Any]]]:
     from graphpatch.runtime.gradient_run import AskedPair, run_pairs
 

@@ -9,7 +9,7 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients.constants import Constant
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import Gradients, check_formula_suits, gradient_ops
+from graphpatch.gradients.gradient import GradientProgram, check_formula_suits, gradient_ops
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.parameter_inputs import with_parameter_inputs
 from graphpatch.gradients.program import AttrValue, Program, Step, Value, needed, op_def
@@ -89,7 +89,7 @@ def formula_gradients(
     return result_values(found, arguments)[:count]
 
 
-def result_values(found: Gradients, arguments: Mapping[str, Any]) -> list[Any]:
+def result_values(found: GradientProgram, arguments: Mapping[str, Any]) -> list[Any]:
     """The tensor of each result, None for None, from those that its variables stand for."""
     steps = _steps_run(found, arguments)
     return [
@@ -115,7 +115,7 @@ def formula_value(formula: Formula, inputs: Sequence[Any]) -> Any:
     lowering = Lowering(program, signature, dict(formula.values), text)
     value = lowering.number(expression, signature.inputs[0][1])
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
-    return _tensor_at(value, arguments, _steps_run(Gradients(program, (value,)), arguments))
+    return _tensor_at(value, arguments, _steps_run(GradientProgram(program, (value,)), arguments))
 
 
 def _dtypes(kind: str, tensors: Sequence[Any]) -> list[tuple[str, str]]:
@@ -162,7 +162,7 @@ def _same_shape(tensors: Sequence[Any]) -> bool:
     return bool(first.is_fully_defined()) and all(tensor.shape == first for tensor in tensors)
 
 
-def _steps_run(found: Gradients, arguments: Mapping[str, Any]) -> dict[int, Any]:
+def _steps_run(found: GradientProgram, arguments: Mapping[str, Any]) -> dict[int, Any]:
     """The output of each step that a result needs."""
     computed: dict[int, Any] = {}
     for number in needed(found.program, filter(None, found.results)):

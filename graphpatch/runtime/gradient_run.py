@@ -14,7 +14,7 @@ from graphpatch.formats.model import Model
 from graphpatch.runtime.gradients import RaisedError, built
 from graphpatch.runtime.imported import imported_graph
 from graphpatch.runtime.running import (
-    Running,
+    GraphRun,
     first_line,
     seeded_feeds,
     seeded_variable,
@@ -143,7 +143,7 @@ def _seeded_values(
 ) -> dict[str, Any]:
     """By seeded variables too: what a checkpoint holds is not needed to see a gradient flow."""
     variables = {op.name: seeded_variable(op, size, whole) for op in variables_of(graph)}
-    running = Running(graph, seeded_feeds(graph, size, whole, {}), variables)
+    running = GraphRun(graph, seeded_feeds(graph, size, whole, {}), variables)
     return running.evaluate(fetches)
 
 

@@ -6,12 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphpatch.dtypes import DIFFERENTIABLE
-from graphpatch.gradients.composed import Composed, Layer, composed, python_of, surrogate_of
+from graphpatch.gradients.composed import (
+    ComposedGradient,
+    GradientLayer,
+    composed,
+    python_of,
+    surrogate_of,
+)
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import Gradients
+from graphpatch.gradients.gradient import GradientProgram
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import Program
-from graphpatch.gradients.spec import KEY_PREFIX, Default, Gradient, Python, Registered, from_key
+from graphpatch.gradients.spec import (
+    KEY_PREFIX,
+    DefaultGradient,
+    Gradient,
+    PythonGradient,
+    RegisteredKey,
+    from_key,
+)
 from graphpatch.runtime.formula import (
     GradientFunction,
     formula_gradients,
@@ -56,7 +69,7 @@ def registered_gradient(key: str) -> GradientFunction | None:
     return found
 
 
-def _composed_gradient(whole: Composed, allow_python: bool) -> GradientFunction | None:
+def _composed_gradient(whole: ComposedGradient, allow_python: bool) -> GradientFunction | None:
     own = gradient_of(whole.own, allow_python)
     if own is None and whole.own.startswith(KEY_PREFIX):
         return None  # in Python, and not allowed
@@ -85,7 +98,9 @@ def as_list(found: Any) -> list[Any]:
     return list(found) if isinstance(found, list | tuple) else [found]
 
 
-def _filtered_gradients(layer: Layer, tensors: Sequence[Any], flowing: list[Any]) -> list[Any]:
+def _filtered_gradients(
+    layer: GradientLayer, tensors: Sequence[Any], flowing: list[Any]
+) -> list[Any]:
     """The gradients at these tensors, those at which the filter is put through it."""
     return [
         _filtered(layer.gradient, tensor, dy)
@@ -98,17 +113,17 @@ def _filtered_gradients(layer: Layer, tensors: Sequence[Any], flowing: list[Any]
 def _filtered(gradient: Gradient | None, tensor: Any, dy: Any) -> Any:
     if gradient is None:
         return None
-    if isinstance(gradient, Registered | Python):
+    if isinstance(gradient, RegisteredKey | PythonGradient):
         return _by_identity(gradient, tensor, dy)
-    assert not isinstance(gradient, Default), "it is not a filter"
+    assert not isinstance(gradient, DefaultGradient), "it is not a filter"
     return formula_gradients(gradient.formula, [tensor], [tensor], [dy])[0]
 
 
-def _by_identity(gradient: Registered | Python, tensor: Any, dy: Any) -> Any:
+def _by_identity(gradient: RegisteredKey | PythonGradient, tensor: Any, dy: Any) -> Any:
     """What a gradient function makes of dy, as the gradient of an Identity of the tensor."""
     import tensorflow as tf
 
-    if isinstance(gradient, Registered):
+    if isinstance(gradient, RegisteredKey):
         function = registered_gradient(gradient.key)
     else:
         from graphpatch.runtime.trace import gradient_at
@@ -146,7 +161,7 @@ def _formula_value(formula: Formula, op: Any, inputs: Sequence[Any]) -> Any:
     dtype, program = op.outputs[0].dtype.base_dtype.name, Program()
     number = Lowering(program, signature, dict(formula.values), text).number(expression, dtype)
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
-    found = Gradients(program, (program.cast(number, dtype),))
+    found = GradientProgram(program, (program.cast(number, dtype),))
     return result_values(found, arguments)[0]
 
 

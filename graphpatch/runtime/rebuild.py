@@ -10,7 +10,7 @@ from typing import Any
 
 from graphpatch import names
 from graphpatch.analysis.gradient_scope import GRADIENT_SCOPE
-from graphpatch.analysis.training import MOST_NAMED, Built, Section, sections
+from graphpatch.analysis.training import MOST_NAMED, BuiltGradient, GradientSection, sections
 from graphpatch.control_flow.rebuilt import without_ops
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
@@ -73,7 +73,9 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
     return replace(model, source=source, graphs=open_graphs(source, model.container, None))
 
 
-def _rebuilt_meta(model: Model, asked: Sequence[Section]) -> tuple[Any, Any, dict[str, str]]:
+def _rebuilt_meta(
+    model: Model, asked: Sequence[GradientSection]
+) -> tuple[Any, Any, dict[str, str]]:
     """The MetaGraphDef of the model, that with new gradients beside the old, and which is which."""
     import tensorflow as tf
 
@@ -103,7 +105,7 @@ def _control_flow_v1() -> Iterator[None]:
             tf1.enable_control_flow_v2()
 
 
-def _without_stale_shapes(file: Any, asked: Sequence[Section]) -> Any:
+def _without_stale_shapes(file: Any, asked: Sequence[GradientSection]) -> Any:
     """The MetaGraphDef without the shapes that were noted on the old gradients.
 
     Other versions of TensorFlow infer others, and refuse to import those.
@@ -128,7 +130,7 @@ def _need_tensorflow() -> None:
         ) from error
 
 
-def _rebuild(graph: Any, section: Section) -> dict[str, str]:
+def _rebuild(graph: Any, section: GradientSection) -> dict[str, str]:
     """Build one section anew, and send the readers of the old gradients to the new ones.
 
     Returns, for each op that made an old gradient, the one that makes the new gradient.
@@ -161,7 +163,7 @@ def _rebuild(graph: Any, section: Section) -> dict[str, str]:
     return instead
 
 
-def _check_gradient(built: Built, gradient: Any, section: Section) -> None:
+def _check_gradient(built: BuiltGradient, gradient: Any, section: GradientSection) -> None:
     """Raise PatchError where nothing flows, or the optimizer cannot take what flows."""
     import tensorflow as tf
 
@@ -179,7 +181,7 @@ def _check_gradient(built: Built, gradient: Any, section: Section) -> None:
         )
 
 
-def _reroute(old: Any, new: Any, section: Section) -> None:
+def _reroute(old: Any, new: Any, section: GradientSection) -> None:
     import tensorflow as tf
 
     if new.dtype.base_dtype != old.dtype.base_dtype:
@@ -191,7 +193,9 @@ def _reroute(old: Any, new: Any, section: Section) -> None:
                     reader._update_input(slot, new)
 
 
-def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str, str]) -> None:
+def _merge(
+    meta: Any, live: Any, asked: Sequence[GradientSection], instead: Mapping[str, str]
+) -> None:
     """Put into the file's MetaGraphDef what is new: nodes, inputs, functions, contexts.
 
     What did not change stays the NodeDef that it was.
@@ -215,7 +219,7 @@ def _merge(meta: Any, live: Any, asked: Sequence[Section], instead: Mapping[str,
     without_ops(meta, live, there)
 
 
-def _warn_of_old(nodes: Iterable[Any], asked: Sequence[Section]) -> None:
+def _warn_of_old(nodes: Iterable[Any], asked: Sequence[GradientSection]) -> None:
     """Say which old gradients are still there, since something else reads them."""
     for section in asked:
         read = {
@@ -259,7 +263,7 @@ def _colocate(node: Any, there: Container[bytes], instead: Mapping[bytes, bytes]
         classes.extend(found)
 
 
-def _needed_names(nodes: Iterable[Any], asked: Sequence[Section]) -> set[str]:
+def _needed_names(nodes: Iterable[Any], asked: Sequence[GradientSection]) -> set[str]:
     """The names of all ops but those of the old sections that nothing else reads."""
     inputs = {node.name: [names.op_of(text) for text in node.input] for node in nodes}
     waiting = [name for name in inputs if not any(section.holds(name) for section in asked)]

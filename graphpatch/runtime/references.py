@@ -18,7 +18,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
 from graphpatch.recipe_notes import activations
 from graphpatch.runtime.import_model import import_model
-from graphpatch.runtime.running import Running, placeholders
+from graphpatch.runtime.running import GraphRun, placeholders
 from graphpatch.runtime.values import full_tensor_name
 
 RESCALE = "deeplift_rescale"
@@ -79,7 +79,7 @@ def references(model: ModelLike, feed: Mapping[str, Any], stem: str = "reference
         given = {full_tensor_name(name): np.asarray(value) for name, value in feed.items()}
         _check_feed(graph, given)
         inputs = {name: graph.get_operation_by_name(name).inputs[0].name for name in ops}
-        values, reasons = Running(graph, given).run(sorted(set(inputs.values())), optimise=False)
+        values, reasons = GraphRun(graph, given).run(sorted(set(inputs.values())), optimise=False)
     return _rules_written(inputs, values, reasons, stem, skipped)
 
 

@@ -57,7 +57,7 @@ ASSIGNED = "value_that_graphpatch_assigns"  # the placeholders that we add, for 
 
 
 @dataclass(eq=False)
-class Running:
+class GraphRun:
     """A tf.Graph, with what it is fed and what its variables hold.
 
     Each run `is_limited` to TIMEOUT, unless it is known to end by itself.

@@ -12,14 +12,14 @@ from typing import Any
 
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.errors import PatchError, RulesError, did_you_mean
-from graphpatch.gradients.traced import OpDtypes, Traced
+from graphpatch.gradients.traced import OpDtypes, TracedFunction
 from graphpatch.patches import traced
 from graphpatch.runtime.formula import GradientFunction
 from graphpatch.runtime.stand_in import StandIn
 from graphpatch.runtime.traced_graph import traced_function
 
 
-def trace(path: str, op: OpDtypes) -> Traced:
+def trace(path: str, op: OpDtypes) -> TracedFunction:
     """The gradient function at `package.module:function`, traced for one op.
 
     It is called as TensorFlow calls a registered one, with (op, *upstream gradients), None for an

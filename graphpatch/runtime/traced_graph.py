@@ -12,7 +12,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
-from graphpatch.gradients.traced import Traced
+from graphpatch.gradients.traced import TracedFunction
 from graphpatch.graph.as_function import Part
 from graphpatch.graph.calls import NO_INLINE
 from graphpatch.graph.wire import piece_bytes
@@ -29,7 +29,7 @@ SETTINGS = frozenset({"config_proto", "config", "executor_type"})
 
 def traced_function(
     name: str, path: str, graph: Any, arguments: Sequence[str], results: Mapping[str, Any]
-) -> Traced:
+) -> TracedFunction:
     """The function `name` from these arguments to these tensors of a FuncGraph.
 
     Raises PatchError where it holds a tensor or variable from outside, or an op that is not
@@ -52,7 +52,7 @@ def traced_function(
     renamed = _cleaned(nested)
     _clean(function, renamed)
     library = tuple(nested.values())
-    return Traced(name, function, library, _newer(path, function, *library))
+    return TracedFunction(name, function, library, _newer(path, function, *library))
 
 
 def _refuse_captures(path: str, graph: Any, unfed: set[str]) -> None:

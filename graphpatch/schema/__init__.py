@@ -87,7 +87,7 @@ def _constrain(defined: dict[str, Any]) -> None:
     patch["properties"]["on"] = _one_or_list({"type": "string"})
     for key in match.keys() - MAY_BE_EMPTY:
         match[key] = _not_empty(match[key])
-    for name, key in (("Walk", "of"), ("Between", "from"), ("Between", "to")):
+    for name, key in (("DependencySearch", "of"), ("Between", "from"), ("Between", "to")):
         defined[name]["properties"][key] = _not_empty(defined[name]["properties"][key])
     for key in ("loop", "branch"):
         defined["Inside"]["properties"][key] = _not_empty(defined["Inside"]["properties"][key])

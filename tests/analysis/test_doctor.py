@@ -13,7 +13,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 import graphpatch
 from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.fix import fix
-from graphpatch.analysis.doctor.survey import Seen, survey
+from graphpatch.analysis.doctor.survey import GraphDiagnosis, survey
 from graphpatch.errors import ModelError
 from tests import graphs
 from tests.graphs import const, node
@@ -31,7 +31,7 @@ def model(tmp_path: Path) -> Any:
     return write
 
 
-def seen(model: graphpatch.Model, **more: Any) -> Seen:
+def seen(model: graphpatch.Model, **more: Any) -> GraphDiagnosis:
     [found] = survey(model, ["x"], ["y"], **more)
     return found
 
@@ -289,7 +289,7 @@ def test_a_loop_without_exits_is_never_visited(model: Any) -> None:
     assert (found.verdict, [finding.kind for finding in found.findings]) == ("none", ["loop"])
 
 
-def notes_of(found: Seen) -> dict[str, list[str]]:
+def notes_of(found: GraphDiagnosis) -> dict[str, list[str]]:
     return {note.kind: list(note.ops) for note in found.notes}
 
 

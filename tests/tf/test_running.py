@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 
 import graphpatch  # noqa: E402
 from graphpatch.runtime import running  # noqa: E402
-from graphpatch.runtime.verify.side_graph import Graphed, GraphSide  # noqa: E402
+from graphpatch.runtime.verify.side_graph import DifferentiableGraph, GraphSide  # noqa: E402
 
 
 def graph_of(build: Callable[[Any], Any]) -> Any:
@@ -66,7 +66,7 @@ def test_gradients_of_a_run_without_end_are_asked_for_once(monkeypatch: pytest.M
     graph = graph_of(lambda x: tf.exp(waiting(x)) * tf.exp(tf.ones([], name="one")))
     runs = list[Any]()
 
-    class Counted(Graphed):
+    class Counted(DifferentiableGraph):
         def evaluate(self, tensors: Any) -> dict[str, Any]:
             runs.append(tensors)
             return super().evaluate(tensors)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from graphpatch import opdefs
-from graphpatch.analysis.doctor.finding import Finding, Look, RuleDict, rule_for
+from graphpatch.analysis.doctor.finding import Finding, OpOnPath, RuleDict, rule_for
 from graphpatch.analysis.doctor.known_fixes import fixes
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
@@ -91,14 +91,14 @@ STRAIGHT = "let it count as the identity on the way back (straight_through)"
 OUTSIDE = f"no gradient can be given to it; {BEHIND}"
 
 
-def _to_default(look: Look) -> list[RuleDict]:
+def _to_default(look: OpOnPath) -> list[RuleDict]:
     known = look.node.opdef
     if known is None or known.gradient != "registered":
         return []
     return [rule_for(look.node, "its own gradient", {"override_gradient": "default"})]
 
 
-def _no_rules(look: Look) -> list[RuleDict]:
+def _no_rules(look: OpOnPath) -> list[RuleDict]:
     return []
 
 
@@ -107,13 +107,13 @@ class Cause:
     """A class of findings: when it applies, what it says of an op, what fixes it."""
 
     kind: str
-    applies: Callable[[Look], bool]
+    applies: Callable[[OpOnPath], bool]
     what: str
     consequence: str
     remedy: str
-    rules: Callable[[Look], list[RuleDict]] = _no_rules
+    rules: Callable[[OpOnPath], list[RuleDict]] = _no_rules
 
-    def finding(self, look: Look) -> Finding:
+    def finding(self, look: OpOnPath) -> Finding:
         """What is found at this op."""
         node, refusal = look.node, look.refusal
         words = {
@@ -133,23 +133,23 @@ class Cause:
         return Finding(self.kind, node, look.step.slot, what, consequence, remedy, self.rules(look))
 
 
-def _raises(kind: str) -> Callable[[Look], bool]:
+def _raises(kind: str) -> Callable[[OpOnPath], bool]:
     return lambda look: look.refusal is not None and look.refusal.kind == kind
 
 
-def _op_is_one_of(ops: frozenset[str]) -> Callable[[Look], bool]:
+def _op_is_one_of(ops: frozenset[str]) -> Callable[[OpOnPath], bool]:
     return lambda look: look.op in ops
 
 
-def _gradient_is(state: str) -> Callable[[Look], bool]:
+def _gradient_is(state: str) -> Callable[[OpOnPath], bool]:
     return lambda look: (opdefs.lookup(look.op) or opdefs.OpDef("")).gradient == state
 
 
-def _is_our_key(look: Look) -> bool:
+def _is_our_key(look: OpOnPath) -> bool:
     return _raises("key")(look) and bool(rule_of(look.node))
 
 
-def _calls_functions(look: Look) -> bool:
+def _calls_functions(look: OpOnPath) -> bool:
     return look.op in OP_BY_OP | CALLS or look.op in look.node.body.library.signatures
 
 
@@ -233,6 +233,6 @@ CAUSES = (
 # fmt: on
 
 
-def finding_of(look: Look) -> Finding:
+def finding_of(look: OpOnPath) -> Finding:
     """Why no gradient comes back through this op."""
     return next(cause for cause in CAUSES if cause.applies(look)).finding(look)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from graphpatch.analysis.doctor.causes import finding_of, with_pattern
-from graphpatch.analysis.doctor.finding import Finding, Look, given_to_slot
+from graphpatch.analysis.doctor.finding import Finding, OpOnPath, given_to_slot
 from graphpatch.analysis.doctor.known_fixes import with_way_back
 from graphpatch.analysis.doctor.path import (
     A_RULE,
@@ -20,12 +20,12 @@ from graphpatch.analysis.doctor.path import (
     dependent,
     spelled,
 )
-from graphpatch.analysis.doctor.reported import Told, ways_inside
+from graphpatch.analysis.doctor.reported import ReportedPlaces, paths_inside
 from graphpatch.control_flow.op_types import EXITS, MERGES
 from graphpatch.differentiation.flow import TRAINABLE
-from graphpatch.differentiation.gradient_reach import Answer, GradientReach, Refusal
+from graphpatch.differentiation.gradient_reach import GradientReach, OpGradientFlow, Refusal
 from graphpatch.differentiation.patched_ops import CARRIED, is_hidden, rule_of
-from graphpatch.differentiation.replay import Answers
+from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import HANDLES
@@ -82,8 +82,8 @@ RAISED = 8  # so many visits of an op take as long as what one that raises takes
 class Doctor:
     """One graph, asked about pairs of tensors of its main graph."""
 
-    session: Answers
-    tape: Answers
+    session: GradientReplay
+    tape: GradientReplay
     _costs: dict[tuple[str, PathStep], int] = field(default_factory=dict)
     _findings: dict[Refusal, Finding] = field(default_factory=dict)
     _rules: dict[Node, str] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Doctor:
         if steps is None:
             return PairDiagnosis(*ends, verdict, taped, False, says)
         is_well = verdict == within == taped == "flows"
-        told = Told()
+        told = ReportedPlaces()
         findings = [] if is_well else self._all(on_tape, source, steps, told)
         findings = [one for one in findings if told.is_new(self._place(one))]
         if refused:
@@ -161,15 +161,17 @@ class Doctor:
         answer = self.tape.ask(wiring, step.index)
         if not self._blocks(answer, wiring, step, is_target):
             return FREE
-        return A_RULE if finding_of(Look(wiring, step, answer)).rules else HOPELESS
+        return A_RULE if finding_of(OpOnPath(wiring, step, answer)).rules else HOPELESS
 
-    def _blocks(self, answer: Answer, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
+    def _blocks(
+        self, answer: OpGradientFlow, wiring: Wiring, step: PathStep, is_target: bool
+    ) -> bool:
         if given_to_slot(wiring, step.index, step.output, step.slot) == "zero":
             return True
         return answer.raises or blocked(answer, wiring, step, is_target)
 
     def _all(
-        self, done: GradientReach, source: Tensor, steps: list[PathStep], told: Told
+        self, done: GradientReach, source: Tensor, steps: list[PathStep], told: ReportedPlaces
     ) -> Iterator[Finding]:
         """What blocks the way, from the target back; then what is raised beside it."""
         yield from self._on_the_way(done, source, steps, told)
@@ -185,7 +187,7 @@ class Doctor:
         return CARRIED, self._rules[node]
 
     def _on_the_way(
-        self, done: GradientReach, source: Tensor, steps: list[PathStep], told: Told
+        self, done: GradientReach, source: Tensor, steps: list[PathStep], told: ReportedPlaces
     ) -> Iterator[Finding]:
         wiring = done.wiring
         answers = [self.tape.ask(wiring, step.index) for step in steps]
@@ -195,22 +197,22 @@ class Doctor:
         ]
         places = [place for place in reversed(range(len(steps))) if blocks[place]]
         for place in places:
-            look = Look(wiring, steps[place], answers[place])
+            look = OpOnPath(wiring, steps[place], answers[place])
             if place < places[0] and is_hidden(look.node):
                 continue  # no gradient gets there, whatever it has
             # Of a run of ops without gradients, the first one made it so.
             if not (place and blocks[place - 1] and _is_led_into(look)):
                 yield from self._inside(look, told)
-                if not any(map(told.inside.get, ways_inside(look))):
+                if not any(map(told.inside.get, paths_inside(look))):
                     found = with_way_back(finding_of(look), wiring, steps[place + 1 : place + 2])
                     yield with_pattern(found, wiring, steps, place)
         if not places and source not in done.got:
             stuck = [i for i in done.between - done.visited if wiring.body.heads.ops[i] in MERGES]
             yield from (_stalled(Node(wiring.body, index)) for index in sorted(stuck)[:1])
 
-    def _inside(self, look: Look, told: Told) -> Iterator[Finding]:
+    def _inside(self, look: OpOnPath, told: ReportedPlaces) -> Iterator[Finding]:
         """What blocks the same way inside the functions that an op calls."""
-        for name, slot, output in ways_inside(look):
+        for name, slot, output in paths_inside(look):
             body, done = self.tape.graph.functions.get(name), self.tape.inside(name)
             way = (name, slot, output)
             if way in told.inside or body is None or body.is_ours or done is None:
@@ -232,7 +234,7 @@ class Doctor:
         """An op that raises, whether or not it is on the way that was found."""
         if refusal not in self._findings:
             wiring, step = self.tape.wiring(refusal.node.body), PathStep(refusal.node.index, 0, 0)
-            look = Look(wiring, step, Answer(refusals=(refusal,)))
+            look = OpOnPath(wiring, step, OpGradientFlow(refusals=(refusal,)))
             is_loop = refusal.kind == "loop"
             self._findings[refusal] = _loop_finding(refusal) if is_loop else finding_of(look)
         return self._findings[refusal]
@@ -246,7 +248,7 @@ def _verdict_of(done: GradientReach, source: Tensor) -> str:
     return "flows" if source in done.live else "zero"
 
 
-def _is_led_into(look: Look) -> bool:
+def _is_led_into(look: OpOnPath) -> bool:
     return look.refusal is None and look.read not in TRAINABLE
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.gradient_reach import Answer, Refusal
+from graphpatch.differentiation.gradient_reach import OpGradientFlow, Refusal
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph.body import Node
@@ -17,12 +17,12 @@ RuleDict = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class OpOnPath:
     """An op that is left by one output and entered by one slot, and what it answers."""
 
     wiring: Wiring
     step: PathStep
-    answer: Answer
+    answer: OpGradientFlow
 
     @property
     def node(self) -> Node:

@@ -18,7 +18,7 @@ RAISING = frozenset({"missing", "prevent", "key", "custom_gradient"})
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixResult:
     """The rules, the model with them, and the pairs whose verdict they change."""
 
     rules: list[RuleDict]
@@ -33,7 +33,7 @@ def fix(
     targets: Sequence[str],
     control_flow_v2: bool = True,
     every: bool = True,
-) -> Fixed:
+) -> FixResult:
     """Find rules until every pair flows, or nothing more can be fixed.
 
     A rule is kept where it can be applied. What lies behind a blocker shows only when that one is
@@ -51,7 +51,7 @@ def fix(
         fixing.let_flow(*pair)
     after = [fixing.diagnose(*pair) for pair in blocked]
     mended = [one for one in after if not _is_blocked(one)]
-    return Fixed(fixing.rules, fixing.model, mended, [one for one in after if _is_blocked(one)])
+    return FixResult(fixing.rules, fixing.model, mended, [one for one in after if _is_blocked(one)])
 
 
 @dataclass(eq=False)

@@ -49,7 +49,7 @@ class Note:
 
 
 @dataclass(frozen=True, eq=False)
-class Examined:
+class NoteContext:
     """What a class of notes is told: the doctor, the ops on the way, those of functions too."""
 
     doctor: Doctor
@@ -86,7 +86,7 @@ def notes_on_pairs(
     doctor: Doctor, stored: StoredContexts, pairs: Iterable[tuple[Tensor, Tensor]]
 ) -> list[Note]:
     """The notes on the ops between the tensors of these pairs."""
-    examined = Examined(doctor, stored, _on_way(doctor, pairs))
+    examined = NoteContext(doctor, stored, _on_way(doctor, pairs))
     return [
         Note(kind, says, [_op_in_words(node) for node in found])
         for kind, says, which in NOTE_KINDS
@@ -118,13 +118,13 @@ def _called_by(node: Node, seen: set[str]) -> Iterator[str]:
             yield name
 
 
-def _unpatched_activations(examined: Examined) -> Iterator[Node]:
+def _unpatched_activations(examined: NoteContext) -> Iterator[Node]:
     """Those whose gradient is still their own, where rules changed that of others."""
     found = [node for node in examined.on_way if node.op in RECTIFIERS]
     return (node for node in found if examined.is_patched and not _is_covered(node))
 
 
-def _unpatched_patterns(examined: Examined) -> Iterator[Node]:
+def _unpatched_patterns(examined: NoteContext) -> Iterator[Node]:
     on_way = {(node.body.label, node.index) for node in examined.on_way}
     types = {node.op for node in examined.on_way}
     for name, needed in NEEDED.items() if examined.is_patched else ():
@@ -146,7 +146,7 @@ def _is_covered(node: Node) -> bool:
     return override_key(node) is not None or bool(provenance.entries(node))
 
 
-def _training(examined: Examined) -> Iterator[Node]:
+def _training(examined: NoteContext) -> Iterator[Node]:
     for node in examined.on_way:
         if node.op in TRAINED:
             value = node.attr("is_training")
@@ -154,7 +154,7 @@ def _training(examined: Examined) -> Iterator[Node]:
                 yield node
 
 
-def _unregistered(examined: Examined) -> Iterator[Node]:
+def _unregistered(examined: NoteContext) -> Iterator[Node]:
     functions = examined.doctor.session.graph.library.signatures
     for node, key in examined.keyed:
         known = is_registered(key) or key in examined.doctor.tape.restored
@@ -162,7 +162,7 @@ def _unregistered(examined: Examined) -> Iterator[Node]:
             yield node
 
 
-def _ignored(examined: Examined) -> Iterator[Node]:
+def _ignored(examined: NoteContext) -> Iterator[Node]:
     """Overrides in bodies that a call reaches, where a Session differentiates in C++.
 
     Not those of ours that are no news: of a call whose gradient a function carries, and those
@@ -176,20 +176,20 @@ def _ignored(examined: Examined) -> Iterator[Node]:
             yield node
 
 
-def _off_the_path(examined: Examined) -> Iterator[Node]:
+def _off_the_path(examined: NoteContext) -> Iterator[Node]:
     on_way = {(node.body.label, node.index) for node in examined.on_way}
     for node, _ in examined.keyed:
         if node.body.is_main and (node.body.label, node.index) not in on_way:
             yield node
 
 
-def _stripped(examined: Examined) -> Iterator[Node]:
+def _stripped(examined: NoteContext) -> Iterator[Node]:
     for node in examined.on_way:
         if node.op == "StopGradient" or (node.op in STRIPPED and override_key(node) is not None):
             yield node
 
 
-def _branches_without_context(examined: Examined) -> Iterator[Node]:
+def _branches_without_context(examined: NoteContext) -> Iterator[Node]:
     """Those without a context. The Merge at the end of a branch is not in it; what it reads is."""
     stored = examined.stored.in_branches | examined.stored.in_loops.keys()
     for node in examined.on_way:
@@ -199,14 +199,14 @@ def _branches_without_context(examined: Examined) -> Iterator[Node]:
                 yield node
 
 
-def _function_calls(examined: Examined) -> Iterator[Node]:
+def _function_calls(examined: NoteContext) -> Iterator[Node]:
     functions = examined.doctor.session.graph.functions
     for node in examined.on_way:
         if node.op in CALLS or (node.op in functions and not functions[node.op].is_ours):
             yield node
 
 
-def _nested_calls(examined: Examined) -> Iterator[Node]:
+def _nested_calls(examined: NoteContext) -> Iterator[Node]:
     """Calls on the way in what is called that Grappler does not inline: C++ has no gradient."""
     bodies = Bodies(examined.doctor.session.graph)
     for label in dict.fromkeys(
@@ -219,7 +219,7 @@ def _nested_calls(examined: Examined) -> Iterator[Node]:
                 yield node
 
 
-Which = Callable[[Examined], Iterable[Node]]
+Which = Callable[[NoteContext], Iterable[Node]]
 
 NOTE_KINDS: tuple[tuple[str, str, Which], ...] = (
     ("activations", "activations on the way that no rule covers", _unpatched_activations),

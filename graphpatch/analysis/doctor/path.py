@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from graphpatch.differentiation.gradient_reach import Answer
+from graphpatch.differentiation.gradient_reach import OpGradientFlow
 from graphpatch.differentiation.wiring import Tensor, Wiring
 
 # What it costs to go back through an op: nothing, a rule, or what no rule fixes.
@@ -74,7 +74,7 @@ def _unrolled(
     return steps
 
 
-def blocked(answer: Answer, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
+def blocked(answer: OpGradientFlow, wiring: Wiring, step: PathStep, is_target: bool) -> bool:
     """Whether no gradient comes back through an op, from this output to this input."""
     carried = is_target or wiring.trainable((step.index, step.output))
     return not carried or step.slot not in answer.slots

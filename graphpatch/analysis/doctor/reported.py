@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from graphpatch.analysis.doctor.finding import Look
+from graphpatch.analysis.doctor.finding import OpOnPath
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import named_by
 
 
 @dataclass(eq=False)
-class Told:
+class ReportedPlaces:
     """What was told of one pair, so that it is not told twice.
 
     `reaches` are the functions whose refusals were, by their ids; `inside` the ways through
-    functions that were followed, as `ways_inside` has them, and whether anything was found.
+    functions that were followed, as `paths_inside` has them, and whether anything was found.
     """
 
     places: set[tuple[str, str]] = field(default_factory=set)
@@ -29,7 +29,7 @@ class Told:
         return not known
 
 
-def ways_inside(look: Look) -> list[tuple[str, int, int]]:
+def paths_inside(look: OpOnPath) -> list[tuple[str, int, int]]:
     """The functions that an op calls, each with the argument and the output on the way."""
     shift = 1 if look.op in OP_BY_OP and "body" not in look.node.attr_names else 0
     slot, output = look.step.slot - shift, look.step.output

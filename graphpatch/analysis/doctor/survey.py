@@ -13,7 +13,7 @@ from graphpatch.analysis.doctor.notes import Note, notes_on_pairs
 from graphpatch.control_flow.context_collections import StoredContexts, stored_contexts
 from graphpatch.control_flow.op_types import ALL_SWITCHES, ENTERS
 from graphpatch.differentiation.hidden import is_in_gradients
-from graphpatch.differentiation.replay import Answers
+from graphpatch.differentiation.replay import GradientReplay
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.dtypes import DIFFERENTIABLE, NO_NUMBERS
 from graphpatch.errors import ModelError
@@ -54,7 +54,7 @@ MOST_PAIRS = 50_000  # that are looked at then, though hardly an op is visited f
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GraphDiagnosis:
     """One graph of a model: its diagnoses, pair by pair, and what else is to be said."""
 
     graph: Graph
@@ -75,7 +75,7 @@ def survey(
     targets: Sequence[str] = (),
     control_flow_v2: bool = True,
     every: bool = True,
-) -> list[Seen]:
+) -> list[GraphDiagnosis]:
     """Ask about each pair; without names, about what is fed and outputs that are read by none.
 
     Without `every`, outputs that cannot be a loss are left out, as long as others can. Of very many
@@ -103,13 +103,15 @@ def _doctor(
     control_flow_v2: bool,
 ) -> Doctor:
     check_graph(graph)
-    session = Answers(graph, stored, control_flow_v2)
-    return Doctor(session, Answers(graph, stored, control_flow_v2, tape=True, restored=restored))
+    session = GradientReplay(graph, stored, control_flow_v2)
+    return Doctor(
+        session, GradientReplay(graph, stored, control_flow_v2, tape=True, restored=restored)
+    )
 
 
 def _diagnose_graph(
     asked: Doctor, sources: Sequence[str], targets: Sequence[str], every: bool
-) -> Seen:
+) -> GraphDiagnosis:
     graph, stored = asked.session.graph, asked.session.stored
     wiring = asked.session.wiring(graph.main)
     to, by = wiring.named(targets), wiring.named(sources)
@@ -118,14 +120,16 @@ def _diagnose_graph(
     count, most = len(ends[0]) * len(ends[1]), FEW + WORK // (1 + uses)
     if (by and to) or count <= most:
         pairs = [(source, target) for target in ends[1] for source in ends[0]]
-        return Seen(graph, asked.diagnose_all(pairs), notes_on_pairs(asked, stored, pairs))
+        return GraphDiagnosis(
+            graph, asked.diagnose_all(pairs), notes_on_pairs(asked, stored, pairs)
+        )
     found = dict(_diagnosed(asked, ends, most))
     places = tuple({tensor: place for place, tensor in enumerate(some)} for some in ends)
     pairs = sorted(found, key=lambda pair: (places[1][pair[1]], places[0][pair[0]]))
     notes = notes_on_pairs(asked, stored, pairs)
     if len(pairs) < count:
         notes.append(_left_out_note(wiring, pairs, ends))
-    return Seen(graph, [found[pair] for pair in pairs], notes)
+    return GraphDiagnosis(graph, [found[pair] for pair in pairs], notes)
 
 
 def _diagnosed(

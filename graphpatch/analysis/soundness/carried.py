@@ -21,7 +21,13 @@ from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.fits import signature, windows_of
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import Computed, InlineFormula, Named, from_key, parse_gradient
+from graphpatch.gradients.spec import (
+    Computed,
+    InlineFormula,
+    LibraryGradient,
+    from_key,
+    parse_gradient,
+)
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
@@ -113,7 +119,7 @@ def _gradient_by_construction(
             node, "", "", found.computed, _own_attrs(moved), "", found.reads, counts_as=formula
         )
     gradient = parse_gradient(patch[kind])
-    if not isinstance(gradient, Named | InlineFormula):
+    if not isinstance(gradient, LibraryGradient | InlineFormula):
         return StoredGradient(node, "", "", None, {}, "this kind has no formula to compare")
     told = reads_of(node)
     if told is None:
@@ -212,7 +218,7 @@ def _gradient_by_function(node: Node, function: str, rules: Mapping[str, Any]) -
         gradient = parse_gradient(patch[kind])
     except GraphpatchError as error:
         return StoredGradient(node, label, function, None, {}, str(error))
-    if not isinstance(gradient, Named | InlineFormula):
+    if not isinstance(gradient, LibraryGradient | InlineFormula):
         return StoredGradient(node, label, function, None, {}, "it is traced code, not a formula")
     if moved is None or kind != "override_gradient":
         return StoredGradient(node, label, function, gradient, {})

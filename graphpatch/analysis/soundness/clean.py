@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from graphpatch import names
-from graphpatch.analysis.rule_words import Fault, at, own_name
+from graphpatch.analysis.rule_words import StructureFault, at, own_name
 from graphpatch.analysis.soundness.carried import (
     is_call,
     is_join,
@@ -39,7 +39,7 @@ from graphpatch.graph.provenance import clone_of
 from graphpatch.graph.wire import piece_bytes
 
 
-def clean(graph: Graph) -> Iterator[Fault]:
+def clean(graph: Graph) -> Iterator[StructureFault]:
     """The clean tensors of a graph that do not compute what they should."""
     rules = FileRules(graph)
     if not any("backward_as" in patch for patch in rules.values()):
@@ -47,16 +47,16 @@ def clean(graph: Graph) -> Iterator[Fault]:
     for body in graph.bodies:
         if body.is_ours or rules.overlap(body):  # told where gradients are compared
             continue
-        walks: dict[int, _Walk] = {}  # by the input that noisy ops count as
+        walks: dict[int, _CleanPathCheck] = {}  # by the input that noisy ops count as
         for node in provenance.touched(body):
             patch = patch_of(node, rules) if is_join(node) or is_call(node) else None
             if patch is not None and kind_of(patch) == "backward_as":
                 place = input_of(patch["backward_as"])
-                walk = walks.setdefault(place, _Walk(body, place, graph))
+                walk = walks.setdefault(place, _CleanPathCheck(body, place, graph))
                 yield from _check_counted(node, walk)
 
 
-def _check_counted(node: Node, walk: _Walk) -> Iterator[Fault]:
+def _check_counted(node: Node, walk: _CleanPathCheck) -> Iterator[StructureFault]:
     for output, text in _counted_outputs(node):  # none of a call before an op that gets no gradient
         given = stopped(node, output)
         if given is None and is_join(node):  # told where its gradient is compared
@@ -78,7 +78,7 @@ TensorPair: TypeAlias = tuple[str, str]
 
 
 @dataclass(eq=False)
-class _Walk:
+class _CleanPathCheck:
     """Pairs of tensors of a body, compared on the way to what both are computed of.
 
     A pair of ops, spelled `^NAME`, stands for all that they read. `told` has what is wrong with a

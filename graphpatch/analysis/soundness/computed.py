@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from graphpatch import names
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import Differences
-from graphpatch.analysis.rule_words import Fault
+from graphpatch.analysis.rule_words import StructureFault
 from graphpatch.analysis.soundness.numbering import (
     GIVE_ON,
     SELECTS,
@@ -28,7 +28,7 @@ from graphpatch.graph.graph import Graph
 OpValues = Mapping[str, Sequence[ValueNumber]]
 
 
-def differently_computed(one: Graph, other: Graph, differ: Differences) -> Iterator[Fault]:
+def differently_computed(one: Graph, other: Graph, differ: Differences) -> Iterator[StructureFault]:
     """The ops, in functions too, that compute something else; not those that merely read them.
 
     Whatever rules tell, or somebody forged, does not count: forward, the graphs are compared as
@@ -62,9 +62,9 @@ class _Pair:
     other: Body
     before: Numbering
     after: Numbering
-    found: list[Fault] = field(default_factory=list)
+    found: list[StructureFault] = field(default_factory=list)
 
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[StructureFault]:
         numbers = self.before.numbers
         given = {
             name: (numbers.of(("argument", place)), 0)
@@ -97,7 +97,7 @@ class _Pair:
         says = f"{was} computes something else than in the original"
         kinds = [one for one in changes if one.startswith(("op type", "attr", "value"))]
         why = (kinds or changes or [f"it passes on what {now} gives"])[0]
-        self.found.append(Fault("computed", self.one.label, node.name, f"{says}: {why}"))
+        self.found.append(StructureFault("computed", self.one.label, node.name, f"{says}: {why}"))
 
     def _turns(self, after: OpValues) -> None:
         """What the next turn of a loop reads, which was left out for the loop's sake."""
@@ -111,7 +111,7 @@ class _Pair:
                 )
                 if left != right:
                     says = f"{op} {name!r} gives the next turn of its loop something else"
-                    self.found.append(Fault("computed", self.one.label, name, says))
+                    self.found.append(StructureFault("computed", self.one.label, name, says))
 
     def _returned(self, after: OpValues) -> None:
         for output, text in self.one.ret.items():
@@ -120,7 +120,7 @@ class _Pair:
                 self.one, self.values, text
             ):
                 says = f"function {self.one.label!r} returns something else as {output!r}"
-                self.found.append(Fault("computed", self.one.label, output, says))
+                self.found.append(StructureFault("computed", self.one.label, output, says))
 
 
 def _value_read(values: OpValues, text: str) -> ValueNumber:

@@ -20,7 +20,7 @@ from graphpatch.opdefs import tensor_index
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinGradient:
     """What flows back where a Select gives on an op: `reads` are x0, x1, ...
 
     Either `computed` has the gradients of these, or TensorFlow differentiates `counts_as`, a
@@ -34,7 +34,7 @@ class Joined:
 
 def joined_gradient(
     node: Node, moved: Node, patch: Mapping[str, Any], kind: str, rules: FileRules
-) -> Joined:
+) -> JoinGradient:
     """What the rule of a Select says that flows back. Raises ModelError where it cannot be told."""
     if kind == "straight_through":
         return _straight_through_gradient(
@@ -54,7 +54,7 @@ def joined_gradient(
             "the file does not tell what the match reads, as graphpatch before 0.2 wrote it; "
             "patch the original again"
         )
-    return Joined(tuple(moved.data_inputs if told is None else told), None, formula)
+    return JoinGradient(tuple(moved.data_inputs if told is None else told), None, formula)
 
 
 class FileRules(dict[str, Any]):
@@ -98,10 +98,10 @@ def input_of(given: Any) -> int:
     return int(given.get("input", 0)) if isinstance(given, Mapping) else 0
 
 
-def _straight_through_gradient(reads: tuple[str, ...], place: int) -> Joined:
+def _straight_through_gradient(reads: tuple[str, ...], place: int) -> JoinGradient:
     """Dy for the one input, summed to its shape where that was repeated; nothing for others."""
     texts = passed(len(reads), place, f"sum_like(dy, x{place})")
-    return Joined(reads, InlineFormula(Formula.parse(texts)))
+    return JoinGradient(reads, InlineFormula(Formula.parse(texts)))
 
 
 def passed(inputs: int, place: int, text: str) -> list[str | None]:

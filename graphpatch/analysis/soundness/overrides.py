@@ -53,7 +53,7 @@ def overrides(graph: Graph) -> Iterator[Override]:
 
 
 @dataclass(eq=False)
-class Reasons:
+class UnfiredReasons:
     """Asked of overrides that did not fire, with the pairs whose gradients were taken."""
 
     model: Model

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.analysis.pairs import unlike_by_name
-from graphpatch.analysis.rule_words import Fault, apart
+from graphpatch.analysis.rule_words import StructureFault, apart
 from graphpatch.analysis.soundness.clean import clean
 from graphpatch.analysis.soundness.computed import differently_computed
 from graphpatch.analysis.soundness.kept import gone, lost, signatures
@@ -19,18 +19,18 @@ from graphpatch.graph.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
+class StaticCheck:
     """Of one graph: `broken` is what makes it no graph, `changed` what it must keep and does not.
 
     `before` are faults that its original has too.
     """
 
-    broken: Sequence[Fault]
-    changed: Sequence[Fault]
-    before: Sequence[Fault]
+    broken: Sequence[StructureFault]
+    changed: Sequence[StructureFault]
+    before: Sequence[StructureFault]
 
     @property
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[StructureFault]:
         """All that is wrong, and was not before."""
         return [*self.broken, *self.changed]
 
@@ -42,7 +42,7 @@ class Sound:
         }
 
 
-def static(one: Graph, other: Graph) -> Sound:
+def static(one: Graph, other: Graph) -> StaticCheck:
     """What is wrong with a patched graph that was right with its original."""
     found = apart(structure(one), structure(other))
     differ = unlike_by_name(one, other)
@@ -54,10 +54,10 @@ def static(one: Graph, other: Graph) -> Sound:
         left = untold(one, other, differ)
         rest = (fault for fault in left if (fault.body, fault.op) not in told)
         changed += [*computes, *rest, *clean(other)]
-    return Sound(found["new"], changed, found["too"])
+    return StaticCheck(found["new"], changed, found["too"])
 
 
-def faults_around(one: Model, other: Model) -> list[Fault]:
+def faults_around(one: Model, other: Model) -> list[StructureFault]:
     """What is wrong beside the graphs."""
     return [*swapped(one, other), *signatures(one, other)]
 

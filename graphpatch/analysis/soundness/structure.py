@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from graphpatch import names
-from graphpatch.analysis.rule_words import Fault, at
+from graphpatch.analysis.rule_words import StructureFault, at
 from graphpatch.analysis.soundness.numbering import in_order
 from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
@@ -18,7 +18,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.opdefs import FlatArg, tensor_index
 
 
-def structure(graph: Graph) -> Iterator[Fault]:
+def structure(graph: Graph) -> Iterator[StructureFault]:
     """All that is wrong with a graph and its functions, body by body."""
     for body in graph.bodies:
         yield from _repeated_names(body)
@@ -29,14 +29,14 @@ def structure(graph: Graph) -> Iterator[Fault]:
     yield from functions(graph)
 
 
-def _repeated_names(body: Body) -> Iterator[Fault]:
+def _repeated_names(body: Body) -> Iterator[StructureFault]:
     if len(body.by_name) < len(body):
         for name, count in Counter(body.heads.names).items():
             if count > 1:
-                yield Fault("name", body.label, name, f"{count} ops are named {name!r}")
+                yield StructureFault("name", body.label, name, f"{count} ops are named {name!r}")
 
 
-def _input_faults(node: Node) -> Iterator[Fault]:
+def _input_faults(node: Node) -> Iterator[StructureFault]:
     """Inputs that name no tensor, or one of another dtype than the op takes."""
     try:
         wanted = node.arguments
@@ -53,7 +53,7 @@ def _input_faults(node: Node) -> Iterator[Fault]:
             yield fault
 
 
-def _check_input(node: Node, text: str, wanted: FlatArg | None) -> Fault | None:
+def _check_input(node: Node, text: str, wanted: FlatArg | None) -> StructureFault | None:
     body, name = node.body, names.parse(text)
     if name.op not in body.by_name and (name.control or name.op not in body.arguments):
         near = did_you_mean(name.op, [*body.by_name, *body.arguments])
@@ -83,7 +83,7 @@ def _output_read(body: Body, name: names.TensorName) -> FlatArg | str | None:
     return flat[place]
 
 
-def _agree(node: Node, text: str, given: FlatArg, wanted: FlatArg) -> Fault | None:
+def _agree(node: Node, text: str, given: FlatArg, wanted: FlatArg) -> StructureFault | None:
     if given.dtype and wanted.dtype and given.dtype != wanted.dtype:
         says = f"its input {text!r} is {given.dtype}, and it takes {wanted.dtype}"
         return at("dtype", node, says)
@@ -93,7 +93,7 @@ def _agree(node: Node, text: str, given: FlatArg, wanted: FlatArg) -> Fault | No
     return None
 
 
-def _output_faults(body: Body) -> Iterator[Fault]:
+def _output_faults(body: Body) -> Iterator[StructureFault]:
     """Outputs of a function that are read from no tensor of it, or from one of another dtype."""
     for arg in body.signature.output_arg if body.signature is not None else ():
         text = body.ret.get(arg.name)
@@ -102,7 +102,7 @@ def _output_faults(body: Body) -> Iterator[Fault]:
             says = (
                 f"output {arg.name!r} of function {body.label} is read from {text!r}: not a tensor"
             )
-            yield Fault("output", body.label, arg.name, says)
+            yield StructureFault("output", body.label, arg.name, says)
             continue
         given = _output_read(body, name)
         wanted = DTYPE_NAMES.get(arg.type)
@@ -110,10 +110,10 @@ def _output_faults(body: Body) -> Iterator[Fault]:
         if isinstance(given, str) or is_other:
             why = given if isinstance(given, str) else "it is of another dtype"
             says = f"output {arg.name!r} of function {body.label} is read from {text!r}: {why}"
-            yield Fault("output", body.label, arg.name, says)
+            yield StructureFault("output", body.label, arg.name, says)
 
 
-def _cycles(body: Body) -> Iterator[Fault]:
+def _cycles(body: Body) -> Iterator[StructureFault]:
     """Ops that wait for themselves; the way back of a v1 loop, by NextIteration, is none.
 
     What cannot be put in an order is in a cycle, or behind one.
@@ -142,7 +142,7 @@ def _indices_read(body: Body, index: int) -> list[int]:
     return [other for other in found if other is not None]
 
 
-def functions(graph: Graph) -> Iterator[Fault]:
+def functions(graph: Graph) -> Iterator[StructureFault]:
     """Calls of functions that are not there, op types that nobody knows, gradients that misfit."""
     for body in graph.bodies:
         for op, indices in body.by_type.items():
@@ -155,10 +155,10 @@ def functions(graph: Graph) -> Iterator[Fault]:
         why = _misfit(graph, name, gradient)
         if why:
             says = f"the gradient function {gradient!r} of {name!r} {why}"
-            yield Fault("gradient_function", name, gradient, says)
+            yield StructureFault("gradient_function", name, gradient, says)
 
 
-def _calls_of(graph: Graph, body: Body, index: int) -> Iterator[Fault]:
+def _calls_of(graph: Graph, body: Body, index: int) -> Iterator[StructureFault]:
     node = Node(body, index)
     for name in called_functions(node):
         if name and name not in graph.functions:

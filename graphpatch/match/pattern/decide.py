@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from graphpatch.graph.body import Body
 from graphpatch.match.pattern.plan import LinkEnd, Plan, PlanStep
-from graphpatch.match.pattern.support import LinksByEnds, Neighbourhood, Supported, supported
+from graphpatch.match.pattern.support import LinkedVertices, LinksByEnds, Neighbourhood, supported
 from graphpatch.match.pattern.wiring import Vertex
 from graphpatch.match.spec import Pattern
 from graphpatch.names import TensorName
@@ -98,7 +98,7 @@ class _Bind(NamedTuple):
 
 
 class _Join(NamedTuple):
-    left: Supported
+    left: LinkedVertices
     links: LinksByEnds
     binds: list[_Bind]
     body: Body

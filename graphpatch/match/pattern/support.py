@@ -31,7 +31,7 @@ class Neighbourhood(NamedTuple):
     failed: PlanStep | None
 
 
-class Supported(NamedTuple):
+class LinkedVertices(NamedTuple):
     """The vertices that each node can be, and by edge what follows each and what comes before."""
 
     found: Mapping[int, set[Vertex]]
@@ -39,7 +39,7 @@ class Supported(NamedTuple):
     before: Sequence[NearVertices]
 
 
-def supported(around: Neighbourhood, edges: Sequence[PlanEdge]) -> Supported:
+def supported(around: Neighbourhood, edges: Sequence[PlanEdge]) -> LinkedVertices:
     """The neighbourhood without what lacks an edge: each vertex left has one for each edge."""
     after, before = _links_by_end(around, edges)
     found = {node: set(vertices) for node, vertices in around.found.items()}
@@ -63,7 +63,7 @@ def supported(around: Neighbourhood, edges: Sequence[PlanEdge]) -> Supported:
                 if not left[e, other][one] and one in found[other]:
                     found[other].remove(one)
                     gone.append((other, one))
-    return Supported(found, after, before)
+    return LinkedVertices(found, after, before)
 
 
 def _links_by_end(

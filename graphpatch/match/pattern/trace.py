@@ -20,7 +20,7 @@ TRACED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedOp:
     """An op that stands where one of the pattern should, and the key that it does not meet."""
 
     node: Node
@@ -39,7 +39,7 @@ class NearMiss:
     reached: dict[str, Node]
     missing: str
     reason: str
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedOp, ...] = ()
 
 
 def near_misses(
@@ -85,7 +85,7 @@ def _where_it_stopped(search: Search, around: Neighbourhood, step: PlanStep) -> 
         if not isinstance(one, TensorName)
     ]
     rejected = [
-        Rejected(Node(body, one), walker.candidates[step.node].failing(one)) for one in seen
+        RejectedOp(Node(body, one), walker.candidates[step.node].failing(one)) for one in seen
     ]
     other = walker.decider.names[way.other]
     if not rejected:

@@ -78,7 +78,7 @@ class PatternForm(msgspec.Struct, frozen=True):
         return replace(found, nodes=nodes)
 
 
-class Ready(msgspec.Struct, frozen=True):
+class ReadyPattern(msgspec.Struct, frozen=True):
     """A ready pattern: what it stands for, and the forms in which graphs have it.
 
     Matches of several forms that end in the same op count as one.

@@ -9,7 +9,7 @@ from graphpatch.match.ready.entry import (
     OF_A_BATCH,
     READS_PARAMETER,
     PatternForm,
-    Ready,
+    ReadyPattern,
 )
 
 # As tf.nn.batch_normalization has it: x * scale + (beta - mean * scale).
@@ -55,12 +55,12 @@ def _by_hand(variance: str, root: str) -> PatternForm:
 
 
 NORM_PATTERNS = (
-    Ready(
+    ReadyPattern(
         "batch_norm",
         "a batch norm of single ops, as tf.nn.batch_normalization builds it",
         tuple(PatternForm(f"{_SCALED}; {shift}", {"epsilon": OF_A_BATCH}) for shift in _SHIFTS),
     ),
-    Ready(
+    ReadyPattern(
         "fused_batch_norm",
         "a batch norm that is one op",
         (
@@ -70,7 +70,7 @@ NORM_PATTERNS = (
             ),
         ),
     ),
-    Ready(
+    ReadyPattern(
         "layer_norm",
         "a layer norm, or instance norm, of single ops: by the moments of each example",
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from graphpatch.match.ready.entry import PatternForm, Ready
+from graphpatch.match.ready.entry import PatternForm, ReadyPattern
 
 _NOISE = (
     "noise:RandomUniform|StatelessRandomUniform|StatelessRandomUniformV2"
@@ -33,7 +33,7 @@ _CROSS_ENTROPY_SUMS = (
 )
 
 TRAINING = (
-    Ready(
+    ReadyPattern(
         "dropout",
         "dropout as in training: x / keep * mask, where the mask is drawn in every run",
         (
@@ -53,7 +53,7 @@ TRAINING = (
             ),
         ),
     ),
-    Ready(
+    ReadyPattern(
         "fake_quantization",
         "values rounded as a quantized net will have them, in floats",
         (
@@ -64,7 +64,7 @@ TRAINING = (
             ),
         ),
     ),
-    Ready(
+    ReadyPattern(
         "softmax_cross_entropy",
         "the loss of a classifier: one op, or labels times the log of a softmax, summed",
         (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.spec import Named
+from graphpatch.gradients.spec import LibraryGradient
 from graphpatch.runtime.functions.carried import BackwardFunction, with_gradient
 from graphpatch.runtime.functions.specs import (
     Spec,
@@ -147,7 +147,7 @@ def filter_gradient(x: Any, spec: Spec) -> Any:
     else:
         found = gradient_meant("filter_gradient", spec)
         backward, formula = by_formula(found.formula), found.formula
-        additive = isinstance(found, Named) and found.name in _ADDITIVE
+        additive = isinstance(found, LibraryGradient) and found.name in _ADDITIVE
 
     def on_tensor(value: Any) -> Any:
         tensor = carrying("filter_gradient", value)

@@ -99,7 +99,7 @@ def _need_one_that_carries(inputs: Sequence[Any]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Overridden:
+class GradientOp:
     """What a gradient function of TensorFlow's convention is given as `op`."""
 
     inputs: Sequence[Any]
@@ -110,7 +110,7 @@ def _backward_by_function(spec: Callable[..., Any]) -> BackwardFunction:
     def backward(
         inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
     ) -> list[Any]:
-        found = spec(Overridden(inputs, outputs), *upstream)
+        found = spec(GradientOp(inputs, outputs), *upstream)
         listed = list(found) if isinstance(found, list | tuple) else [found]
         if len(listed) != len(inputs):
             raise ValueError(

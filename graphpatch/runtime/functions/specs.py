@@ -11,7 +11,13 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient import check_formula_suits
 from graphpatch.gradients.parameter_inputs import with_parameter_inputs
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Computed, GradientSpec, InlineFormula, Named, parse_gradient
+from graphpatch.gradients.spec import (
+    Computed,
+    GradientSpec,
+    InlineFormula,
+    LibraryGradient,
+    parse_gradient,
+)
 from graphpatch.runtime.functions.carried import BackwardFunction
 
 Spec: TypeAlias = GradientSpec | Callable[..., Any]
@@ -20,7 +26,7 @@ Spec: TypeAlias = GradientSpec | Callable[..., Any]
 def gradient_meant(function: str, spec: GradientSpec) -> Computed:
     """The gradient of the library, or the formula, that is meant. Raises RulesError for others."""
     found = parse_gradient(spec)
-    if not isinstance(found, Named | InlineFormula):
+    if not isinstance(found, LibraryGradient | InlineFormula):
         raise RulesError(
             f'{function} takes a gradient of the library, {{"formula": ...}} or a Python '
             f"function, and found {spec!r}, which is for ops of a graph that exists already"

@@ -15,7 +15,7 @@ from typing import Any
 
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.formats import Model
-from graphpatch.formats.export import Exported, ExportedTensor, exported
+from graphpatch.formats.export import ExportedGraph, ExportedTensor, exported
 from graphpatch.formats.target import Export
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Node
@@ -58,12 +58,12 @@ class OverriddenOp:
         given, values = inputs[self.values :], inputs[: self.values]
         # The outputs are the values, and carry this gradient, which second derivatives need.
         seen = [*given, *outputs] if self.kind == ATTACHED else given
-        gradients = self.gradient(_Seen(found, seen, outputs), *upstream[: self.outputs])
+        gradients = self.gradient(_OpAtGradient(found, seen, outputs), *upstream[: self.outputs])
         return [*[None] * len(values), *gradients[: len(given)]]
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
+class _OpAtGradient:
     """The op as its gradient sees it."""
 
     op: Any
@@ -113,7 +113,7 @@ def graph_function(model: Model, inputs: Sequence[str], outputs: Sequence[str]) 
         return tf.compat.v1.wrap_function(imported, [_tensor_spec(specs[text]) for text in ordered])
 
 
-def _as_exported(found: Exported, text: str) -> str:
+def _as_exported(found: ExportedGraph, text: str) -> str:
     """The tensor as the export spells it."""
     spelled = {one.tensor for one in found.inputs}
     return text if text in spelled else text.removesuffix(":0")

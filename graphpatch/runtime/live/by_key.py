@@ -12,7 +12,7 @@ from typing import Any
 
 from graphpatch.differentiation.keys import gradient_type, is_registered
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.composed import Composed, composed
+from graphpatch.gradients.composed import ComposedGradient, composed
 from graphpatch.gradients.exact import BUILT_IN
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
@@ -28,7 +28,7 @@ from graphpatch.rules import Rule
 from graphpatch.runtime.live import filters, overrides
 from graphpatch.runtime.live.overrides import NoKeyError
 
-Compose = Callable[[Any, Node, Composed, Editor], Composed | None]
+Compose = Callable[[Any, Node, ComposedGradient, Editor], ComposedGradient | None]
 
 # How a patch changes what an op's gradient is composed of; None where it means nothing there.
 COMPOSE: dict[type[Any], Compose] = {
@@ -41,7 +41,7 @@ COMPOSE: dict[type[Any], Compose] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ByKey:
+class KeyedPatch:
     """A patch that is done by a key alone.
 
     `bodies`: ops in functions may have one, too. `keys` collects the keys that were set.
@@ -74,7 +74,7 @@ class ByKey:
             self.keys[needed] = None
 
 
-def current(node: Node) -> Composed:
+def current(node: Node) -> ComposedGradient:
     """What the gradient of an op is composed of: as its key says, else that of its op type."""
     return composed(gradient_type(node))
 
@@ -84,7 +84,7 @@ def by_key(rule: Rule, bodies: bool, keys: dict[str, None]) -> Rule:
     reason = _why_no_key(rule)
     if reason:
         raise NoKeyError(f"rule {rule.author.rule!r}: {reason}")
-    return replace(rule, patch=ByKey(rule.patch, bodies, keys))
+    return replace(rule, patch=KeyedPatch(rule.patch, bodies, keys))
 
 
 def _why_no_key(rule: Rule) -> str:

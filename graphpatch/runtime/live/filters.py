@@ -8,12 +8,12 @@ import numpy as np
 
 from graphpatch import opdefs
 from graphpatch.errors import PatchError
-from graphpatch.gradients.composed import Composed, Layer
+from graphpatch.gradients.composed import ComposedGradient, GradientLayer
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient import check_formula_suits
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.gradients.signature import Signature
-from graphpatch.gradients.spec import Default, Gradient, Python, Registered
+from graphpatch.gradients.spec import DefaultGradient, Gradient, PythonGradient, RegisteredKey
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import at, carrier, flow
@@ -30,7 +30,9 @@ CALL_TYPES = frozenset(
 LINEAR_FILTERS = frozenset({"Identity", "Neg", "Sign"})
 
 
-def filtered(patch: FilterGradient, node: Node, now: Composed, editor: Editor) -> Composed | None:
+def filtered(
+    patch: FilterGradient, node: Node, now: ComposedGradient, editor: Editor
+) -> ComposedGradient | None:
     """What flows back passes a gradient, before or behind the op's own."""
     carrier.refuse_key(patch.gradient, patch.emit)
     if not _lets_gradient_through(node, patch.at, editor):
@@ -42,18 +44,20 @@ def filtered(patch: FilterGradient, node: Node, now: Composed, editor: Editor) -
             f"{node} has several outputs: TensorFlow gives its gradient zeros for those that "
             f"nothing flows back to, and this filter makes something else of zeros"
         )
-    layer = Layer(place, patch.gradient)
+    layer = GradientLayer(place, patch.gradient)
     return now.behind(layer) if side == "output" else now.before(layer)
 
 
-def stop_all(patch: StopGradient, node: Node, now: Composed, editor: Editor) -> Composed | None:
+def stop_all(
+    patch: StopGradient, node: Node, now: ComposedGradient, editor: Editor
+) -> ComposedGradient | None:
     """Nothing flows back."""
     if not _lets_gradient_through(node, patch.at, editor):
         return None
     side, place = at.parsed(patch.at)
     if side == "output" and place is not None and _has_several_outputs(node):
         raise NoKeyError(f"{node} has several outputs, and the gradient stops at one of them")
-    layer = Layer(place, None)
+    layer = GradientLayer(place, None)
     return now.behind(layer) if side == "output" else now.before(layer)
 
 
@@ -80,11 +84,11 @@ def _has_several_outputs(node: Node) -> bool:
 
 def _check_filter(gradient: Gradient, node: Node, editor: Editor) -> None:
     """Raise FormulaError or PatchError where the gradient is not a filter of one tensor."""
-    if isinstance(gradient, Registered):
+    if isinstance(gradient, RegisteredKey):
         if gradient.by_name:
             _check_unary(gradient)
         return
-    if isinstance(gradient, Python | Default):
+    if isinstance(gradient, PythonGradient | DefaultGradient):
         return
     found = (*flow.known_inputs(node), *flow.known_outputs(node))
     for dtype in {arg.dtype or "" for arg in found if flow.carries(arg)}:
@@ -94,7 +98,7 @@ def _check_filter(gradient: Gradient, node: Node, editor: Editor) -> None:
         )
 
 
-def _check_unary(gradient: Registered) -> None:
+def _check_unary(gradient: RegisteredKey) -> None:
     known = opdefs.lookup(gradient.key)
     if known is not None and (len(known.inputs), len(known.outputs)) != (1, 1):
         raise PatchError(
@@ -105,9 +109,9 @@ def _check_unary(gradient: Registered) -> None:
 
 def keeps_zeros(gradient: Gradient, editor: Editor) -> bool:
     """Whether a filter lets zeros through as zeros, for numbers of every size in the tensor."""
-    if isinstance(gradient, Registered):
+    if isinstance(gradient, RegisteredKey):
         return gradient.key in LINEAR_FILTERS
-    if isinstance(gradient, Python | Default):
+    if isinstance(gradient, PythonGradient | DefaultGradient):
         return False
     return editor.cached(("zeros", gradient.key), lambda: _gives_zeros(gradient.formula))
 

@@ -17,7 +17,7 @@ from graphpatch.rules import Rule
 from graphpatch.runtime.live.hook import label_of
 from graphpatch.runtime.live.in_place import built_before, write_key
 from graphpatch.runtime.taken import model_of
-from graphpatch.step import Applied, expected, naming_rule, patch_matched
+from graphpatch.step import RuleResult, expected, naming_rule, patch_matched
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class CreatedOps:
         return self.names[id(graph)]
 
 
-def apply_on_leaving(rules: Sequence[Rule], made: CreatedOps) -> list[Applied]:
+def apply_on_leaving(rules: Sequence[Rule], made: CreatedOps) -> list[RuleResult]:
     """Apply rules, whose patches are by key, to the ops that were made.
 
     Raises MatchError where one does not match as often as it expects; PatchError where one means

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import PatchError
-from graphpatch.gradients.composed import Composed, python_key, surrogate_key
+from graphpatch.gradients.composed import ComposedGradient, python_key, surrogate_key
 from graphpatch.gradients.exact import built_in_key
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.spec import Default, Gradient, InlineFormula, Python, Registered
+from graphpatch.gradients.spec import (
+    DefaultGradient,
+    Gradient,
+    InlineFormula,
+    PythonGradient,
+    RegisteredKey,
+)
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import carrier, flow
@@ -20,14 +26,16 @@ class NoKeyError(PatchError):
     """A patch needs more than a key on an op; a patched graph can do it."""
 
 
-def override(patch: OverrideGradient, node: Node, now: Composed, editor: Editor) -> Composed | None:
+def override(
+    patch: OverrideGradient, node: Node, now: ComposedGradient, editor: Editor
+) -> ComposedGradient | None:
     """The op's own gradient is another one; filters stay around it."""
-    if isinstance(patch.gradient, Default):
+    if isinstance(patch.gradient, DefaultGradient):
         if now.own == node.op:
             raise PatchError(
                 f"{node} has no override to take off; its gradient is TensorFlow's default"
             )
-        return Composed(node.op, now.outputs, now.inputs)
+        return ComposedGradient(node.op, now.outputs, now.inputs)
     reason = never_fires(node)
     if reason:
         editor.skipped(reason)
@@ -42,12 +50,12 @@ def own_key(gradient: Gradient, node: Node, emit: str, editor: Editor) -> str:
 
     Raises PatchError where the gradient does not fit the op.
     """
-    if isinstance(gradient, Python):
+    if isinstance(gradient, PythonGradient):
         return python_key(gradient)
-    if isinstance(gradient, Registered):
+    if isinstance(gradient, RegisteredKey):
         carrier.check_once(gradient, node, editor)
         return gradient.key
-    assert not isinstance(gradient, Default), "it takes off, and gives none"
+    assert not isinstance(gradient, DefaultGradient), "it takes off, and gives none"
     fitting = gradient.for_op(node.op)
     carrier.check_once(fitting, node, editor)
     exact = built_in_key(fitting, node.opdef) if emit == "auto" else None
@@ -55,8 +63,8 @@ def own_key(gradient: Gradient, node: Node, emit: str, editor: Editor) -> str:
 
 
 def straight_through(
-    patch: StraightThrough, node: Node, now: Composed, editor: Editor
-) -> Composed | None:
+    patch: StraightThrough, node: Node, now: ComposedGradient, editor: Editor
+) -> ComposedGradient | None:
     """The op counts as the identity of one of its inputs."""
     refuse_boundary(node)
     patch.check_op(node)
@@ -71,8 +79,8 @@ def straight_through(
 
 
 def surrogate(
-    patch: SurrogateGradient, node: Node, now: Composed, editor: Editor
-) -> Composed | None:
+    patch: SurrogateGradient, node: Node, now: ComposedGradient, editor: Editor
+) -> ComposedGradient | None:
     """The op counts as a formula of its inputs, which TensorFlow differentiates."""
     refuse_boundary(node)
     patch.check_op(node)
@@ -88,5 +96,5 @@ def refuse_boundary(node: Node) -> None:
         raise NoKeyError(f"{node} leads into or out of a loop or branch")
 
 
-def _composed(own: str, now: Composed) -> Composed:
-    return Composed(own, now.outputs, now.inputs)
+def _composed(own: str, now: ComposedGradient) -> ComposedGradient:
+    return ComposedGradient(own, now.outputs, now.inputs)

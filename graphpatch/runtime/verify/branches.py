@@ -10,7 +10,7 @@ import numpy as np
 
 from graphpatch.control_flow.op_types import SWITCHES
 from graphpatch.graph.graph import Graph
-from graphpatch.runtime.running import ASSIGNED, Running
+from graphpatch.runtime.running import ASSIGNED, GraphRun
 from graphpatch.runtime.verify.outputs import is_value, ops_in_control_flow
 
 # Ops that do one thing below zero, and another above.
@@ -19,7 +19,7 @@ SIGNED = frozenset({"Abs", "Elu", "LeakyRelu", "Relu", "Relu6", "Selu", "Sign"})
 TRUTHS = {"If": 0, "Select": 0, "SelectV2": 0, "StatelessIf": 0, **dict.fromkeys(SWITCHES, 1)}
 
 
-class Branches:
+class BranchWatch:
     """The ops of a graph that take branches; nothing changes in what others compute.
 
     `hidden` counts those in v1 loops and branches, which cannot be looked at.
@@ -41,7 +41,7 @@ class Branches:
         self.hidden = len(found) - len(seen)
         self._asked: dict[str, tuple[str, str]] | None = None
 
-    def taken(self, running: Running) -> dict[str, tuple[bool, bool]]:
+    def taken(self, running: GraphRun) -> dict[str, tuple[bool, bool]]:
         """For each op: whether something below 0 (or false) came to it, and above (or true)."""
         asked = self._asked
         if asked is None:
@@ -56,7 +56,7 @@ class Branches:
             if tensor in kept
         }
 
-    def steered(self, running: Running, names: Sequence[str], upwards: bool) -> dict[str, Any]:
+    def steered(self, running: GraphRun, names: Sequence[str], upwards: bool) -> dict[str, Any]:
         """Values for what these ops read, of both signs or all true (`upwards`), or all false."""
         tensors = [self.graph.get_tensor_by_name(self.read[name]) for name in names]
         fed = {t.name for t in tensors if self.graph.is_feedable(t) and t.name not in running.feeds}

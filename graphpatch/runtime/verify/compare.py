@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from graphpatch.analysis.rule_words import rules_at
-from graphpatch.analysis.soundness.overrides import Reasons
+from graphpatch.analysis.soundness.overrides import UnfiredReasons
 from graphpatch.analysis.soundness.undone import unseen
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
 from graphpatch.errors import ModelError
@@ -25,21 +25,21 @@ from graphpatch.runtime.verify.forward import (
     SEEDED,
     SETS,
     ComparedForward,
-    OnValues,
+    ComparedValues,
     compare_on_values,
     optimised,
     value_sets,
 )
-from graphpatch.runtime.verify.process import Died
-from graphpatch.runtime.verify.reached import Reached
-from graphpatch.runtime.verify.result import Ran
+from graphpatch.runtime.verify.process import ProcessDiedError
+from graphpatch.runtime.verify.reached import ReachedBranches
+from graphpatch.runtime.verify.result import RunResult
 from graphpatch.runtime.verify.side import RunningModel
 from graphpatch.runtime.verify.start import has_tensor_arrays
 from graphpatch.table import plural
 
 
 @dataclass(frozen=True)
-class Options:
+class CompareOptions:
     """Feeds by tensor name; the tensors by which, and of which, gradients are taken.
 
     `imports` are modules, or .py files, that the processes import before they read a model.
@@ -66,7 +66,7 @@ PASSES = len(SETS) + 3  # sets of values, at most: seeded, changed, at activatio
 
 
 @dataclass(frozen=True)
-class Subject:
+class ComparedGraph:
     """One graph of a model, and the file from which its process reads it."""
 
     model: Model
@@ -79,7 +79,7 @@ class Subject:
         return next(n for n, graph in enumerate(self.model.graphs) if graph is self.graph)
 
 
-def compare(one: Subject, other: Subject, options: Options) -> Ran:
+def compare(one: ComparedGraph, other: ComparedGraph, options: CompareOptions) -> RunResult:
     """Run a graph of a model and its patched copy, each in a process of its own, and compare.
 
     Raises UnsafeError where running it would do more than compute, ModelError for names of tensors
@@ -94,7 +94,7 @@ def compare(one: Subject, other: Subject, options: Options) -> Ran:
         return _compare_started(one, other, *sides, options)
 
 
-def _refuse_unsafe(left: Graph, right: Graph, options: Options) -> None:
+def _refuse_unsafe(left: Graph, right: Graph, options: CompareOptions) -> None:
     for graph in (left, right):
         if graph.around.is_object_based:
             refuse_unsafe_load(graph, options.allow_unsafe_ops)
@@ -103,8 +103,12 @@ def _refuse_unsafe(left: Graph, right: Graph, options: Options) -> None:
 
 
 def _compare_started(
-    one: Subject, other: Subject, left: RunningModel, right: RunningModel, options: Options
-) -> Ran:
+    one: ComparedGraph,
+    other: ComparedGraph,
+    left: RunningModel,
+    right: RunningModel,
+    options: CompareOptions,
+) -> RunResult:
     options.say("starting TensorFlow", 0, 1)
     v2 = not has_tensor_arrays(one.graph)
     settings, _ = _ask_both(
@@ -114,15 +118,19 @@ def _compare_started(
         options.say("importing the models", int(side is right), 2)
         try:
             side.process.keep("open", str(subject.file), subject.model.path, subject.place)
-        except (ModelError, Died) as error:
-            why = str(error) if isinstance(error, Died) else f"{subject.model.path}: {error}"
-            return Ran(settings=settings, why=why, is_wrong=side is right)
-    ran = Ran(settings=settings)
+        except (ModelError, ProcessDiedError) as error:
+            why = (
+                str(error)
+                if isinstance(error, ProcessDiedError)
+                else f"{subject.model.path}: {error}"
+            )
+            return RunResult(settings=settings, why=why, is_wrong=side is right)
+    ran = RunResult(settings=settings)
     tensors, reasons = _tensors_to_compare(one.graph, other.graph, left, right, options)
     try:
         ran.forward = _compare_forward(ran, tensors, left, right, options)
-    except Died as error:
-        return Ran(settings=settings, why=str(error), is_wrong=error.process is right.process)
+    except ProcessDiedError as error:
+        return RunResult(settings=settings, why=str(error), is_wrong=error.process is right.process)
     ran.forward.first.uncompared |= reasons
     if not other.graph.around.is_object_based:
         ran.unseen = list(unseen(other.graph, ran.forward.compared))
@@ -135,7 +143,7 @@ def _compare_started(
     sources = list(dict.fromkeys(source for source, _ in pairs))
     sort_out(
         one.graph,
-        Reasons(other.model, other.graph, pairs, v2),
+        UnfiredReasons(other.model, other.graph, pairs, v2),
         right.registered(),
         lambda places: right.probed(places, sources, upstream),
         ran,
@@ -144,7 +152,7 @@ def _compare_started(
 
 
 def _tensors_to_compare(
-    one: Graph, other: Graph, left: RunningModel, right: RunningModel, options: Options
+    one: Graph, other: Graph, left: RunningModel, right: RunningModel, options: CompareOptions
 ) -> tuple[list[str], dict[str, str]]:
     """What is compared; and of other tensors why they are not."""
     touched = [f"{op}:0" for body, op in rules_at(other) if body == "main"]
@@ -173,7 +181,11 @@ def _initialisers(graph: Graph) -> Iterator[str]:
 
 
 def _compare_forward(
-    ran: Ran, tensors: Sequence[str], left: RunningModel, right: RunningModel, options: Options
+    ran: RunResult,
+    tensors: Sequence[str],
+    left: RunningModel,
+    right: RunningModel,
+    options: CompareOptions,
 ) -> ComparedForward:
     """Compare the tensors on each set of values, and watch which branches those take."""
     options.say("forward pass", 0, PASSES)
@@ -181,7 +193,7 @@ def _compare_forward(
     left.values(variables)
     right.values(variables)
     ran.fed = {name: str(list(getattr(value, "shape", ()))) for name, value in feeds.items()}
-    found, reached = ComparedForward(), Reached(left.unwatched())
+    found, reached = ComparedForward(), ReachedBranches(left.unwatched())
     _feed_both(feeds, left, right)
     found.first = compare_on_values(SEEDED, left, right, tensors)
     reached.add(left.branches())
@@ -206,21 +218,21 @@ def _compare_forward(
     return found
 
 
-def _sound(found: OnValues) -> list[str]:
+def _sound(found: ComparedValues) -> list[str]:
     return [name for name in found.compared if name not in found.differing]
 
 
 def _compare_or_died(
     name: str, feeds: Values, left: RunningModel, right: RunningModel, tensors: Sequence[str]
-) -> OnValues:
+) -> ComparedValues:
     _feed_both(feeds, left, right)
     try:
         return compare_on_values(name, left, right, tensors)
-    except Died as error:
+    except ProcessDiedError as error:
         ended = dict.fromkeys(tensors, str(error))
         if error.process is right.process:
-            return OnValues(name, list(tensors), differing=ended)
-        return OnValues(name, uncompared=ended)
+            return ComparedValues(name, list(tensors), differing=ended)
+        return ComparedValues(name, uncompared=ended)
 
 
 def _feed_both(feeds: Values, left: RunningModel, right: RunningModel) -> None:
@@ -234,7 +246,11 @@ def _ask_both(left: RunningModel, right: RunningModel, ask: Callable[[RunningMod
 
 
 def _compare_backward(
-    ran: Ran, left: RunningModel, right: RunningModel, patched: Sequence[str], options: Options
+    ran: RunResult,
+    left: RunningModel,
+    right: RunningModel,
+    patched: Sequence[str],
+    options: CompareOptions,
 ) -> None:
     sources = left.names(options.sources) or left.sources(patched)
     targets = _targets(ran, left, patched, options)
@@ -247,7 +263,9 @@ def _compare_backward(
         ran.backward = backward(left, right, sources, values, options.say)
 
 
-def _targets(ran: Ran, left: RunningModel, patched: Sequence[str], options: Options) -> list[str]:
+def _targets(
+    ran: RunResult, left: RunningModel, patched: Sequence[str], options: CompareOptions
+) -> list[str]:
     """The float outputs of which gradients are taken; first those behind patched ops."""
     first = ran.forward.first
     named = left.names(options.targets)

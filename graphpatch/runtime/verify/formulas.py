@@ -15,7 +15,7 @@ from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.graph.graph import Graph
 from graphpatch.runtime.formula import tensorflow_gradient
 from graphpatch.runtime.function_gradient import function_gradient
-from graphpatch.runtime.running import Running, first_line
+from graphpatch.runtime.running import GraphRun, first_line
 from graphpatch.runtime.values import weights
 from graphpatch.runtime.verify.backward import finite
 from graphpatch.runtime.verify.constructed import (
@@ -34,7 +34,7 @@ ANYWHERE = (4, 4)  # the shape of all that a formula reads, where the graph does
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class FormulaCheck:
     """A formula on tensors of these dtypes and shapes: how far the two forms are apart."""
 
     label: str
@@ -64,7 +64,7 @@ class Checked:
         }
 
 
-def formulas(graph: Graph, running: Running | None) -> list[Checked]:
+def formulas(graph: Graph, running: GraphRun | None) -> list[FormulaCheck]:
     """Check each formula of a patched graph, on what its ops meet, or else on seeded arrays.
 
     `running` is the patched graph with its feeds; without it nothing is known of shapes.
@@ -79,7 +79,7 @@ def formulas(graph: Graph, running: Running | None) -> list[Checked]:
 
 
 def _met(
-    some: Sequence[StoredGradient], running: Running | None
+    some: Sequence[StoredGradient], running: GraphRun | None
 ) -> Iterator[tuple[StoredGradient, list[Any]]]:
     """What each op reads, and gives, as far as it can be fetched; else seeded arrays."""
     wanted = [_tensors_met(one) if one.node.body.is_main else [] for one in some]
@@ -90,7 +90,7 @@ def _met(
         yield one, [values[name] for name in names] if is_met else _anything(one)
 
 
-def _fetchable(running: Running, names: Sequence[str]) -> list[str]:
+def _fetchable(running: GraphRun, names: Sequence[str]) -> list[str]:
     from graphpatch.runtime.verify.outputs import fetchable
 
     return list(fetchable(running.graph, names))
@@ -123,19 +123,19 @@ def _numpy(dtype: str) -> Any:
 
 def _check_group(
     graph: Graph, key: tuple[str, ...], group: Sequence[tuple[StoredGradient, list[Any]]]
-) -> Checked:
+) -> FormulaCheck:
     one, values = group[0]
     about = one.label, len(group), str(one.node), ", ".join(key[2:])
     if one.computed is None and one.counts_as is None:
-        return Checked(*about, why=one.why)
+        return FormulaCheck(*about, why=one.why)
     try:
         error, tolerance = _largest_error(graph, one, values)
     except GraphpatchError as refusal:
-        return Checked(*about, why=str(refusal))
+        return FormulaCheck(*about, why=str(refusal))
     except Exception as failure:  # TensorFlow's or numpy's reason why it cannot be computed
-        return Checked(*about, why=first_line(failure))
+        return FormulaCheck(*about, why=first_line(failure))
     by = "numpy" if one.counts_as is None else "TensorFlow"
-    return Checked(*about, error, tolerance, by=by)
+    return FormulaCheck(*about, error, tolerance, by=by)
 
 
 def _largest_error(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[float, float]:

@@ -69,7 +69,7 @@ class Runs(Protocol):
 
 
 @dataclass
-class OnValues:
+class ComparedValues:
     """One set of values: what was compared on it, and the reason for each tensor that was not.
 
     `differing` has how far each differs. `values` are those of the original.
@@ -99,12 +99,12 @@ class ComparedForward:
     `fused`: tensors that differ only where TensorFlow optimises the graphs, as by fusing ops.
     """
 
-    first: OnValues = field(default_factory=lambda: OnValues(SEEDED))
-    others: list[OnValues] = field(default_factory=list)
+    first: ComparedValues = field(default_factory=lambda: ComparedValues(SEEDED))
+    others: list[ComparedValues] = field(default_factory=list)
     fused: dict[str, str] = field(default_factory=dict)
 
     @property
-    def sets(self) -> list[OnValues]:
+    def sets(self) -> list[ComparedValues]:
         """All sets of values."""
         return [self.first, *self.others]
 
@@ -139,9 +139,9 @@ class ComparedForward:
         }
 
 
-def compare_on_values(name: str, one: Runs, other: Runs, tensors: Sequence[str]) -> OnValues:
+def compare_on_values(name: str, one: Runs, other: Runs, tensors: Sequence[str]) -> ComparedValues:
     """Run both op by op on what they are fed now, and compare these tensors."""
-    found = OnValues(name)
+    found = ComparedValues(name)
     found.values = _compare(one, other, tensors, False, found.differing, found.uncompared)
     found.compared = [name for name in found.values if name not in found.uncompared]
     return found

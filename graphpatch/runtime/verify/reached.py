@@ -10,7 +10,7 @@ BranchesTaken = tuple[bool, bool]  # below zero, or false; above zero, or true
 
 
 @dataclass
-class Reached:
+class ReachedBranches:
     """The ops that take branches, and which of them they took.
 
     `fed` counts what was fed to the model's inputs, `steered` what was fed right at these ops too.

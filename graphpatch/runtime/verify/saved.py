@@ -22,7 +22,7 @@ from graphpatch.runtime.verify.seeded import own_names, set_seeds
 
 
 @dataclass(eq=False)
-class Saved:
+class LoadedSavedModel:
     """A SavedModel in a folder; tensors are called `signature:name`.
 
     Each run loads it anew where it has random ops, which else would draw on.
@@ -100,7 +100,7 @@ def _input_name(name: str) -> str:
     return name.partition(":")[0]
 
 
-def seeded_copy(model: Model, folder: Path) -> Saved:
+def seeded_copy(model: Model, folder: Path) -> LoadedSavedModel:
     """The model in a folder of its own, its random ops seeded, its variables those of the model."""
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -117,11 +117,11 @@ def seeded_copy(model: Model, folder: Path) -> Saved:
     for path in () if model.in_memory else Path(model.path).iterdir():
         if path.name not in {MESSAGE, "saved_model.pbtxt", "fingerprint.pb"}:
             (folder / path.name).symlink_to(path.resolve())
-    return Saved(folder, is_random=bool(found))
+    return LoadedSavedModel(folder, is_random=bool(found))
 
 
 def signature_feeds(
-    saved: Saved, size: int, whole: tuple[int, ...], given: Values
+    saved: LoadedSavedModel, size: int, whole: tuple[int, ...], given: Values
 ) -> dict[str, Any]:
     """What each input of each signature is fed: what is given, or seeded values."""
     found = {}
@@ -135,19 +135,19 @@ def signature_feeds(
     return found
 
 
-def signature_outputs(saved: Saved) -> Iterator[str]:
+def signature_outputs(saved: LoadedSavedModel) -> Iterator[str]:
     """The outputs of each signature."""
     for key, function in saved.signatures().items():
         yield from (f"{key}:{name}" for name in function.structured_outputs)
 
 
-def signature_inputs(saved: Saved) -> Iterator[str]:
+def signature_inputs(saved: LoadedSavedModel) -> Iterator[str]:
     """The inputs of each signature."""
     for key, function in saved.signatures().items():
         yield from (f"{key}:{name}" for name in function.structured_input_signature[1])
 
 
-def floats(saved: Saved) -> Iterator[str]:
+def floats(saved: LoadedSavedModel) -> Iterator[str]:
     """The outputs of which gradients can be taken."""
     for key, function in saved.signatures().items():
         for name, spec in function.structured_outputs.items():
@@ -155,7 +155,7 @@ def floats(saved: Saved) -> Iterator[str]:
                 yield f"{key}:{name}"
 
 
-def signature_sources(saved: Saved) -> Iterator[str]:
+def signature_sources(saved: LoadedSavedModel) -> Iterator[str]:
     """The inputs of signatures by which gradients can be taken."""
     for key, function in saved.signatures().items():
         for name, spec in function.structured_input_signature[1].items():

@@ -21,7 +21,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey
 from graphpatch.runtime.imported import bare_meta, imported
 from graphpatch.runtime.register import register_lone_keys
-from graphpatch.runtime.running import Running, run_op_by_op, seeded_variable, variables_of
+from graphpatch.runtime.running import GraphRun, run_op_by_op, seeded_variable, variables_of
 from graphpatch.runtime.values import Values
 
 SEEDS = ("seed", "seed2")
@@ -198,7 +198,7 @@ def initial(graph: Any, given: Values, size: int, whole: tuple[int, ...]) -> dic
     sources = {
         name: source for name, op in variables.items() if (source := _initialiser(graph, op))
     }
-    first = Running(graph, variables=found)
+    first = GraphRun(graph, variables=found)
     values = first.run(sorted(set(sources.values())), False)[0] if sources else {}
     return found | {name: values[one] for name, one in sources.items() if one in values}
 

@@ -18,7 +18,7 @@ from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
 from graphpatch.runtime.gradients import GradientAnswer, RaisedError, built, recorded
 from graphpatch.runtime.running import (
-    Running,
+    GraphRun,
     first_line,
     may_be_endless,
     seeded_feeds,
@@ -26,14 +26,14 @@ from graphpatch.runtime.running import (
 )
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import outputs, seeded
-from graphpatch.runtime.verify.branches import Branches, in_functions
-from graphpatch.runtime.verify.formulas import Checked, formulas
+from graphpatch.runtime.verify.branches import BranchWatch, in_functions
+from graphpatch.runtime.verify.formulas import FormulaCheck, formulas
 from graphpatch.runtime.verify.outputs import writes
 from graphpatch.runtime.verify.seeded import checkpoint, initial, known, restored, seeded_graph
 
 
 @dataclass(eq=False)
-class Graphed(Running):
+class DifferentiableGraph(GraphRun):
     """A tf.Graph that is run, and differentiated."""
 
     def gradients(
@@ -46,7 +46,7 @@ class Graphed(Running):
 
 
 def _built_gradients(
-    running: Running, sources: Sequence[str], target: str, dy: Any
+    running: GraphRun, sources: Sequence[str], target: str, dy: Any
 ) -> tuple[dict[str, GradientAnswer], set[OpKey]]:
     import tensorflow as tf
 
@@ -62,7 +62,7 @@ def _built_gradients(
     }, asked
 
 
-def _values_run(running: Running, tensors: Mapping[str, Any]) -> dict[str, GradientAnswer]:
+def _values_run(running: GraphRun, tensors: Mapping[str, Any]) -> dict[str, GradientAnswer]:
     """The values, all in one run; where that fails, each in a run of its own.
 
     Where it takes too long, all fail: each alone might take as long again.
@@ -90,12 +90,14 @@ class GraphSide:
         types = (op_type for body in graph.bodies for op_type in body.by_type)
         self.is_limited = may_be_endless(types)
         self.running = self._graphed(self.tf_graph)
-        self._branches: Branches | None = None
+        self._branches: BranchWatch | None = None
 
     def _graphed(
         self, tf_graph: Any, feeds: Values | None = None, variables: Values | None = None
-    ) -> Graphed:
-        return Graphed(tf_graph, feeds or {}, variables or {}, is_limited=self.is_limited)
+    ) -> DifferentiableGraph:
+        return DifferentiableGraph(
+            tf_graph, feeds or {}, variables or {}, is_limited=self.is_limited
+        )
 
     def names(self, given: Sequence[str]) -> list[str]:
         """The names of tensors as TensorFlow spells them. Raises ModelError for what is none."""
@@ -166,7 +168,7 @@ class GraphSide:
         """The values of those tensors that can be computed, and why the others cannot."""
         return (self._as_stored() if optimise else self.running).run(fetches, optimise)
 
-    def _as_stored(self) -> Graphed:
+    def _as_stored(self) -> DifferentiableGraph:
         """The graph whose calls have TensorFlow optimise their functions as the model says."""
         if not any(CALLS & body.by_type.keys() for body in self.graph.bodies):
             return self.running
@@ -201,24 +203,24 @@ class GraphSide:
         ops = trained(self.tf_graph, gradient_scopes(self.graph.main))
         return [name for name in names if self.tf_graph.get_tensor_by_name(name).op in ops]
 
-    def formulas(self) -> list[Checked]:
+    def formulas(self) -> list[FormulaCheck]:
         """Each formula that the graph carries, against numpy."""
         return formulas(self.graph, self.running)
 
     def branches(self) -> dict[str, tuple[bool, bool]]:
         """For each op that takes branches: whether the values that it is fed take each of them."""
-        self._branches = self._branches or Branches(self.tf_graph)
+        self._branches = self._branches or BranchWatch(self.tf_graph)
         return self._branches.taken(self.running)
 
     def unwatched(self) -> dict[str, int]:
         """How many ops that take branches stand where nobody can look, by where that is."""
-        self._branches = self._branches or Branches(self.tf_graph)
+        self._branches = self._branches or BranchWatch(self.tf_graph)
         inside = self._branches.hidden
         return {"v1 loops or branches": inside, "functions": in_functions(self.graph)}
 
     def steered(self, names: Sequence[str], upwards: bool) -> Mapping[str, Any]:
         """What to feed right at these ops, so that they take the branches that they did not."""
-        self._branches = self._branches or Branches(self.tf_graph)
+        self._branches = self._branches or BranchWatch(self.tf_graph)
         return self._branches.steered(self.running, names, upwards)
 
     def probed(

@@ -16,7 +16,7 @@ from graphpatch.runtime.running import first_line
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import saved
 from graphpatch.runtime.verify.branches import in_functions
-from graphpatch.runtime.verify.formulas import Checked, formulas
+from graphpatch.runtime.verify.formulas import FormulaCheck, formulas
 from graphpatch.runtime.verify.side_graph import registered_keys
 
 
@@ -105,7 +105,7 @@ class SavedSide:
         """None: all ops are in functions, where nobody can look."""
         return []
 
-    def formulas(self) -> list[Checked]:
+    def formulas(self) -> list[FormulaCheck]:
         """Each formula that the graph carries, against numpy."""
         return formulas(self.graph, None)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from graphpatch.analysis.soundness.static import Sound, as_written, faults_around, static
+from graphpatch.analysis.soundness.static import StaticCheck, as_written, faults_around, static
 from graphpatch.arguments import check_progress, tensor_names
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
@@ -15,8 +15,8 @@ from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.graph.heads import Progress
 from graphpatch.runtime.values import read_feed
-from graphpatch.runtime.verify.compare import Options, Subject, compare
-from graphpatch.runtime.verify.result import Ran, Verification, VerifiedGraph
+from graphpatch.runtime.verify.compare import ComparedGraph, CompareOptions, compare
+from graphpatch.runtime.verify.result import RunResult, Verification, VerifiedGraph
 
 
 def verify(
@@ -66,7 +66,9 @@ def verify(
     one, other = _model_as_written("original", original), _model_as_written("patched", patched)
     ends = tensor_names("sources", sources), tensor_names("targets", targets)
     options = (
-        Options(_feed_by_tensor(feed), *ends, allow_unsafe_ops, imports, progress) if run else None
+        CompareOptions(_feed_by_tensor(feed), *ends, allow_unsafe_ops, imports, progress)
+        if run
+        else None
     )
     return _verified(one, other, options)
 
@@ -80,7 +82,7 @@ def _feed_by_tensor(feed: str | Path | Mapping[str, Any] | None) -> dict[str, An
     return {name if ":" in name else f"{name}:0": value for name, value in given.items()}
 
 
-def _verified(one: Model, other: Model, options: Options | None) -> Verification:
+def _verified(one: Model, other: Model, options: CompareOptions | None) -> Verification:
     counts = len(one.graphs), len(other.graphs)
     if counts[0] != counts[1]:
         raise ModelError(f"{one.path} has {counts[0]} graphs, and {other.path} {counts[1]}")
@@ -91,17 +93,21 @@ def _verified(one: Model, other: Model, options: Options | None) -> Verification
         files = [one.file_in(Path(folder, "one")), other.file_in(Path(folder, "two"))]
         parts = []
         for left, right in zip(one.graphs, other.graphs, strict=True):
-            pair = Subject(one, left, files[0]), Subject(other, right, files[1])
+            pair = ComparedGraph(one, left, files[0]), ComparedGraph(other, right, files[1])
             sound = static(left, right)
             parts.append(VerifiedGraph(right.around.tags, sound, _run_both(sound, *pair, options)))
     return Verification(str(one.path), str(other.path), parts, faults, (one, other))
 
 
-def _run_both(sound: Sound, one: Subject, other: Subject, options: Options | None) -> Ran | None:
+def _run_both(
+    sound: StaticCheck, one: ComparedGraph, other: ComparedGraph, options: CompareOptions | None
+) -> RunResult | None:
     if options is None:
         return None
     if sound.broken:
-        return Ran(why="the patched graph is broken, so it was not run", is_wrong=True)
+        return RunResult(why="the patched graph is broken, so it was not run", is_wrong=True)
     if one.graph.around.is_object_based != other.graph.around.is_object_based:
-        return Ran(why="one of them is a TF2 SavedModel, with other names for inputs and outputs")
+        return RunResult(
+            why="one of them is a TF2 SavedModel, with other names for inputs and outputs"
+        )
     return compare(one, other, options)
