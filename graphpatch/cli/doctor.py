@@ -165,8 +165,8 @@ def _pair_lines(
         yield f"  on a tape: {_on_a_tape(one)}"
     if one.says and (one.verdict == "flows" or not one.findings):
         yield f"  {one.says}"
-    if one.findings and one.way:
-        yield f"  path     {path_in_words(one.way, PATH_SHOWN)}"
+    if one.findings and one.path:
+        yield f"  path     {path_in_words(one.path, PATH_SHOWN)}"
     for finding in one.findings:
         yield from _finding_lines(finding, told)
     if result is not None:
@@ -195,9 +195,9 @@ def _finding_lines(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str
 
 def _fix_lines(fixed: FixResult, rules: str, blocked: bool) -> Iterator[str]:
     if fixed.rules:
-        count, mended = len(fixed.rules), len(fixed.mended)
-        flow = "more pair flows" if mended == 1 else "more pairs flow"
-        yield f"{rules}: {plural(count, 'rule')}; with {_them(count)} {mended} {flow}"
+        count, flowing = len(fixed.rules), len(fixed.flowing)
+        flow = "more pair flows" if flowing == 1 else "more pairs flow"
+        yield f"{rules}: {plural(count, 'rule')}; with {_them(count)} {flowing} {flow}"
     elif fixed.left or blocked:
         yield "no rule written: no single op can be fixed"
     else:

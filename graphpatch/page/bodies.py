@@ -83,17 +83,19 @@ def body_document(
 ) -> dict[str, Any]:
     """A body as the page reads it: columns of values, one for each line, and what few lines have.
 
-    `told` are doctor's findings on the ways that were asked about, by op; `numbers` those of the
+    `told` are doctor's findings on the paths that were asked about, by op; `numbers` those of the
     functions that have lines of their own.
     """
     names = [key.lstrip("+") for key in found.order]
     marks = _marks(found, rules)
     findings = _findings(found, tables, told)
     ends = _end_rows(found)
-    ways = {
-        row for row, some in findings.items() if any(tables.findings.values[n]["way"] for n in some)
+    on_path = {
+        row
+        for row, some in findings.items()
+        if any(tables.findings.values[n]["on_path"] for n in some)
     }
-    shown = {*marks, *ends, *ways}
+    shown = {*marks, *ends, *on_path}
     shapes = {side: _shapes(side) for side in found.sides}
     heads = found.heads
     return {

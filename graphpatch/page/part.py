@@ -76,9 +76,11 @@ def _table(document: Mapping[str, Any]) -> str:
 def _line_rows(body: Mapping[str, Any], document: Mapping[str, Any]) -> list[tuple[int, int, bool]]:
     """Stretches of lines, each a row: its first and last line, whether it is one to be shown."""
     findings = document["tables"]["findings"]
-    ways = [row for row, some in body["findings"].items() if any(findings[n]["way"] for n in some)]
+    on_path = [
+        row for row, some in body["findings"].items() if any(findings[n]["on_path"] for n in some)
+    ]
     ends = [min(body["ends"]), max(body["ends"])] if body["ends"] else []
-    wanted = sorted({*list(body["marks"])[:TENSORS], *ways[:TENSORS], *ends})
+    wanted = sorted({*list(body["marks"])[:TENSORS], *on_path[:TENSORS], *ends})
     rows, at = [], 0
     for line in wanted:
         if line > at:

@@ -59,36 +59,36 @@ class BackwardAsPatch:
         clones = list(provenance.clones(body, {node.name for node in nodes}))
         for node in nodes if not clones else ():
             refuse_shadowed(node)
-        way = CleanPath(body, {node.index: self.input for node in (*nodes, *clones)}, editor)
-        ends = self._ends(way)
-        way.plan(ends)
+        path = CleanPath(body, {node.index: self.input for node in (*nodes, *clones)}, editor)
+        ends = self._ends(path)
+        path.plan(ends)
         for node, outputs in ends.items():
             refuse_in_part(node, outputs, editor, self.emit)
-        self._refuse_unmet(nodes, way, ends)
-        found = left(way, ends)
-        for note in end_notes(way, ends, found, self.until is not None):
+        self._refuse_unmet(nodes, path, ends)
+        found = left(path, ends)
+        for note in end_notes(path, ends, found, self.until is not None):
             editor.note(note)
-        way.make()
-        self._join(way, ends, found.dead, editor)
+        path.make()
+        self._join(path, ends, found.dead, editor)
 
-    def _join(self, way: CleanPath, ends: SlotsByOp, dead: Sequence[Node], editor: Editor) -> None:
+    def _join(self, path: CleanPath, ends: SlotsByOp, dead: Sequence[Node], editor: Editor) -> None:
         for node in dead:
             editor.shadow(node)
-        counted = {node: _counted(way, node, outputs) for node, outputs in ends.items()}
+        counted = {node: _counted(path, node, outputs) for node, outputs in ends.items()}
         behind = list(dead)
         for node, found in counted.items():
             join(node, found, editor, self.emit, [node, *behind])
             behind = []
 
-    def _ends(self, way: CleanPath) -> SlotsByOp:
+    def _ends(self, path: CleanPath) -> SlotsByOp:
         if self.until is None:
-            return _every_end(way)
+            return _every_end(path)
         found: SlotsByOp = {}
         for text in self.until:
-            node, output = _until_tensor(way.body, text)
-            if not way.holds(node):
-                raise PatchError(f'"until": {text} does not depend on {_noisy_ops(way)}')
-            if output and node.index in way.noisy:
+            node, output = _until_tensor(path.body, text)
+            if not path.holds(node):
+                raise PatchError(f'"until": {text} does not depend on {_noisy_ops(path)}')
+            if output and node.index in path.noisy:
                 raise PatchError(f'"until": {text} is not output 0, which counts as the input')
             arg = flow.known_outputs(node)[output]
             if not flow.carries(arg):
@@ -99,8 +99,8 @@ class BackwardAsPatch:
                 found[node].append(output)
         return found
 
-    def _refuse_unmet(self, nodes: Sequence[Node], way: CleanPath, ends: SlotsByOp) -> None:
-        unmet = [node for node in nodes if node.index not in way.met]
+    def _refuse_unmet(self, nodes: Sequence[Node], path: CleanPath, ends: SlotsByOp) -> None:
+        unmet = [node for node in nodes if node.index not in path.met]
         if unmet and not provenance.shadow(unmet[0]):
             reached = ", ".join(node.name for node in ends)
             raise PatchError(
@@ -130,26 +130,26 @@ class BackwardAsPatch:
             )
 
 
-def _every_end(way: CleanPath) -> SlotsByOp:
-    found = all_ends(way)
+def _every_end(path: CleanPath) -> SlotsByOp:
+    found = all_ends(path)
     if not found:
         raise PatchError(
-            f"no float tensor at the end of {way.body.label} depends on {_noisy_ops(way)}"
+            f"no float tensor at the end of {path.body.label} depends on {_noisy_ops(path)}"
         )
     return found
 
 
-def _noisy_ops(way: CleanPath) -> str:
+def _noisy_ops(path: CleanPath) -> str:
     """The noisy ops, for a message."""
-    nodes = [str(Node(way.body, index)) for index in way.noisy]
-    loop = '; in a v1 loop "until" names tensors of the same iteration' if way.in_loop else ""
+    nodes = [str(Node(path.body, index)) for index in path.noisy]
+    loop = '; in a v1 loop "until" names tensors of the same iteration' if path.in_loop else ""
     return short(nodes) + loop
 
 
-def _counted(way: CleanPath, node: Node, outputs: Sequence[int]) -> dict[int, BackwardTensor]:
-    if node.index in way.noisy:
-        return {0: way.counted(node)}
-    return {output: BackwardTensor(way.of(node.tensor(output))) for output in outputs}
+def _counted(path: CleanPath, node: Node, outputs: Sequence[int]) -> dict[int, BackwardTensor]:
+    if node.index in path.noisy:
+        return {0: path.counted(node)}
+    return {output: BackwardTensor(path.of(node.tensor(output))) for output in outputs}
 
 
 def _until_tensor(body: Body, text: str) -> tuple[Node, int]:

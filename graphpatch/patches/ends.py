@@ -20,11 +20,11 @@ SlotsByOp: TypeAlias = dict[Node, list[int]]
 """The ops at which the noise-free path ends, with those of their outputs."""
 
 
-def all_ends(way: CleanPath) -> SlotsByOp:
+def all_ends(path: CleanPath) -> SlotsByOp:
     """The outputs of the body: of the main graph, float tensors that no other is made of."""
     found: SlotsByOp = {}
-    for node in way.body:
-        if way.holds(node) and lets_through(node):
+    for node in path.body:
+        if path.holds(node) and lets_through(node):
             outputs = [n for n, arg in enumerate(node.outputs or ()) if flow.carries(arg)]
             ending = [output for output in outputs if _is_end(node, output)]
             if ending:
@@ -59,9 +59,9 @@ class UnreachedOps:
     beside: dict[Node, str]
 
 
-def left(way: CleanPath, ends: SlotsByOp) -> UnreachedOps:
+def left(path: CleanPath, ends: SlotsByOp) -> UnreachedOps:
     """What the ends leave; to be asked before the graph is changed."""
-    region = {node.index: node for node in (*way.clones, *way.noisy_nodes())}
+    region = {node.index: node for node in (*path.clones, *path.noisy_nodes())}
     stopped = {node.index for node in ends if _has_all_outputs(node, ends[node])}
     beside = {
         node: reader
@@ -72,7 +72,7 @@ def left(way: CleanPath, ends: SlotsByOp) -> UnreachedOps:
     todo = list(beside)
     while todo:
         for text in todo.pop().data_inputs:
-            producer = way.body.producer(text)
+            producer = path.body.producer(text)
             index = -1 if producer is None else producer.index
             if index in region and index not in stopped and index not in alive:
                 alive.add(index)
@@ -94,13 +94,13 @@ def _reader_outside(node: Node, region: Mapping[int, Node]) -> str | None:
     return "" if body.returned.get(node.name) else None
 
 
-def noisy_after(way: CleanPath, ends: SlotsByOp, dead: Collection[Node]) -> Node | None:
+def noisy_after(path: CleanPath, ends: SlotsByOp, dead: Collection[Node]) -> Node | None:
     """An op behind the ends whose gradient is taken at a noisy value."""
     tensors = [names.parse(node.tensor(n)) for node, outputs in ends.items() for n in outputs]
-    marks = topology.downstream(way.body, tensors)
+    marks = topology.downstream(path.body, tensors)
     clean = {node.index for node in (*dead, *ends)}
     for index, mark in enumerate(marks):
-        node = Node(way.body, index)
+        node = Node(path.body, index)
         if mark and index not in clean and gives_on(node) and not is_linear_in(node, marks, ends):
             return node
     return None
@@ -119,28 +119,28 @@ def _is_constant(node: Node | None) -> bool:
 
 
 def end_notes(
-    way: CleanPath, ends: SlotsByOp, found: UnreachedOps, is_named: bool
+    path: CleanPath, ends: SlotsByOp, found: UnreachedOps, is_named: bool
 ) -> Iterator[str]:
     """What the report says of a gradient that is still noisy, or where the noise-free path ends."""
     reached = ", ".join(node.tensor(n) for node, outputs in ends.items() for n in outputs)
     if not is_named:
-        yield f"in {way.body.label} the noise-free path goes up to {reached}"
-    after = noisy_after(way, ends, found.dead)
+        yield f"in {path.body.label} the noise-free path goes up to {reached}"
+    after = noisy_after(path, ends, found.dead)
     if after is not None:
         yield (
             f"the gradient is still noisy behind {reached}: that of {after} is taken at a noisy "
             f'value; without "until" the noise-free path goes up to the end'
         )
     for node, reader in list(found.beside.items())[:1]:
-        by = reader or f"the output of function {way.body.label}"
+        by = reader or f"the output of function {path.body.label}"
         yield f"the gradient is still noisy beside {reached}: {by} reads {node}"
-    if way.in_loop:
+    if path.in_loop:
         yield (
             f"{reached}: the noise-free path ends with each iteration of a v1 loop; the next one "
             f"begins with noisy values"
         )
-    if not way.body.is_main:
+    if not path.body.is_main:
         yield (
-            f"function {way.body.label}: the noise-free path ends in it; what comes after it takes "
-            f"its gradient at noisy values"
+            f"function {path.body.label}: the noise-free path ends in it; what comes after it "
+            f"takes its gradient at noisy values"
         )

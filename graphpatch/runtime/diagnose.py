@@ -76,7 +76,7 @@ class Diagnosis:
             document["fix"] = {
                 "rules": self.fixed.rules,
                 "file": rules if self.fixed.rules else None,
-                "mended": [[one.source, one.target] for one in self.fixed.mended],
+                "mended": [[one.source, one.target] for one in self.fixed.flowing],
                 "left": [one.document() for one in self.fixed.left],
             }
         return document
@@ -170,5 +170,5 @@ def _run_of_pairs(
     for graph in seen:
         refuse_unsafe(graph.graph, allow_unsafe_ops, [one.target for one in graph.diagnoses])
     for place, graph in enumerate(seen):
-        asked = [AskedPair(one.source, one.target, one.way) for one in graph.diagnoses]
+        asked = [AskedPair(one.source, one.target, one.path) for one in graph.diagnoses]
         yield run_pairs(model, place, asked, control_flow_v2)

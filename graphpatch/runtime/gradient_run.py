@@ -32,7 +32,7 @@ class AskedPair:
 
     source: str
     target: str
-    way: Sequence[str] = ()
+    path: Sequence[str] = ()
 
 
 def run_pairs(
@@ -91,7 +91,7 @@ def _seeded_upstream(target: Any) -> Any:
 
 def _along(graph: Any, pair: AskedPair, upstream: Any) -> dict[str, Any]:
     """The gradient at each tensor of the way, where there is one."""
-    names = dict.fromkeys((pair.source, *pair.way))
+    names = dict.fromkeys((pair.source, *pair.path))
     dtypes = {name: graph.get_tensor_by_name(name).dtype for name in names}
     floats = [name for name, dtype in dtypes.items() if _is_float(dtype)]
     found = built(graph, pair.target, floats, upstream) if floats else []
@@ -127,11 +127,11 @@ def _run_pair(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any])
 
 def _where_zero(graph: Any, pair: AskedPair, values: Mapping[str, Any]) -> str:
     """The op of the way in which the gradient becomes zero."""
-    at = [name for name in pair.way if name in values]
+    at = [name for name in pair.path if name in values]
     zero = [name for name in at if not _dense_array(values[name]).any()]
     if not zero or zero == at:
         return ""
-    last = pair.way[pair.way.index(zero[-1]) + 1]
+    last = pair.path[pair.path.index(zero[-1]) + 1]
     op = graph.get_tensor_by_name(last).op
     training = op.type in TRAINED and op.get_attr("is_training")
     why = ", a batch norm in training form: what it gives has mean 0, whatever it reads"

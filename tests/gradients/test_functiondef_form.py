@@ -101,7 +101,7 @@ def test_numbers_are_computed_before_there_is_a_tensor() -> None:
         ("sum(dy, axes=0)", True, True),
     ],
 )
-def test_the_shape_is_mended_only_where_it_may_differ(
+def test_the_shape_is_fixed_only_where_it_may_differ(
     source: str, summed: bool, repeated: bool
 ) -> None:
     types = op_types(function(source))

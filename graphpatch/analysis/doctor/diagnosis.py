@@ -58,7 +58,7 @@ class PairDiagnosis:
     tape: str
     connected: bool
     says: str = ""
-    way: Sequence[str] = ()
+    path: Sequence[str] = ()
     findings: Sequence[Finding] = field(default_factory=tuple)
 
     def document(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class PairDiagnosis:
             "tape": self.tape,
             "connected": self.connected,
             "says": self.says,
-            "way": list(self.way),
+            "way": list(self.path),
             "findings": [finding.document() for finding in self.findings],
         }
 
@@ -130,8 +130,8 @@ class Doctor:
         findings = [one for one in findings if told.is_new(self._place(one))]
         if refused:
             findings.insert(0, _target_finding(wiring, target, refused))
-        way = spelled(wiring, source, steps)
-        return PairDiagnosis(*ends, verdict, taped, True, says, way, findings)
+        path = spelled(wiring, source, steps)
+        return PairDiagnosis(*ends, verdict, taped, True, says, path, findings)
 
     @cached_property
     def _shapes(self) -> Shapes:
@@ -214,12 +214,12 @@ class Doctor:
         """What blocks the same way inside the functions that an op calls."""
         for name, slot, output in paths_inside(look):
             body, done = self.tape.graph.functions.get(name), self.tape.inside(name)
-            way = (name, slot, output)
-            if way in told.inside or body is None or body.is_ours or done is None:
+            path = (name, slot, output)
+            if path in told.inside or body is None or body.is_ours or done is None:
                 continue
             if slot >= len(body.arguments):  # a broken call gives more than it takes
                 continue
-            told.inside[way] = bool(done.told)
+            told.inside[path] = bool(done.told)
             wiring = self.tape.wiring(body)
             source, given = (-1 - slot, 0), wiring.returned
             steps = self._way(wiring, source, given[output]) if output < len(given) else None
@@ -227,7 +227,7 @@ class Doctor:
                 yield from map(self._raised, done.refusals(told.reaches))
                 continue
             for finding in self._all(done, source, steps, told):
-                told.inside[way] = True
+                told.inside[path] = True
                 yield finding
 
     def _raised(self, refusal: Refusal) -> Finding:

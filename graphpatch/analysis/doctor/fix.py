@@ -23,7 +23,7 @@ class FixResult:
 
     rules: list[RuleDict]
     model: Model
-    mended: list[PairDiagnosis] = field(default_factory=list)
+    flowing: list[PairDiagnosis] = field(default_factory=list)
     left: list[PairDiagnosis] = field(default_factory=list)
 
 
@@ -50,8 +50,10 @@ def fix(
     for pair in blocked:
         fixing.let_flow(*pair)
     after = [fixing.diagnose(*pair) for pair in blocked]
-    mended = [one for one in after if not _is_blocked(one)]
-    return FixResult(fixing.rules, fixing.model, mended, [one for one in after if _is_blocked(one)])
+    flowing = [one for one in after if not _is_blocked(one)]
+    return FixResult(
+        fixing.rules, fixing.model, flowing, [one for one in after if _is_blocked(one)]
+    )
 
 
 @dataclass(eq=False)
@@ -129,7 +131,7 @@ def _rules_to_try(finding: Finding, pair: PairDiagnosis) -> Iterator[RuleDict]:
 
 
 def _ops_on_path(pair: PairDiagnosis) -> set[str]:
-    return {tensor.rpartition(":")[0] for tensor in pair.way}
+    return {tensor.rpartition(":")[0] for tensor in pair.path}
 
 
 def _apply_if_legal(rule: RuleDict, model: Model) -> Model | None:

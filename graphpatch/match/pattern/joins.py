@@ -72,7 +72,7 @@ def _with_node(
     """The rows with one more op, by the links that lead to it; None where they are too many."""
     import numpy as np
 
-    first, *others = step.ways
+    first, *others = step.ends
     ends = _oriented(first, pairs)
     ends = ends[:, np.argsort(ends[0], kind="stable")]
     at = rows[nodes.index(first.other)]
@@ -84,12 +84,12 @@ def _with_node(
     rows = np.repeat(rows, counts, axis=1)
     new = ends[1][np.repeat(low, counts) + within]
     kept = (rows != new).all(axis=0)
-    for way in others:
-        one, two = _oriented(way, pairs)
-        kept &= np.isin(rows[nodes.index(way.other)] * size + new, one * size + two)
+    for end in others:
+        one, two = _oriented(end, pairs)
+        kept &= np.isin(rows[nodes.index(end.other)] * size + new, one * size + two)
     return np.vstack([rows[:, kept], new[kept]])
 
 
-def _oriented(way: LinkEnd, pairs: Sequence[Array]) -> Array:
+def _oriented(end: LinkEnd, pairs: Sequence[Array]) -> Array:
     """The pairs of an edge, with that end first from which the way goes."""
-    return pairs[way.edge] if way.forward else pairs[way.edge][::-1]
+    return pairs[end.edge] if end.forward else pairs[end.edge][::-1]

@@ -22,7 +22,7 @@ class PlanStep(NamedTuple):
     """The next node of the pattern, and the links that lead to it from those before."""
 
     node: int
-    ways: tuple[LinkEnd, ...]
+    ends: tuple[LinkEnd, ...]
 
 
 class Plan(NamedTuple):
@@ -43,20 +43,20 @@ def search_order(counts: Sequence[int], op_count: int, edges: Sequence[PlanEdge]
     reached, steps = {anchor}, []
     while len(reached) < len(counts):
         near = [
-            (_cost(edge, way, op_count), counts[node], node)
+            (_cost(edge, end, op_count), counts[node], node)
             for number, edge in enumerate(edges)
-            for node, way in _link_ends(number, edge)
-            if way.other in reached and node not in reached
+            for node, end in _link_ends(number, edge)
+            if end.other in reached and node not in reached
         ]
         node = min(near)[2]
-        ways = [
-            way
+        ends = [
+            end
             for number, edge in enumerate(edges)
-            for end, way in _link_ends(number, edge)
-            if end == node and way.other in reached
+            for one, end in _link_ends(number, edge)
+            if one == node and end.other in reached
         ]
-        ways.sort(key=lambda way: (_cost(edges[way.edge], way, op_count), way))
-        steps.append(PlanStep(node, tuple(ways)))
+        ends.sort(key=lambda end: (_cost(edges[end.edge], end, op_count), end))
+        steps.append(PlanStep(node, tuple(ends)))
         reached.add(node)
     return Plan(anchor, tuple(steps))
 
@@ -66,8 +66,8 @@ def _link_ends(number: int, edge: PlanEdge) -> list[tuple[int, LinkEnd]]:
     return [(source, LinkEnd(number, target, False)), (target, LinkEnd(number, source, True))]
 
 
-def _cost(edge: PlanEdge, way: LinkEnd, op_count: int) -> int:
+def _cost(edge: PlanEdge, end: LinkEnd, op_count: int) -> int:
     """How many ops a link may lead to, roughly: one input, any input, readers, readers of all."""
     source, _, link = edge
-    cost = (2 if way.forward else 0) + (link.input is None) + 4 * link.repeat
-    return cost + (2 if way.forward and source >= op_count else 0)
+    cost = (2 if end.forward else 0) + (link.input is None) + 4 * link.repeat
+    return cost + (2 if end.forward and source >= op_count else 0)

@@ -75,21 +75,21 @@ def _where_it_stopped(search: Search, around: Neighbourhood, step: PlanStep) -> 
     """A walk that found nothing for the node of a step."""
     walker, body = search.walker, search.wiring.body
     name, reached = walker.decider.names[step.node], _reached_ops(search, around)
-    way = next(
-        (way for way in step.ways if not _leads_to_candidate(walker, around, step, way)),
-        step.ways[-1],
+    end = next(
+        (end for end in step.ends if not _leads_to_candidate(walker, around, step, end)),
+        step.ends[-1],
     )
     seen = [
         one
-        for one in _linked_vertices(walker, around, step, way)
+        for one in _linked_vertices(walker, around, step, end)
         if not isinstance(one, TensorName)
     ]
     rejected = [
         RejectedOp(Node(body, one), walker.candidates[step.node].failing(one)) for one in seen
     ]
-    other = walker.decider.names[way.other]
+    other = walker.decider.names[end.other]
     if not rejected:
-        reason = f"nothing {'reads' if way.forward else 'is read by'} {other!r} there"
+        reason = f"nothing {'reads' if end.forward else 'is read by'} {other!r} there"
     elif any(not one.key for one in rejected):
         reason = f"none that is linked with {other!r} has the other links too"
     else:
@@ -98,19 +98,19 @@ def _where_it_stopped(search: Search, around: Neighbourhood, step: PlanStep) -> 
 
 
 def _linked_vertices(
-    walker: Walker, around: Neighbourhood, step: PlanStep, way: LinkEnd
+    walker: Walker, around: Neighbourhood, step: PlanStep, end: LinkEnd
 ) -> list[Vertex]:
     """What a way leads to, whether or not it fits."""
-    found = (use for other in around.found[way.other] for use in walker.uses(step.node, way, other))
+    found = (use for other in around.found[end.other] for use in walker.uses(step.node, end, other))
     return sorted({vertex for vertex, _ in found}, key=str)
 
 
 def _leads_to_candidate(
-    walker: Walker, around: Neighbourhood, step: PlanStep, way: LinkEnd
+    walker: Walker, around: Neighbourhood, step: PlanStep, end: LinkEnd
 ) -> bool:
     return any(
         isinstance(vertex, TensorName) or walker.candidates[step.node].passes(vertex)
-        for vertex in _linked_vertices(walker, around, step, way)
+        for vertex in _linked_vertices(walker, around, step, end)
     )
 
 
@@ -127,9 +127,9 @@ def _reached_ops(search: Search, around: Neighbourhood) -> dict[str, Node]:
 
 
 def _chosen_vertex(around: Neighbourhood, step: PlanStep, chosen: dict[int, Vertex]) -> Vertex:
-    way, found = step.ways[0], sorted(around.found[step.node], key=str)
-    other = chosen[way.other]
+    end, found = step.ends[0], sorted(around.found[step.node], key=str)
+    other = chosen[end.other]
     linked = [
-        one for one in found if ((other, one) if way.forward else (one, other)) in around.links
+        one for one in found if ((other, one) if end.forward else (one, other)) in around.links
     ]
     return (linked or found)[0]

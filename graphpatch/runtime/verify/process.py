@@ -85,8 +85,8 @@ class TensorFlowProcess:
     def ask(self, method: str, *arguments: Any) -> Any:
         """What the model's process answers.
 
-        Raises ProcessDiedError where it ends instead; GraphpatchError as the process does; RuntimeError, which
-        is a fault of ours, for any other exception.
+        Raises ProcessDiedError where it ends instead; GraphpatchError as the process does;
+        RuntimeError, which is a fault of ours, for any other exception.
         """
         if self._popen is None:
             self.start()
