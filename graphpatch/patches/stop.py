@@ -67,6 +67,6 @@ class StopGradient:
         elif whole_inputs.put_beside_group(group, editor, typed("StopGradient", "stop"), self.at):
             editor.used("construction")
 
-    def by_input(self, group: Group) -> ByInput:
+    def by_input(self, group: MatchedGroup) -> ByInput:
         """At one input it means that tensor, else it treats all alike."""
         return whole_inputs.by_input(group, self.at)
