@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from graphpatch.above import FromAbove
-from graphpatch.arguments import wrong
+from graphpatch.arguments import wrong_argument
 from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Export, Model, default_output
 from graphpatch.formats.before import write_down
@@ -140,7 +140,7 @@ def apply(
         >>> graphpatch.apply([rule], "model.pb").save("guided.pb")
     """
     if export is not None and not isinstance(export, Export):
-        raise wrong("export", "a graphpatch.Export, of inputs and outputs", export)
+        raise wrong_argument("export", "a graphpatch.Export, of inputs and outputs", export)
     return apply_rules(rules_of(rules), model_from("model", model, progress), progress, export)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphpatch.shown import LONG, one_line, shown
+from graphpatch.shown import LONGEST_LINE, one_line, shown
 
 CHANGED = "the file of the model was changed while it was read; nothing was written"
 COMPARED = 1_000  # characters of a word; to compare longer ones takes too long
@@ -20,7 +20,7 @@ class GraphpatchError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        return shown(super().__str__(), LONG)
+        return shown(super().__str__(), LONGEST_LINE)
 
 
 class ModelError(GraphpatchError):

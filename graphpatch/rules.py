@@ -29,8 +29,8 @@ from graphpatch.rules_json import (
     NO_RULE,
     WRITTEN,
     decoded,
-    in_words,
     json_depth,
+    msgspec_in_words,
     objects,
     raw_rules,
     value_at,
@@ -221,13 +221,13 @@ def _readable_error(message: str, document: Any) -> str:
         near = did_you_mean(unknown[1], legal)
         return f"{path}: unknown key {unknown[1]!r}{near or '; legal: ' + ', '.join(legal)}"
     if text.startswith("Expected") and last in WRITTEN:
-        return f"{path}: {in_words(text)}; it is {WRITTEN[last]}"
+        return f"{path}: {msgspec_in_words(text)}; it is {WRITTEN[last]}"
     if text.startswith("Invalid enum value") or "matching regex" in text:
         found = text.removeprefix("Invalid enum value ")
         found = repr(value_at(document, path)) if found == text else found
         reason = {"False": "false"}.get(found, found)
         return f"{path}: {reason} is not a legal value; legal: {_VALUES.get(last, 'true')}"
-    return f"{path}: {in_words(text)}"
+    return f"{path}: {msgspec_in_words(text)}"
 
 
 # What is legal where a value is one of a few; `true` where this is silent.

@@ -187,7 +187,7 @@ def value_at(document: Any, path: str) -> Any:
     return document
 
 
-def in_words(text: str) -> str:
+def msgspec_in_words(text: str) -> str:
     """What msgspec says of a value, in the words of JSON's users."""
     if text.startswith("Object missing required field"):
         key = text.split("`")[1]

@@ -79,10 +79,10 @@ def check(rules: RulesLike, model: ModelLike) -> Check:
     """
     read, loaded = rules_of(rules), model_from("model", model)
     names = tuple(rule.author.rule for rule in read)
-    return Check(loaded.path, names, missing(read, loaded))
+    return Check(loaded.path, names, missing_rules(read, loaded))
 
 
-def missing(rules: Sequence[Rule], model: Model) -> dict[str, str]:
+def missing_rules(rules: Sequence[Rule], model: Model) -> dict[str, str]:
     """Rules that have not been applied to the model, by name, each with why that is so.
 
     A rule that may match nothing leaves no trace where it did; it counts as applied where no op

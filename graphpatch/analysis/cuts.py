@@ -19,7 +19,7 @@ from graphpatch.graph.topology import downstream, upstream
 from graphpatch.table import path_in_words
 
 PATH_SHOWN = 12  # tensors of a path that are shown
-FAR = 1 << 40  # what a tensor costs before its distance counts: fewer tensors come first
+COST_OF_TENSOR = 1 << 40  # what a tensor costs before its distance counts: fewer tensors come first
 
 Cut = tuple[str, ...]
 
@@ -82,7 +82,7 @@ def _as_edges(
     """Each tensor as an edge from (tensor, 0) to (tensor, 1) that costs what cutting it costs."""
     split: nx.DiGraph[tuple[str, int]] = nx.DiGraph()
     for name in graph:
-        cost = {} if name in fixed else {"capacity": FAR + far.get(name, len(graph))}
+        cost = {} if name in fixed else {"capacity": COST_OF_TENSOR + far.get(name, len(graph))}
         split.add_edge((name, 0), (name, 1), **cost)
     split.add_edges_from(((one, 1), (other, 0)) for one, other in graph.edges)
     return split

@@ -12,7 +12,7 @@ from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.analysis import ops
 from graphpatch.analysis.node_diff import differences
-from graphpatch.analysis.pairs import paired, unlike
+from graphpatch.analysis.pairs import paired_ops, unlike_pairs
 from graphpatch.analysis.rule_words import own_name, rules_at
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
@@ -182,10 +182,10 @@ def _diff(one: Graph, other: Graph, found: Diff) -> None:
 
 def _diff_bodies(one: Body, other: Body, found: Diff) -> dict[tuple[str, str], tuple[Node, Node]]:
     """Compare two bodies; returned are the pairs of which one has another key of its gradient."""
-    pairs, told = paired(one, other), {}
+    pairs, told = paired_ops(one, other), {}
     found.removed.extend([_op_document(Node(one, at)) for at in pairs.first])
     found.added.extend([_op_document(Node(other, at)) for at in pairs.second])
-    for first, second in unlike(one, other, pairs.both):
+    for first, second in unlike_pairs(one, other, pairs.both):
         left, right = Node(one, first), Node(other, second)
         if left.name != right.name:
             found.renamed.append({**_op_document(left), "to": right.name})

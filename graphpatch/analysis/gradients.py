@@ -7,7 +7,7 @@ from typing import Any
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.gradients.library import LIBRARY, Entry
 
-SHORT = 64  # characters of a formula that a table has room for
+FORMULA_SHOWN = 64  # characters of a formula that a table has room for
 
 
 def find_gradient(name: str) -> Entry:
@@ -18,7 +18,7 @@ def find_gradient(name: str) -> Entry:
     return LIBRARY[name]
 
 
-def describe(entry: Entry) -> dict[str, Any]:
+def gradient_document(entry: Entry) -> dict[str, Any]:
     """A gradient as `gradients --json` prints it."""
     return {
         "name": entry.name,
@@ -35,24 +35,26 @@ def describe(entry: Entry) -> dict[str, Any]:
     }
 
 
-def call(entry: Entry) -> str:
+def gradient_call(entry: Entry) -> str:
     """The gradient with its parameters, as one would write it: `clip(min, max)`."""
     given = [p.name if p.default is None else f"{p.name}={p.default:g}" for p in entry.parameters]
     return f"{entry.name}({', '.join(given)})" if given else entry.name
 
 
-def formula(entry: Entry) -> str:
+def gradient_formula(entry: Entry) -> str:
     """Its formula, or its list of them as a rules file has it."""
     if isinstance(entry.text, str):
         return entry.text
     return f"[{', '.join('null' if text is None else text for text in entry.text)}]"
 
 
-def markdown() -> str:
+def gradients_table() -> str:
     """The library as the table of the README."""
     lines = ["| gradient | formula | for |", "|---|---|---|"]
     for entry in LIBRARY.values():
-        text = formula(entry)
-        shown = f"`{text}`" if len(text) <= SHORT else f"`graphpatch gradients {entry.name}`"
-        lines.append(f"| `{call(entry)}` | {shown} | {entry.purpose} |")
+        text = gradient_formula(entry)
+        shown = (
+            f"`{text}`" if len(text) <= FORMULA_SHOWN else f"`graphpatch gradients {entry.name}`"
+        )
+        lines.append(f"| `{gradient_call(entry)}` | {shown} | {entry.purpose} |")
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from graphpatch.analysis.places import Place, places
+from graphpatch.analysis.places import Place, places_of_match
 from graphpatch.application import check_all
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
@@ -168,7 +168,7 @@ def _rule_document(
         [text for some in found for text in left_out_note(rule, some)],
         "",
         _why_no_match(graphs, match, names) if why or not listed else "",
-        tuple(one for some, tag in tagged for one in places(some, tag or ""))
+        tuple(one for some, tag in tagged for one in places_of_match(some, tag or ""))
         if with_places
         else (),
         tuple(type_notes(match.pattern)),

@@ -89,7 +89,7 @@ def all_ops(model: Model) -> list[Node]:
     return [node for body in _all_bodies(model) for node in body]
 
 
-def describe(node: Node) -> dict[str, Any]:
+def op_document(node: Node) -> dict[str, Any]:
     """An op as `ops --json` prints it."""
     outputs = node.outputs
     return {

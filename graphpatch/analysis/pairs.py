@@ -15,7 +15,7 @@ from graphpatch.graph.nodedef import NAME, fields_in_order, with_attr
 from graphpatch.graph.same import same_bytes
 from graphpatch.graph.wire import Span
 
-RUN = 1 << 20  # bytes of nodes that are compared in one go
+COMPARED_BYTES = 1 << 20  # bytes of nodes that are compared in one go
 
 
 @dataclass
@@ -27,7 +27,7 @@ class PairedOps:
     second: list[int] = field(default_factory=list)
 
 
-def paired(one: Body, other: Body) -> PairedOps:
+def paired_ops(one: Body, other: Body) -> PairedOps:
     """Pair the ops of two bodies, in the order of the first."""
     ours, theirs = _op_keys(one), _op_keys(other)
     index = dict(zip(theirs, range(len(theirs)), strict=True))
@@ -99,11 +99,11 @@ def unlike_by_name(one: Graph, other: Graph) -> Differences:
         if there is not None:
             at = there.by_name
             pairs = [(first, at[name]) for name, first in body.by_name.items() if name in at]
-            found[body] = dict(unlike(body, there, pairs))
+            found[body] = dict(unlike_pairs(body, there, pairs))
     return found
 
 
-def unlike(one: Body, other: Body, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def unlike_pairs(one: Body, other: Body, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """The pairs whose NodeDefs are not the same bytes, found by comparing whole runs of them."""
     for run in _stretches_of_pairs(one, pairs):
         if not same_bytes(
@@ -121,7 +121,9 @@ def _stretches_of_pairs(one: Body, pairs: list[tuple[int, int]]) -> Iterator[lis
     run: list[tuple[int, int]] = []
     for pair in pairs:
         follows = run and (pair[0] - run[-1][0], pair[1] - run[-1][1]) == (1, 1)
-        if run and (not follows or one.heads.starts[pair[0]] - one.heads.starts[run[0][0]] > RUN):
+        if run and (
+            not follows or one.heads.starts[pair[0]] - one.heads.starts[run[0][0]] > COMPARED_BYTES
+        ):
             yield run
             run = []
         run.append(pair)

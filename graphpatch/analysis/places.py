@@ -53,7 +53,7 @@ def _pairs_in_words(named: Mapping[str, str], most: int = 8) -> str:
     return ", ".join(pairs[:most] + ["..."] * (len(pairs) > most))
 
 
-def places(found: MatchedOps, graph: str) -> Iterator[Place]:
+def places_of_match(found: MatchedOps, graph: str) -> Iterator[Place]:
     """Each match, in the file's order; `graph` are the tags of the graph that it is in."""
     if found.kept:
         yield from (_of_pattern(kept, graph) for kept in found.kept)

@@ -18,7 +18,7 @@ READING_OPS = re.compile(
     "|TensorArray.*|Stack.*|Assert|Print.*|_Arg|_Retval|.*Dataset.*|.*Queue(V2)?"
     "|(OneShot|Anonymous)?Iterator(V[23]|FromStringHandle(V2)?)?"
 )
-WRITES = re.compile("(Resource)?(Sparse)?(Assign|Apply|Scatter)[A-Z]?|Restore|DestroyResource")
+WRITING_OPS = re.compile("(Resource)?(Sparse)?(Assign|Apply|Scatter)[A-Z]?|Restore|DestroyResource")
 UNFETCHABLE = {*HANDLES, None}
 
 
@@ -28,7 +28,7 @@ def changes(node: Node) -> bool:
     if known is None:
         return False
     is_stateful = known.stateful or any(arg.is_ref for arg in node.arguments or ())
-    if WRITES.match(node.op) and is_stateful:
+    if WRITING_OPS.match(node.op) and is_stateful:
         return True
     return known.stateful and not READING_OPS.fullmatch(node.op)
 
@@ -48,7 +48,7 @@ def handed_on(graph: Graph, node: Node, called: Collection[str], in_frame: bool)
     if called or not changes(node):
         return False
     outputs = node.outputs or []
-    if WRITES.match(node.op) or any(arg.dtype in UNFETCHABLE for arg in outputs) or in_frame:
+    if WRITING_OPS.match(node.op) or any(arg.dtype in UNFETCHABLE for arg in outputs) or in_frame:
         where = " inside a v1 loop or branch" if in_frame else ""
         raise CutError(
             f"{node}{where} would be run once in each of the runs that the parts take, and what "

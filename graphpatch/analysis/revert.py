@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from graphpatch.analysis.unsafe import unsafe
+from graphpatch.analysis.unsafe import unsafe_op
 from graphpatch.errors import GraphpatchError, ModelError, PatchError, did_you_mean
 from graphpatch.formats import Model
 from graphpatch.formats.before import as_before, is_original, opened_again, refuse_exported
@@ -166,7 +166,7 @@ def _unsafe(graph: Graph, undone: Sequence[UndoneBody]) -> Iterator[str]:
         names = [node.name for node in one.nodes.values() if node.op != node.node.op]
         body = graph.body_if_there(one.body.label) if names else None
         for node in (body.node(name) for name in names) if body is not None else ():
-            if (found := unsafe(node)) is not None:
+            if (found := unsafe_op(node)) is not None:
                 yield f"{found}, as it did in the function that took its place"
 
 

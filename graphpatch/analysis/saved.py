@@ -12,7 +12,7 @@ from graphpatch.errors import MatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.graph.body import Node
 from graphpatch.match.pattern.binding import Binding
-from graphpatch.match.select import MatchedOps, find, just
+from graphpatch.match.select import MatchedOps, find, match_of_ops
 from graphpatch.match.spec import WHOLE
 from graphpatch.rules import Rule
 from graphpatch.step import take
@@ -42,7 +42,7 @@ def _saved_rules(rule: Rule, found: Sequence[MatchedOps]) -> list[dict[str, Any]
         counts = [1] * len(places)
     else:
         groups = _groups(rule, [node for one in found for node in one.nodes])
-        places = [(nodes[0].name, just(nodes)) for nodes in groups]
+        places = [(nodes[0].name, match_of_ops(nodes)) for nodes in groups]
         counts = [len(nodes) for nodes in groups]
     merged: dict[bytes, dict[str, Any]] = {}
     for (name, match), count in zip(places, counts, strict=True):

@@ -52,7 +52,7 @@ class GradientSection:
         return self.scope.holds(name)
 
 
-def sections(body: Body, losses: Sequence[str] = ()) -> list[GradientSection]:
+def gradient_sections(body: Body, losses: Sequence[str] = ()) -> list[GradientSection]:
     """Each call of `tf.gradients` whose results update variables, in the order of the file.
 
     `losses` are those of the only call, where the user names them. Raises PatchError where there

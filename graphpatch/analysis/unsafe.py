@@ -132,7 +132,7 @@ def refuse_unsafe_load(graph: Graph, allow: bool) -> None:
         n for n in nodes if (n.body.label, n.index) not in spared or n.body.label in restored
     ]
     reached = {(node.body.label, node.index): node for node in _with_called_ops(graph, counted)}
-    found = [] if allow else [one for one in map(unsafe, reached.values()) if one is not None]
+    found = [] if allow else [one for one in map(unsafe_op, reached.values()) if one is not None]
     if found:
         raise UnsafeError(_refusal(found))
 
@@ -146,13 +146,13 @@ def unsafe_ops(graph: Graph, fetched: Iterable[str] | None = None) -> list[Unsaf
     """
     found = {}
     for node in (*_with_called_ops(graph, _fetched_ops(graph.main, fetched)), *_at_import(graph)):
-        what = unsafe(node)
+        what = unsafe_op(node)
         if what is not None:
             found[node.body.label, node.index] = what
     return list(found.values())
 
 
-def unsafe(node: Node) -> Unsafe | None:
+def unsafe_op(node: Node) -> Unsafe | None:
     """What an op does besides computing; None where it does nothing else."""
     if node.op in UNSAFE:
         return Unsafe(node, UNSAFE[node.op])

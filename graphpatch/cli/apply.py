@@ -23,8 +23,8 @@ from graphpatch.cli.forms import (
     TEXT_OR_NULL,
     TEXTS,
     YES,
+    json_object,
     listed,
-    record,
 )
 from graphpatch.cli.many import apply_to, goes, worker_options
 from graphpatch.cli.say import notes_of_warnings
@@ -37,19 +37,19 @@ from graphpatch.rule_spec import EMITS
 
 _EXPORT_HELP = "Write a TF2 SavedModel with these inputs: x,y or repeated."
 
-PATCHED = record(
+PATCHED = json_object(
     {
         "model": TEXT,
         "output": TEXT_OR_NULL,
-        "rules": listed(record({"name": TEXT, "matches": listed(MATCH), "emit": TEXT})),
+        "rules": listed(json_object({"name": TEXT, "matches": listed(MATCH), "emit": TEXT})),
         "nodes": NODES,
-        "consumer": record({"session": TEXTS, "tape": TEXTS}),
+        "consumer": json_object({"session": TEXTS, "tape": TEXTS}),
         "notes": TEXTS,
     },
     {"would_write": TEXT_OR_NULL, "replaced": YES, "seconds": NUMBER},
 )
-OUTPUT = record(
-    {"outputs": listed(PATCHED)}, {"errors": listed(record({"model": TEXT, "error": TEXT}))}
+OUTPUT = json_object(
+    {"outputs": listed(PATCHED)}, {"errors": listed(json_object({"model": TEXT, "error": TEXT}))}
 )
 
 
@@ -145,10 +145,10 @@ def _export(
 def _with_rebuilt_gradients(result: Result, losses: list[str]) -> Result:
     """The result with the gradients of its training graph built anew, which needs TensorFlow."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from graphpatch.analysis.training import sections
+    from graphpatch.analysis.training import gradient_sections
     from graphpatch.runtime.rebuild import rebuild_gradients
 
-    found = [one for graph in result.model.graphs for one in sections(graph.main, losses)]
+    found = [one for graph in result.model.graphs for one in gradient_sections(graph.main, losses)]
     with notes_of_warnings() as told:
         model = rebuild_gradients(result.model, losses)
     stale = tuple(f"{section.scope}/** (" for section in found)

@@ -7,17 +7,17 @@ from typing import Any
 import click
 
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import NUMBER, TEXT, YES, listed, record
+from graphpatch.cli.forms import NUMBER, TEXT, YES, json_object, listed
 from graphpatch.cli.many import report_each, worker_options
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.execute import check_models
 from graphpatch.fleet.order import FleetOrder, Workers
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "model": TEXT,
         "applied": YES,
-        "rules": listed(record({"name": TEXT, "applied": YES})),
+        "rules": listed(json_object({"name": TEXT, "applied": YES})),
         "seconds": NUMBER,
     },
     {"error": TEXT},

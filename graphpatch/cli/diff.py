@@ -9,22 +9,22 @@ import click
 
 from graphpatch.analysis.diff import diff, op_entry
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import ANY, OP, TEXT, TEXTS, YES, listed, record
+from graphpatch.cli.forms import OBJECT, OP, TEXT, TEXTS, YES, json_object, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.table import IN_LIST, and_more
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "a": TEXT,
         "b": TEXT,
         "equal": YES,
-        "gradients": listed(record({**OP, "before": TEXT, "after": TEXT, "rules": TEXTS})),
-        "removed": listed(record(OP)),
-        "added": listed(record(OP, {"rule": TEXT})),
-        "renamed": listed(record({**OP, "to": TEXT})),
-        "changed": listed(ANY),
-        "functions": listed(ANY),
+        "gradients": listed(json_object({**OP, "before": TEXT, "after": TEXT, "rules": TEXTS})),
+        "removed": listed(json_object(OP)),
+        "added": listed(json_object(OP, {"rule": TEXT})),
+        "renamed": listed(json_object({**OP, "to": TEXT})),
+        "changed": listed(OBJECT),
+        "functions": listed(OBJECT),
         "other": listed({}),
     }
 )

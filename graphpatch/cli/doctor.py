@@ -14,7 +14,7 @@ from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.fix import FixResult, fix
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import ANY, TEXT, listed, record
+from graphpatch.cli.forms import OBJECT, TEXT, json_object, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.differentiation.patched_ops import CARRIED
@@ -63,7 +63,9 @@ def _pairs_left_out_line(more: int) -> Iterator[str]:
 
 PATH_SHOWN = 8  # tensors of a path that are printed
 
-OUTPUT = record({"model": TEXT, "graphs": listed(record({"pairs": listed(ANY)}, {"notes": {}}))})
+OUTPUT = json_object(
+    {"model": TEXT, "graphs": listed(json_object({"pairs": listed(OBJECT)}, {"notes": {}}))}
+)
 
 
 @click.command("doctor")

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-Form = dict[str, Any]
+JsonForm = dict[str, Any]
 
-TEXT: Form = {"type": "string"}
-TEXTS: Form = {"type": "array", "items": TEXT}
-TEXT_OR_NULL: Form = {"type": ["string", "null"]}
-WHOLE: Form = {"type": "integer"}
-NUMBER: Form = {"type": "number"}
-YES: Form = {"type": "boolean"}
-ANY: Form = {"type": "object"}
+TEXT: JsonForm = {"type": "string"}
+TEXTS: JsonForm = {"type": "array", "items": TEXT}
+TEXT_OR_NULL: JsonForm = {"type": ["string", "null"]}
+INTEGER: JsonForm = {"type": "integer"}
+NUMBER: JsonForm = {"type": "number"}
+YES: JsonForm = {"type": "boolean"}
+OBJECT: JsonForm = {"type": "object"}
 
 
-def listed(item: Form) -> Form:
+def listed(item: JsonForm) -> JsonForm:
     """A list of these."""
     return {"type": "array", "items": item}
 
 
-def keyed(value: Form) -> Form:
+def keyed(value: JsonForm) -> JsonForm:
     """An object with keys of any name: ops, tensors, op types."""
     return {"type": "object", "additionalProperties": value}
 
 
-def record(must: dict[str, Form], may: dict[str, Form] | None = None) -> Form:
+def json_object(must: dict[str, JsonForm], may: dict[str, JsonForm] | None = None) -> JsonForm:
     """An object that has the keys of `must`, and may have those of `may` and others."""
     return {"type": "object", "properties": {**must, **(may or {})}, "required": list(must)}
 
@@ -33,5 +33,5 @@ def record(must: dict[str, Form], may: dict[str, Form] | None = None) -> Form:
 OP = {"body": TEXT, "op": TEXT, "type": TEXT}
 """How documents name an op."""
 
-MATCH = record(OP, {"captures": keyed(TEXT), "inputs": keyed(TEXT), "graph": TEXT})
-NODES = record({"before": WHOLE, "after": WHOLE})
+MATCH = json_object(OP, {"captures": keyed(TEXT), "inputs": keyed(TEXT), "graph": TEXT})
+NODES = json_object({"before": INTEGER, "after": INTEGER})

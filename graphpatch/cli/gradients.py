@@ -8,13 +8,13 @@ import click
 
 from graphpatch.analysis import gradients
 from graphpatch.cli.completing import gradient_names
-from graphpatch.cli.forms import TEXT, listed, record
+from graphpatch.cli.forms import TEXT, json_object, listed
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.gradients.library import LIBRARY, Entry
 
 WIDTH = 92
 
-OUTPUT = record({"gradients": listed(record({"name": TEXT, "formula": TEXT}))})
+OUTPUT = json_object({"gradients": listed(json_object({"name": TEXT, "formula": TEXT}))})
 
 
 @click.command("gradients")
@@ -24,7 +24,7 @@ def command(name: str | None, as_json: bool) -> None:
     """List the gradient library, or describe the gradient NAME."""
     entries = [gradients.find_gradient(name)] if name else list(LIBRARY.values())
     if as_json:
-        described = [gradients.describe(entry) for entry in entries]
+        described = [gradients.gradient_document(entry) for entry in entries]
         say_json({"gradients": described})
     elif name:
         say_lines(_entry_lines(entries[0]).split("\n"))
@@ -33,13 +33,13 @@ def command(name: str | None, as_json: bool) -> None:
 
 
 def _line(entry: Entry) -> str:
-    return f"{gradients.call(entry)}\n    dx = {gradients.formula(entry)}"
+    return f"{gradients.gradient_call(entry)}\n    dx = {gradients.gradient_formula(entry)}"
 
 
 def _entry_lines(entry: Entry) -> str:
     ops = ", ".join(entry.ops) or "any op with one input and one output of one shape"
     parts = [
-        ("formula", gradients.formula(entry)),
+        ("formula", gradients.gradient_formula(entry)),
         *((f"{p.name}", _parameter(entry, place)) for place, p in enumerate(entry.parameters)),
         ("ops", ops),
         ("for", entry.purpose),
@@ -48,7 +48,10 @@ def _entry_lines(entry: Entry) -> str:
         ("differs", entry.reach),
     ]
     return "\n".join(
-        [gradients.call(entry), *(_titled_lines(title, text) for title, text in parts if text)]
+        [
+            gradients.gradient_call(entry),
+            *(_titled_lines(title, text) for title, text in parts if text),
+        ]
     )
 
 

@@ -12,7 +12,7 @@ from graphpatch.analysis.matching import RuleMatches, match_only, match_rules
 from graphpatch.analysis.saved import as_rules_file
 from graphpatch.application import pattern_matches
 from graphpatch.cli.completing import PATH, pattern_option
-from graphpatch.cli.forms import MATCH, TEXT, TEXT_OR_NULL, TEXTS, listed, record
+from graphpatch.cli.forms import MATCH, TEXT, TEXT_OR_NULL, TEXTS, json_object, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json_of_texts, say_lines
 from graphpatch.cli.swapped import refuse_swapped
@@ -26,11 +26,11 @@ from graphpatch.table import plural
 
 TYPED = ("op", "name", "pattern")
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "model": TEXT,
         "rules": listed(
-            record(
+            json_object(
                 {
                     "name": TEXT,
                     "matches": listed(MATCH),

@@ -10,7 +10,7 @@ import click
 
 from graphpatch.analysis import ops
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import ANY, TEXT, TEXTS, WHOLE, keyed, listed, record
+from graphpatch.cli.forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_json, say_lines
 from graphpatch.differentiation import flow
@@ -27,25 +27,25 @@ STATE_WORDS = {
     "unknown": "unknown: the op type is not TensorFlow's",
 }
 
-WIDEST = 60  # characters of an op type that the column after it makes room for
+WIDEST_TYPE = 60  # characters of an op type that the column after it makes room for
 
 GIVEN = {"none": "None", "zero": "zero"}
 
-GRADIENT_OF_OP = record({"state": TEXT}, {"gives": TEXT, "key": TEXT, "function": TEXT})
-OUTPUT = record(
-    {"model": TEXT, "format": TEXT, "types": keyed(WHOLE)},
+GRADIENT_OF_OP = json_object({"state": TEXT}, {"gives": TEXT, "key": TEXT, "function": TEXT})
+OUTPUT = json_object(
+    {"model": TEXT, "format": TEXT, "types": keyed(INTEGER)},
     {
         "ops": listed(
-            record(
+            json_object(
                 {
                     "body": TEXT,
                     "name": TEXT,
                     "type": TEXT,
                     "inputs": TEXTS,
                     "outputs": {"type": ["array", "null"]},
-                    "attrs": ANY,
+                    "attrs": OBJECT,
                     "gradient": GRADIENT_OF_OP,
-                    "changed": listed(record({"rule": TEXT, "did": TEXT})),
+                    "changed": listed(json_object({"rule": TEXT, "did": TEXT})),
                 }
             )
         )
@@ -67,7 +67,7 @@ def command(model: str, names: tuple[str, ...], every: bool, as_json: bool) -> N
         loaded = load(model, progress)
     _say_notes(loaded)
     nodes, faults = (ops.all_ops(loaded), []) if every else ops.find_ops(loaded, names)
-    described = [ops.describe(node) for node in nodes]
+    described = [ops.op_document(node) for node in nodes]
     if as_json:
         document = {"model": model, "format": loaded.format, "types": ops.count_types(loaded)}
         listed = {"ops": described} if names or every else {}
@@ -95,7 +95,7 @@ def _print_types(model: Model) -> None:
     functions = sum(len(graph.functions) for graph in model.graphs)
     inside = f", {functions} functions" if functions else ""
     say(f"{model.path}: {model.format}, {model.node_count} ops{inside}")
-    width = min(WIDEST, max(map(len, counts), default=0))
+    width = min(WIDEST_TYPE, max(map(len, counts), default=0))
     for op, count in counts.items():
         words = _default_in_words(
             ops.type_gradient(model.graphs[0].library.opdef(op)), flow.gives(op)

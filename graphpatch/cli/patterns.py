@@ -6,12 +6,14 @@ import click
 import msgspec
 
 from graphpatch.cli.completing import pattern_names
-from graphpatch.cli.forms import ANY, TEXT, listed, record
+from graphpatch.cli.forms import OBJECT, TEXT, json_object, listed
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.match import ready
 from graphpatch.match.ready import READY, PatternForm, ReadyPattern, ready_pattern
 
-OUTPUT = record({"patterns": listed(record({"name": TEXT, "for": TEXT, "forms": listed(ANY)}))})
+OUTPUT = json_object(
+    {"patterns": listed(json_object({"name": TEXT, "for": TEXT, "forms": listed(OBJECT)}))}
+)
 
 
 @click.command("patterns")
@@ -21,7 +23,7 @@ def command(name: str | None, as_json: bool) -> None:
     """List the ready patterns, or show all forms of the pattern NAME."""
     entries = [ready_pattern(name.removeprefix("@"))] if name else list(READY.values())
     if as_json:
-        described = [ready.describe(entry) for entry in entries]
+        described = [ready.pattern_document(entry) for entry in entries]
         say_json({"patterns": described})
     elif name:
         say_lines(_pattern_lines(entries[0]))

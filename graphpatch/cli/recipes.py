@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 import msgspec
 
-from graphpatch.cli.forms import TEXT, listed, record
+from graphpatch.cli.forms import TEXT, json_object, listed
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
 from graphpatch.formats.output import reported
 from graphpatch.recipes import RECIPES, SIGN, Recipe, recipe_named, recipe_rules
 from graphpatch.rules import rules_from
 
-OUTPUT = record({"recipes": listed(record({"name": TEXT, "for": TEXT, "source": TEXT}))})
+OUTPUT = json_object({"recipes": listed(json_object({"name": TEXT, "for": TEXT, "source": TEXT}))})
 
 
 @click.command("recipes")

@@ -10,24 +10,24 @@ import click
 
 from graphpatch.analysis.split import refuse_folder
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import ANY, TEXT, TEXTS, WHOLE, keyed, listed, record
+from graphpatch.cli.forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import notes_of_warnings, say_json, say_lines
 from graphpatch.errors import OutputError
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "output": TEXT,
-        "version": WHOLE,
+        "version": INTEGER,
         "model": TEXT,
         "loss": TEXT,
         "wrt": TEXTS,
         "cuts": listed(TEXTS),
-        "parts": listed(record({"file": TEXT, "nodes": WHOLE, "variables": TEXTS})),
-        "steps": listed(ANY),
+        "parts": listed(json_object({"file": TEXT, "nodes": INTEGER, "variables": TEXTS})),
+        "steps": listed(OBJECT),
         "inputs": TEXTS,
         "gradients": keyed(TEXT),
-        "tensors": keyed(ANY),
+        "tensors": keyed(OBJECT),
         "notes": TEXTS,
     }
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from graphpatch.errors import RulesError
 
-HEAD = 4096
+HEAD_BYTES = 4096
 
 
 def refuse_swapped(command: str, rules: str, models: tuple[str, ...]) -> None:
@@ -37,6 +37,6 @@ def _head(path: str) -> bytes:
         if not Path(path).is_file():
             return b""
         with Path(path).open("rb") as file:
-            return file.read(HEAD)
+            return file.read(HEAD_BYTES)
     except OSError:  # whoever reads the whole file says why that cannot be done
         return b""

@@ -9,7 +9,7 @@ import click
 
 from graphpatch.analysis.soundness.undone import SWAPPED
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import ANY, TEXT, TEXTS, YES, listed, record
+from graphpatch.cli.forms import OBJECT, TEXT, TEXTS, YES, json_object, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load
@@ -17,7 +17,7 @@ from graphpatch.table import and_more, plural, short
 
 OF_EACH_KIND = 10  # lines
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "original": TEXT,
         "patched": TEXT,
@@ -25,7 +25,7 @@ OUTPUT = record(
         "ok": YES,
         "failures": TEXTS,
         "not_compared": TEXTS,
-        "graphs": listed(record({"label": TEXT, "structure": ANY})),
+        "graphs": listed(json_object({"label": TEXT, "structure": OBJECT})),
     }
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from graphpatch.cli.forms import ANY, TEXT, TEXTS, WHOLE, keyed, listed, record
+from graphpatch.cli.forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_error, say_json, say_lines
 from graphpatch.errors import OutputError
@@ -23,18 +23,18 @@ MOST_PAIRS_SHOWN = 5  # of a model
 NOWHERE = "; graphpatch match MODEL --pattern PATTERN says why"
 VERDICTS = {"flows": "flows", "zero": "zeros", "none": "None", "error": "an error"}
 
-OUTPUT = record(
+OUTPUT = json_object(
     {
         "graphpatch": TEXT,
-        "document": WHOLE,
-        "models": listed(record({"path": TEXT, "format": TEXT, "ops": WHOLE})),
-        "rules": listed(ANY),
-        "graphs": listed(ANY),
-        "bodies": listed(ANY),
+        "document": INTEGER,
+        "models": listed(json_object({"path": TEXT, "format": TEXT, "ops": INTEGER})),
+        "rules": listed(OBJECT),
+        "graphs": listed(OBJECT),
+        "bodies": listed(OBJECT),
         "run": {"type": ["object", "null"]},
         "notes": TEXTS,
-        "defaults": keyed(WHOLE),
-        "tables": ANY,
+        "defaults": keyed(INTEGER),
+        "tables": OBJECT,
     }
 )
 

@@ -94,7 +94,7 @@ def may_be_zero(op_type: str) -> bool:
 
 def reads_shape_alone(op_type: str) -> bool:
     """Whether an op type looks at the shapes of what it reads, and at no values."""
-    return op_type in table.table().shape_readers
+    return op_type in table.gradient_table().shape_readers
 
 
 def is_asked_apart(op_type: str, knows_shapes: Callable[[], bool]) -> bool:

@@ -112,7 +112,7 @@ class GradientReach:
         return got, live
 
 
-def reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
+def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
     """The ops that depend on the ops of these tensors by tensors that carry gradients."""
     found: set[int] = set()
     todo = [index for index, _ in sources]

@@ -106,7 +106,7 @@ def _leads_back(node: Node, slot: int, customs: dict[int, int]) -> bool:
     return outputs is None or any(flow.is_asked_for(arg) for arg in outputs)
 
 
-def shadowed(graph: Graph) -> dict[OpKey, Node]:
+def shadowed_ops(graph: Graph) -> dict[OpKey, Node]:
     """The ops that are passed by, and the IdentityN that does it."""
     found: dict[OpKey, Node] = {}
     for body in graph.bodies:

@@ -14,7 +14,7 @@ from graphpatch.differentiation.gradient_reach import (
     OpGradientFlow,
     Refusal,
     differentiate,
-    reached,
+    ops_reached,
 )
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.patched_ops import CARRIED, is_carrier
@@ -67,7 +67,7 @@ class GradientReplay:
         stored, wiring = self.stored if body.is_main else None, self.wiring(body)
         known, within = (body.label, *sources), self._reached[1]
         if self._reached[0] != known:
-            within = reached(wiring, sources)
+            within = ops_reached(wiring, sources)
             self._reached = known, within
             self.visited += len(within)
         done = differentiate(

@@ -23,7 +23,7 @@ from graphpatch.graph.body import Node
 HOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault", "VariableV2", "Variable"})
 GIVES_ON = frozenset({"Identity", "PreventGradient", "StopGradient", "Snapshot"})
 TELLING = ENTERS | ALL_SWITCHES  # whose inputs tell the shapes of all outputs, not of the first
-MANY = 16  # outputs from which on their shapes are kept
+MANY_OUTPUTS = 16  # outputs from which on their shapes are kept
 SAME_SHAPE = frozenset({"Identity", "RefIdentity", *ENTERS, *ALL_SWITCHES})
 
 
@@ -86,7 +86,7 @@ class Shapes(msgspec.Struct, eq=False):
         value = self._many.get(node.index) or node.attr("_output_shapes")
         if value is None or output >= len(value.list.shape):
             return None
-        if len(value.list.shape) > MANY:
+        if len(value.list.shape) > MANY_OUTPUTS:
             self._many[node.index] = value
         return _known_sizes(value.list.shape[output])
 

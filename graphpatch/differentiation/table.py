@@ -60,7 +60,7 @@ class GradientTable(msgspec.Struct, frozen=True):
 
 
 @cache
-def table() -> GradientTable:
+def gradient_table() -> GradientTable:
     """The shipped table, read on first use."""
     data = pkgutil.get_data("graphpatch.data", "gradients.json")
     assert data is not None, "graphpatch is installed without its table of gradients"
@@ -69,7 +69,7 @@ def table() -> GradientTable:
 
 @cache
 def _rows_by_op() -> dict[str, GradientRow]:
-    return {op.name: op for op in table().ops}
+    return {op.name: op for op in gradient_table().ops}
 
 
 def recorded_gradient(op_type: str) -> GradientRow | None:

@@ -17,7 +17,7 @@ from graphpatch.fleet.greeting import greeted
 from graphpatch.fleet.pool import Pool
 from graphpatch.formats.output import reported
 
-PATIENCE = 5  # seconds, for a worker to be there
+WORKER_TIMEOUT = 5  # seconds, for a worker to be there
 
 
 class Cluster(Pool):
@@ -54,7 +54,7 @@ class Cluster(Pool):
 
     def _refuse_workers(self, models: Sequence[str], out: str | None) -> None:
         try:
-            self.client.wait_for_workers(1, timeout=PATIENCE)
+            self.client.wait_for_workers(1, timeout=WORKER_TIMEOUT)
         except TimeoutError:
             raise FleetError(f"the scheduler {self.address} has no workers") from None
         with _token_file(out) as token:

@@ -17,8 +17,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SOCKETS = {"", "tcp", "tls", "ws", "wss"}  # addresses that are a host and a port
-FIRST = {"", "tcp"}  # where the scheduler is the first to speak
-PATIENCE = 4  # seconds, for each of the answers that are waited for
+SPEAKS_FIRST = {"", "tcp"}  # where the scheduler is the first to speak
+ANSWER_TIMEOUT = 4  # seconds, for each of the answers that are waited for
 RETRIED, RETRY = 2, 0.1  # seconds: a scheduler may be on its way up
 
 
@@ -28,15 +28,15 @@ def greeted(address: str) -> Any:
     Raises ImportError where Dask is not there, and whatever else is wrong with the address; where
     nothing is reached, within PATIENCE seconds, the import of Dask, and PATIENCE again.
     """
-    within(PATIENCE, listened, address)
+    within(ANSWER_TIMEOUT, listened, address)
     import distributed
 
     # What happens to the connection is told by our errors, and a task that is lost is done again.
     for name in ("distributed", "distributed.client"):  # Dask gives each a level of its own
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    within(PATIENCE, asyncio.run, _shake(distributed, address))
+    within(ANSWER_TIMEOUT, asyncio.run, _shake(distributed, address))
     client_of: Any = distributed.Client  # typed or not, as Dask is there or not
-    return within(PATIENCE, client_of, address, timeout=PATIENCE, set_as_default=False)
+    return within(ANSWER_TIMEOUT, client_of, address, timeout=ANSWER_TIMEOUT, set_as_default=False)
 
 
 def listened(address: str) -> None:
@@ -52,7 +52,7 @@ def listened(address: str) -> None:
     if not parts.hostname or parts.port is None:
         raise ValueError("an address is HOST:PORT, or tcp://HOST:PORT")
     with _connection((parts.hostname, parts.port)) as connection:
-        if scheme in FIRST:
+        if scheme in SPEAKS_FIRST:
             _hear(connection)
 
 
@@ -87,7 +87,7 @@ def _connection(place: tuple[str, int]) -> socket.socket:
     until = time.monotonic() + RETRIED
     while True:
         try:
-            return socket.create_connection(place, PATIENCE)
+            return socket.create_connection(place, ANSWER_TIMEOUT)
         except ConnectionRefusedError:
             if time.monotonic() > until:
                 raise
@@ -110,7 +110,7 @@ async def _shake(distributed: Any, address: str) -> None:
     """
     secrets = distributed.Security().get_connection_args("client")
     try:
-        comm = await distributed.comm.connect(address, timeout=PATIENCE, **secrets)
+        comm = await distributed.comm.connect(address, timeout=ANSWER_TIMEOUT, **secrets)
     except MemoryError:  # the first word of a scheduler is a size
         raise ConnectionError("what listens there is not a Dask scheduler") from None
     try:

@@ -19,7 +19,7 @@ from graphpatch.match import regex
 from graphpatch.match.glob import QUOTED
 from graphpatch.shown import one_line
 
-TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.S)
+GLOB_TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.S)
 
 
 def is_pattern(text: str) -> bool:
@@ -65,7 +65,7 @@ def _fits_pattern(pattern: Sequence[str], path: Sequence[str]) -> bool:
 def _part_matcher(pattern: str) -> Callable[[str], bool]:
     try:
         regex.refuse_long(pattern)
-        return regex.whole("(?s)" + "".join(map(_token_as_regex, TOKEN.findall(pattern))))
+        return regex.whole("(?s)" + "".join(map(_token_as_regex, GLOB_TOKEN.findall(pattern))))
     except RulesError as error:
         raise FleetError(f"the glob {pattern[:QUOTED]!r}: {error}") from None
 

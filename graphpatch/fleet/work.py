@@ -181,7 +181,7 @@ def _write_model(job: Job, model: Model, output: str, progress: Progress | None)
     return content(path) if job.recorded else ""
 
 
-CHUNK = 1 << 20
+HASHED_CHUNK = 1 << 20
 
 
 def content(path: Path) -> str:
@@ -202,7 +202,7 @@ def content(path: Path) -> str:
 def _file_hash(path: Path) -> str:
     found = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
-        buffer = memoryview(bytearray(CHUNK))
+        buffer = memoryview(bytearray(HASHED_CHUNK))
         while size := file.readinto(buffer):
             found.update(buffer[:size])
     return found.hexdigest()

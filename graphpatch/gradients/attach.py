@@ -49,7 +49,9 @@ class AttachedFunctions(msgspec.Struct, frozen=True, eq=False):
     library: tuple[FunctionDef, ...] = ()
 
 
-def attached(gradient: Computed, signature: Signature, kept: bool = False) -> AttachedFunctions:
+def attached_functions(
+    gradient: Computed, signature: Signature, kept: bool = False
+) -> AttachedFunctions:
     """The functions that carry this gradient for an op of this signature.
 
     `kept`: calls of `attach` are never inlined, which costs the forward pass a call each.
@@ -72,7 +74,7 @@ def attached(gradient: Computed, signature: Signature, kept: bool = False) -> At
     return pair(_gradient_label(gradient), function, given, tuple(read), stopped, kept)
 
 
-def filtering(gradient: Computed, dtype: str, kept: bool = False) -> AttachedFunctions:
+def filter_functions(gradient: Computed, dtype: str, kept: bool = False) -> AttachedFunctions:
     """The functions that filter what flows back through a tensor: `attach(x0)` gives on x0.
 
     Raises FormulaError where the formula does not suit one tensor of this dtype.
@@ -84,7 +86,7 @@ def filtering(gradient: Computed, dtype: str, kept: bool = False) -> AttachedFun
     return pair(_gradient_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), kept)
 
 
-def guarding(dtype: str) -> AttachedFunctions:
+def guard_functions(dtype: str) -> AttachedFunctions:
     """The functions of `guard(x0)`, which gives on x0 and, in a Session, its gradient as it comes.
 
     Where a runtime drops GradientDefs, the gradient of its body raises. Nothing of it is left in

@@ -67,7 +67,7 @@ class ComposedGradient:
         return replace(self, inputs=(layer, *self.inputs))
 
 
-def composed(key: str) -> ComposedGradient:
+def composed_gradient(key: str) -> ComposedGradient:
     """What a key means: filters around a gradient where it says so, else a gradient alone."""
     found = _decoded_key(key)
     if OWN not in found:

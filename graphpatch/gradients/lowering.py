@@ -27,8 +27,8 @@ from graphpatch.gradients.functions import (
     FunctionBuilder,
     look_up,
 )
-from graphpatch.gradients.own import own
-from graphpatch.gradients.own_at import forward, of_signature
+from graphpatch.gradients.own import op_gradient
+from graphpatch.gradients.own_at import of_signature, op_forward
 from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.shapes import UNKNOWN
 from graphpatch.gradients.signature import Signature
@@ -163,9 +163,9 @@ class Lowering:
             if call.function in WINDOWS:
                 return windowed(self.program, self.signature, call.function, given)
             if call.function == "forward":
-                return forward(of_signature(self.program, self.signature, "forward", given))
+                return op_forward(of_signature(self.program, self.signature, "forward", given))
             at = of_signature(self.program, self.signature, "own", given[1:])
-            return own(at, self.place, given[0])
+            return op_gradient(at, self.place, given[0])
         except FormulaError as error:
             raise self.fault(call, str(error)) from None
 

@@ -169,12 +169,14 @@ def _call(call: Call, text: str, value_of: Any, default: Any, op: FormulaOp | No
 
 def _of_the_op(call: Call, text: str, operands: Sequence[Any], op: FormulaOp | None) -> Array:
     if call.function in numpy_ops.NUMPY_WINDOWS:
-        return numpy_ops.windowed(call.function, operands, op.attrs if op is not None else {})
+        return numpy_ops.numpy_windowed(call.function, operands, op.attrs if op is not None else {})
     if op is None or not op.type:
         raise formula_error(text, call.column, f"{call.function} needs one op, and there is none")
     if call.function == "forward":
-        return numpy_ops.forward(op.type, op.at(operands), op.attrs)
-    return numpy_ops.own(op.type, op.place, operands[0], op.at(operands[1:]), op.attrs)
+        return numpy_ops.numpy_op_forward(op.type, op.at(operands), op.attrs)
+    return numpy_ops.numpy_op_gradient(
+        op.type, op.place, operands[0], op.at(operands[1:]), op.attrs
+    )
 
 
 def _as_array(operand: Operand, dtype: Any) -> Array:

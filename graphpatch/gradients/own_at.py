@@ -28,7 +28,7 @@ class OpCall(msgspec.Struct, frozen=True):
         name, dtype = self.signature.outputs[0]
         if own:
             return Value(name, dtype, self.signature.shape(name))
-        return forward(self)
+        return op_forward(self)
 
     def attrs(self, op_type: str) -> dict[str, AttrValue]:
         """The attrs of the op that another op type has too, but for dtypes and defaults."""
@@ -63,7 +63,7 @@ def of_signature(
     return OpCall(program, signature, (*given, *own[len(given) :]))
 
 
-def forward(at: OpCall) -> Value:
+def op_forward(at: OpCall) -> Value:
     """Output 0 of the op. Raises FormulaError for an op that cannot be run again."""
     op_type = at.signature.op_type
     try:

@@ -37,7 +37,7 @@ class TapeFunctions(msgspec.Struct, frozen=True, eq=False):
     passing: Restored
 
 
-def taped(found: AttachedFunctions) -> TapeFunctions:
+def tape_functions(found: AttachedFunctions) -> TapeFunctions:
     """The functions for a tape that go with those for a Session."""
     base = found.gradient.signature.name.removesuffix("_gradient")
     inputs = [arg for arg in found.attach.signature.input_arg if arg.name[0] == "x"]

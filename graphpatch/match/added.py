@@ -18,7 +18,7 @@ ADDED_KEY = "added"
 """What a miss calls this condition; it is not a key of a match."""
 
 
-ANY = ("*", "**")
+ANY_RULE = ("*", "**")
 
 
 def of_the_model(match: Match) -> Condition | None:
@@ -29,7 +29,7 @@ def of_the_model(match: Match) -> Condition | None:
     out, what was added is meant too. Clones of the model's ops are its own: the gradient flows
     through them.
     """
-    by_kind = match.class_ is not None or not set(ANY) & set(texts(match.op or ANY))
+    by_kind = match.class_ is not None or not set(ANY_RULE) & set(texts(match.op or ANY_RULE))
     if match.taken is not None or ((match.any or match.all) and not by_kind):
         return None  # each of `any` and `all` asks for itself
     spelled = {text for text in texts(match.name or ()) if not glob.is_glob(text)}

@@ -21,7 +21,7 @@ def failing(node: Node, match: Match) -> list[str]:
     return [key for key, made in conditions(match).items() if not made(node.body)(node)]
 
 
-def in_words(node: Node, key: str, match: Match) -> str:
+def key_in_words(node: Node, key: str, match: Match) -> str:
     """What an op has instead of what a key of a match asks for: `dtype is float32`."""
     if key in ON_MATCH:
         text = ON_MATCH[key](node, match)
@@ -45,7 +45,7 @@ def _inputs_in_words(node: Node, wanted: Mapping[str, Match]) -> str:
 def _input_in_words(node: Node, wanted: Match | None) -> str:
     """An op that gives an input, with what it has instead; its type stands there already."""
     keys = [key for key in failing(node, wanted) if key != "op"] if wanted else []
-    has = ", ".join(in_words(node, key, wanted) for key in keys) if wanted else ""
+    has = ", ".join(key_in_words(node, key, wanted) for key in keys) if wanted else ""
     return f"{node} ({has})" if has else str(node)
 
 
@@ -80,7 +80,7 @@ def _what_not_leaves_out(node: Node, wanted: Any) -> str:
 
 def of_match(node: Node, match: Match) -> str:
     """What an op has instead of what a match asks for: all keys that it does not meet."""
-    return ", ".join(in_words(node, key, match) for key in failing(node, match))
+    return ", ".join(key_in_words(node, key, match) for key in failing(node, match))
 
 
 IN_WORDS: dict[str, Callable[[Node, Any], str]] = {

@@ -27,7 +27,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     Of a pattern that matches nowhere: how many ops each of its nodes alone could be, and the
     places where it came furthest.
     """
-    from graphpatch.match.near import almost, values_there
+    from graphpatch.match.near import nearly_matching, values_there
 
     graphs = list(graphs)
     now = [body for graph in graphs for body in graph.bodies]
@@ -56,8 +56,9 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     met = len(counts) > 1 and all(counts.values())
     lines += ["  all of these together: 0 of them"] if met else []
     missing = _no_tensors(graphs, match)
-    almost_met = [] if missing or there else almost(bodies, match, wanted)
-    return "\n".join([*lines, *almost_met, *added.not_added(now, wanted), *missing])
+    almost_met = [] if missing or there else nearly_matching(bodies, match, wanted)
+    almost_met += added.not_added(bodies, wanted)
+    return "\n".join(lines + almost_met + _replaced_ops(bodies, wanted) + missing)
 
 
 def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:

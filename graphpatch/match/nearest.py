@@ -8,7 +8,7 @@ from graphpatch.errors import nearest
 from graphpatch.match import glob
 
 NEAREST = 5
-LARGE = 50_000  # names compared letter by letter; the rest by what they contain
+MOST_COMPARED = 50_000  # names compared letter by letter; the rest by what they contain
 
 
 def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
@@ -16,7 +16,9 @@ def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
     legal = list(legal)
     last = text.rpartition("/")[2].strip("*?").lower()
     holding = [name for name in legal if last and last in name.rpartition("/")[2].lower()]
-    close = nearest(text, legal[:LARGE], NEAREST) or _nearest_last_parts(last, legal[:LARGE])
+    close = nearest(text, legal[:MOST_COMPARED], NEAREST) or _nearest_last_parts(
+        last, legal[:MOST_COMPARED]
+    )
     if glob.is_glob(text):
         return (holding or close)[:NEAREST]
     return list(dict.fromkeys(close + holding))[:NEAREST]

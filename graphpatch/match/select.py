@@ -155,7 +155,7 @@ def _nth_matches(body: Body, kept: list[KeptMatch], wanted: Any) -> list[KeptMat
     return [one for one in kept if any(one is other for other in meant)]
 
 
-def just(nodes: Iterable[Node]) -> dict[str, Any]:
+def match_of_ops(nodes: Iterable[Node]) -> dict[str, Any]:
     """A match by body and name; each op once, in their order."""
     by_body: dict[str, dict[str, None]] = {}
     for node in nodes:

@@ -21,9 +21,9 @@ from graphpatch.graph.calls import called_functions
 from graphpatch.page.bodies import BodyLines, body_document, lines
 from graphpatch.page.changed import rules_between
 from graphpatch.page.ends import GradientEnds, ends_of, pairs, tensors
-from graphpatch.page.flowing import flowing
+from graphpatch.page.flowing import body_flow
 from graphpatch.page.rule_marks import RuleMarks
-from graphpatch.page.sides import BodySide, side
+from graphpatch.page.sides import BodySide, body_side
 from graphpatch.page.tables import Tables
 from graphpatch.shown import one_line
 from graphpatch.table import short
@@ -40,7 +40,7 @@ class BuiltDocument:
     mains: list[BodyLines] = field(default_factory=list)
 
 
-def made(
+def built_document(
     models: Sequence[Model], marks: RuleMarks, sources: Sequence[str], targets: Sequence[str]
 ) -> BuiltDocument:
     """The document of a model, or of one before and one after.
@@ -150,8 +150,8 @@ class _Graph:
     def _main(self, number: int) -> BodySide:
         """The lines of the main graph of one model."""
         back, answers = self.backs[number], self._answers(self.both[number])
-        found = flowing(answers, back, self._tensors(back.wiring))
-        return side(found, self._rules("main", number))
+        found = body_flow(answers, back, self._tensors(back.wiring))
+        return body_side(found, self._rules("main", number))
 
     def _function(self, doctor: Doctor, number: int, name: str) -> BodySide:
         answers: GradientReplay = doctor.tape
@@ -159,7 +159,7 @@ class _Graph:
         wiring = answers.wiring(body)
         both = [(index, 0) for index in wiring.arguments.values()], wiring.returned
         back = answers.inside(name) or answers.backward(body, *both)
-        return side(flowing(answers, back, both), self._rules(name, number))
+        return body_side(body_flow(answers, back, both), self._rules(name, number))
 
     def _rules(self, label: str, number: int) -> dict[str, tuple[str, ...]]:
         """The rules at the ops of a body: of the model after, or of the only one."""

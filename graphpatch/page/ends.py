@@ -17,8 +17,8 @@ from graphpatch.match.nearest import nearest_names
 from graphpatch.page.flowing import ops_between
 
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
-MOST_PAIRS = 12
-WORK = 400_000  # ops that are looked at for pairs, all together
+MOST_PAIRS_ASKED = 12
+MOST_OPS_ASKED = 400_000  # ops that are looked at for pairs, all together
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _dependent(
     led_to = [tensor for tensor in targets if tensor[0] in found]
     real = [tensor for tensor in led_to if wiring.dtype(tensor) in REAL]
     kept = real or _real_before(wiring, led_to, found, sources) or led_to
-    counted = kept[: max(1, WORK // (len(found) + 1))]
+    counted = kept[: max(1, MOST_OPS_ASKED // (len(found) + 1))]
     sizes = {tensor: len(_before(wiring, tensor, found)) for tensor in counted if len(kept) > 1}
     return sorted(kept, key=lambda tensor: -sizes.get(tensor, 0)) or list(targets)
 
@@ -130,7 +130,7 @@ def pairs(
     gradients of all targets to all sources.
     """
     wiring = doctor.session.wiring(doctor.session.graph.main)
-    most = max(1, min(MOST_PAIRS, WORK // (len(wiring.body) + 1)))
+    most = max(1, min(MOST_PAIRS_ASKED, MOST_OPS_ASKED // (len(wiring.body) + 1)))
     every = list(_connected_pairs(wiring, chosen))
     asked = [(tensors(wiring, [a]), tensors(wiring, [b])) for a, b in every[:most]]
     found = [_diagnosis(doctor, back, a[0], b[0], len(chosen.targets)) for a, b in asked if a and b]
@@ -144,7 +144,7 @@ def _connected_pairs(wiring: Wiring, chosen: GradientEnds) -> Iterator[tuple[str
         return iter(every)
     ends = tensors(wiring, chosen.sources), tensors(wiring, chosen.targets)
     inside = ops_between(wiring, *ends)
-    counted = ends[1][: max(1, WORK // (len(inside) + 1))]
+    counted = ends[1][: max(1, MOST_OPS_ASKED // (len(inside) + 1))]
     before = {wiring.spelled(one): _before(wiring, one, inside) for one in counted}
     op = {wiring.spelled(one): one[0] for one in ends[0]}
     return iter([(a, b) for a, b in every if b not in before or op[a] in before[b]] or every)

@@ -29,7 +29,7 @@ from graphpatch.page.view import View
 from graphpatch.shown import one_line
 
 CLUSTER = "_XlaCluster"
-SMALL = 1 << 10  # bytes of an attr that is written; weights are not
+SMALL_ATTR = 1 << 10  # bytes of an attr that is written; weights are not
 TAG = "largest gradient on the way back"
 
 
@@ -89,7 +89,7 @@ def _event_node(node: Node, rule: str) -> NodeDef:
     found = NodeDef(name=node.name, op=node.op, input=node.inputs)
     spans = node.attr_spans()
     for key, span in spans.items():
-        if span.end - span.start < SMALL and not key.startswith("_"):
+        if span.end - span.start < SMALL_ATTR and not key.startswith("_"):
             value = attr_value(span)
             found.attr[key].CopyFrom(
                 AttrValue(s=repr(as_json(value)).encode()) if value.HasField("tensor") else value

@@ -51,7 +51,7 @@ class BodyFlow:
     passages: dict[int, OpFlow] = field(default_factory=dict)
 
 
-def flowing(
+def body_flow(
     answers: GradientReplay, back: GradientReach, ends: tuple[Sequence[Tensor], Sequence[Tensor]]
 ) -> BodyFlow:
     """Follow a gradient op by op, between sources and targets.

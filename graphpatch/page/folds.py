@@ -63,7 +63,7 @@ def lane_columns(reads: Sequence[Iterable[int] | None]) -> list[int]:
     return found
 
 
-FEW = 48  # lines; in a list of no more all scopes are open
+LINES_ALL_OPEN = 48  # lines; in a list of no more all scopes are open
 
 
 class Fold(NamedTuple):
@@ -86,7 +86,7 @@ def folds(names: Sequence[str], shown: Collection[int]) -> list[Fold]:
     """
     before = [0]
     for row in range(len(names)):
-        before.append(before[-1] + (row in shown or len(names) <= FEW))
+        before.append(before[-1] + (row in shown or len(names) <= LINES_ALL_OPEN))
     return [
         Fold(one.first, one.last, depth, one.name, before[one.last + 1] > before[one.first])
         for one, depth in _with_depth(_innermost(_shared_scopes(names)))

@@ -12,7 +12,7 @@ from typing import Any
 from graphpatch.application import page_part
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
-from graphpatch.page.document import made
+from graphpatch.page.document import built_document
 from graphpatch.page.flowing import LaneFlow
 from graphpatch.page.rule_marks import SELECTED, RuleMarks
 from graphpatch.page.view import view
@@ -20,7 +20,7 @@ from graphpatch.selection import page_part_of_ops
 from graphpatch.table import plural
 
 TENSORS = 12  # rows
-WIDEST = 8  # columns of lanes
+MOST_LANES = 8  # columns of lanes
 LARGEST_MODEL = 5_000  # nodes of a model that is looked at only to be shown
 HEIGHT, PITCH = 22, 12
 ANSWER_WORDS = ("not there", "none", "zero", "full", "changed", "ends here", "error")
@@ -47,7 +47,7 @@ def part_of_selection(model: Model, names: Mapping[tuple[int, str, str], None]) 
     marks = RuleMarks({SELECTED: None})
     for place, body, op in names:
         marks.at.setdefault(place, {})[body, op] = (SELECTED,)
-    return _lines_table(model, lambda: made([model], marks, [], []).document)
+    return _lines_table(model, lambda: built_document([model], marks, [], []).document)
 
 
 def _lines_table(model: Model, document: Callable[[], dict[str, Any]]) -> str:
@@ -126,7 +126,7 @@ def _lanes(side: Mapping[str, Any], rows: Sequence[tuple[int, int, bool]], numbe
             f'<circle cx="{_x(side["columns"][first])}" cy="{HEIGHT // 2}" r="4" fill="{fill}"'
             f' stroke="{INK.get(flow, "#8b949e")}"></circle>'
         )
-    width = PITCH * min(WIDEST, max(side["columns"]) + 1)
+    width = PITCH * min(MOST_LANES, max(side["columns"]) + 1)
     return f'<td><svg width="{width}" height="{HEIGHT}">{"".join(lines)}</svg></td>'
 
 
@@ -150,7 +150,7 @@ def _pieces(
 
 
 def _x(column: int) -> int:
-    return PITCH // 2 + PITCH * max(0, min(column, WIDEST - 1))
+    return PITCH // 2 + PITCH * max(0, min(column, MOST_LANES - 1))
 
 
 page_part.is_for(part_of_model)

@@ -73,7 +73,7 @@ class BodySide:
         return self.names[index] if found is None else found
 
 
-def side(flowing: BodyFlow, rules: dict[str, tuple[str, ...]]) -> BodySide:
+def body_side(flowing: BodyFlow, rules: dict[str, tuple[str, ...]]) -> BodySide:
     """The lines of a body; `rules` are those at its ops, by the name that each op had."""
     found = BodySide(flowing, {}, _line_keys(flowing.wiring.body), rules)
     for index, passage in flowing.passages.items():

@@ -24,7 +24,7 @@ from graphpatch.runtime.verify.process import ProcessDiedError, TensorFlowProces
 from graphpatch.runtime.verify.start import has_tensor_arrays
 from graphpatch.shown import one_line
 
-LINES = 3000  # lines of a graph whose gradients are run
+MOST_LINES_RUN = 3000  # lines of a graph whose gradients are run
 NOT_RUN = "not run: TensorFlow calls a TF2 SavedModel as a whole, and tells nothing of its ops"
 
 Feed = str | Path | Mapping[str, Any]
@@ -169,7 +169,7 @@ def upstream_gradient(value: Any) -> tuple[Any, str]:
 def _first_tensors(main: BodyLines) -> dict[str, int]:
     """The tensors that lines give first, with their rows: those of which there are gradients."""
     found = {}
-    for row, key in enumerate(main.order[:LINES]):
+    for row, key in enumerate(main.order[:MOST_LINES_RUN]):
         wiring = main.sides[0].flowing.wiring
         index = wiring.body.by_name.get(key)
         if index is not None and wiring.dtype((index, 0)) in REAL:

@@ -20,7 +20,7 @@ from graphpatch.formats.load import model_from
 from graphpatch.formats.output import write_file
 from graphpatch.graph.heads import Progress
 from graphpatch.match.spec import Pattern
-from graphpatch.page.document import BuiltDocument, made
+from graphpatch.page.document import BuiltDocument, built_document
 from graphpatch.page.ends import refuse_unknown
 from graphpatch.page.rule_marks import RuleMarks, of_matches, of_patched
 
@@ -199,7 +199,7 @@ def view(
     loaded = model_from("model", model, progress)
     models, marks = _models(loaded, patched, rules, progress)
     refuse_unknown(models, [*ends[0], *ends[1]])
-    found = made(models, marks, *ends)
+    found = built_document(models, marks, *ends)
     if run:
         _sizes_of(found, models, feed, allow_unsafe_ops)
     return View(tuple(models), found.document)
@@ -238,9 +238,12 @@ def _with_rules(model: Model, found: Matches) -> tuple[list[Model], RuleMarks]:
 
 
 def _sizes_of(
-    made: BuiltDocument, models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool
+    built: BuiltDocument,
+    models: Sequence[Model],
+    feed: Feed | None,
+    allow_unsafe_ops: bool,
 ) -> None:
     from graphpatch.page.sizes import sizes
 
-    ran = sizes(made.ends, made.mains, models, feed, allow_unsafe_ops)
-    made.document["run"] = ran
+    ran = sizes(built.ends, built.mains, models, feed, allow_unsafe_ops)
+    built.document["run"] = ran

@@ -140,9 +140,9 @@ def _straight_through(value: bool | Input, emit: str) -> Patch:
 
 
 def _surrogate(value: str, emit: str) -> Patch:
-    from graphpatch.patches.surrogate import SurrogateGradient, surrogate
+    from graphpatch.patches.surrogate import SurrogateGradient, surrogate_formula
 
-    return SurrogateGradient(surrogate(value), emit)
+    return SurrogateGradient(surrogate_formula(value), emit)
 
 
 def _backward_as(given: Until, emit: str) -> Patch:

@@ -13,7 +13,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import flow
 from graphpatch.patches.clean import CleanPath
-from graphpatch.patches.ends import SlotsByOp, all_ends, end_notes, left
+from graphpatch.patches.ends import SlotsByOp, all_ends, end_notes, unreached_ops
 from graphpatch.patches.function_carrier import refuse_boundary
 from graphpatch.patches.join import BackwardTensor, join, refuse_in_part
 from graphpatch.patches.reach import check_reached, refuse_shadowed
@@ -65,7 +65,7 @@ class BackwardAsPatch:
         for node, outputs in ends.items():
             refuse_in_part(node, outputs, editor, self.emit)
         self._refuse_unmet(nodes, path, ends)
-        found = left(path, ends)
+        found = unreached_ops(path, ends)
         for note in end_notes(path, ends, found, self.until is not None):
             editor.note(note)
         path.make()

@@ -59,7 +59,7 @@ class UnreachedOps:
     beside: dict[Node, str]
 
 
-def left(path: CleanPath, ends: SlotsByOp) -> UnreachedOps:
+def unreached_ops(path: CleanPath, ends: SlotsByOp) -> UnreachedOps:
     """What the ends leave; to be asked before the graph is changed."""
     region = {node.index: node for node in (*path.clones, *path.noisy_nodes())}
     stopped = {node.index for node in ends if _has_all_outputs(node, ends[node])}

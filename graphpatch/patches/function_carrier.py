@@ -13,11 +13,17 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.attach import AttachedFunctions, attached, filtering, guard_key, guarding
+from graphpatch.gradients.attach import (
+    AttachedFunctions,
+    attached_functions,
+    filter_functions,
+    guard_functions,
+    guard_key,
+)
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient, PythonGradient
-from graphpatch.gradients.taped import passed_on, taped
+from graphpatch.gradients.taped import passed_on, tape_functions
 from graphpatch.gradients.traced import OpDtypes, attached_traced, filtering_traced
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
@@ -26,7 +32,7 @@ from graphpatch.patches import flow
 from graphpatch.patches.inline import InlineOp
 from graphpatch.patches.isolate import isolate, keep
 from graphpatch.patches.place import place_of
-from graphpatch.patches.traced import seen, seen_filter, traced
+from graphpatch.patches.traced import dtypes_of_filter, dtypes_of_op, traced_for_op
 
 
 def functions_for(
@@ -35,7 +41,7 @@ def functions_for(
     """The pair of functions, put into the library where it is not there yet."""
     kept = is_kept(node, editor)
     if isinstance(gradient, PythonGradient):
-        return traced_functions(gradient, seen(node), kept, editor)
+        return traced_functions(gradient, dtypes_of_op(node), kept, editor)
     return computed_functions(gradient, signature(node), kept, editor)
 
 
@@ -43,7 +49,7 @@ def traced_functions(
     gradient: PythonGradient, op: OpDtypes, kept: bool, editor: Editor
 ) -> AttachedFunctions:
     """The pair of functions for a gradient in Python, traced for this op."""
-    found = traced(gradient, op, editor)
+    found = traced_for_op(gradient, op, editor)
     return _add_functions(lambda: attached_traced(found, kept), editor)
 
 
@@ -57,7 +63,7 @@ def computed_functions(
     shapes = (op.inputs, op.outputs, op.same_shape, op.op_type if whole else "")
     question = ("attached", gradient.key, shapes, values, kept)
     return editor.cached(
-        question, lambda: _add_functions(lambda: attached(gradient, op, kept), editor)
+        question, lambda: _add_functions(lambda: attached_functions(gradient, op, kept), editor)
     )
 
 
@@ -150,7 +156,9 @@ def _kept_apart(
         return stop.tensor(0)
     if place_of(moved, editor).ignoring is not None:
         return text
-    guard = editor.cached(("guard", dtype), lambda: _add_functions(lambda: guarding(dtype), editor))
+    guard = editor.cached(
+        ("guard", dtype), lambda: _add_functions(lambda: guard_functions(dtype), editor)
+    )
     suffix, op = f"_{place}" if place else "", guard.attach.signature.name
     values = {attrs.OVERRIDE: attrs.text(guard_key(found, dtype))}
     call = editor.add(f"{name}/guard{suffix}", op, [text], values, moved)
@@ -201,11 +209,11 @@ def _filtering(
     gradient: Computed | PythonGradient, dtype: str, node: Node, kept: bool, editor: Editor
 ) -> AttachedFunctions:
     if isinstance(gradient, PythonGradient):
-        found = traced(gradient, seen_filter(node, dtype), editor)
+        found = traced_for_op(gradient, dtypes_of_filter(node, dtype), editor)
         return _add_functions(lambda: filtering_traced(found, kept), editor)
     question = ("filter", gradient.key, dtype, kept)
     return editor.cached(
-        question, lambda: _add_functions(lambda: filtering(gradient, dtype, kept), editor)
+        question, lambda: _add_functions(lambda: filter_functions(gradient, dtype, kept), editor)
     )
 
 
@@ -224,7 +232,7 @@ def through_tape(
     alone, and zeros behind it; on a tape `attach` passes the gradient on to the call, which has the
     new one.
     """
-    functions = editor.cached(("taped", found.key), lambda: taped(found))
+    functions = editor.cached(("taped", found.key), lambda: tape_functions(found))
     editor.add_function(functions.tape)
     for gradient in (functions.gradient, functions.passing):
         editor.add_restored(gradient)

@@ -38,7 +38,7 @@ LENT = {"where": 0, "reshape_like": 1, "broadcast_like": 1, "sum_like": 1, "cast
 UNKNOWN_TO_FUNCTIONS = frozenset({"Erf", "IsNan", "Round", "SelectV2", "Softplus"})
 
 
-def surrogate(text: str) -> Formula:
+def surrogate_formula(text: str) -> Formula:
     """The formula g. Raises RulesError where it is none of inputs alone, or nothing flows back."""
     formula = Formula.parse(text)
     foreign = sorted(name for name in formula.variables if not name.startswith("x"))

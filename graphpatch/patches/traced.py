@@ -17,7 +17,7 @@ from graphpatch.patches import flow
 trace: FromAbove[[str, OpDtypes], TracedFunction] = FromAbove("trace")
 
 
-def traced(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> TracedFunction:
+def traced_for_op(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> TracedFunction:
     """The gradient function for one op; what TensorFlow 1.15 does not know of it is noted."""
     found = trace(gradient.path, op)
     if found.newer:
@@ -28,7 +28,7 @@ def traced(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> TracedFunc
     return found
 
 
-def seen(node: Node) -> OpDtypes:
+def dtypes_of_op(node: Node) -> OpDtypes:
     """An op as its gradient function sees it."""
     inputs, outputs = (
         _known_dtypes(node, flat) for flat in (flow.known_inputs(node), flow.known_outputs(node))
@@ -36,7 +36,7 @@ def seen(node: Node) -> OpDtypes:
     return OpDtypes(node.op, node.name, inputs, outputs, node.attrs(), node.device)
 
 
-def seen_filter(node: Node, dtype: str) -> OpDtypes:
+def dtypes_of_filter(node: Node, dtype: str) -> OpDtypes:
     """The op in line with a tensor of `node`, which gives it on."""
     values = {"T": attrs.dtype(dtype)}
     return OpDtypes("Identity", node.name, (dtype,), (dtype,), values, node.device)

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphpatch.analysis.doctor.notes import TRAINED
 from graphpatch.formats.model import Model
-from graphpatch.runtime.gradients import RaisedError, built
+from graphpatch.runtime.gradients import RaisedError, gradients_or_raised
 from graphpatch.runtime.imported import imported_graph
 from graphpatch.runtime.running import (
     GraphRun,
@@ -64,12 +64,12 @@ def _switch(control_flow_v2: bool) -> None:
 
 def _pair_gradient(graph: Any, pair: AskedPair) -> dict[str, Any]:
     try:
-        [found] = built(graph, pair.target, [pair.source])
+        [found] = gradients_or_raised(graph, pair.target, [pair.source])
         if found is None:
             return _run_result("none", says="None")
         with graph.as_default():
             upstream = _seeded_upstream(graph.get_tensor_by_name(pair.target))
-        [found] = built(graph, pair.target, [pair.source], upstream)
+        [found] = gradients_or_raised(graph, pair.target, [pair.source], upstream)
         along = _along(graph, pair, upstream)
     except RaisedError as error:  # whatever a gradient function raises is the answer
         return _run_result("error", says=str(error))
@@ -94,7 +94,7 @@ def _along(graph: Any, pair: AskedPair, upstream: Any) -> dict[str, Any]:
     names = dict.fromkeys((pair.source, *pair.path))
     dtypes = {name: graph.get_tensor_by_name(name).dtype for name in names}
     floats = [name for name, dtype in dtypes.items() if _is_float(dtype)]
-    found = built(graph, pair.target, floats, upstream) if floats else []
+    found = gradients_or_raised(graph, pair.target, floats, upstream) if floats else []
     return {name: dx for name, dx in zip(floats, found, strict=True) if dx is not None}
 
 

@@ -48,7 +48,7 @@ def gradients(
     return list(tf.compat.v1.gradients(ys, xs, upstream, stop_gradients=held, **more))
 
 
-def built(
+def gradients_or_raised(
     graph: Any, target: str, sources: Sequence[str], upstream: Any = None, dense: bool = False
 ) -> list[Any]:
     """The gradient of a tensor by each of others, weighted by `upstream`: a tensor, or None.
@@ -67,7 +67,7 @@ def built(
             raise RaisedError(f"tf.gradients raises {first_line(error)}") from error
 
 
-def op_types(graph_def: Any) -> set[str]:
+def op_types_in(graph_def: Any) -> set[str]:
     """The op types of a GraphDef, those in its functions too."""
     bodies = (graph_def.node, *(function.node_def for function in graph_def.library.function))
     return {node.op for body in bodies for node in body}

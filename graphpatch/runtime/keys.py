@@ -9,7 +9,7 @@ from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.gradients.composed import (
     ComposedGradient,
     GradientLayer,
-    composed,
+    composed_gradient,
     python_of,
     surrogate_of,
 )
@@ -43,7 +43,7 @@ def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None
     """
     if not key.startswith(KEY_PREFIX):
         return None
-    whole = composed(key)
+    whole = composed_gradient(key)
     if whole.own != key:
         return _composed_gradient(whole, allow_python)
     formula = surrogate_of(key)

@@ -10,7 +10,12 @@ from typing import Any
 
 from graphpatch import names
 from graphpatch.analysis.gradient_scope import GRADIENT_SCOPE
-from graphpatch.analysis.training import MOST_NAMED, BuiltGradient, GradientSection, sections
+from graphpatch.analysis.training import (
+    MOST_NAMED,
+    BuiltGradient,
+    GradientSection,
+    gradient_sections,
+)
 from graphpatch.control_flow.rebuilt import without_ops
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
@@ -21,7 +26,7 @@ from graphpatch.graph.colocation import COLOCATION, LOC, located
 from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
-from graphpatch.runtime.gradients import gradients, op_types, warn_of_newer
+from graphpatch.runtime.gradients import gradients, op_types_in, warn_of_newer
 from graphpatch.runtime.import_model import meta_graph
 from graphpatch.runtime.imported import import_here, refused_as
 from graphpatch.table import short
@@ -62,11 +67,11 @@ def rebuild_gradients(model: ModelLike, loss: Sequence[str] = ()) -> Model:
     if model.container not in {GRAPH, META} or model.export is not None:
         raise PatchError(f"expected a GraphDef or MetaGraphDef to train, found a {model.format}")
     body = model.graphs[0].main
-    asked = sections(body, loss)
+    asked = gradient_sections(body, loss)
     file, live, instead = _rebuilt_meta(model, asked)
-    before = op_types(file.graph_def)
+    before = op_types_in(file.graph_def)
     _merge(file, live, asked, instead)
-    warn_of_newer(before, op_types(file.graph_def))
+    warn_of_newer(before, op_types_in(file.graph_def))
     _warn_of_old(file.graph_def.node, asked)
     message: Any = file.graph_def if model.container is GRAPH else file
     source = Source(message.SerializeToString(deterministic=True))

@@ -14,7 +14,7 @@ from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.graph.extract import StaticShape
 from graphpatch.graph.heads import Progress
-from graphpatch.runtime.gradients import op_types, warn_of_newer
+from graphpatch.runtime.gradients import op_types_in, warn_of_newer
 from graphpatch.runtime.imported import exported_graph, imported_graph
 from graphpatch.runtime.parts import Parts, add_parts, cuts_in_order
 from graphpatch.runtime.register import register_gradients
@@ -70,9 +70,9 @@ def split(
     _require_tensorflow()
     graph = imported_graph(loaded)
     register_gradients(loaded)
-    before = op_types(graph.as_graph_def())
+    before = op_types_in(graph.as_graph_def())
     parts = add_parts(graph, found, ordered)
-    warn_of_newer(before, op_types(graph.as_graph_def()))
+    warn_of_newer(before, op_types_in(graph.as_graph_def()))
     return Split(_backward_graph(graph, parts), loaded.path)
 
 

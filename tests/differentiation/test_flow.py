@@ -86,7 +86,7 @@ def test_tensorflow_1_15_gives_more_to_a_fused_batch_norm() -> None:
 
 
 def test_every_row_is_of_an_op_with_a_registered_gradient() -> None:
-    for row in table.table().ops:
+    for row in table.gradient_table().ops:
         known = opdefs.lookup(row.name)
         assert known is not None
         assert known.gradient == "registered"

@@ -7,7 +7,7 @@ import pytest
 from graphpatch.gradients.composed import (
     ComposedGradient,
     GradientLayer,
-    composed,
+    composed_gradient,
     python_key,
     python_of,
     surrogate_key,
@@ -30,16 +30,16 @@ FILTERS = [
 def test_a_key_holds_filters_as_rules_spell_them(spec: object, place: int | None) -> None:
     layer = GradientLayer(place, parse_gradient(spec))  # type: ignore[arg-type]
     whole = ComposedGradient("Relu").behind(layer).before(GradientLayer(1, None)).before(layer)
-    assert composed(whole.key) == whole
+    assert composed_gradient(whole.key) == whole
     assert whole.inputs == (layer, GradientLayer(1, None))
     assert from_key(whole.key) is None
-    assert composed(whole.key).key == whole.key
+    assert composed_gradient(whole.key).key == whole.key
 
 
 def test_without_filters_it_is_the_key_of_the_gradient() -> None:
     for key in ("Relu", "graphpatch:guided_relu", 'graphpatch:{"formula":"dy"}', "Mine"):
-        assert composed(key) == ComposedGradient(key)
-        assert composed(key).key == key
+        assert composed_gradient(key) == ComposedGradient(key)
+        assert composed_gradient(key).key == key
 
 
 def test_the_other_keys() -> None:

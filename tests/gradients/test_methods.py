@@ -10,7 +10,7 @@ import pytest
 
 from graphpatch.gradients.library import LIBRARY, library_entry
 from graphpatch.gradients.numpy_form import numpy_gradient
-from graphpatch.gradients.numpy_ops import forward
+from graphpatch.gradients.numpy_ops import numpy_op_forward
 from graphpatch.gradients.spec import InlineFormula, parse_gradient
 from graphpatch.recipe_parts import FORMULAS, several_ops
 
@@ -29,7 +29,7 @@ def drawn(*shape: int, seed: int) -> Any:
 
 def dense(op_type: str, x: Any, weights: Any, attrs: Any) -> Any:
     """A linear op as one matrix: what each input gives each output, for an input of ones."""
-    rows = [forward(op_type, [one.reshape(x.shape), weights], attrs).ravel()
+    rows = [numpy_op_forward(op_type, [one.reshape(x.shape), weights], attrs).ravel()
             for one in np.eye(x.size)]  # fmt: skip
     return np.stack(rows)
 
@@ -67,7 +67,7 @@ RULES = ("lrp_zplus", "lrp_alpha_beta", "lrp_gamma", "lrp_w2", "lrp_flat")
 def test_relevance_is_shared_as_the_rule_says(name: str, op_type: str) -> None:
     first, second, attrs = LAYERS[op_type]
     x, weights = drawn(*first, seed=1), drawn(*second, seed=2)
-    y = forward(op_type, [x, weights], attrs)
+    y = numpy_op_forward(op_type, [x, weights], attrs)
     dy = drawn(*y.shape, seed=3)
     formula = LIBRARY[name].formula()
     dx, none = numpy_gradient(formula, None, [x, weights], [y], [dy], attrs, op_type)
@@ -119,7 +119,7 @@ def test_relevance_passes_bias_and_batch_norm() -> None:
     found = one("lrp_pass", "BiasAdd", (x, bias), y, dy)
     np.testing.assert_allclose(x * found, y * dy)
     given = (x, *(np.array([a, b]) for a, b in ((2.0, 3.0), (1.0, 1.0), (0.5, 1.0), (4.0, 1.0))))
-    y = forward("FusedBatchNormV3", given, NORM)
+    y = numpy_op_forward("FusedBatchNormV3", given, NORM)
     np.testing.assert_allclose(y, [[2.5, -14.0]])
     found = one("lrp_pass_batch_norm", "FusedBatchNormV3", given, y, dy, NORM)
     np.testing.assert_allclose(x * found, y * dy)
@@ -134,7 +134,7 @@ ACTIVATIONS = ("Relu", "Relu6", "Sigmoid", "Tanh", "Softplus", "Elu")
 def test_deeplift_gives_differences_from_the_reference(op_type: str) -> None:
     x, dy = 3 * drawn(4, 5, seed=1), drawn(4, 5, seed=2)
     x[3, 0] = x[1, 0]
-    y = forward(op_type, [x], {})
+    y = numpy_op_forward(op_type, [x], {})
     found = one("deeplift_batch", op_type, x, y, dy)
     delta, gives = x[:2] - x[2:], y[:2] - y[2:]
     np.testing.assert_allclose(found * np.tile(delta, (2, 1)), dy * np.tile(gives, (2, 1)))
@@ -199,7 +199,7 @@ LIBRARY_OWN = LIBRARY["identity"].formula().parse("own(dy)")
 def test_shap_max_pool_gives_the_difference_of_the_outputs() -> None:
     x = drawn(4, 4, 6, 2, seed=1)
     attrs = {"ksize": [1, 2, 3, 1], "strides": [1, 2, 3, 1], "padding": "VALID"}
-    y = forward("MaxPool", [x], attrs)
+    y = numpy_op_forward("MaxPool", [x], attrs)
     dy = np.tile(drawn(2, *y.shape[1:], seed=3), (2, 1, 1, 1))
     found = one("shap_max_pool_batch", "MaxPool", x, y, dy, attrs)[:2]
     axes = (1, 2, 3)
@@ -209,7 +209,7 @@ def test_shap_max_pool_gives_the_difference_of_the_outputs() -> None:
 
 def test_shap_softmax_gives_the_difference_of_the_outputs() -> None:
     x = 2 * drawn(6, 4, seed=1)
-    y = forward("Softmax", [x], {})
+    y = numpy_op_forward("Softmax", [x], {})
     for which in range(4):
         dy = np.zeros_like(y)
         dy[:, which] = 1
@@ -244,7 +244,7 @@ def test_reveal_cancel_of_a_convolution_is_that_of_its_matrix(name: str) -> None
     op_type, first, second = REVEALED[name]
     attrs = {"strides": [1, 1, 1, 1], "padding": "SAME"}
     x, weights = drawn(*first, seed=1), drawn(*second, seed=2)
-    pre = forward(op_type, [x, weights], attrs)
+    pre = numpy_op_forward(op_type, [x, weights], attrs)
     bias = drawn(pre.shape[-1], seed=3)
     y, dy = np.maximum(pre + bias, 0), np.tile(drawn(2, *pre.shape[1:], seed=4), (2, 1, 1, 1))
     formula = LIBRARY[name].formula()

@@ -356,7 +356,7 @@ def test_the_nearest_names(text: str, legal: list[str], found: list[str]) -> Non
 
 
 def test_among_very_many_names_it_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nearest, "LARGE", 2)
+    monkeypatch.setattr(nearest, "MOST_COMPARED", 2)
     legal = ["a", "b", "conv1", "scope/conv"]
     assert nearest_names("conv2", legal) == []
     assert nearest_names("conv", legal) == ["conv1", "scope/conv"]

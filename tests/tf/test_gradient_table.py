@@ -13,12 +13,13 @@ from graphpatch.differentiation import flow, table
 tf = pytest.importorskip("tensorflow")
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
-ROWS = table.table().ops
+ROWS = table.gradient_table().ops
 STEP = 12  # the others are asked in a slow run
 
 same_version = pytest.mark.skipif(
-    tf.__version__ != table.table().tensorflow[1],
-    reason=f"the table is of TensorFlow {table.table().tensorflow[1]}, here is {tf.__version__}",
+    tf.__version__ != table.gradient_table().tensorflow[1],
+    reason=f"the table is of TensorFlow {table.gradient_table().tensorflow[1]}, "
+    f"here is {tf.__version__}",
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 from graphpatch.gradients.functiondef_form import gradient_function
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.numpy_form import numpy_gradient
-from graphpatch.gradients.numpy_ops import forward
+from graphpatch.gradients.numpy_ops import numpy_op_forward
 from graphpatch.runtime.formula import formula_gradients
 from tests.gradients.regimes import NORMS, REGIMES
 from tests.tf import run_graph, tensorflow1
@@ -53,8 +53,8 @@ class Case(NamedTuple):
 
     def output(self, inputs: list[Any]) -> Any:
         if self.layer:
-            return np.maximum(forward(self.layer, inputs[:2], self.attrs) + inputs[2], 0)
-        return forward(self.op, inputs, self.attrs) if self.op else inputs[0]
+            return np.maximum(numpy_op_forward(self.layer, inputs[:2], self.attrs) + inputs[2], 0)
+        return numpy_op_forward(self.op, inputs, self.attrs) if self.op else inputs[0]
 
 
 LINEAR = ("lrp_zplus", "lrp_alpha_beta", "lrp_gamma", "lrp_w2", "lrp_flat", "lrp_epsilon_linear")

@@ -15,10 +15,10 @@ from graphpatch.analysis.doctor.path import (
     FREE,
     HOPELESS,
     PathStep,
-    blocked,
-    cheapest,
-    dependent,
-    spelled,
+    cheapest_path,
+    is_blocked,
+    ops_depending_on,
+    spelled_path,
 )
 from graphpatch.analysis.doctor.reported import ReportedPlaces, paths_inside
 from graphpatch.control_flow.op_types import EXITS, MERGES
@@ -130,7 +130,7 @@ class Doctor:
         findings = [one for one in findings if told.is_new(self._place(one))]
         if refused:
             findings.insert(0, _target_finding(wiring, target, refused))
-        path = spelled(wiring, source, steps)
+        path = spelled_path(wiring, source, steps)
         return PairDiagnosis(*ends, verdict, taped, True, says, path, findings)
 
     @cached_property
@@ -154,8 +154,8 @@ class Doctor:
             return self._costs[place]
 
         if self._dependent[0] != (wiring, source):
-            self._dependent = (wiring, source), dependent(wiring, source)
-        return cheapest(wiring, source, target, cost, self._dependent[1])
+            self._dependent = (wiring, source), ops_depending_on(wiring, source)
+        return cheapest_path(wiring, source, target, cost, self._dependent[1])
 
     def _cost(self, wiring: Wiring, step: PathStep, is_target: bool) -> int:
         answer = self.tape.ask(wiring, step.index)
@@ -168,7 +168,7 @@ class Doctor:
     ) -> bool:
         if given_to_slot(wiring, step.index, step.output, step.slot) == "zero":
             return True
-        return answer.raises or blocked(answer, wiring, step, is_target)
+        return answer.raises or is_blocked(answer, wiring, step, is_target)
 
     def _all(
         self, done: GradientReach, source: Tensor, steps: list[PathStep], told: ReportedPlaces

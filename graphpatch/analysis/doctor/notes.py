@@ -11,7 +11,7 @@ from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
 from graphpatch.differentiation.bodies import CALLS, Bodies
-from graphpatch.differentiation.gradient_reach import ops_on_the_way, reached
+from graphpatch.differentiation.gradient_reach import ops_on_the_way, ops_reached
 from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.patched_ops import is_carrier
 from graphpatch.differentiation.wiring import Tensor
@@ -101,7 +101,7 @@ def _ops_on_paths_of(doctor: Doctor, pairs: Iterable[tuple[Tensor, Tensor]]) -> 
         targets.setdefault(source, []).append(target)
     found: set[int] = set()
     for source, to in targets.items():
-        found.update(ops_on_the_way(wiring, reached(wiring, [source]), to))
+        found.update(ops_on_the_way(wiring, ops_reached(wiring, [source]), to))
     nodes = [Node(wiring.body, index) for index in sorted(found)]
     labels = dict.fromkeys(label for node in nodes for label in _called_by(node, set()))
     functions = doctor.session.graph.functions

@@ -47,9 +47,9 @@ def may_be_loss(wiring: Wiring, tensor: Tensor) -> bool:
     return op != "Identity" or before is None or before.op not in ALL_SWITCHES
 
 
-FEW = 20  # pairs that are looked at, however large the graph is
+PAIRS_AT_LEAST = 20  # pairs that are looked at, however large the graph is
 # Ops, inputs and outputs that are visited for more than these, where nobody named both ends.
-WORK = 4_000_000
+MOST_VISITED = 4_000_000
 MOST_PAIRS = 50_000  # that are looked at then, though hardly an op is visited for them
 
 
@@ -117,7 +117,7 @@ def _diagnose_graph(
     to, by = wiring.named(targets), wiring.named(sources)
     ends = by or fed_floats(wiring), to or unread_outputs(wiring, every)
     uses = sum(1 + len(read) for body in graph.bodies for read in body.heads.inputs)
-    count, most = len(ends[0]) * len(ends[1]), FEW + WORK // (1 + uses)
+    count, most = len(ends[0]) * len(ends[1]), PAIRS_AT_LEAST + MOST_VISITED // (1 + uses)
     if (by and to) or count <= most:
         pairs = [(source, target) for target in ends[1] for source in ends[0]]
         return GraphDiagnosis(
@@ -140,7 +140,7 @@ def _diagnosed(
     for pair in sorted(some):
         yield pair, asked.diagnose(*pair)
     for pair in islice(product(*ends), MOST_PAIRS):
-        if asked.visited > WORK:
+        if asked.visited > MOST_VISITED:
             break
         if pair not in some:
             yield pair, asked.diagnose(*pair)

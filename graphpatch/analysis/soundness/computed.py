@@ -18,7 +18,7 @@ from graphpatch.analysis.soundness.numbering import (
     ValueNumbers,
     has_name,
     is_true,
-    place_of,
+    label_in_both,
     tensor_of,
 )
 from graphpatch.control_flow.op_types import NEXTS
@@ -48,7 +48,7 @@ def _pairs_alike(other: Graph, differ: Differences) -> dict[str, set[str]]:
     for body, unlike in differ.items():
         there = other.counterpart(body)
         known = there.by_name if there is not None else ()
-        found[place_of(body)] = {
+        found[label_in_both(body)] = {
             name for name, n in body.by_name.items() if name in known and n not in unlike
         }
     return found

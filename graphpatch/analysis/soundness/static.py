@@ -11,7 +11,7 @@ from graphpatch.analysis.rule_words import StructureFault, apart
 from graphpatch.analysis.soundness.clean import clean
 from graphpatch.analysis.soundness.computed import differently_computed
 from graphpatch.analysis.soundness.kept import gone, lost, signatures
-from graphpatch.analysis.soundness.structure import structure
+from graphpatch.analysis.soundness.structure import structure_faults
 from graphpatch.analysis.soundness.undone import swapped, untold
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
@@ -42,9 +42,9 @@ class StaticCheck:
         }
 
 
-def static(one: Graph, other: Graph) -> StaticCheck:
+def static_check(one: Graph, other: Graph) -> StaticCheck:
     """What is wrong with a patched graph that was right with its original."""
-    found = apart(structure(one), structure(other))
+    found = apart(structure_faults(one), structure_faults(other))
     differ = unlike_by_name(one, other)
     changed = [*gone(one, other), *lost(one, other, differ)]
     if not found["new"]:

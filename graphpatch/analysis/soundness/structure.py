@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from graphpatch import names
 from graphpatch.analysis.rule_words import StructureFault, at
-from graphpatch.analysis.soundness.numbering import in_order
+from graphpatch.analysis.soundness.numbering import ops_in_order
 from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
 from graphpatch.errors import ModelError, did_you_mean
@@ -18,7 +18,7 @@ from graphpatch.graph.graph import Graph
 from graphpatch.opdefs import FlatArg, tensor_index
 
 
-def structure(graph: Graph) -> Iterator[StructureFault]:
+def structure_faults(graph: Graph) -> Iterator[StructureFault]:
     """All that is wrong with a graph and its functions, body by body."""
     for body in graph.bodies:
         yield from _repeated_names(body)
@@ -26,7 +26,7 @@ def structure(graph: Graph) -> Iterator[StructureFault]:
             yield from _input_faults(node)
         yield from _output_faults(body)
         yield from _cycles(body)
-    yield from functions(graph)
+    yield from function_faults(graph)
 
 
 def _repeated_names(body: Body) -> Iterator[StructureFault]:
@@ -118,7 +118,7 @@ def _cycles(body: Body) -> Iterator[StructureFault]:
 
     What cannot be put in an order is in a cycle, or behind one.
     """
-    left = set(range(len(body))).difference(in_order(body))
+    left = set(range(len(body))).difference(ops_in_order(body))
     if not left:
         return
     import networkx
@@ -142,7 +142,7 @@ def _indices_read(body: Body, index: int) -> list[int]:
     return [other for other in found if other is not None]
 
 
-def functions(graph: Graph) -> Iterator[StructureFault]:
+def function_faults(graph: Graph) -> Iterator[StructureFault]:
     """Calls of functions that are not there, op types that nobody knows, gradients that misfit."""
     for body in graph.bodies:
         for op, indices in body.by_type.items():

@@ -35,7 +35,7 @@ LIBRARY: Mapping[str, Entry] = MappingProxyType(
     {entry.name: entry for table in TABLES for entry in table}
 )
 
-NEAREST = 3  # names that an error tells
+NEAREST_GRADIENTS = 3  # names that an error tells
 
 
 def library_entry(name: str, op_type: str | None = None) -> Entry:
@@ -55,7 +55,7 @@ def alike(name: str, legal: Iterable[str]) -> str:
         (one for one in LIBRARY if _shared_letters(name, one)),
         key=lambda one: -_shared_letters(name, one),
     )
-    near = f"nearest: {', '.join(found[:NEAREST])}; " if found else ""
+    near = f"nearest: {', '.join(found[:NEAREST_GRADIENTS])}; " if found else ""
     return f"; {near}`graphpatch gradients` lists all"
 
 

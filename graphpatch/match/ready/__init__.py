@@ -35,7 +35,7 @@ def ready_pattern(name: str) -> ReadyPattern:
     return READY[name]
 
 
-def describe(entry: ReadyPattern) -> dict[str, Any]:
+def pattern_document(entry: ReadyPattern) -> dict[str, Any]:
     """A ready pattern as `patterns --json` prints it: each form as a rules file can have it."""
     return {
         "name": f"@{entry.name}",
@@ -48,7 +48,7 @@ def describe(entry: ReadyPattern) -> dict[str, Any]:
     }
 
 
-def markdown() -> str:
+def patterns_table() -> str:
     """The ready patterns as the table of the README."""
     lines = ["| pattern | for | `on` |", "|---|---|---|"]
     for entry in READY.values():

@@ -12,7 +12,7 @@ from typing import Any
 
 from graphpatch.differentiation.keys import gradient_type, is_registered
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.composed import ComposedGradient, composed
+from graphpatch.gradients.composed import ComposedGradient, composed_gradient
 from graphpatch.gradients.exact import BUILT_IN
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
@@ -33,8 +33,8 @@ Compose = Callable[[Any, Node, ComposedGradient, Editor], ComposedGradient | Non
 # How a patch changes what an op's gradient is composed of; None where it means nothing there.
 COMPOSE: dict[type[Any], Compose] = {
     OverrideGradient: overrides.override,
-    StraightThrough: overrides.straight_through,
-    SurrogateGradient: overrides.surrogate,
+    StraightThrough: overrides.straight_through_key,
+    SurrogateGradient: overrides.surrogate_or_key,
     FilterGradient: filters.filtered,
     StopGradient: filters.stop_all,
 }
@@ -76,7 +76,7 @@ class KeyedPatch:
 
 def current(node: Node) -> ComposedGradient:
     """What the gradient of an op is composed of: as its key says, else that of its op type."""
-    return composed(gradient_type(node))
+    return composed_gradient(gradient_type(node))
 
 
 def by_key(rule: Rule, bodies: bool, keys: dict[str, None]) -> Rule:

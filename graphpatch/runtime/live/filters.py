@@ -19,7 +19,7 @@ from graphpatch.graph.edit import Editor
 from graphpatch.patches import at, carrier, flow
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.stop import StopGradient
-from graphpatch.runtime.live.overrides import NoKeyError, refuse_boundary
+from graphpatch.runtime.live.overrides import NoKeyError, refuse_key_at_boundary
 
 # Calls of functions: TensorFlow has their gradient under no key.
 CALL_TYPES = frozenset(
@@ -72,7 +72,7 @@ def _lets_gradient_through(node: Node, where: str, editor: Editor) -> bool:
         return False
     if flow.is_source(node):
         raise NoKeyError(f"{node} is a source: TensorFlow asks for no gradient of it")
-    refuse_boundary(node)
+    refuse_key_at_boundary(node)
     if node.op in CALL_TYPES or node.op in node.body.library.signatures:
         raise NoKeyError(f"{node} calls a function, whose gradient TensorFlow has under no key")
     return True

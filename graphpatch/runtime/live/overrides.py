@@ -40,7 +40,7 @@ def override(
     if reason:
         editor.skipped(reason)
         return None
-    refuse_boundary(node)
+    refuse_key_at_boundary(node)
     carrier.refuse_key(patch.gradient, patch.emit)
     return _composed(own_key(patch.gradient, node, patch.emit, editor), now)
 
@@ -62,11 +62,11 @@ def own_key(gradient: Gradient, node: Node, emit: str, editor: Editor) -> str:
     return exact or fitting.key
 
 
-def straight_through(
+def straight_through_key(
     patch: StraightThrough, node: Node, now: ComposedGradient, editor: Editor
 ) -> ComposedGradient | None:
     """The op counts as the identity of one of its inputs."""
-    refuse_boundary(node)
+    refuse_key_at_boundary(node)
     patch.check_op(node)
     count = len(flow.known_inputs(node))
     if count == 1:
@@ -78,16 +78,16 @@ def straight_through(
     return _composed(gradient.key, now)
 
 
-def surrogate(
+def surrogate_or_key(
     patch: SurrogateGradient, node: Node, now: ComposedGradient, editor: Editor
 ) -> ComposedGradient | None:
     """The op counts as a formula of its inputs, which TensorFlow differentiates."""
-    refuse_boundary(node)
+    refuse_key_at_boundary(node)
     patch.check_op(node)
     return _composed(surrogate_key(patch.formula), now)
 
 
-def refuse_boundary(node: Node) -> None:
+def refuse_key_at_boundary(node: Node) -> None:
     """Raise NoKeyError for an op that leads into or out of a v1 loop or branch.
 
     TensorFlow computes its gradient inside, and has what a filter reads outside, or the reverse.

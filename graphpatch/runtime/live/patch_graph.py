@@ -94,7 +94,7 @@ def _in_place(rules: Sequence[Rule], model: Model, graph: Any) -> PatchedGraph:
 def _patched_by_rebuilding(
     rules: Sequence[Rule], model: Model, graph: Any, reason: str
 ) -> PatchedGraph:
-    from graphpatch.runtime.live.rebuilt import rebuilt
+    from graphpatch.runtime.live.rebuilt import rebuilt_graph
 
     if hasattr(graph, "outer_graph"):
         raise PatchError(
@@ -102,7 +102,7 @@ def _patched_by_rebuilding(
             f"graphpatch.apply takes its concrete function"
         )
     result = apply(rules, model)
-    found, notes = rebuilt(result.model, graph)
+    found, notes = rebuilt_graph(result.model, graph)
     report = _reported(result, graph, [f"a patched graph was made: {reason}", *notes])
     return PatchedGraph(found.new, False, {**report, "in_place": False}, found)
 

@@ -16,7 +16,7 @@ from graphpatch.runtime.register import register_gradients
 from graphpatch.table import short
 
 
-def rebuilt(patched: Model, old: Any) -> tuple[Counterparts, list[str]]:
+def rebuilt_graph(patched: Model, old: Any) -> tuple[Counterparts, list[str]]:
     """A new graph of what was taken from the graph `old` and patched, and notes on it.
 
     Its gradients of ours are registered in this process.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from graphpatch.analysis.soundness.overrides import Override, UnfiredReasons, overrides
-from graphpatch.differentiation.hidden import shadowed
+from graphpatch.differentiation.hidden import shadowed_ops
 from graphpatch.differentiation.keys import CUSTOM
 from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey
@@ -45,7 +45,7 @@ def _unfired_overrides(
     before: Graph, reasons: UnfiredReasons, registered: Collection[str], ran: RunResult
 ) -> Iterator[UnfiredOverride]:
     """Those that did not fire; the others are filled in."""
-    graph, passed = reasons.graph, shadowed(reasons.graph)
+    graph, passed = reasons.graph, shadowed_ops(reasons.graph)
     known = {(one.node.body.label, one.node.name, one.key) for one in overrides(before)}
     for one in overrides(graph):
         place = one.node.body.label, one.node.name

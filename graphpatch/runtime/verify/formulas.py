@@ -64,7 +64,7 @@ class FormulaCheck:
         }
 
 
-def formulas(graph: Graph, running: GraphRun | None) -> list[FormulaCheck]:
+def check_formulas(graph: Graph, running: GraphRun | None) -> list[FormulaCheck]:
     """Check each formula of a patched graph, on what its ops meet, or else on seeded arrays.
 
     `running` is the patched graph with its feeds; without it nothing is known of shapes.

@@ -27,7 +27,7 @@ from graphpatch.runtime.values import Values
 SEEDS = ("seed", "seed2")
 # They move on the state of a tf.random.Generator, which is a variable.
 GENERATOR = frozenset({"NonDeterministicInts", "RngReadAndSkip", "RngSkip"})
-OURS = "graphpatch_"  # what functions that a rule adds are called
+OUR_PREFIX = "graphpatch_"  # what functions that a rule adds are called
 
 
 @cache
@@ -62,7 +62,11 @@ def set_seeds(graph_def: Any, own: Mapping[tuple[str, str], str]) -> list[str]:
         elif _has_seeds(node.op):
             found.append(node.name)
             if not any(node.attr[key].i for key in SEEDS):
-                text = node.op if body.startswith(OURS) else own.get((body, node.name), node.name)
+                text = (
+                    node.op
+                    if body.startswith(OUR_PREFIX)
+                    else own.get((body, node.name), node.name)
+                )
                 node.attr[SEEDS[0]].i = 1 + (zlib.crc32(text.encode()) & 0x7FFFFFFE)
                 node.attr[SEEDS[1]].i = 1
     return found

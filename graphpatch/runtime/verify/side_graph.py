@@ -16,7 +16,7 @@ from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
-from graphpatch.runtime.gradients import GradientAnswer, RaisedError, built, recorded
+from graphpatch.runtime.gradients import GradientAnswer, RaisedError, gradients_or_raised, recorded
 from graphpatch.runtime.running import (
     GraphRun,
     first_line,
@@ -27,7 +27,7 @@ from graphpatch.runtime.running import (
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import outputs, seeded
 from graphpatch.runtime.verify.branches import BranchWatch, in_functions
-from graphpatch.runtime.verify.formulas import FormulaCheck, formulas
+from graphpatch.runtime.verify.formulas import FormulaCheck, check_formulas
 from graphpatch.runtime.verify.outputs import writes
 from graphpatch.runtime.verify.seeded import checkpoint, initial, known, restored, seeded_graph
 
@@ -53,7 +53,7 @@ def _built_gradients(
     with running.graph.as_default(), recorded() as asked:
         upstream = tf.constant(dy, running.graph.get_tensor_by_name(target).dtype)
         try:
-            found = built(running.graph, target, sources, upstream, dense=True)
+            found = gradients_or_raised(running.graph, target, sources, upstream, dense=True)
         except RaisedError as error:
             return {name: GradientAnswer("error", says=str(error)) for name in sources}, asked
     return {
@@ -203,9 +203,9 @@ class GraphSide:
         ops = trained(self.tf_graph, gradient_scopes(self.graph.main))
         return [name for name in names if self.tf_graph.get_tensor_by_name(name).op in ops]
 
-    def formulas(self) -> list[FormulaCheck]:
+    def check_formulas(self) -> list[FormulaCheck]:
         """Each formula that the graph carries, against numpy."""
-        return formulas(self.graph, self.running)
+        return check_formulas(self.graph, self.running)
 
     def branches(self) -> dict[str, tuple[bool, bool]]:
         """For each op that takes branches: whether the values that it is fed take each of them."""

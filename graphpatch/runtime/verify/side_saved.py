@@ -16,7 +16,7 @@ from graphpatch.runtime.running import first_line
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import saved
 from graphpatch.runtime.verify.branches import in_functions
-from graphpatch.runtime.verify.formulas import FormulaCheck, formulas
+from graphpatch.runtime.verify.formulas import FormulaCheck, check_formulas
 from graphpatch.runtime.verify.side_graph import registered_keys
 
 
@@ -105,9 +105,9 @@ class SavedSide:
         """None: all ops are in functions, where nobody can look."""
         return []
 
-    def formulas(self) -> list[FormulaCheck]:
+    def check_formulas(self) -> list[FormulaCheck]:
         """Each formula that the graph carries, against numpy."""
-        return formulas(self.graph, None)
+        return check_formulas(self.graph, None)
 
     def branches(self) -> dict[str, tuple[bool, bool]]:
         """None: all ops are in functions, where nobody can look."""

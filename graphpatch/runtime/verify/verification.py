@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from graphpatch.analysis.soundness.static import StaticCheck, as_written, faults_around, static
+from graphpatch.analysis.soundness.static import (
+    StaticCheck,
+    as_written,
+    faults_around,
+    static_check,
+)
 from graphpatch.arguments import check_progress, tensor_names
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
@@ -94,7 +99,7 @@ def _verified(one: Model, other: Model, options: CompareOptions | None) -> Verif
         parts = []
         for left, right in zip(one.graphs, other.graphs, strict=True):
             pair = ComparedGraph(one, left, files[0]), ComparedGraph(other, right, files[1])
-            sound = static(left, right)
+            sound = static_check(left, right)
             parts.append(VerifiedGraph(right.around.tags, sound, _run_both(sound, *pair, options)))
     return Verification(str(one.path), str(other.path), parts, faults, (one, other))
 
