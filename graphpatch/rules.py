@@ -162,7 +162,7 @@ def _patched_captures(spec: RuleSpec, patch: Patch) -> tuple[str, ...]:
     given: Any = getattr(spec.patch, "on")  # noqa: B009
     if given is msgspec.UNSET:
         return ()
-    from graphpatch.match.forms import check_on
+    from graphpatch.match.pattern_forms import check_on
 
     on = texts(given)
     check_on(spec.match, on)

@@ -21,16 +21,10 @@ from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import AlikePatch, JointPatch, NotedPatch, OutputPatch, WholePatch
 from graphpatch.patches.alike import FormEditor
-from graphpatch.patches.flow import refuse_all_malformed
 from graphpatch.patches.group import grouped
-from graphpatch.patches.order import refuse_ambiguous
-from graphpatch.patches.reach import (
-    in_place,
-    refuse_all_shadowed,
-    refuse_all_stopped,
-    refuse_hidden,
-    stopped,
-)
+from graphpatch.patches.input_order import refuse_ambiguous
+from graphpatch.patches.op_args import refuse_all_malformed
+from graphpatch.patches.reach import refuse_all_shadowed, refuse_hidden
 from graphpatch.recipe_notes import lacking
 from graphpatch.rules import Rule
 from graphpatch.table import and_more
@@ -119,7 +113,9 @@ def _patch_graph(rule: Rule, graph: Graph, found: MatchedOps, step: RuleResult) 
     elif found.nodes:  # to ask what kind of patch it is takes long, where there are many rules
         _patch_nodes(rule, found.nodes, editor, step)
     if rule.match.pattern is not None:
-        from graphpatch.match.forms import type_notes  # here: without one, no parser is needed
+        from graphpatch.match.pattern_forms import (
+            type_notes,
+        )  # here: without one, no parser is needed
 
         for text in type_notes(rule.match.pattern):
             step.notes[f"rule {rule.author.rule!r}: {text}"] = None

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from graphpatch.errors import GraphpatchError
-from graphpatch.fleet.search import meant
+from graphpatch.fleet.find_models import meant
 from graphpatch.formats.text import parse_text
 from graphpatch.gradients import tokens as formula_tokens
 from graphpatch.match.pattern import tokens

@@ -323,8 +323,8 @@ def test_the_editor_changes_bodies() -> None:
 # Calls of TensorFlow that one module makes for all others.
 HOMES = {
     "train.import_meta_graph": "runtime/imported.py",
-    "tf.gradients": "runtime/gradients.py",
-    "tf.compat.v1.gradients": "runtime/gradients.py",
+    "tf.gradients": "runtime/tf_gradients.py",
+    "tf.compat.v1.gradients": "runtime/tf_gradients.py",
 }
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from graphpatch.application import RulesLike, rules_of
 from graphpatch.formats import Model
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph as refuse_broken
 from graphpatch.match.select import find

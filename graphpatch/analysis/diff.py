@@ -17,8 +17,8 @@ from graphpatch.analysis.rule_words import own_name, rules_at
 from graphpatch.formats import Model
 from graphpatch.formats.before import opened_again
 from graphpatch.formats.container import GRAPH_DEF
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node

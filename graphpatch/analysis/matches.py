@@ -8,12 +8,12 @@ from typing import Any
 
 from graphpatch.analysis.matching import RuleMatches, match_only, match_rules
 from graphpatch.analysis.places import Place
-from graphpatch.analysis.saved import as_rules_file
+from graphpatch.analysis.saved_rules import as_rules_file
 from graphpatch.application import RulesLike, rules_of
 from graphpatch.errors import MatchError
 from graphpatch.formats import Model
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph.heads import Progress
 from graphpatch.match.spec import Pattern
 from graphpatch.rules import Rule, rules_from

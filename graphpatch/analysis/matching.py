@@ -13,8 +13,8 @@ from graphpatch.application import check_all
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
-from graphpatch.match.forms import forms, type_notes
 from graphpatch.match.misses import explain
+from graphpatch.match.pattern_forms import forms, type_notes
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE, Match
 from graphpatch.rules import Rule

@@ -9,7 +9,7 @@ from typing import Any
 from graphpatch import names, opdefs
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
-from graphpatch.differentiation.keys import override_key
+from graphpatch.differentiation.override_keys import override_key
 from graphpatch.formats import Model
 from graphpatch.graph import attrs, provenance
 from graphpatch.graph.body import Body, Node

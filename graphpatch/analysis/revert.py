@@ -10,8 +10,8 @@ from graphpatch.analysis.unsafe import unsafe_op
 from graphpatch.errors import GraphpatchError, ModelError, PatchError, did_you_mean
 from graphpatch.formats import Model
 from graphpatch.formats.before import as_before, is_original, opened_again, refuse_exported
-from graphpatch.formats.given import HasModel, ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import HasModel, ModelLike
 from graphpatch.graph import provenance
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.edit import write_origin

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from graphpatch.application import Result, counted_types
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import (
+from graphpatch.cli.json_forms import (
     MATCH,
     NODES,
     NUMBER,

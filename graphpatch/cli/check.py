@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import NUMBER, TEXT, YES, json_object, listed
+from graphpatch.cli.json_forms import NUMBER, TEXT, YES, json_object, listed
 from graphpatch.cli.many import report_each, worker_options
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.execute import check_models

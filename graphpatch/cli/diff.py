@@ -9,7 +9,7 @@ import click
 
 from graphpatch.analysis.diff import diff, op_entry
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import OBJECT, OP, TEXT, TEXTS, YES, json_object, listed
+from graphpatch.cli.json_forms import OBJECT, OP, TEXT, TEXTS, YES, json_object, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.table import IN_LIST, and_more

@@ -14,7 +14,7 @@ from graphpatch.analysis.doctor.diagnosis import PairDiagnosis
 from graphpatch.analysis.doctor.finding import Finding
 from graphpatch.analysis.doctor.fix import FixResult, fix
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import OBJECT, TEXT, json_object, listed
+from graphpatch.cli.json_forms import OBJECT, TEXT, json_object, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.differentiation.patched_ops import CARRIED

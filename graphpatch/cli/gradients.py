@@ -6,9 +6,14 @@ import textwrap
 
 import click
 
-from graphpatch.analysis import gradients
+from graphpatch.analysis.gradient_library import (
+    find_gradient,
+    gradient_call,
+    gradient_document,
+    gradient_formula,
+)
 from graphpatch.cli.completing import gradient_names
-from graphpatch.cli.forms import TEXT, json_object, listed
+from graphpatch.cli.json_forms import TEXT, json_object, listed
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.gradients.library import LIBRARY, Entry
 
@@ -22,9 +27,9 @@ OUTPUT = json_object({"gradients": listed(json_object({"name": TEXT, "formula": 
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(name: str | None, as_json: bool) -> None:
     """List the gradient library, or describe the gradient NAME."""
-    entries = [gradients.find_gradient(name)] if name else list(LIBRARY.values())
+    entries = [find_gradient(name)] if name else list(LIBRARY.values())
     if as_json:
-        described = [gradients.gradient_document(entry) for entry in entries]
+        described = [gradient_document(entry) for entry in entries]
         say_json({"gradients": described})
     elif name:
         say_lines(_entry_lines(entries[0]).split("\n"))
@@ -33,13 +38,13 @@ def command(name: str | None, as_json: bool) -> None:
 
 
 def _line(entry: Entry) -> str:
-    return f"{gradients.gradient_call(entry)}\n    dx = {gradients.gradient_formula(entry)}"
+    return f"{gradient_call(entry)}\n    dx = {gradient_formula(entry)}"
 
 
 def _entry_lines(entry: Entry) -> str:
     ops = ", ".join(entry.ops) or "any op with one input and one output of one shape"
     parts = [
-        ("formula", gradients.gradient_formula(entry)),
+        ("formula", gradient_formula(entry)),
         *((f"{p.name}", _parameter(entry, place)) for place, p in enumerate(entry.parameters)),
         ("ops", ops),
         ("for", entry.purpose),
@@ -49,7 +54,7 @@ def _entry_lines(entry: Entry) -> str:
     ]
     return "\n".join(
         [
-            gradients.gradient_call(entry),
+            gradient_call(entry),
             *(_titled_lines(title, text) for title, text in parts if text),
         ]
     )

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from graphpatch.analysis.matching import RuleMatches, match_only, match_rules
-from graphpatch.analysis.saved import as_rules_file
+from graphpatch.analysis.saved_rules import as_rules_file
 from graphpatch.application import pattern_matches
 from graphpatch.cli.completing import PATH, pattern_option
-from graphpatch.cli.forms import MATCH, TEXT, TEXT_OR_NULL, TEXTS, json_object, listed
+from graphpatch.cli.json_forms import MATCH, TEXT, TEXT_OR_NULL, TEXTS, json_object, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json_of_texts, say_lines
 from graphpatch.cli.swapped import refuse_swapped

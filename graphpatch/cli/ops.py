@@ -10,7 +10,7 @@ import click
 
 from graphpatch.analysis import ops
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
+from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_json, say_lines
 from graphpatch.differentiation import flow

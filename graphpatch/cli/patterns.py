@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from graphpatch.cli.completing import pattern_names
-from graphpatch.cli.forms import OBJECT, TEXT, json_object, listed
+from graphpatch.cli.json_forms import OBJECT, TEXT, json_object, listed
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.match import ready
 from graphpatch.match.ready import READY, PatternForm, ReadyPattern, ready_pattern

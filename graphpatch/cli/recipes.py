@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from graphpatch.cli.forms import TEXT, json_object, listed
+from graphpatch.cli.json_forms import TEXT, json_object, listed
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.errors import OutputError
 from graphpatch.formats.output import reported

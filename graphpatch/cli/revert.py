@@ -9,7 +9,7 @@ import click
 
 from graphpatch.analysis.revert import revert
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import INTEGER, NODES, TEXT, TEXT_OR_NULL, TEXTS, json_object
+from graphpatch.cli.json_forms import INTEGER, NODES, TEXT, TEXT_OR_NULL, TEXTS, json_object
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import Model, load

@@ -7,7 +7,7 @@ import importlib
 import click
 
 from graphpatch.cli import COMMANDS
-from graphpatch.cli.forms import JsonForm
+from graphpatch.cli.json_forms import JsonForm
 from graphpatch.cli.say import say_json
 from graphpatch.errors import RulesError, did_you_mean
 from graphpatch.schema import DIALECT, schema

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from graphpatch.analysis.split import refuse_folder
+from graphpatch.analysis.split_parts import refuse_folder
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
+from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import notes_of_warnings, say_json, say_lines
 from graphpatch.errors import OutputError

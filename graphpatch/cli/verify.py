@@ -9,7 +9,7 @@ import click
 
 from graphpatch.analysis.soundness.undone import SWAPPED
 from graphpatch.cli.completing import PATH
-from graphpatch.cli.forms import OBJECT, TEXT, TEXTS, YES, json_object, listed
+from graphpatch.cli.json_forms import OBJECT, TEXT, TEXTS, YES, json_object, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say_json, say_lines
 from graphpatch.formats import load

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from graphpatch.cli.forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
+from graphpatch.cli.json_forms import INTEGER, OBJECT, TEXT, TEXTS, json_object, keyed, listed
 from graphpatch.cli.progress import bar
 from graphpatch.cli.say import say, say_error, say_json, say_lines
 from graphpatch.errors import OutputError

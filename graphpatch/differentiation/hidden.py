@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from graphpatch import names
 from graphpatch.differentiation import flow
-from graphpatch.differentiation.keys import CUSTOM, override_key
+from graphpatch.differentiation.override_keys import CUSTOM, override_key
 from graphpatch.graph import provenance
 from graphpatch.graph.attrs import OVERRIDE
 from graphpatch.graph.body import Body, Node

@@ -16,9 +16,9 @@ from graphpatch.differentiation.gradient_reach import (
     differentiate,
     ops_reached,
 )
-from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
+from graphpatch.differentiation.gradient_table import outputs_of
+from graphpatch.differentiation.override_keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.patched_ops import CARRIED, is_carrier
-from graphpatch.differentiation.table import outputs_of
 from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls, named_by

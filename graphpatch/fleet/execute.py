@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from graphpatch.errors import FleetError
 from graphpatch.fleet import remote, work
+from graphpatch.fleet.find_models import FoundModels, search
 from graphpatch.fleet.order import FleetOrder
 from graphpatch.fleet.plan import local_outputs, plan
-from graphpatch.fleet.search import FoundModels, search
 from graphpatch.fleet.task import Job, Task, TaskResult
 from graphpatch.fleet.work import Work
 from graphpatch.formats.output import reported

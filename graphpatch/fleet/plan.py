@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from graphpatch.errors import OutputError
 from graphpatch.fleet import remote
-from graphpatch.fleet.search import FoundModels, path_below
+from graphpatch.fleet.find_models import FoundModels, path_below
 from graphpatch.fleet.task import Task
 from graphpatch.formats.foreign import refuse_suffix
 from graphpatch.formats.load import SAVED_MODEL_FILES

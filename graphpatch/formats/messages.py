@@ -10,9 +10,9 @@ from tensorboard.compat.proto.meta_graph_pb2 import MetaGraphDef
 
 from graphpatch.above import FromAbove
 from graphpatch.errors import ModelError
+from graphpatch.formats.from_bytes import opened
 from graphpatch.formats.model import Model
-from graphpatch.formats.opened import opened
-from graphpatch.formats.sizes import as_message
+from graphpatch.formats.size_limit import as_message
 from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.wire import piece_bytes

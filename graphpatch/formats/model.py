@@ -31,7 +31,7 @@ from graphpatch.graph.wire import Piece, Source
 
 if TYPE_CHECKING:
     from graphpatch.formats.export import ExportedGraph
-    from graphpatch.formats.given import LiveGraph
+    from graphpatch.formats.model_like import LiveGraph
 
 MESSAGE = "saved_model.pb"
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from graphpatch.gradients import recipes
+from graphpatch.gradients import op_sequences
 from graphpatch.gradients.adjoint_ops import OF_OPS, Back
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN, BroadcastShape, joint
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.functions import SINGLE
-from graphpatch.gradients.linear import linear_inputs_of
+from graphpatch.gradients.linear_in_dy import linear_inputs_of
 from graphpatch.gradients.program import Program, Step, Value
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN, BroadcastShape, joint
 from graphpatch.gradients.signature import Signature
 
 DY, Y = "dy0", "y0"
@@ -116,7 +116,7 @@ class Adjoint(msgspec.Struct, eq=False):
     def summed(self, came: Value, value: Value) -> Value:
         """What came, summed to the shape of a value that broadcasts to it."""
         program, shape = self.program, self.shape(value)
-        return recipes.sum_to(program, came, self.sizes(value), program.shape_of(came), shape)
+        return op_sequences.sum_to(program, came, self.sizes(value), program.shape_of(came), shape)
 
     def sizes(self, value: Value) -> Value:
         """The sizes of a value that is linear in dy, without its numbers where that can be had."""
@@ -212,7 +212,7 @@ def _matmul_adjoint(adjoint: Adjoint, step: Step, came: Value, place: int) -> Va
     else:
         left, right = (came, other) if adj_y else (other, came)
         flags = (True, adj_x) if adj_y else (not adj_x, False)
-    return adjoint.summed(recipes.matmul(program, left, right, *flags), value)
+    return adjoint.summed(op_sequences.matmul(program, left, right, *flags), value)
 
 
 BACK: Mapping[str, Back] = {

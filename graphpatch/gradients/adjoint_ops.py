@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from graphpatch.gradients import along
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN
 from graphpatch.gradients.program import Step, Value
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN
 
 if TYPE_CHECKING:
     from graphpatch.gradients.adjoint import Adjoint

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN
 from graphpatch.gradients.program import Program, Value
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN
 
 
 def span(program: Program, x: Value, axis: int, start: Value, stop: Value) -> Value:

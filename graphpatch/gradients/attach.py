@@ -20,7 +20,7 @@ from tensorboard.compat.proto.node_def_pb2 import NodeDef
 from graphpatch.dtypes import DIFFERENTIABLE, DTYPE_NAMES
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functiondef_form import gradient_function
-from graphpatch.gradients.gradient import choose
+from graphpatch.gradients.gradient_program import choose
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient
 from graphpatch.graph.calls import NO_INLINE

@@ -10,7 +10,7 @@ from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import gradient_ops, zeros
+from graphpatch.gradients.gradient_program import gradient_ops, zeros
 from graphpatch.gradients.nodedef_form import node_defs
 from graphpatch.gradients.program import Program, Value, op_def
 from graphpatch.gradients.signature import Signature

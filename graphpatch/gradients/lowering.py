@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from graphpatch.errors import FormulaError, did_you_mean
 from graphpatch.gradients import constants, options
+from graphpatch.gradients.broadcast_shape import UNKNOWN
 from graphpatch.gradients.constants import CASTABLE, FLOATS
 from graphpatch.gradients.expression import (
     AttrRef,
@@ -30,7 +31,6 @@ from graphpatch.gradients.functions import (
 from graphpatch.gradients.own import op_gradient
 from graphpatch.gradients.own_at import of_signature, op_forward
 from graphpatch.gradients.program import Program, Value
-from graphpatch.gradients.shapes import UNKNOWN
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.tensors import ConstantTensor
 from graphpatch.gradients.tokens import formula_error

@@ -10,11 +10,11 @@ from tensorboard.compat.proto.attr_value_pb2 import AttrValue as AttrValueProto
 from tensorboard.compat.proto.node_def_pb2 import NodeDef
 
 from graphpatch.errors import FormulaError
+from graphpatch.gradients.broadcast_shape import BroadcastShape
 from graphpatch.gradients.constants import Constant
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import AttrValue, Program, Step, Value, needed, op_def
-from graphpatch.gradients.shapes import BroadcastShape
 from graphpatch.gradients.signature import Signature
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 

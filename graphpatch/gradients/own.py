@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from graphpatch.errors import FormulaError
-from graphpatch.gradients import recipes
+from graphpatch.gradients import op_sequences
+from graphpatch.gradients.broadcast_shape import UNKNOWN
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.own_at import OpCall, count, summed
 from graphpatch.gradients.program import Value
-from graphpatch.gradients.shapes import UNKNOWN
 
 OpGradient = Callable[[OpCall, int, Value], Value]
 
@@ -27,7 +27,7 @@ def _matmul_grad(first: str, second: str) -> OpGradient:
             pair, flags = ((b, dy), (tb, True)) if ta else ((dy, b), (False, not tb))
         else:
             pair, flags = ((dy, a), (True, ta)) if tb else ((a, dy), (not ta, False))
-        product = recipes.matmul(at.program, *pair, *flags)
+        product = op_sequences.matmul(at.program, *pair, *flags)
         return product if first == "transpose_a" else summed(at, place, product)
 
     return op_gradient

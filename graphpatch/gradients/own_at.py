@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from graphpatch.errors import FormulaError
-from graphpatch.gradients import recipes
+from graphpatch.gradients import op_sequences
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN, BroadcastShape
 from graphpatch.gradients.program import AttrValue, Program, Value, op_def
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN, BroadcastShape
 from graphpatch.gradients.signature import Signature
 from graphpatch.opdefs import AttrDef
 
@@ -96,7 +96,7 @@ def summed(at: OpCall, place: int, value: Value) -> Value:
     like = at.xs[place]
     if value.shape.exactly is not None and value.shape == like.shape:
         return value
-    return recipes.sum_like(at.program, value, like)
+    return op_sequences.sum_like(at.program, value, like)
 
 
 def count(at: OpCall, value: Value, dtype: str) -> Value:

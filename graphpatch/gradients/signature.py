@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphpatch.errors import FormulaError, did_you_mean
+from graphpatch.gradients.broadcast_shape import SCALAR, BroadcastShape, joint, of
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.expression import Scalar
-from graphpatch.gradients.shapes import SCALAR, BroadcastShape, joint, of
 from graphpatch.graph.attrs import DTYPE_NUMBERS
 
 _NUMBERED = {"x": re.compile(r"x\d+", re.ASCII), "y": re.compile(r"y\d+", re.ASCII)}

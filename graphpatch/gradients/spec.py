@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from graphpatch import opdefs
-from graphpatch.differentiation.keys import is_registered
+from graphpatch.differentiation.override_keys import is_registered
 from graphpatch.errors import RulesError
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from graphpatch.gradients import words
-from graphpatch.gradients.calls import CallArgument, bind
+from graphpatch.gradients.call_arguments import CallArgument, bind
 from graphpatch.gradients.expression import Call, Expression, Literal, NumberList, depth
 from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.tokens import formula_error, tokenize

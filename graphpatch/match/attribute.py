@@ -11,8 +11,8 @@ from msgspec import UNSET
 from graphpatch.errors import did_you_mean
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
-from graphpatch.match import compare
-from graphpatch.match.compare import Compared
+from graphpatch.match import bounds
+from graphpatch.match.bounds import Compared
 from graphpatch.match.condition import Condition, on_ops
 from graphpatch.match.described import described
 
@@ -38,7 +38,7 @@ def attr_holds(node: Node, key: str, wanted: Any) -> bool:
         return (value is not None) is wanted
     if not isinstance(wanted, OneOf):
         return _equal(found, wanted)
-    if wanted.bounds and not compare.meets(found, wanted):
+    if wanted.bounds and not bounds.meets(found, wanted):
         return False
     return wanted.values is UNSET or any(_equal(found, one) for one in wanted.values)
 

@@ -11,23 +11,23 @@ from graphpatch.errors import RulesError
 from graphpatch.graph.body import Body, Node
 from graphpatch.match import (
     added,
-    classes,
     glob,
     inside,
     neighbours,
     nth,
+    op_classes,
     paths,
     shape,
     taken,
     value,
 )
 from graphpatch.match.attribute import OneOf
-from graphpatch.match.classes import CLASSES
 from graphpatch.match.condition import Condition, Test, both
 from graphpatch.match.glob import texts
 from graphpatch.match.inside import Inside
 from graphpatch.match.keys import OP_KEYS, Key
 from graphpatch.match.nth import NTH, Nth
+from graphpatch.match.op_classes import CLASSES
 from graphpatch.match.spec import Between, DependencySearch, Match, Pattern
 
 EMPTY = "the list is empty, so it says nothing"
@@ -125,8 +125,8 @@ def none_of(wanted: Match) -> Condition:
 
 def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
     """The op is the last one of such a pattern, the one that no other of it reads."""
-    from graphpatch.match.forms import forms
     from graphpatch.match.pattern.search import Finder
+    from graphpatch.match.pattern_forms import forms
 
     finders = [Finder(form, conditions) for form in forms(wanted)]
 
@@ -176,7 +176,7 @@ KEYS: dict[str, Key] = {
     "downstream_of": Key(downstream_of),
     "between": Key(between),
     "pattern": Key(pattern),
-    "class": Key(classes.class_, classes.classes_in_words),
+    "class": Key(op_classes.class_, op_classes.classes_in_words),
     "taken": Key(taken.taken, taken.takers_in_words),
     "inside": Key(inside.inside, inside.contexts_in_words),
     **OP_KEYS,  # the others of these

@@ -13,11 +13,11 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.match import added, attribute, glob
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.conditions import conditions
-from graphpatch.match.forms import Wanted, forms
 from graphpatch.match.glob import texts
 from graphpatch.match.in_words import key_in_words
 from graphpatch.match.pattern.candidates import candidates
-from graphpatch.match.pattern.trace import NearMiss, RejectedOp, near_misses
+from graphpatch.match.pattern.near_miss import NearMiss, RejectedOp, near_misses
+from graphpatch.match.pattern_forms import Wanted, forms
 from graphpatch.match.spec import Match, Pattern
 from graphpatch.match.value import value_of
 from graphpatch.table import IN_MESSAGE, and_more, plural

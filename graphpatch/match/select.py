@@ -86,8 +86,8 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
 
 
 def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
-    from graphpatch.match.forms import forms
     from graphpatch.match.pattern.search import Finder
+    from graphpatch.match.pattern_forms import forms
 
     found = MatchedOps()
     finders = [Finder(form, conditions) for form in forms(match.pattern or ())]

@@ -13,8 +13,8 @@ from graphpatch.differentiation.shapes import Shapes
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.errors import ModelError
 from graphpatch.graph.body import Body, Node
-from graphpatch.match import compare
-from graphpatch.match.compare import Compared
+from graphpatch.match import bounds
+from graphpatch.match.bounds import Compared
 from graphpatch.match.condition import Condition, Test
 from graphpatch.match.described import described
 
@@ -94,4 +94,4 @@ def _sizes_fit(found: Sequence[int | None], wanted: Sequence[Any]) -> bool:
 
 
 def _size_is(found: int, wanted: int | Compared) -> bool:
-    return compare.meets(found, wanted) if isinstance(wanted, Compared) else found == wanted
+    return bounds.meets(found, wanted) if isinstance(wanted, Compared) else found == wanted

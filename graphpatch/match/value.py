@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from graphpatch.errors import RulesError
 from graphpatch.graph.body import Node
 from graphpatch.graph.tensor import ConstTensor, constant
-from graphpatch.match.compare import SIGNS, Compared
+from graphpatch.match.bounds import SIGNS, Compared
 from graphpatch.match.condition import Condition, on_ops
 from graphpatch.match.described import described
 from graphpatch.table import IN_MESSAGE

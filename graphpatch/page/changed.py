@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from graphpatch.graph.body import Node
 from graphpatch.graph.calls import called_functions
-from graphpatch.page.bodies import BodyLines
-from graphpatch.page.flowing import LaneFlow
+from graphpatch.page.body_flow import LaneFlow
+from graphpatch.page.body_lines import BodyLines
 from graphpatch.page.sides import BodySide
 
 

@@ -18,10 +18,10 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.body import Body
 from graphpatch.graph.calls import called_functions
-from graphpatch.page.bodies import BodyLines, body_document, lines
+from graphpatch.page.body_flow import body_flow
+from graphpatch.page.body_lines import BodyLines, body_document, lines
 from graphpatch.page.changed import rules_between
-from graphpatch.page.ends import GradientEnds, ends_of, pairs, tensors
-from graphpatch.page.flowing import body_flow
+from graphpatch.page.gradient_ends import GradientEnds, ends_of, pairs, tensors
 from graphpatch.page.rule_marks import RuleMarks
 from graphpatch.page.sides import BodySide, body_side
 from graphpatch.page.tables import Tables

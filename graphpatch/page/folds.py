@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from graphpatch.page.order import scopes
+from graphpatch.page.line_order import scopes
 
 ABSENT = -1
 

@@ -17,7 +17,7 @@ from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.analysis.rule_words import own_name
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node
-from graphpatch.page.flowing import FULL, NONE, BodyFlow, LaneFlow, OpFlow
+from graphpatch.page.body_flow import FULL, NONE, BodyFlow, LaneFlow, OpFlow
 
 ABSENT, CHANGED, BLOCKED = LaneFlow.ABSENT, LaneFlow.CHANGED, LaneFlow.BLOCKED
 

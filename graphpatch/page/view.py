@@ -15,17 +15,17 @@ from graphpatch.application import RulesLike, apply
 from graphpatch.arguments import check_path, tensor_names
 from graphpatch.errors import OutputError, PatchError
 from graphpatch.formats import Model
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.formats.output import write_file
 from graphpatch.graph.heads import Progress
 from graphpatch.match.spec import Pattern
 from graphpatch.page.document import BuiltDocument, built_document
-from graphpatch.page.ends import refuse_unknown
+from graphpatch.page.gradient_ends import refuse_unknown
 from graphpatch.page.rule_marks import RuleMarks, of_matches, of_patched
 
 if TYPE_CHECKING:
-    from graphpatch.page.sizes import Feed
+    from graphpatch.page.gradient_sizes import Feed
 import base64
 import hashlib
 import re
@@ -243,7 +243,7 @@ def _sizes_of(
     feed: Feed | None,
     allow_unsafe_ops: bool,
 ) -> None:
-    from graphpatch.page.sizes import sizes
+    from graphpatch.page.gradient_sizes import sizes
 
     ran = sizes(built.ends, built.mains, models, feed, allow_unsafe_ops)
     built.document["run"] = ran

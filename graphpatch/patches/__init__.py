@@ -14,7 +14,7 @@ from graphpatch.match.described import described
 from graphpatch.match.shape import Natural
 from graphpatch.patches.at import At
 from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.order import ByInput
+from graphpatch.patches.input_order import ByInput
 
 
 class Patch(Protocol):

@@ -12,7 +12,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.match.described import described
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 from graphpatch.patches.inline import InlineOp, nothing_flows, on_inputs, on_outputs
 from graphpatch.patches.reach import check_reached
 
@@ -41,7 +41,7 @@ def check_gradient_flows(nodes: Sequence[Node], at: str) -> None:
 def tensors_at(node: Node, at: str) -> list[FlatArg]:
     """The tensors at that place of an op."""
     side, place = parsed(at)
-    flat = flow.known_outputs(node) if side == "output" else flow.known_inputs(node)
+    flat = op_args.known_outputs(node) if side == "output" else op_args.known_inputs(node)
     return flat if place is None else flat[place : place + 1]
 
 

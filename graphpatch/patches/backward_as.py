@@ -11,11 +11,11 @@ from graphpatch.errors import PatchError, did_you_mean
 from graphpatch.graph import provenance, topology
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import flow
-from graphpatch.patches.clean import CleanPath
-from graphpatch.patches.ends import SlotsByOp, all_ends, end_notes, unreached_ops
+from graphpatch.patches import op_args
+from graphpatch.patches.clean_path import CleanPath
 from graphpatch.patches.function_carrier import refuse_boundary
 from graphpatch.patches.join import BackwardTensor, join, refuse_in_part
+from graphpatch.patches.path_ends import SlotsByOp, all_ends, end_notes, unreached_ops
 from graphpatch.patches.reach import check_reached, refuse_shadowed
 from graphpatch.table import short
 
@@ -90,9 +90,9 @@ class BackwardAsPatch:
                 raise PatchError(f'"until": {text} does not depend on {_noisy_ops(path)}')
             if output and node.index in path.noisy:
                 raise PatchError(f'"until": {text} is not output 0, which counts as the input')
-            arg = flow.known_outputs(node)[output]
-            if not flow.carries(arg):
-                raise PatchError(f'"until": {text} {flow.why_not(arg)}')
+            arg = op_args.known_outputs(node)[output]
+            if not op_args.carries(arg):
+                raise PatchError(f'"until": {text} {op_args.why_not(arg)}')
             if not lets_through(node):
                 raise PatchError(f'"until": no gradient flows back through {node}')
             if output not in found.setdefault(node, []):
@@ -110,15 +110,15 @@ class BackwardAsPatch:
     def _check(self, node: Node) -> None:
         """Raise PatchError where the op cannot count as that input."""
         refuse_boundary(node)
-        inputs, outputs = flow.known_inputs(node), flow.known_outputs(node)
+        inputs, outputs = op_args.known_inputs(node), op_args.known_outputs(node)
         if self.input >= len(inputs):
-            raise PatchError(f"{node} has no input {self.input}; {flow.counted_inputs(inputs)}")
+            raise PatchError(f"{node} has no input {self.input}; {op_args.counted_inputs(inputs)}")
         if not outputs:
             raise PatchError(f"{node} has no outputs")
         for arg in (inputs[self.input], outputs[0]):
-            if not flow.carries(arg):
+            if not op_args.carries(arg):
                 raise PatchError(
-                    f"{node} cannot count as its input: {arg.name} {flow.why_not(arg)}"
+                    f"{node} cannot count as its input: {arg.name} {op_args.why_not(arg)}"
                 )
         if inputs[self.input].dtype != outputs[0].dtype:
             raise PatchError(f"{node}: input {self.input} has another dtype than output 0")
@@ -159,5 +159,5 @@ def _until_tensor(body: Body, text: str) -> tuple[Node, int]:
     if found is None or producer is None:
         near = did_you_mean(names.op_of(text), body.heads.names)
         raise PatchError(f'"until": there is no tensor {text!r} in {body.label}{near}')
-    spelled = [names.parse(producer.tensor(n)) for n in range(len(flow.known_outputs(producer)))]
+    spelled = [names.parse(producer.tensor(n)) for n in range(len(op_args.known_outputs(producer)))]
     return producer, spelled.index(found)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import FormulaError, PatchError
-from graphpatch.gradients.construction import construction, leaves
 from graphpatch.gradients.fits import signature
+from graphpatch.gradients.linear_construction import construction, leaves
 from graphpatch.gradients.nodedef_form import FormulaNodes
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed

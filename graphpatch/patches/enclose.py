@@ -23,7 +23,7 @@ from graphpatch.graph.edit import OUTPUT_SHAPES, Editor
 from graphpatch.graph.provenance import PROVENANCE_ATTR as PROVENANCE
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 
 # Ops that have a gradient in functions, of which the gradient of zeros is zeros.
 HARMLESS = frozenset({"Identity", "Relu", "Relu6", "Sigmoid", "Tanh"})
@@ -51,7 +51,7 @@ def needs_none(node: Node) -> bool:
     """Whether zeros may flow back into an op, as they do no harm or cannot be kept from it."""
     flat = [*(node.arguments or []), *(node.outputs or [])]
     opaque = any(arg.is_ref or arg.dtype is None or arg.dtype in HANDLES for arg in flat)
-    return opaque or node.op in HARMLESS or not any(map(flow.carries, node.arguments or []))
+    return opaque or node.op in HARMLESS or not any(map(op_args.carries, node.arguments or []))
 
 
 def enclose(node: Node, editor: Editor) -> str:

@@ -19,12 +19,12 @@ from graphpatch.gradients.spec import (
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import at, carrier, flow, whole_inputs
+from graphpatch.patches import at, carrier, op_args, whole_inputs
 from graphpatch.patches.construction import suits_filter
 from graphpatch.patches.function_carrier import filter_inline, is_restored, keep_gradient
 from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.inline import InlineOp, typed
-from graphpatch.patches.order import ByInput
+from graphpatch.patches.input_order import ByInput
 from graphpatch.patches.place import place_of
 
 
@@ -88,7 +88,7 @@ class FilterGradient:
         put: Callable[[InlineOp], list[Node]],
         editor: Editor,
     ) -> None:
-        gradient, dtypes = self.gradient, {arg.dtype or "" for arg in args if flow.carries(arg)}
+        gradient, dtypes = self.gradient, {arg.dtype or "" for arg in args if op_args.carries(arg)}
         if isinstance(gradient, DefaultGradient | RegisteredKey) or self._by_identity(
             gradient, node, dtypes, editor
         ):

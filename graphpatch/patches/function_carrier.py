@@ -24,15 +24,15 @@ from graphpatch.gradients.fits import signature
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient, PythonGradient
 from graphpatch.gradients.taped import passed_on, tape_functions
-from graphpatch.gradients.traced import OpDtypes, attached_traced, filtering_traced
+from graphpatch.gradients.traced_function import OpDtypes, attached_traced, filtering_traced
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 from graphpatch.patches.inline import InlineOp
 from graphpatch.patches.isolate import isolate, keep
 from graphpatch.patches.place import place_of
-from graphpatch.patches.traced import dtypes_of_filter, dtypes_of_op, traced_for_op
+from graphpatch.patches.python_gradient import dtypes_of_filter, dtypes_of_op, traced_for_op
 
 
 def functions_for(
@@ -168,7 +168,7 @@ def _kept_apart(
 
 def stopped_output(moved: Node, output: int, name: str, editor: Editor) -> str:
     """An output of an op that made room, behind a StopGradient named after the op."""
-    typed = {"T": attrs.dtype(flow.known_outputs(moved)[output].dtype or "")}
+    typed = {"T": attrs.dtype(op_args.known_outputs(moved)[output].dtype or "")}
     suffix = f"_{output}" if output else ""
     stop = editor.add(f"{name}/stop{suffix}", "StopGradient", [moved.tensor(output)], typed, moved)
     return stop.tensor(0)
@@ -248,8 +248,8 @@ def through_tape(
 
 def _passed_output(call: Node, output: int, name: str, editor: Editor) -> str:
     """The output of the call, by an op that stops gradients in a Session and none on a tape."""
-    arg = flow.known_outputs(call)[output]
-    if not flow.carries(arg):
+    arg = op_args.known_outputs(call)[output]
+    if not op_args.carries(arg):
         return call.tensor(output)
     typed = attrs.dtype(arg.dtype or "")
     gradient = passed_on(typed.type)

@@ -11,7 +11,7 @@ from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.topology import data_uses
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 from graphpatch.table import short
 
 
@@ -77,7 +77,7 @@ def grouped(
         for slot, text in enumerate(node.data_inputs):
             places.setdefault(str(names.parse(text)), (node, slot))
     slots = tuple(places[str(names.parse(text))] for text in reads)
-    args = tuple(flow.known_inputs(node)[slot] for node, slot in slots)
+    args = tuple(op_args.known_inputs(node)[slot] for node, slot in slots)
     return MatchedGroup(tuple(nodes), last, slots, args, tuple(reads), captures or {}, opened)
 
 

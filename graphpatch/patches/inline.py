@@ -14,7 +14,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.topology import uses
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 
 
 class InlineOp(msgspec.Struct, frozen=True):
@@ -49,9 +49,9 @@ def on_outputs(node: Node, editor: Editor, inline: InlineOp, only: int | None) -
             f"{node} must stay next to its loop's Merge or Switch: patch what it reads"
         )
     _refuse_loop_start(node)
-    flat = flow.known_outputs(node)
+    flat = op_args.known_outputs(node)
     wanted = _wanted(flat, only)
-    if flow.is_source(node):
+    if op_args.is_source(node):
         return _behind_source(node, editor, inline, flat, wanted)
     if node.op in ALL_SWITCHES:
         return _behind_switch(node, editor, inline, flat, wanted)
@@ -63,7 +63,7 @@ def on_outputs(node: Node, editor: Editor, inline: InlineOp, only: int | None) -
 
 def on_inputs(node: Node, editor: Editor, inline: InlineOp, only: int | None) -> list[Node]:
     """Put `inline` before the inputs of an op that carry a gradient, or before input `only`."""
-    flat, added = flow.known_inputs(node), []
+    flat, added = op_args.known_inputs(node), []
     for slot in _wanted(flat, only):
         refuse_fixed(node, slot)
         name = f"{node.name}/{inline.suffix}_{slot}"
@@ -129,25 +129,25 @@ def nothing_flows(node: Node, at_outputs: bool, only: int | None) -> str:
     variable, a dtype that the NodeDef does not name.
     """
     which = "output" if at_outputs else "input"
-    flat = flow.known_outputs(node) if at_outputs else flow.known_inputs(node)
+    flat = op_args.known_outputs(node) if at_outputs else op_args.known_inputs(node)
     if only is not None and only >= len(flat):
         raise PatchError(f"{node} has no {which} {only}; it has {len(flat)}, counted from 0")
     asked = flat if only is None else [flat[only]]
-    if any(flow.carries(arg) for arg in asked):
+    if any(op_args.carries(arg) for arg in asked):
         return ""
     unclear = [arg for arg in asked if arg.is_ref or arg.dtype is None]
     if unclear:
-        raise PatchError(f"{node}: {which} {unclear[0].name} {flow.why_not(unclear[0])}")
+        raise PatchError(f"{node}: {which} {unclear[0].name} {op_args.why_not(unclear[0])}")
     return f"{node}: {_reasons(asked)}" if asked else f"{node} has no {which}s"
 
 
 def _wanted(flat: list[FlatArg], only: int | None) -> list[int]:
     asked = range(len(flat)) if only is None else [only]
-    return [place for place in asked if flow.carries(flat[place])]
+    return [place for place in asked if op_args.carries(flat[place])]
 
 
 def _reasons(flat: list[FlatArg]) -> str:
-    reasons = [f"{arg.name} {flow.why_not(arg)}" for arg in flat if not flow.carries(arg)]
+    reasons = [f"{arg.name} {op_args.why_not(arg)}" for arg in flat if not op_args.carries(arg)]
     return "; ".join(dict.fromkeys(reasons))
 
 

@@ -16,7 +16,7 @@ from graphpatch import names
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 from graphpatch.patches.enclose import FUSED, HARMLESS, IN_PLACE, enclose, needs_none
 from graphpatch.patches.inline import InlineOp, on_inputs
 from graphpatch.patches.place import place_of
@@ -51,10 +51,10 @@ def _wrap_inputs(ops: Sequence[Node], zeros: Zeros, editor: Editor) -> None:
     inline, keep_it = zeros(ops[-1])
     for node in ops:
         for slot, (text, arg) in enumerate(
-            zip(node.data_inputs, flow.known_inputs(node), strict=True)
+            zip(node.data_inputs, op_args.known_inputs(node), strict=True)
         ):
             tensor = str(names.parse(text))
-            if names.op_of(text) in inside or not flow.carries(arg) or _is_source(node, slot):
+            if names.op_of(text) in inside or not op_args.carries(arg) or _is_source(node, slot):
                 continue
             if tensor not in calls:
                 name = f"{node.name}/{inline.suffix}_{slot}"
@@ -87,7 +87,7 @@ def _enclosed_alone(node: Node, zeros: Zeros, editor: Editor) -> None:
 def _is_source(node: Node, slot: int) -> bool:
     """Whether the op reads a constant or the like there, which takes no gradient in a function."""
     producer = node.body.producer(node.data_inputs[slot])
-    return producer is not None and flow.is_source(producer)
+    return producer is not None and op_args.is_source(producer)
 
 
 def keep(call: Node, gradient: str, upstream: Sequence[str], editor: Editor) -> None:

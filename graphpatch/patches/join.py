@@ -21,7 +21,7 @@ from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Attrs, Editor
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 from graphpatch.patches.function_carrier import (
     attach_to,
     computed_functions,
@@ -75,7 +75,7 @@ def join(
     a formula calls x0, x1, ..., where the op itself does not tell. Raises PatchError where a
     function would have to carry some of the outputs alone.
     """
-    flat = flow.known_outputs(node)
+    flat = op_args.known_outputs(node)
     if by_function(node, editor, emit):
         _attach(node, flat, counted, editor, behind, reads)
     elif len(flat) == 1:
@@ -108,17 +108,17 @@ def add_select(
         stop = stopped_output(moved, 0, name, editor)
         return [_true(name, 0, stop, moved, editor), stop, backward(moved, stop)]
 
-    values = _select_attrs(flow.known_outputs(node)[0])
+    values = _select_attrs(op_args.known_outputs(node)[0])
     editor.take_name(node, "Select", through, values, shadow=True, reads=reads)
     editor.used("construction")
 
 
 def refuse_in_part(node: Node, outputs: Sequence[int], editor: Editor, emit: str) -> None:
     """Raise PatchError where `join` would have to carry some outputs of an op, and not others."""
-    flat = flow.known_outputs(node)
+    flat = op_args.known_outputs(node)
     if any(arg.is_ref or arg.dtype is None for arg in flat):
         raise PatchError(f"{node}: its outputs cannot be passed on, as one is a reference")
-    others = [n for n, arg in enumerate(flat) if flow.carries(arg) and n not in outputs]
+    others = [n for n, arg in enumerate(flat) if op_args.carries(arg) and n not in outputs]
     if others and by_function(node, editor, emit):
         raise PatchError(
             f"{node}: a function carries all its outputs or none, and output {others[0]} is not "
@@ -146,7 +146,7 @@ def _join_outputs(
         return read
 
     values = {"T": attrs.dtypes([arg.dtype or "" for arg in flat])}
-    carrying = [n for n, arg in enumerate(flat) if flow.carries(arg)]
+    carrying = [n for n, arg in enumerate(flat) if op_args.carries(arg)]
     editor.take_name(node, "IdentityN", through, values, shadow=set(carrying) <= counted.keys())
 
 
@@ -176,7 +176,7 @@ def _true(name: str, output: int, stop: str, moved: Node, editor: Editor) -> str
 
     It is made of tensors, not of constants, and so stands in a v1 loop or branch as it is.
     """
-    typed = {"T": attrs.dtype(flow.known_outputs(moved)[output].dtype or "")}
+    typed = {"T": attrs.dtype(op_args.known_outputs(moved)[output].dtype or "")}
     names = (f"{name}/same{_suffix(output)}", f"{name}/true{_suffix(output)}")
     same = editor.add(names[0], "Equal", [stop, stop], typed, moved).tensor(0)
     return editor.add(names[1], "OnesLike", [same], {"T": attrs.dtype("bool")}, moved).tensor(0)
@@ -184,7 +184,7 @@ def _true(name: str, output: int, stop: str, moved: Node, editor: Editor) -> str
 
 def repeat(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> str:
     """The tensor repeated to the shape of another of its dtype; an error where it cannot be."""
-    typed = {"T": attrs.dtype(flow.known_outputs(beside)[0].dtype or "")}
+    typed = {"T": attrs.dtype(op_args.known_outputs(beside)[0].dtype or "")}
     shape = editor.add(f"{name}/Shape", "Shape", [like], typed, beside).tensor(0)
     return editor.add(f"{name}/BroadcastTo", "BroadcastTo", [tensor, shape], typed, beside).tensor(
         0

@@ -9,7 +9,7 @@ from graphpatch import names, opdefs
 from graphpatch.dtypes import NO_NUMBERS
 from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
-from graphpatch.patches.ends import gives_on, is_linear_in
+from graphpatch.patches.path_ends import gives_on, is_linear_in
 from graphpatch.table import short
 
 

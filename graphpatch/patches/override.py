@@ -16,10 +16,10 @@ from graphpatch.gradients.spec import (
 )
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import carrier, flow
+from graphpatch.patches import carrier, op_args
+from graphpatch.patches.equal_parts import refuse_uneven, refuse_uneven_match
 from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.halves import refuse_uneven, refuse_uneven_match
-from graphpatch.patches.order import ByInput
+from graphpatch.patches.input_order import ByInput
 from graphpatch.patches.whole import carry_whole
 
 
@@ -71,8 +71,8 @@ def never_fires(node: Node) -> str:
     if not node.data_inputs:
         return f"{node} reads nothing, so no gradient flows back through it"
     flat = node.outputs
-    if flat is None or any(flow.is_asked_for(arg) for arg in flat):
+    if flat is None or any(op_args.is_asked_for(arg) for arg in flat):
         return ""
     if not flat:
         return f"{node} has no outputs"
-    return f"output 0 of {node} {flow.why_not(flat[0])}"
+    return f"output 0 of {node} {op_args.why_not(flat[0])}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from graphpatch.differentiation.hidden import hidden_ops
-from graphpatch.differentiation.keys import override_key
+from graphpatch.differentiation.override_keys import override_key
 from graphpatch.errors import PatchError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node

@@ -12,8 +12,8 @@ from graphpatch.patches import at, whole_inputs
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.inline import typed
+from graphpatch.patches.input_order import ByInput
 from graphpatch.patches.noise import noise_notes
-from graphpatch.patches.order import ByInput
 from graphpatch.patches.place import place_of
 
 

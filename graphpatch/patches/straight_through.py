@@ -10,11 +10,11 @@ from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.spec import InlineFormula, RegisteredKey
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import carrier, flow
+from graphpatch.patches import carrier, op_args
 from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.input_order import ByInput, at_one
 from graphpatch.patches.join import BackwardTensor, join
 from graphpatch.patches.noise import noise_notes
-from graphpatch.patches.order import ByInput, at_one
 from graphpatch.patches.place import place_of
 from graphpatch.patches.whole_shape import keeps_shape, refuse_behind, shadow_behind
 
@@ -40,7 +40,7 @@ class StraightThrough:
 
     def rewrite(self, node: Node, editor: Editor) -> None:
         """Let one op count as the identity of its input."""
-        flat = flow.known_inputs(node)
+        flat = op_args.known_inputs(node)
         self.check_op(node)
         assert isinstance(self.input, int)
         if place_of(node, editor).ignoring is not None:
@@ -94,14 +94,14 @@ class StraightThrough:
         )
 
     def _check_whole(self, group: MatchedGroup, place: int) -> None:
-        arg, outputs = group.args[place], flow.known_outputs(group.last)
+        arg, outputs = group.args[place], op_args.known_outputs(group.last)
         if len(outputs) != 1:
             raise PatchError(f"{group.last} has {len(outputs)} outputs; straight_through needs one")
         for one in (arg, outputs[0]):
-            if not flow.carries(one):
+            if not op_args.carries(one):
                 raise PatchError(
                     f"the match that ends in {group.last} cannot count as the identity of "
-                    f"x{place}: {one.name} {flow.why_not(one)}; {group.reading()}"
+                    f"x{place}: {one.name} {op_args.why_not(one)}; {group.reading()}"
                 )
         if arg.dtype != outputs[0].dtype:
             raise PatchError(
@@ -111,20 +111,20 @@ class StraightThrough:
 
     def check_op(self, node: Node) -> None:
         """Raise PatchError where the op is not the identity of that input in shape and dtype."""
-        inputs, outputs = flow.known_inputs(node), flow.known_outputs(node)
+        inputs, outputs = op_args.known_inputs(node), op_args.known_outputs(node)
         if isinstance(self.input, str):
             raise PatchError(
                 f'straight_through: {self.input!r} is a name of a pattern, for "on": "match"; of '
                 f"one op give the number of the input"
             )
         if self.input >= len(inputs):
-            raise PatchError(f"{node} has no input {self.input}; {flow.counted_inputs(inputs)}")
+            raise PatchError(f"{node} has no input {self.input}; {op_args.counted_inputs(inputs)}")
         if len(outputs) != 1:
             raise PatchError(f"{node} has {len(outputs)} outputs; straight_through needs one")
         for arg in (inputs[self.input], outputs[0]):
-            if not flow.carries(arg):
+            if not op_args.carries(arg):
                 raise PatchError(
-                    f"{node} cannot count as its input: {arg.name} {flow.why_not(arg)}"
+                    f"{node} cannot count as its input: {arg.name} {op_args.why_not(arg)}"
                 )
         if inputs[self.input].dtype != outputs[0].dtype:
             raise PatchError(

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphpatch.errors import FormulaError, PatchError, RulesError
+from graphpatch.gradients.broadcast_shape import BroadcastShape
 from graphpatch.gradients.expression import Call, Expression, Variable
 from graphpatch.gradients.fits import signature
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.nodedef_form import FormulaNodes, formula_nodes
-from graphpatch.gradients.shapes import BroadcastShape
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.topology import FED
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 from graphpatch.patches.construction import put_beside
 from graphpatch.patches.group import MatchedGroup
+from graphpatch.patches.input_order import ByInput
 from graphpatch.patches.join import BackwardTensor, by_function, join
-from graphpatch.patches.order import ByInput
 from graphpatch.patches.place import in_control_flow
 from graphpatch.patches.whole_shape import refuse_behind, shadow_behind
 
@@ -82,13 +82,13 @@ class SurrogateGradient:
         """Let one op count as the formula."""
         if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
-        self._put(node, node.data_inputs, flow.known_inputs(node), [node], editor)
+        self._put(node, node.data_inputs, op_args.known_inputs(node), [node], editor)
 
     def check_op(self, node: Node) -> None:
         """Raise PatchError where the op cannot count as the formula of its inputs."""
         if node.op in FED:
             raise PatchError(f"{node}: its value comes from outside, and it reads nothing")
-        self._nodes(node, node.data_inputs, flow.known_inputs(node), _output_of(node))
+        self._nodes(node, node.data_inputs, op_args.known_inputs(node), _output_of(node))
 
     def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
         """Let a match count as the formula of what it reads."""
@@ -132,11 +132,11 @@ class SurrogateGradient:
         """The ops of the formula on these tensors."""
         for place, arg in enumerate(args):
             if arg.dtype is None:
-                raise PatchError(f"{node}: input {place} ({arg.name}) {flow.why_not(arg)}")
+                raise PatchError(f"{node}: input {place} ({arg.name}) {op_args.why_not(arg)}")
         legal = {f"x{place}" for place in range(len(args))}
         missing = sorted(self.formula.variables - legal)
         if missing:
-            raise PatchError(f"{node} has no {missing[0]}; {flow.counted_inputs(args, 'x')}")
+            raise PatchError(f"{node} has no {missing[0]}; {op_args.counted_inputs(args, 'x')}")
         inputs = [(text, arg.dtype or "") for text, arg in zip(reads, args, strict=True)]
         body, name = node.body, f"{node.name}/surrogate"
         try:
@@ -148,11 +148,11 @@ class SurrogateGradient:
 
 def _output_of(node: Node) -> str:
     """The dtype of the op's one output."""
-    outputs = flow.known_outputs(node)
+    outputs = op_args.known_outputs(node)
     if len(outputs) != 1:
         raise PatchError(f"{node} has {len(outputs)} outputs; surrogate_gradient needs one")
-    if not flow.carries(outputs[0]):
-        raise PatchError(f"{node}: {outputs[0].name} {flow.why_not(outputs[0])}")
+    if not op_args.carries(outputs[0]):
+        raise PatchError(f"{node}: {outputs[0].name} {op_args.why_not(outputs[0])}")
     return outputs[0].dtype or ""
 
 
@@ -179,6 +179,6 @@ def _anchor(node: Node, editor: Editor) -> list[str]:
     """What a constant must wait for, so as to be in the v1 loop or branch that the op is in."""
     if not in_control_flow(node, editor):
         return []
-    typed = {"T": attrs.dtype(flow.known_inputs(node)[0].dtype or "")}
+    typed = {"T": attrs.dtype(op_args.known_inputs(node)[0].dtype or "")}
     anchor = editor.add(f"{node.name}/surrogate/in", "Identity", [node.data_inputs[0]], typed, node)
     return [f"^{anchor.name}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import AttachedFunctions
 from graphpatch.gradients.fits import windows_of
-from graphpatch.gradients.gradient import check_formula_suits
+from graphpatch.gradients.gradient_program import check_formula_suits
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
@@ -16,9 +16,9 @@ from graphpatch.gradients.spec import (
     PythonGradient,
     RegisteredKey,
 )
-from graphpatch.gradients.traced import OpDtypes
+from graphpatch.gradients.traced_function import OpDtypes
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import flow, function_carrier
+from graphpatch.patches import function_carrier, op_args
 from graphpatch.patches.carrier import refuse_key
 from graphpatch.patches.construction import constructed_whole
 from graphpatch.patches.group import MatchedGroup
@@ -89,7 +89,7 @@ def _check_named(gradient: LibraryGradient, group: MatchedGroup) -> None:
             f"{entry.name} is for {', '.join(entry.ops)}, not for a match as one op; where it is "
             f'meant all the same, write it as {{"formula": "{gradient.formula.texts[0]}"}}'
         )
-    asked = [place for place, arg in enumerate(group.args) if flow.carries(arg)]
+    asked = [place for place, arg in enumerate(group.args) if op_args.carries(arg)]
     if entry.ops and len(asked) != 1:
         raise PatchError(
             f"{entry.name} is for one input; {group.reading()}; take constants into the pattern "
@@ -106,9 +106,9 @@ def _check_named(gradient: LibraryGradient, group: MatchedGroup) -> None:
 
 
 def _refuse_last(group: MatchedGroup) -> None:
-    outputs = flow.known_outputs(group.last)
-    if not any(flow.carries(arg) for arg in outputs):
-        reason = flow.why_not(outputs[0]) if outputs else "is not there"
+    outputs = op_args.known_outputs(group.last)
+    if not any(op_args.carries(arg) for arg in outputs):
+        reason = op_args.why_not(outputs[0]) if outputs else "is not there"
         raise PatchError(f"no gradient comes to the match: output 0 of {group.last} {reason}")
 
 
@@ -117,7 +117,7 @@ def _group_signature(group: MatchedGroup) -> Signature:
         [(f"x{place}", arg.dtype or "") for place, arg in enumerate(group.args)],
         [
             (f"y{place}", arg.dtype or "")
-            for place, arg in enumerate(flow.known_outputs(group.last))
+            for place, arg in enumerate(op_args.known_outputs(group.last))
         ],
         windows_of(group.nodes),
     )
@@ -126,5 +126,5 @@ def _group_signature(group: MatchedGroup) -> Signature:
 def _group_dtypes(group: MatchedGroup) -> OpDtypes:
     """The group as a gradient function sees it: under the name and type of its last op."""
     inputs = tuple(arg.dtype or "" for arg in group.args)
-    outputs = tuple(arg.dtype or "" for arg in flow.known_outputs(group.last))
+    outputs = tuple(arg.dtype or "" for arg in op_args.known_outputs(group.last))
     return OpDtypes(group.last.op, group.last.name, inputs, outputs, {}, group.last.device)

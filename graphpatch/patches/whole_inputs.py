@@ -7,17 +7,17 @@ from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import at, flow
+from graphpatch.patches import at, op_args
 from graphpatch.patches.group import MatchedGroup
 from graphpatch.patches.inline import InlineOp, refuse_fixed
-from graphpatch.patches.order import ByInput, at_one
+from graphpatch.patches.input_order import ByInput, at_one
 from graphpatch.patches.reach import check_reached
 
 
 def group_tensors_at(group: MatchedGroup, where: str) -> list[FlatArg]:
     """The tensors at that place of a group."""
     side, place = at.parsed(where)
-    flat = flow.known_outputs(group.last) if side == "output" else list(group.args)
+    flat = op_args.known_outputs(group.last) if side == "output" else list(group.args)
     return flat if place is None else flat[place : place + 1]
 
 
@@ -41,7 +41,7 @@ def put_beside_group(
     places = range(len(group.args)) if place is None else [place]
     if place is not None and place >= len(group.args):
         raise PatchError(f"the match has no input {place}; {group.reading()}")
-    asked = [one for one in places if flow.carries(group.args[one])]
+    asked = [one for one in places if op_args.carries(group.args[one])]
     if not asked:
         raise PatchError(f"no gradient flows into the match there; {group.reading()}")
     check_reached(group.last, editor)

@@ -19,7 +19,7 @@ from graphpatch.opdefs import tensor_index
 from graphpatch.runtime.imported import spliced
 
 if TYPE_CHECKING:
-    from graphpatch.runtime.formula import GradientFunction
+    from graphpatch.runtime.formula_in_tensorflow import GradientFunction
 
 
 def function_gradient(graph: Graph, body: Body) -> GradientFunction:

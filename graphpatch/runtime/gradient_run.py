@@ -11,15 +11,15 @@ import numpy as np
 
 from graphpatch.analysis.doctor.notes import TRAINED
 from graphpatch.formats.model import Model
-from graphpatch.runtime.gradients import RaisedError, gradients_or_raised
-from graphpatch.runtime.imported import imported_graph
-from graphpatch.runtime.running import (
+from graphpatch.runtime.graph_run import (
     GraphRun,
     first_line,
     seeded_feeds,
     seeded_variable,
     variables_of,
 )
+from graphpatch.runtime.imported import imported_graph
+from graphpatch.runtime.tf_gradients import RaisedError, gradients_or_raised
 from graphpatch.runtime.values import GUESSES
 
 # One example first: through a batch norm in training form nothing flows then, and that is told.

@@ -9,10 +9,10 @@ from typing import Any
 from graphpatch.control_flow.context_collections import CONTEXTS
 from graphpatch.errors import GraphpatchError, ModelError
 from graphpatch.formats import Model
-from graphpatch.formats.sizes import as_bytes, as_message
+from graphpatch.formats.size_limit import as_bytes, as_message
 from graphpatch.graph.graph import Graph, graph_of
 from graphpatch.graph.wire import Piece
-from graphpatch.runtime.running import first_line
+from graphpatch.runtime.graph_run import first_line
 
 
 def bare_meta(pieces: list[Piece]) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.errors import CutError
-from graphpatch.runtime.gradients import gradients
+from graphpatch.runtime.tf_gradients import gradients
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -13,8 +13,8 @@ from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import CutError
 from graphpatch.graph.graph import graph_of
-from graphpatch.runtime.gradients import gradients
 from graphpatch.runtime.jacobian import Jacobian, jacobians
+from graphpatch.runtime.tf_gradients import gradients
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -19,16 +19,16 @@ from graphpatch.analysis.training import (
 from graphpatch.control_flow.rebuilt import without_ops
 from graphpatch.errors import PatchError
 from graphpatch.formats.container import GRAPH, META, open_graphs
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.model import Model
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph.colocation import COLOCATION, LOC, located
 from graphpatch.graph.edit import OUTPUT_SHAPES
 from graphpatch.graph.extract import HINTS
 from graphpatch.graph.wire import Source
-from graphpatch.runtime.gradients import gradients, op_types_in, warn_of_newer
 from graphpatch.runtime.import_model import meta_graph
 from graphpatch.runtime.imported import import_here, refused_as
+from graphpatch.runtime.tf_gradients import gradients, op_types_in, warn_of_newer
 from graphpatch.table import short
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from graphpatch.errors import GraphpatchError, ModelError
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
 from graphpatch.formats.messages import graph_with_tags
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
 from graphpatch.recipe_notes import activations
+from graphpatch.runtime.graph_run import GraphRun, placeholders
 from graphpatch.runtime.import_model import import_model
-from graphpatch.runtime.running import GraphRun, placeholders
 from graphpatch.runtime.values import full_tensor_name
 
 RESCALE = "deeplift_rescale"

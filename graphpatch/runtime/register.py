@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from graphpatch.differentiation.keys import override_key
+from graphpatch.differentiation.override_keys import override_key
 from graphpatch.errors import ModelError
-from graphpatch.formats.given import ModelLike, is_graph
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike, is_graph
 from graphpatch.gradients import attach
 from graphpatch.gradients.taped import PASS
 from graphpatch.graph.attrs import OVERRIDE
@@ -18,10 +18,10 @@ from graphpatch.graph.emit import graph_pieces
 from graphpatch.graph.graph import Graph, graph_of
 from graphpatch.graph.nodedef import mentions
 from graphpatch.graph.wire import piece_bytes
-from graphpatch.runtime.taken import graph_def_of
+from graphpatch.runtime.model_of_graph import graph_def_of
 
 if TYPE_CHECKING:
-    from graphpatch.runtime.formula import GradientFunction
+    from graphpatch.runtime.formula_in_tensorflow import GradientFunction
 
 # TensorFlow refuses to register a key twice in a process, and has no public way to ask.
 _DONE: set[str] = set()
@@ -68,7 +68,7 @@ def register_key(key: str, allow_python: bool = False) -> bool:
     `allow_python` lets a key name a function in Python, whose module is imported.
     """
     if key not in _DONE:
-        from graphpatch.runtime.keys import gradient_of
+        from graphpatch.runtime.key_gradients import gradient_of
 
         found = gradient_of(key, allow_python)
         if found is None:
@@ -89,10 +89,10 @@ def _register(key: str, graph: Graph, node: Node) -> bool:
 
 def gradient_for(key: str, graph: Graph, node: Node) -> GradientFunction | None:
     """The gradient function (op, *dy) of an op with a key of ours, None for another's key."""
-    from graphpatch.runtime import keys
+    from graphpatch.runtime import key_gradients
     from graphpatch.runtime.function_gradient import function_gradient
 
-    found = keys.gradient_of(key)
+    found = key_gradients.gradient_of(key)
     if found is not None or not key.startswith(attach.FUNCTION_PREFIX):
         return found
     return function_gradient(graph, _gradient_of_call(graph, node))

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphpatch.analysis.cuts import ordered_cuts
-from graphpatch.analysis.split import BackwardGraph, Split
+from graphpatch.analysis.split_parts import BackwardGraph, Split
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.arguments import tensor_name, tensor_names
 from graphpatch.errors import CutError
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph.extract import StaticShape
 from graphpatch.graph.heads import Progress
-from graphpatch.runtime.gradients import op_types_in, warn_of_newer
 from graphpatch.runtime.imported import exported_graph, imported_graph
 from graphpatch.runtime.parts import Parts, add_parts, cuts_in_order
 from graphpatch.runtime.register import register_gradients
+from graphpatch.runtime.tf_gradients import op_types_in, warn_of_newer
 
 
 def split(

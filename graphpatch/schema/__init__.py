@@ -12,10 +12,10 @@ import msgspec
 import graphpatch
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.gradients.spec import GradientSpec
-from graphpatch.match.classes import CLASSES
-from graphpatch.match.compare import Compared
+from graphpatch.match.bounds import Compared
 from graphpatch.match.conditions import MAY_BE_EMPTY, ON_EDGES
 from graphpatch.match.nth import NTH_WORDS, SLICE
+from graphpatch.match.op_classes import CLASSES
 from graphpatch.match.ready import READY
 from graphpatch.patches import KINDS
 from graphpatch.rule_spec import RulesFile

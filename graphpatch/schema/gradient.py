@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphpatch import opdefs
-from graphpatch.differentiation.keys import is_registered
+from graphpatch.differentiation.override_keys import is_registered
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.library.entry import Entry
 from graphpatch.gradients.spec import DEFAULT, FORMULA, PYTHON, REGISTERED

@@ -8,8 +8,8 @@ import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
-from graphpatch.analysis.soundness.carried import stored_gradients
-from graphpatch.analysis.soundness.clean import clean
+from graphpatch.analysis.soundness.path_clones import clean
+from graphpatch.analysis.soundness.stored_gradients import stored_gradients
 from tests.graphs import graphdef, node
 
 COUNT = 600

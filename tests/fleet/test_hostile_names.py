@@ -15,9 +15,9 @@ import pytest
 from graphpatch.errors import FleetError, GraphpatchError
 from graphpatch.fleet import pool, remote
 from graphpatch.fleet.execute import patch_models
+from graphpatch.fleet.find_models import search
 from graphpatch.fleet.order import FleetOrder, Workers
 from graphpatch.fleet.pool import Pool
-from graphpatch.fleet.search import search
 from graphpatch.fleet.task import TaskResult
 from tests import graphs
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphpatch.page.folds import ABSENT, LINES_ALL_OPEN, Fold, folds, lane_columns
-from graphpatch.page.order import in_reading_order, scopes
+from graphpatch.page.line_order import in_reading_order, scopes
 
 # On a busy machine one draw may take seconds.
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

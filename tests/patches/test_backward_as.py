@@ -9,11 +9,11 @@ import pytest
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 import graphpatch
-from graphpatch.analysis.soundness.clean import clean
+from graphpatch.analysis.soundness.path_clones import clean
 from graphpatch.errors import GraphpatchError, PatchError, RulesError
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body
-from graphpatch.patches.clean import MOST_AGAIN
+from graphpatch.patches.clean_path import MOST_AGAIN
 from graphpatch.rules import rules_from
 from tests import graphs
 from tests.graphs import const, function, graphdef, node

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import graphpatch
-from graphpatch.analysis.soundness.clean import clean
+from graphpatch.analysis.soundness.path_clones import clean
 from tests.tf import consumer
 
 tf = pytest.importorskip("tensorflow")

@@ -11,7 +11,7 @@ import pytest
 import graphpatch
 from graphpatch.analysis.soundness.static import static_check
 from graphpatch.graph.graph import Graph
-from graphpatch.runtime.running import run_op_by_op
+from graphpatch.runtime.graph_run import run_op_by_op
 from graphpatch.runtime.verify.formulas import check_formulas
 from graphpatch.runtime.verify.forward import compare_on_values
 from graphpatch.runtime.verify.side_graph import GraphSide

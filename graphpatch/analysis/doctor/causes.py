@@ -11,7 +11,7 @@ from graphpatch.analysis.doctor.known_fixes import fixes
 from graphpatch.analysis.doctor.path import PathStep
 from graphpatch.differentiation import flow
 from graphpatch.differentiation.bodies import CALLS, OP_BY_OP
-from graphpatch.differentiation.keys import gradient_type, override_key
+from graphpatch.differentiation.override_keys import gradient_type, override_key
 from graphpatch.differentiation.patched_ops import CARRIED, is_of_rule, rule_of
 from graphpatch.differentiation.wiring import Wiring
 from graphpatch.dtypes import DIFFERENTIABLE

@@ -12,7 +12,7 @@ from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
 from graphpatch.differentiation.bodies import CALLS, Bodies
 from graphpatch.differentiation.gradient_reach import ops_on_the_way, ops_reached
-from graphpatch.differentiation.keys import CUSTOM, is_registered, override_key
+from graphpatch.differentiation.override_keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.patched_ops import is_carrier
 from graphpatch.differentiation.wiring import Tensor
 from graphpatch.graph import provenance

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch import names
-from graphpatch.differentiation.keys import override_key
+from graphpatch.differentiation.override_keys import override_key
 from graphpatch.errors import FormulaError, ModelError
 from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.formula import Formula

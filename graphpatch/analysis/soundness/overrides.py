@@ -9,7 +9,7 @@ from functools import cached_property
 from graphpatch.analysis.doctor.diagnosis import Doctor
 from graphpatch.analysis.doctor.survey import doctors
 from graphpatch.differentiation.bodies import Bodies
-from graphpatch.differentiation.keys import override_key
+from graphpatch.differentiation.override_keys import override_key
 from graphpatch.formats import Model
 from graphpatch.gradients.attach import is_guard
 from graphpatch.gradients.taped import PASS

@@ -8,9 +8,9 @@ from typing import Any
 
 from graphpatch.analysis.pairs import unlike_by_name
 from graphpatch.analysis.rule_words import StructureFault, apart
-from graphpatch.analysis.soundness.clean import clean
 from graphpatch.analysis.soundness.computed import differently_computed
 from graphpatch.analysis.soundness.kept import gone, lost, signatures
+from graphpatch.analysis.soundness.path_clones import clean
 from graphpatch.analysis.soundness.structure import structure_faults
 from graphpatch.analysis.soundness.undone import swapped, untold
 from graphpatch.formats import Model

@@ -11,9 +11,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from graphpatch.graph.body import Body
-from graphpatch.match.pattern.plan import LinkEnd, Plan, PlanStep
+from graphpatch.match.pattern.links import Vertex
+from graphpatch.match.pattern.search_plan import LinkEnd, Plan, PlanStep
 from graphpatch.match.pattern.support import LinkedVertices, LinksByEnds, Neighbourhood, supported
-from graphpatch.match.pattern.wiring import Vertex
 from graphpatch.match.spec import Pattern
 from graphpatch.names import TensorName
 

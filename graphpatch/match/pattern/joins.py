@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphpatch.graph.columns import Links, links
-from graphpatch.match.pattern.plan import LinkEnd, PlanStep
+from graphpatch.match.pattern.search_plan import LinkEnd, PlanStep
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,9 +8,9 @@ from typing import Any
 
 from graphpatch.match.pattern.candidates import Candidates
 from graphpatch.match.pattern.decide import Decider
-from graphpatch.match.pattern.plan import LinkEnd, Plan, search_order
+from graphpatch.match.pattern.links import WHOLE_RUN, LinkWalker, Vertex, VertexInput
+from graphpatch.match.pattern.search_plan import LinkEnd, Plan, search_order
 from graphpatch.match.pattern.support import LinksByEnds, Neighbourhood
-from graphpatch.match.pattern.wiring import WHOLE_RUN, LinkWalker, Vertex, VertexInput
 from graphpatch.match.spec import Link
 
 

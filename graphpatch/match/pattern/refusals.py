@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from graphpatch.graph.body import Node
 from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.candidates import Candidates
-from graphpatch.match.pattern.wiring import LinkWalker, Vertex
+from graphpatch.match.pattern.links import LinkWalker, Vertex
 from graphpatch.match.spec import Edge, Link, Pattern
 from graphpatch.names import TensorName
 

@@ -18,10 +18,10 @@ from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.pattern.candidates import Candidates, candidates
 from graphpatch.match.pattern.decide import Decider
 from graphpatch.match.pattern.joins import all_bindings
+from graphpatch.match.pattern.links import LinkWalker, Vertex
 from graphpatch.match.pattern.neighbourhood import Walker
 from graphpatch.match.pattern.symmetry import Symmetry, symmetry
 from graphpatch.match.pattern.variants import variants
-from graphpatch.match.pattern.wiring import LinkWalker, Vertex
 from graphpatch.match.spec import Edge, Match, Pattern
 from graphpatch.names import TensorName
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from graphpatch.match.pattern.plan import PlanEdge, PlanStep
-from graphpatch.match.pattern.wiring import Vertex
+from graphpatch.match.pattern.links import Vertex
+from graphpatch.match.pattern.search_plan import PlanEdge, PlanStep
 
 LinksByEnds = dict[tuple[Vertex, Vertex], dict[int, int]]
 """Between two vertices: for each link, by its slot, the edges of the pattern that it can be, as

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from graphpatch.match.classes import RESHAPED
+from graphpatch.match.op_classes import RESHAPED
 from graphpatch.match.pattern.syntax import parse_pattern
 from graphpatch.match.spec import Match, Pattern
 

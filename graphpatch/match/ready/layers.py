@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphpatch.match.classes import ACTIVATIONS, CONVOLUTIONS
+from graphpatch.match.op_classes import ACTIVATIONS, CONVOLUTIONS
 from graphpatch.match.ready.entry import BIAS, READS_PARAMETER, PatternForm, ReadyPattern
 
 CONV = "|".join(CONVOLUTIONS)

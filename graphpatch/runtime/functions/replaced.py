@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphpatch.gradients.formula import Formula
-from graphpatch.runtime.functions.carried import BackwardFunction, with_gradient
 from graphpatch.runtime.functions.specs import (
     Spec,
     by_formula,
@@ -15,8 +14,9 @@ from graphpatch.runtime.functions.specs import (
     gradient_meant,
     reads_outputs,
 )
-from graphpatch.runtime.functions.values import as_tensor, carrying, on_values
+from graphpatch.runtime.functions.tensors import as_tensor, carrying, on_values
 from graphpatch.runtime.functions.variables import watching
+from graphpatch.runtime.functions.with_gradient import BackwardFunction, with_gradient
 from graphpatch.runtime.unconverted import unconverted
 
 
@@ -70,7 +70,7 @@ def _with_gradient(
     def computed_as(f: Callable[..., Any], *x: Any) -> Any:
         import tensorflow as tf
 
-        from graphpatch.runtime.formula import check_formula
+        from graphpatch.runtime.formula_in_tensorflow import check_formula
 
         inputs = [as_tensor("override_gradient", one) for one in x]
         _need_one_that_carries(inputs)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from graphpatch.errors import RulesError
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import check_formula_suits
+from graphpatch.gradients.gradient_program import check_formula_suits
 from graphpatch.gradients.parameter_inputs import with_parameter_inputs
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
@@ -18,7 +18,7 @@ from graphpatch.gradients.spec import (
     LibraryGradient,
     parse_gradient,
 )
-from graphpatch.runtime.functions.carried import BackwardFunction
+from graphpatch.runtime.functions.with_gradient import BackwardFunction
 
 Spec: TypeAlias = GradientSpec | Callable[..., Any]
 
@@ -51,7 +51,7 @@ def by_formula(formula: Formula, tensors: Sequence[str] = ()) -> BackwardFunctio
     def backward(
         inputs: Sequence[Any], outputs: Sequence[Any], upstream: Sequence[Any]
     ) -> Sequence[Any]:
-        from graphpatch.runtime.formula import formula_gradients
+        from graphpatch.runtime.formula_in_tensorflow import formula_gradients
 
         count = len(inputs) - len(tensors)
         given = dict(zip(tensors, inputs[count:], strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 from graphpatch.application import apply
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
-from graphpatch.formats.opened import opened
+from graphpatch.formats.from_bytes import opened
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.rules import Rule
 from graphpatch.runtime.layers.base import UnchangedLayer

@@ -7,7 +7,7 @@ from typing import Any
 
 from graphpatch.gradients.formula import Formula
 from graphpatch.runtime.functions.replaced import backward_as, surrogate
-from graphpatch.runtime.functions.values import as_tensor
+from graphpatch.runtime.functions.tensors import as_tensor
 from graphpatch.runtime.layers.base import UnchangedLayer
 
 
@@ -83,7 +83,7 @@ def _callable_of(expression: Any) -> Callable[[Any], Any]:
     formula = Formula.parse(expression)
 
     def computed(x: Any) -> Any:
-        from graphpatch.runtime.formula import formula_value
+        from graphpatch.runtime.formula_in_tensorflow import formula_value
 
         return formula_value(formula, [as_tensor("Surrogate", x)])
 

@@ -21,7 +21,7 @@ from graphpatch.runtime.live.by_key import by_key
 from graphpatch.runtime.live.hook import listening, node_of
 from graphpatch.runtime.live.in_place import register_all, write_key
 from graphpatch.runtime.live.on_leaving import CreatedOps, apply_on_leaving
-from graphpatch.runtime.taken import model_of
+from graphpatch.runtime.model_of_graph import model_of
 from graphpatch.runtime.unconverted import unconverted
 from graphpatch.step import RuleResult, expected, idle_notes, naming_rule, patch_node
 

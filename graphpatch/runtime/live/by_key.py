@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from graphpatch.differentiation.keys import gradient_type, is_registered
+from graphpatch.differentiation.override_keys import gradient_type, is_registered
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.composed import ComposedGradient, composed_gradient
 from graphpatch.gradients.exact import BUILT_IN
@@ -25,18 +25,18 @@ from graphpatch.patches.stop import StopGradient
 from graphpatch.patches.straight_through import StraightThrough
 from graphpatch.patches.surrogate import SurrogateGradient
 from graphpatch.rules import Rule
-from graphpatch.runtime.live import filters, overrides
-from graphpatch.runtime.live.overrides import NoKeyError
+from graphpatch.runtime.live import filter_keys, gradient_keys
+from graphpatch.runtime.live.gradient_keys import NoKeyError
 
 Compose = Callable[[Any, Node, ComposedGradient, Editor], ComposedGradient | None]
 
 # How a patch changes what an op's gradient is composed of; None where it means nothing there.
 COMPOSE: dict[type[Any], Compose] = {
-    OverrideGradient: overrides.override,
-    StraightThrough: overrides.straight_through_key,
-    SurrogateGradient: overrides.surrogate_or_key,
-    FilterGradient: filters.filtered,
-    StopGradient: filters.stop_all,
+    OverrideGradient: gradient_keys.override,
+    StraightThrough: gradient_keys.straight_through_key,
+    SurrogateGradient: gradient_keys.surrogate_or_key,
+    FilterGradient: filter_keys.filtered,
+    StopGradient: filter_keys.stop_all,
 }
 
 

@@ -16,7 +16,7 @@ from graphpatch.match.select import MatchedOps, find
 from graphpatch.rules import Rule
 from graphpatch.runtime.live.hook import label_of
 from graphpatch.runtime.live.in_place import built_before, write_key
-from graphpatch.runtime.taken import model_of
+from graphpatch.runtime.model_of_graph import model_of
 from graphpatch.step import RuleResult, expected, naming_rule, patch_matched
 
 

@@ -11,10 +11,10 @@ from graphpatch.errors import GraphpatchError, PatchError
 from graphpatch.formats import Model
 from graphpatch.rules import Rule
 from graphpatch.runtime.live.counterparts import Counterparts
+from graphpatch.runtime.live.gradient_keys import NoKeyError
 from graphpatch.runtime.live.in_place import built_before, patched_in_place
-from graphpatch.runtime.live.overrides import NoKeyError
 from graphpatch.runtime.live.patched import PatchedGraph
-from graphpatch.runtime.taken import model_of
+from graphpatch.runtime.model_of_graph import model_of
 from graphpatch.runtime.unconverted import unconverted
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _in_place(rules: Sequence[Rule], model: Model, graph: Any) -> PatchedGraph:
 def _patched_by_rebuilding(
     rules: Sequence[Rule], model: Model, graph: Any, reason: str
 ) -> PatchedGraph:
-    from graphpatch.runtime.live.rebuilt import rebuilt_graph
+    from graphpatch.runtime.live.rebuilt_graph import rebuilt_graph
 
     if hasattr(graph, "outer_graph"):
         raise PatchError(

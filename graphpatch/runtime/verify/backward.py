@@ -10,7 +10,7 @@ import numpy as np
 
 from graphpatch.graph.heads import Progress
 from graphpatch.names import OpKey
-from graphpatch.runtime.gradients import GradientAnswer
+from graphpatch.runtime.tf_gradients import GradientAnswer
 from graphpatch.runtime.values import weights
 from graphpatch.runtime.verify.forward import distance, same_bits
 

@@ -31,7 +31,7 @@ from graphpatch.runtime.verify.forward import (
     value_sets,
 )
 from graphpatch.runtime.verify.process import ProcessDiedError
-from graphpatch.runtime.verify.reached import ReachedBranches
+from graphpatch.runtime.verify.reached_branches import ReachedBranches
 from graphpatch.runtime.verify.result import RunResult
 from graphpatch.runtime.verify.side import RunningModel
 from graphpatch.runtime.verify.start import has_tensor_arrays

@@ -10,7 +10,7 @@ from typing import Any
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from graphpatch import names
-from graphpatch.analysis.soundness.carried import StoredGradient
+from graphpatch.analysis.soundness.stored_gradients import StoredGradient
 from graphpatch.dtypes import DTYPE_NAMES
 from graphpatch.errors import ModelError
 from graphpatch.graph import provenance
@@ -18,9 +18,9 @@ from graphpatch.graph.attrs import DTYPE_NUMBERS
 from graphpatch.graph.body import Body, Node
 from graphpatch.names import TensorName
 from graphpatch.runtime.function_gradient import as_main, flat_index
-from graphpatch.runtime.gradients import gradients
 from graphpatch.runtime.imported import spliced
-from graphpatch.runtime.keys import surrogate_gradient
+from graphpatch.runtime.key_gradients import surrogate_gradient
+from graphpatch.runtime.tf_gradients import gradients
 
 OUT = "out"
 

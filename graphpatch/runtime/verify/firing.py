@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from graphpatch.analysis.soundness.overrides import Override, UnfiredReasons, overrides
 from graphpatch.differentiation.hidden import shadowed_ops
-from graphpatch.differentiation.keys import CUSTOM
+from graphpatch.differentiation.override_keys import CUSTOM
 from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey
 from graphpatch.runtime.verify.result import RunResult, UnfiredOverride

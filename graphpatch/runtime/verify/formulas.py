@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from graphpatch.analysis.soundness.carried import StoredGradient, stored_gradients
+from graphpatch.analysis.soundness.stored_gradients import StoredGradient, stored_gradients
 from graphpatch.errors import GraphpatchError
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.graph.graph import Graph
-from graphpatch.runtime.formula import tensorflow_gradient
+from graphpatch.runtime.formula_in_tensorflow import tensorflow_gradient
 from graphpatch.runtime.function_gradient import function_gradient
-from graphpatch.runtime.running import GraphRun, first_line
+from graphpatch.runtime.graph_run import GraphRun, first_line
 from graphpatch.runtime.values import weights
 from graphpatch.runtime.verify.backward import finite
 from graphpatch.runtime.verify.constructed import (

@@ -9,7 +9,7 @@ from typing import Any
 from graphpatch.control_flow.op_types import ENTERS, EXITS, MERGES, SWITCHES
 from graphpatch.dtypes import HANDLES
 from graphpatch.graph.topology import VARIABLES
-from graphpatch.runtime.running import ASSIGNED, waiting_ops
+from graphpatch.runtime.graph_run import ASSIGNED, waiting_ops
 
 MOST_CONSTANTS = 8  # by which gradients are taken at most
 RESERVED = "reserve_space"

@@ -14,7 +14,7 @@ from graphpatch.formats.model import Model
 from graphpatch.runtime.verify.backward import ComparedBackward, in_state
 from graphpatch.runtime.verify.formulas import FormulaCheck
 from graphpatch.runtime.verify.forward import ComparedForward
-from graphpatch.runtime.verify.reached import ReachedBranches
+from graphpatch.runtime.verify.reached_branches import ReachedBranches
 from graphpatch.table import beside, html_table, plural, short
 
 MOST_REASONS = 3

@@ -19,9 +19,9 @@ from graphpatch.formats.folder import refuse_odd_files
 from graphpatch.graph import provenance
 from graphpatch.graph.graph import Graph
 from graphpatch.names import OpKey
+from graphpatch.runtime.graph_run import GraphRun, run_op_by_op, seeded_variable, variables_of
 from graphpatch.runtime.imported import bare_meta, imported
 from graphpatch.runtime.register import register_lone_keys
-from graphpatch.runtime.running import GraphRun, run_op_by_op, seeded_variable, variables_of
 from graphpatch.runtime.values import Values
 
 SEEDS = ("seed", "seed2")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from graphpatch.names import OpKey
-from graphpatch.runtime.gradients import GradientAnswer
+from graphpatch.runtime.tf_gradients import GradientAnswer
 from graphpatch.runtime.values import Values
 from graphpatch.runtime.verify.formulas import FormulaCheck
 from graphpatch.runtime.verify.process import ProcessDiedError, TensorFlowProcess

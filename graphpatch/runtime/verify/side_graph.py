@@ -16,17 +16,22 @@ from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.match.nearest import nearest_names
 from graphpatch.names import OpKey, op_of
-from graphpatch.runtime.gradients import GradientAnswer, RaisedError, gradients_or_raised, recorded
-from graphpatch.runtime.running import (
+from graphpatch.runtime.graph_run import (
     GraphRun,
     first_line,
     may_be_endless,
     seeded_feeds,
     waiting_ops,
 )
+from graphpatch.runtime.tf_gradients import (
+    GradientAnswer,
+    RaisedError,
+    gradients_or_raised,
+    recorded,
+)
 from graphpatch.runtime.values import GUESSES, Values
 from graphpatch.runtime.verify import outputs, seeded
-from graphpatch.runtime.verify.branches import BranchWatch, in_functions
+from graphpatch.runtime.verify.branch_watch import BranchWatch, in_functions
 from graphpatch.runtime.verify.formulas import FormulaCheck, check_formulas
 from graphpatch.runtime.verify.outputs import writes
 from graphpatch.runtime.verify.seeded import checkpoint, initial, known, restored, seeded_graph

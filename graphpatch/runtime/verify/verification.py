@@ -16,8 +16,8 @@ from graphpatch.analysis.soundness.static import (
 from graphpatch.arguments import check_progress, tensor_names
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
-from graphpatch.formats.given import ModelLike
 from graphpatch.formats.load import model_from
+from graphpatch.formats.model_like import ModelLike
 from graphpatch.graph.heads import Progress
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.compare import ComparedGraph, CompareOptions, compare

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from heapq import nsmallest
 
 from graphpatch.graph.body import Body, Node
+from graphpatch.match.pattern.links import Vertex
 from graphpatch.match.pattern.neighbourhood import Walker
-from graphpatch.match.pattern.plan import LinkEnd, PlanStep
 from graphpatch.match.pattern.search import Conditions, Finder, Search
+from graphpatch.match.pattern.search_plan import LinkEnd, PlanStep
 from graphpatch.match.pattern.support import Neighbourhood
-from graphpatch.match.pattern.wiring import Vertex
 from graphpatch.match.spec import Pattern
 from graphpatch.names import TensorName
 

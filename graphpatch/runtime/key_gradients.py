@@ -14,7 +14,7 @@ from graphpatch.gradients.composed import (
     surrogate_of,
 )
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import GradientProgram
+from graphpatch.gradients.gradient_program import GradientProgram
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import Program
 from graphpatch.gradients.spec import (
@@ -25,7 +25,7 @@ from graphpatch.gradients.spec import (
     RegisteredKey,
     from_key,
 )
-from graphpatch.runtime.formula import (
+from graphpatch.runtime.formula_in_tensorflow import (
     GradientFunction,
     formula_gradients,
     op_attrs,
@@ -33,7 +33,7 @@ from graphpatch.runtime.formula import (
     signature_of,
     tensorflow_gradient,
 )
-from graphpatch.runtime.gradients import gradients
+from graphpatch.runtime.tf_gradients import gradients
 
 
 def gradient_of(key: str, allow_python: bool = False) -> GradientFunction | None:

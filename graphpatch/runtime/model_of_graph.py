@@ -9,10 +9,10 @@ from typing import Any
 from google.protobuf.message import DecodeError, EncodeError
 
 from graphpatch.errors import ModelError
-from graphpatch.formats import given, messages
+from graphpatch.formats import messages, model_like
+from graphpatch.formats.from_bytes import opened
 from graphpatch.formats.model import Model
-from graphpatch.formats.opened import opened
-from graphpatch.formats.sizes import TOO_LARGE, as_bytes, is_too_large
+from graphpatch.formats.size_limit import TOO_LARGE, as_bytes, is_too_large
 
 
 def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
@@ -61,5 +61,5 @@ def tensorflow_class(name: str) -> Any:
     return getattr(tf.compat.v1, name)
 
 
-given.model_of.is_for(model_of)
+model_like.model_of.is_for(model_of)
 messages.tensorflow_class.is_for(tensorflow_class)

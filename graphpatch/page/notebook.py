@@ -12,8 +12,8 @@ from typing import Any
 from graphpatch.application import page_part
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
+from graphpatch.page.body_flow import LaneFlow
 from graphpatch.page.document import built_document
-from graphpatch.page.flowing import LaneFlow
 from graphpatch.page.rule_marks import SELECTED, RuleMarks
 from graphpatch.page.view import view
 from graphpatch.selection import page_part_of_ops

@@ -14,7 +14,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.calls import called_functions
 from graphpatch.names import op_of
 from graphpatch.page.folds import folds, lane_columns
-from graphpatch.page.order import in_reading_order
+from graphpatch.page.line_order import in_reading_order
 from graphpatch.page.sides import BodySide, OpLine, head, mark_changed
 from graphpatch.page.tables import Tables, tensor_text
 from graphpatch.shown import one_line

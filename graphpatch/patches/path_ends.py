@@ -13,8 +13,8 @@ from graphpatch.differentiation.linear import is_linear
 from graphpatch.graph import topology
 from graphpatch.graph.body import Node
 from graphpatch.graph.topology import data_uses, uses
-from graphpatch.patches import flow
-from graphpatch.patches.clean import CleanPath
+from graphpatch.patches import op_args
+from graphpatch.patches.clean_path import CleanPath
 
 SlotsByOp: TypeAlias = dict[Node, list[int]]
 """The ops at which the noise-free path ends, with those of their outputs."""
@@ -25,7 +25,7 @@ def all_ends(path: CleanPath) -> SlotsByOp:
     found: SlotsByOp = {}
     for node in path.body:
         if path.holds(node) and lets_through(node):
-            outputs = [n for n, arg in enumerate(node.outputs or ()) if flow.carries(arg)]
+            outputs = [n for n, arg in enumerate(node.outputs or ()) if op_args.carries(arg)]
             ending = [output for output in outputs if _is_end(node, output)]
             if ending:
                 found[node] = ending
@@ -43,7 +43,7 @@ def _is_end(node: Node, output: int) -> bool:
 def gives_on(node: Node) -> bool:
     """Whether a float tensor is made of what the op reads, and gradients flow back through it."""
     flat = node.outputs
-    return lets_through(node) and (flat is None or any(map(flow.is_asked_for, flat)))
+    return lets_through(node) and (flat is None or any(map(op_args.is_asked_for, flat)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def unreached_ops(path: CleanPath, ends: SlotsByOp) -> UnreachedOps:
 
 
 def _has_all_outputs(node: Node, outputs: list[int]) -> bool:
-    carrying = [n for n, arg in enumerate(node.outputs or ()) if flow.carries(arg)]
+    carrying = [n for n, arg in enumerate(node.outputs or ()) if op_args.carries(arg)]
     return set(carrying) <= set(outputs)
 
 

@@ -14,13 +14,6 @@ from typing import TypeAlias
 
 from graphpatch import names
 from graphpatch.analysis.rule_words import StructureFault, at, own_name
-from graphpatch.analysis.soundness.carried import (
-    is_call,
-    is_join,
-    kind_of,
-    patch_of,
-    stopped,
-)
 from graphpatch.analysis.soundness.joined import (
     FileRules,
     counted_by_call,
@@ -30,6 +23,13 @@ from graphpatch.analysis.soundness.joined import (
     repeated_to,
 )
 from graphpatch.analysis.soundness.numbering import GIVE_ON, SELECTS, is_true
+from graphpatch.analysis.soundness.stored_gradients import (
+    is_call,
+    is_join,
+    kind_of,
+    patch_of,
+    stopped,
+)
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph import provenance
 from graphpatch.graph.body import Body, Node

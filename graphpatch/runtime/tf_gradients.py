@@ -10,7 +10,7 @@ from typing import Any
 
 from graphpatch import opdefs
 from graphpatch.names import OpKey
-from graphpatch.runtime.running import first_line
+from graphpatch.runtime.graph_run import first_line
 
 
 @dataclass(frozen=True, slots=True)

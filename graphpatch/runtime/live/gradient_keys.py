@@ -16,7 +16,7 @@ from graphpatch.gradients.spec import (
 )
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import carrier, flow
+from graphpatch.patches import carrier, op_args
 from graphpatch.patches.override import OverrideGradient, never_fires
 from graphpatch.patches.straight_through import StraightThrough
 from graphpatch.patches.surrogate import SurrogateGradient
@@ -68,7 +68,7 @@ def straight_through_key(
     """The op counts as the identity of one of its inputs."""
     refuse_key_at_boundary(node)
     patch.check_op(node)
-    count = len(flow.known_inputs(node))
+    count = len(op_args.known_inputs(node))
     if count == 1:
         return _composed("Identity", now)
     gradient = InlineFormula(

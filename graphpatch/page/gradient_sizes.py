@@ -16,8 +16,8 @@ from graphpatch.analysis.soundness.static import as_written
 from graphpatch.analysis.unsafe import refuse_unsafe
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
-from graphpatch.page.bodies import BodyLines
-from graphpatch.page.ends import REAL, GradientEnds
+from graphpatch.page.body_lines import BodyLines
+from graphpatch.page.gradient_ends import REAL, GradientEnds
 from graphpatch.page.pictures import Measured, pictures
 from graphpatch.runtime.values import read_feed
 from graphpatch.runtime.verify.process import ProcessDiedError, TensorFlowProcess

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.adjoint import DY, LIVE, Adjoint, Y
+from graphpatch.gradients.broadcast_shape import BroadcastShape, of
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import choose
+from graphpatch.gradients.gradient_program import choose
 from graphpatch.gradients.library import LIBRARY
-from graphpatch.gradients.linear import linear_steps
+from graphpatch.gradients.linear_in_dy import linear_steps
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.nodedef_form import FormulaNodes, node_defs
 from graphpatch.gradients.program import Program, Value
-from graphpatch.gradients.shapes import BroadcastShape, of
 from graphpatch.gradients.signature import Signature
 
 # The library has the gradients of products, which are known to have the shapes of their inputs:

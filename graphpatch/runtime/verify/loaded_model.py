@@ -15,8 +15,8 @@ from graphpatch.formats.folder import refuse_odd_files
 from graphpatch.formats.model import MESSAGE
 from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import OpKey
-from graphpatch.runtime.gradients import GradientAnswer, recorded
-from graphpatch.runtime.running import first_line
+from graphpatch.runtime.graph_run import first_line
+from graphpatch.runtime.tf_gradients import GradientAnswer, recorded
 from graphpatch.runtime.values import Values, seeded
 from graphpatch.runtime.verify.seeded import own_names, set_seeds
 

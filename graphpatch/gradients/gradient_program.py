@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import msgspec
 
 from graphpatch.errors import FormulaError
-from graphpatch.gradients import recipes
+from graphpatch.gradients import op_sequences
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.expression import Expression, Scalar
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import SINGLE
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import Program, Value
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN
 from graphpatch.gradients.signature import NOT_SERVED, Signature
 from graphpatch.gradients.tensors import ConstantTensor
 from graphpatch.gradients.tokens import formula_error
@@ -117,7 +117,7 @@ def fit(program: Program, value: Value, like: Value) -> Value:
         return program.op("ZerosLike", like)
     if shape.most is None or not shape.most <= like.shape.least:
         return program.cast(_summed_like(program, value, like), like.dtype)
-    return program.cast(recipes.broadcast_like(program, value, like), like.dtype)
+    return program.cast(op_sequences.broadcast_like(program, value, like), like.dtype)
 
 
 def _summed_like(program: Program, value: Value, like: Value) -> Value:
@@ -130,7 +130,7 @@ def _summed_like(program: Program, value: Value, like: Value) -> Value:
         sizes = program.op("BroadcastArgs", sizes, program.shape_of(like), shape=UNKNOWN)
         value = program.op("BroadcastTo", value, sizes, shape=UNKNOWN)
     wide = program.cast(value, SINGLE.get(dtype, dtype))
-    return program.cast(recipes.sum_like(program, wide, like, sizes), dtype)
+    return program.cast(op_sequences.sum_like(program, wide, like, sizes), dtype)
 
 
 def zeros(program: Program, signature: Signature, name: str) -> Value:

@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from google.protobuf.message import Message
 
 from graphpatch.above import FromAbove
+from graphpatch.formats.from_bytes import opened
 from graphpatch.formats.model import Model
-from graphpatch.formats.opened import opened
-from graphpatch.formats.sizes import as_bytes
+from graphpatch.formats.size_limit import as_bytes
 from graphpatch.graph.heads import Progress
 
 

@@ -9,7 +9,7 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients.constants import Constant
 from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import GradientProgram, check_formula_suits, gradient_ops
+from graphpatch.gradients.gradient_program import GradientProgram, check_formula_suits, gradient_ops
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.parameter_inputs import with_parameter_inputs
 from graphpatch.gradients.program import AttrValue, Program, Step, Value, needed, op_def

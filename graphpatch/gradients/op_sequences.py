@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN, BroadcastShape, reduced
 from graphpatch.gradients.program import Program, Value
-from graphpatch.gradients.shapes import SCALAR, UNKNOWN, BroadcastShape, reduced
 
 _ERF_IS_ONE = 30.0
 

@@ -10,16 +10,16 @@ from graphpatch import opdefs
 from graphpatch.errors import PatchError
 from graphpatch.gradients.composed import ComposedGradient, GradientLayer
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient import check_formula_suits
+from graphpatch.gradients.gradient_program import check_formula_suits
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import DefaultGradient, Gradient, PythonGradient, RegisteredKey
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
-from graphpatch.patches import at, carrier, flow
+from graphpatch.patches import at, carrier, op_args
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.stop import StopGradient
-from graphpatch.runtime.live.overrides import NoKeyError, refuse_key_at_boundary
+from graphpatch.runtime.live.gradient_keys import NoKeyError, refuse_key_at_boundary
 
 # Calls of functions: TensorFlow has their gradient under no key.
 CALL_TYPES = frozenset(
@@ -70,7 +70,7 @@ def _lets_gradient_through(node: Node, where: str, editor: Editor) -> bool:
     if reason:
         editor.skipped(reason)
         return False
-    if flow.is_source(node):
+    if op_args.is_source(node):
         raise NoKeyError(f"{node} is a source: TensorFlow asks for no gradient of it")
     refuse_key_at_boundary(node)
     if node.op in CALL_TYPES or node.op in node.body.library.signatures:
@@ -79,7 +79,7 @@ def _lets_gradient_through(node: Node, where: str, editor: Editor) -> bool:
 
 
 def _has_several_outputs(node: Node) -> bool:
-    return sum(map(flow.carries, flow.known_outputs(node))) > 1
+    return sum(map(op_args.carries, op_args.known_outputs(node))) > 1
 
 
 def _check_filter(gradient: Gradient, node: Node, editor: Editor) -> None:
@@ -90,8 +90,8 @@ def _check_filter(gradient: Gradient, node: Node, editor: Editor) -> None:
         return
     if isinstance(gradient, PythonGradient | DefaultGradient):
         return
-    found = (*flow.known_inputs(node), *flow.known_outputs(node))
-    for dtype in {arg.dtype or "" for arg in found if flow.carries(arg)}:
+    found = (*op_args.known_inputs(node), *op_args.known_outputs(node))
+    for dtype in {arg.dtype or "" for arg in found if op_args.carries(arg)}:
         tensor = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
         editor.cached(
             ("filters", gradient.key, dtype), partial(check_formula_suits, gradient.formula, tensor)

@@ -18,7 +18,7 @@ from graphpatch.graph.body import Body, Node
 from graphpatch.graph.calls import calls
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.topology import FED
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 from graphpatch.patches.join import BackwardTensor, repeat
 
 # Ops that TensorFlow calls stateful since they read a state, which they leave as it is.
@@ -184,7 +184,7 @@ class CleanPath:
         noisy = [
             arg for arg, one in zip(flat, node.data_inputs, strict=False) if self._is_noisy(one)
         ]
-        if known.gradient != "none" and any(flow.is_asked_for(arg) for arg in noisy):
+        if known.gradient != "none" and any(op_args.is_asked_for(arg) for arg in noisy):
             raise PatchError(reason)
         return True
 

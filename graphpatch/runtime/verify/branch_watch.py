@@ -10,7 +10,7 @@ import numpy as np
 
 from graphpatch.control_flow.op_types import SWITCHES
 from graphpatch.graph.graph import Graph
-from graphpatch.runtime.running import ASSIGNED, GraphRun
+from graphpatch.runtime.graph_run import ASSIGNED, GraphRun
 from graphpatch.runtime.verify.outputs import is_value, ops_in_control_flow
 
 # Ops that do one thing below zero, and another above.

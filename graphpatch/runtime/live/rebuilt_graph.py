@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphpatch.control_flow.context_collections import CONTEXTS
-from graphpatch.differentiation.keys import CUSTOM
+from graphpatch.differentiation.override_keys import CUSTOM
 from graphpatch.formats import Model
 from graphpatch.graph.calls import calls
 from graphpatch.graph.graph import Graph

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from graphpatch.above import FromAbove
 from graphpatch.errors import PatchError
 from graphpatch.gradients.spec import PythonGradient
-from graphpatch.gradients.traced import OpDtypes, TracedFunction
+from graphpatch.gradients.traced_function import OpDtypes, TracedFunction
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.opdefs import FlatArg
-from graphpatch.patches import flow
+from graphpatch.patches import op_args
 
 trace: FromAbove[[str, OpDtypes], TracedFunction] = FromAbove("trace")
 
@@ -31,7 +31,8 @@ def traced_for_op(gradient: PythonGradient, op: OpDtypes, editor: Editor) -> Tra
 def dtypes_of_op(node: Node) -> OpDtypes:
     """An op as its gradient function sees it."""
     inputs, outputs = (
-        _known_dtypes(node, flat) for flat in (flow.known_inputs(node), flow.known_outputs(node))
+        _known_dtypes(node, flat)
+        for flat in (op_args.known_inputs(node), op_args.known_outputs(node))
     )
     return OpDtypes(node.op, node.name, inputs, outputs, node.attrs(), node.device)
 
@@ -45,5 +46,5 @@ def dtypes_of_filter(node: Node, dtype: str) -> OpDtypes:
 def _known_dtypes(node: Node, flat: Sequence[FlatArg]) -> tuple[str, ...]:
     for arg in flat:
         if arg.dtype is None:
-            raise PatchError(f"{node}: {arg.name} {flow.why_not(arg)}")
+            raise PatchError(f"{node}: {arg.name} {op_args.why_not(arg)}")
     return tuple(arg.dtype or "" for arg in flat)

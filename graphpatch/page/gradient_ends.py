@@ -14,7 +14,7 @@ from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.topology import VARIABLES, tensor_named
 from graphpatch.match.nearest import nearest_names
-from graphpatch.page.flowing import ops_between
+from graphpatch.page.body_flow import ops_between
 
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
 MOST_PAIRS_ASKED = 12
