@@ -159,8 +159,8 @@ def apply_rules(
     return Result(patched, _report(loaded, patched, [*notes, *patched.notes()], steps))
 
 
-def rules_of(rules: RulesLike, argument: str = "rules") -> list[Rule]:
-    """The rules that an argument of this name holds, as Python programs have them.
+def rules_of(rules: RulesLike) -> list[Rule]:
+    """The rules that the argument `rules` of a function holds.
 
     A path, a dict with `rules`, one rule, or a list of them, each a dict or a `Rule`. Raises
     RulesError where one is not valid, TypeError where it is none of these.
@@ -174,11 +174,11 @@ def rules_of(rules: RulesLike, argument: str = "rules") -> list[Rule]:
         more = (
             "; are the rules and the model swapped?" if isinstance(rules, Model | HasModel) else ""
         )
-        raise TypeError(f"{argument}: expected {RULES_TAKEN}; found {type(rules).__name__}{more}")
+        raise TypeError(f"rules: expected {RULES_TAKEN}; found {type(rules).__name__}{more}")
     for place, rule in enumerate(listed):
         if not isinstance(rule, Rule | Mapping):
             what = type(rule).__name__
-            raise TypeError(f"{argument}[{place}]: expected a dict or a Rule; found {what}")
+            raise TypeError(f"rules[{place}]: expected a dict or a Rule; found {what}")
     written = [rule for rule in listed if not isinstance(rule, Rule)]
     read = iter(rules_from(written) if written or not listed else ())
     return [rule if isinstance(rule, Rule) else next(read) for rule in listed]

@@ -79,7 +79,7 @@ def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
     return list(dict.fromkeys(same + close))[:most]
 
 
-def did_you_mean(word: str, legal: Iterable[str], most: int = 3) -> str:
+def did_you_mean(word: str, legal: Iterable[str]) -> str:
     """A clause like `; nearest: Relu, Relu6`, or nothing where nothing is near."""
-    found = nearest(word, legal, most)
+    found = nearest(word, legal, 3)
     return f"; nearest: {', '.join(map(one_line, found))}" if found else ""

@@ -84,20 +84,10 @@ def load_rules(
         >>> rules = graphpatch.load_rules("@guided_backprop")
     """
     check_path("path", path, "the path of a rules file, or the name of a recipe")
-    return read_rules(path, emit, allow_python)
-
-
-def read_rules(
-    path: str | os.PathLike[str],
-    emit: str | None = None,
-    allow_python: bool = False,
-    allow_none: bool = False,
-) -> list[Rule]:
-    """What `load_rules` gives; with `allow_none` the file may hold no rule."""
     if is_recipe(path):
         return rules_from(recipe_rules(str(path)), emit, allow_python)
     folder = Path() if str(path) == "-" else Path(path).parent
-    return rules_in(raw_rules(path), str(path), emit, allow_python, folder, allow_none)
+    return rules_in(raw_rules(path), str(path), emit, allow_python, folder)
 
 
 def rules_in(

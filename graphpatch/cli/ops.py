@@ -17,7 +17,7 @@ from graphpatch.differentiation import flow
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model, load
 from graphpatch.graph.check import check_graph, foreign
-from graphpatch.table import short
+from graphpatch.table import cut_short, short
 
 STATE_WORDS = {
     "default": "default",
@@ -125,7 +125,10 @@ def _op_lines(op: dict[str, Any]) -> list[str]:
     lines = [f"{op['name']}{place}", f"  type      {op['type']}"]
     lines += _titled("inputs", op["inputs"])
     lines += _titled("outputs", [f"{o['tensor']}  {o['dtype']}" for o in op["outputs"] or ()])
-    lines += _titled("attrs", [f"{key} = {_short(value)}" for key, value in op["attrs"].items()])
+    lines += _titled(
+        "attrs",
+        [f"{key} = {cut_short(json.dumps(value), 80)}" for key, value in op["attrs"].items()],
+    )
     lines.append(f"  gradient  {_gradient_in_words(op['gradient'])}")
     changed = dict.fromkeys(f"{one['did']}, by rule {one['rule']!r}" for one in op["changed"])
     return [*lines, *_titled("changed", list(changed))]
@@ -133,11 +136,6 @@ def _op_lines(op: dict[str, Any]) -> list[str]:
 
 def _titled(title: str, values: list[str]) -> list[str]:
     return [f"  {title if not place else '':8}  {value}" for place, value in enumerate(values)]
-
-
-def _short(value: Any, most: int = 80) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _gradient_in_words(found: dict[str, str]) -> str:

@@ -68,7 +68,7 @@ def attached_functions(
     ]
     inputs = [signature.inputs[place] for place in read]
     op = (signature.attrs, signature.same_shape, signature.op_type)
-    function = gradient_function("", formula, None, inputs, signature.outputs, *op)
+    function = gradient_function("", formula, inputs, signature.outputs, *op)
     given = {name: name for name, _ in signature.outputs}
     stopped = frozenset(read) - flowing
     return pair(_gradient_label(gradient), function, given, tuple(read), stopped, kept)
@@ -80,7 +80,7 @@ def filter_functions(gradient: Computed, dtype: str, kept: bool = False) -> Atta
     Raises FormulaError where the formula does not suit one tensor of this dtype.
     """
     function = gradient_function(
-        "", gradient.formula, None, [("x0", dtype)], [("y0", dtype)], same_shape=True
+        "", gradient.formula, [("x0", dtype)], [("y0", dtype)], same_shape=True
     )
     merge(function)
     return pair(_gradient_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), kept)
@@ -93,7 +93,7 @@ def guard_functions(dtype: str) -> AttachedFunctions:
     the forward pass of a Session, as the body of `attach` does not read x.
     """
     one = ([("x0", dtype)], [("y0", dtype)])
-    function = gradient_function("", Formula.parse("dy"), None, *one, same_shape=True)
+    function = gradient_function("", Formula.parse("dy"), *one, same_shape=True)
     merge(function)
     return pair(f"{GUARD}_{dtype}", function, {"y0": "x0"}, (0,), frozenset(), False)
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients import op_sequences
 from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN
 from graphpatch.gradients.constants import FLOATS
-from graphpatch.gradients.expression import Expression, Scalar
+from graphpatch.gradients.expression import Expression
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.functions import SINGLE
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.program import Program, Value
 from graphpatch.gradients.signature import NOT_SERVED, Signature
-from graphpatch.gradients.tensors import ConstantTensor
 from graphpatch.gradients.tokens import formula_error
 from graphpatch.table import plural
 
@@ -35,18 +32,13 @@ class GradientProgram(msgspec.Struct, frozen=True):
     results: tuple[Value | None, ...]
 
 
-def gradient_ops(
-    formula: Formula,
-    signature: Signature,
-    parameters: Mapping[str, Scalar | ConstantTensor] | None = None,
-) -> GradientProgram:
+def gradient_ops(formula: Formula, signature: Signature) -> GradientProgram:
     """The ops that compute dx of each input of the signature.
 
     A result that is larger than its input is summed over the axes that were broadcast, a smaller
     one is repeated. Raises FormulaError where the formula does not suit the op.
     """
-    values = dict(formula.bind(parameters).values)
-    program = Program()
+    values, program = dict(formula.values), Program()
     results: list[Value | None] = []
     for (name, dtype), chosen in zip(signature.inputs, choose(formula, signature), strict=True):
         if chosen is None:
@@ -56,13 +48,6 @@ def gradient_ops(
         like = Value(name, dtype, signature.shape(name))
         results.append(fit(program, lowering.number(chosen.expression, dtype), like))
     return GradientProgram(program, tuple(results))
-
-
-def check_formula_suits(
-    formula: Formula, signature: Signature, parameters: Mapping[str, Scalar] | None = None
-) -> None:
-    """Raise FormulaError where the formula does not suit the op."""
-    gradient_ops(formula, signature, parameters)
 
 
 def choose(formula: Formula, signature: Signature) -> list[InputFormula | None]:

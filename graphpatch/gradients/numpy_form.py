@@ -51,7 +51,6 @@ class FormulaOp:
 
 def numpy_gradient(
     formula: Formula,
-    parameters: Mapping[str, Scalar | ConstantTensor] | None,
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     upstream: Sequence[Array],
@@ -67,7 +66,7 @@ def numpy_gradient(
     variables = {f"x{place}": value for place, value in enumerate(inputs)}
     variables |= {f"y{place}": value for place, value in enumerate(outputs)}
     variables |= {f"dy{place}": value for place, value in enumerate(upstream)}
-    values = dict(formula.bind(parameters).values)
+    values = dict(formula.values)
     default = next((dy.dtype for dy in upstream if dy.dtype.name in FLOATS), None)
     results: list[Array | None] = []
     for place, like in enumerate(inputs):

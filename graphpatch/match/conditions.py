@@ -107,11 +107,6 @@ def any_of(wanted: Sequence[Match]) -> Condition:
     return prepared
 
 
-def all_of(wanted: Sequence[Match]) -> Condition:
-    """Each of these matches holds."""
-    return both([holds(match) for match in wanted])
-
-
 def none_of(wanted: Match) -> Condition:
     """This match does not hold."""
     condition = holds(wanted)
@@ -138,31 +133,6 @@ def pattern(wanted: str | Pattern | Sequence[str | Pattern]) -> Condition:
     return prepared
 
 
-def inputs(wanted: Mapping[str, Match], control: bool) -> Condition:
-    """What gives the inputs of the op meets these matches."""
-    return neighbours.inputs({which: holds(match) for which, match in wanted.items()}, control)
-
-
-def consumers(wanted: Mapping[str, Match], control: bool) -> Condition:
-    """What reads the op meets these matches."""
-    return neighbours.consumers({which: holds(match) for which, match in wanted.items()}, control)
-
-
-def upstream_of(wanted: str | Sequence[str] | DependencySearch, control: bool) -> Condition:
-    """One of these tensors is computed from the op."""
-    return paths.upstream_of(wanted, control, holds)
-
-
-def downstream_of(wanted: str | Sequence[str] | DependencySearch, control: bool) -> Condition:
-    """The op is computed from one of these tensors."""
-    return paths.downstream_of(wanted, control, holds)
-
-
-def between(wanted: Between, control: bool) -> Condition:
-    """The op is on a path between these tensors."""
-    return paths.between(wanted, control, holds)
-
-
 # In the order in which they are tried: cheap ones first.
 KEYS: dict[str, Key] = {
     "body": Key(body, _body_of),
@@ -170,24 +140,24 @@ KEYS: dict[str, Key] = {
     "name": OP_KEYS["name"],
     "name_regex": OP_KEYS["name_regex"],
     "any": Key(any_of),
-    "all": Key(all_of),
+    "all": Key(lambda wanted: both([holds(match) for match in wanted])),
     "not": Key(none_of),
-    "upstream_of": Key(upstream_of),
-    "downstream_of": Key(downstream_of),
-    "between": Key(between),
+    "upstream_of": Key(paths.upstream_of),
+    "downstream_of": Key(paths.downstream_of),
+    "between": Key(paths.between),
     "pattern": Key(pattern),
     "class": Key(op_classes.class_, op_classes.classes_in_words),
     "taken": Key(taken.taken, taken.takers_in_words),
     "inside": Key(inside.inside, inside.contexts_in_words),
     **OP_KEYS,  # the others of these
     "shape": Key(shape.shape, shape.shape_in_words),
-    "inputs": Key(inputs),
-    "consumers": Key(consumers),
+    "inputs": Key(neighbours.inputs),
+    "consumers": Key(neighbours.consumers),
     "value": Key(value.value, value.value_in_words),
     "nth": Key(nth.nth),
 }
 
-# Those that follow edges, and take `control` besides.
+# Those that follow edges, and take `control` and `holds` besides.
 ON_EDGES = ("inputs", "consumers", "between", "upstream_of", "downstream_of")
 
 
@@ -216,4 +186,4 @@ def _condition_for(key: str, wanted: Any, match: Match) -> Condition:
     if key == "nth":  # of those that all other keys mean
         return nth.nth(wanted, holds(replace(match, nth=None)))
     made = KEYS[key].condition
-    return made(wanted, match.control) if key in ON_EDGES else made(wanted)
+    return made(wanted, match.control, holds) if key in ON_EDGES else made(wanted)

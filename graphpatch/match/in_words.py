@@ -11,7 +11,7 @@ from graphpatch.graph.body import Node
 from graphpatch.match import added, nth, path_miss
 from graphpatch.match.conditions import KEYS, conditions, holds
 from graphpatch.match.spec import Match
-from graphpatch.table import IN_MESSAGE, short
+from graphpatch.table import IN_MESSAGE, cut_short, short
 
 LETTERS = 100  # letters for one key
 
@@ -27,7 +27,7 @@ def key_in_words(node: Node, key: str, match: Match) -> str:
         text = ON_MATCH[key](node, match)
     else:
         text = IN_WORDS[key](node, match.given().get(key))
-    return text if len(text) <= LETTERS else f"{text[: LETTERS - 3]}..."
+    return cut_short(text, LETTERS)
 
 
 def _inputs_in_words(node: Node, wanted: Mapping[str, Match]) -> str:

@@ -144,12 +144,12 @@ def _nearness(pattern: Pattern, misses: Sequence[NearMiss]) -> float:
     return max((len(miss.reached) / len(pattern.present) for miss in misses), default=0)
 
 
-def nearest_places(
-    bodies: Iterable[Body], pattern: Pattern, most: int = NEAR_MISSES
-) -> list[NearMiss]:
+def nearest_places(bodies: Iterable[Body], pattern: Pattern) -> list[NearMiss]:
     """The places in all of these bodies where a pattern came furthest."""
-    found = [miss for body in bodies for miss in near_misses(body, pattern, conditions, most)]
-    return sorted(found, key=lambda miss: -len(miss.reached))[:most]
+    found = [
+        miss for body in bodies for miss in near_misses(body, pattern, conditions, NEAR_MISSES)
+    ]
+    return sorted(found, key=lambda miss: -len(miss.reached))[:NEAR_MISSES]
 
 
 def miss_in_words(miss: NearMiss, pattern: Pattern) -> str:

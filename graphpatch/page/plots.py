@@ -146,7 +146,7 @@ def _of_formula(formula: Formula) -> DrawnGradient | None:
         return None  # another gradient for each element
 
     def dx(x: Array, y: Array, dy: Array) -> Array | None:
-        return numpy_gradient(formula, None, [x], [y], [dy])[0]
+        return numpy_gradient(formula, [x], [y], [dy])[0]
 
     given = [f"{name}={value:g}" for name, value in formula.values]
     return DrawnGradient(", ".join([str(formula), *given]), dx, formula.variables)

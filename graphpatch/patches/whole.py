@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.attach import AttachedFunctions
 from graphpatch.gradients.fits import windows_of
-from graphpatch.gradients.gradient_program import check_formula_suits
+from graphpatch.gradients.gradient_program import gradient_ops
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import (
@@ -58,7 +58,7 @@ def _checked_signature(gradient: LibraryGradient | InlineFormula, group: Matched
     """The group as formulas see it; PatchError where this formula does not suit it."""
     try:
         signature = _group_signature(group)
-        check_formula_suits(gradient.formula, signature)
+        gradient_ops(gradient.formula, signature)
     except (FormulaError, ValueError) as error:
         text = f"the match that ends in {group.last}: {error}; {group.reading()}"
         raise PatchError(text) from error

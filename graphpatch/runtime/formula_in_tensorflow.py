@@ -7,9 +7,8 @@ from typing import Any
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.constants import Constant
-from graphpatch.gradients.expression import Scalar
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient_program import GradientProgram, check_formula_suits, gradient_ops
+from graphpatch.gradients.gradient_program import GradientProgram, gradient_ops
 from graphpatch.gradients.lowering import Lowering
 from graphpatch.gradients.parameter_inputs import with_parameter_inputs
 from graphpatch.gradients.program import AttrValue, Program, Step, Value, needed, op_def
@@ -21,20 +20,17 @@ _RAW_NAMES = {"reduction_indices": "axis"}
 """The input args that tf.raw_ops calls otherwise than the op does."""
 
 
-def tensorflow_gradient(
-    formula: Formula, parameters: Mapping[str, Scalar] | None = None
-) -> GradientFunction:
+def tensorflow_gradient(formula: Formula) -> GradientFunction:
     """The gradient function (op, *dy) -> [dx...] of a formula, for tf.RegisterGradient.
 
     It works where ops are differentiated in a graph, and on tapes over functions that hold such
     ops. It gives None for an input without a gradient. It raises FormulaError, when it is called,
     where the formula does not suit the op.
     """
-    bound = formula.bind(parameters)
 
     def gradient(op: Any, *upstream: Any) -> list[Any]:
-        attrs, op_type = op_attrs(bound, op), op.type if bound.reads_op else ""
-        return formula_gradients(bound, op.inputs, op.outputs, upstream, attrs, op_type=op_type)
+        attrs, op_type = op_attrs(formula, op), op.type if formula.reads_op else ""
+        return formula_gradients(formula, op.inputs, op.outputs, upstream, attrs, op_type=op_type)
 
     return gradient
 
@@ -99,7 +95,7 @@ def result_values(found: GradientProgram, arguments: Mapping[str, Any]) -> list[
 
 def check_formula(formula: Formula, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Raise FormulaError where a formula does not suit an op of these tensors."""
-    check_formula_suits(formula, Signature.of(_dtypes("x", inputs), _dtypes("y", outputs)))
+    gradient_ops(formula, Signature.of(_dtypes("x", inputs), _dtypes("y", outputs)))
 
 
 def formula_value(formula: Formula, inputs: Sequence[Any]) -> Any:

@@ -26,9 +26,9 @@ def model_of(graph: Any, label: str = "<tf.Graph>") -> Model:
     return opened(as_bytes(meta if meta.collection_def else meta.graph_def), label)
 
 
-def graph_def_of(graph: Any, label: str = "<tf.Graph>") -> bytes:
+def graph_def_of(graph: Any) -> bytes:
     """The serialized GraphDef of a live graph. Raises ModelError where it is larger than 2 GB."""
-    with _limited(label):
+    with _limited("<tf.Graph>"):
         return bytes(graph.as_graph_def().SerializeToString())
 
 

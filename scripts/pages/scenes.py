@@ -41,7 +41,7 @@ class Scene:
         entry = LIBRARY[name]
         one_op = self.ops[0] if len(self.ops) == 1 else ""
         formula = entry.formula(dict(self.parameters))
-        after = numpy_gradient(formula, {}, inputs, [y], [dy], self.attrs, one_op)[self.place]
+        after = numpy_gradient(formula, inputs, [y], [dy], self.attrs, one_op)[self.place]
         before = self._own(inputs, dy) if self.before is None else self.before(inputs)
         return np.asarray(before, float), np.asarray(after, float)
 

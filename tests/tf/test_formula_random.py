@@ -92,9 +92,9 @@ def agree(formula: Formula, values: tuple[Any, ...], rounding: float) -> None:
     gathered, expected, attrs = Calls(), {}, {"alpha": 0.5}
     for dtype in DTYPES:
         x0, x1, y, dy = (value.astype(dtype_named(dtype)) for value in values)
-        reference = numpy_gradient(formula, {}, [x0, x1], [y], [dy], attrs)
+        reference = numpy_gradient(formula, [x0, x1], [y], [dy], attrs)
         arguments = [("x0", dtype), ("x1", dtype)], [("y0", dtype)]
-        function = gradient_function(f"f_{dtype}", formula, {}, *arguments, attrs)
+        function = gradient_function(f"f_{dtype}", formula, *arguments, attrs)
         names = gathered.add(function, [x0, x1, y, dy])
         tensors = [tf.constant(x0), tf.constant(x1)], [tf.constant(y)], [tf.constant(dy)]
         ops = formula_gradients(formula, *tensors, attrs)

@@ -144,7 +144,7 @@ def _drawn(case: Case, dtype: str) -> Drawn:
         dy[len(dy) // 2 :] = dy[: len(dy) // 2]
     one = Drawn(case, dtype, inputs, y, dy, [])
     return one._replace(
-        wanted=list(numpy_gradient(one.formula, None, inputs, [y], [dy], case.attrs, case.op))
+        wanted=list(numpy_gradient(one.formula, inputs, [y], [dy], case.attrs, case.op))
     )
 
 
@@ -156,7 +156,6 @@ def called() -> tuple[Calls, list[list[str]]]:
         function = gradient_function(
             f"f{number}",
             drawn()[number].formula,
-            None,
             [(f"x{slot}", dtype) for slot in range(len(inputs))],
             [("y0", dtype)],
             case.attrs,

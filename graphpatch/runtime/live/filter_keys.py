@@ -10,7 +10,7 @@ from graphpatch import opdefs
 from graphpatch.errors import PatchError
 from graphpatch.gradients.composed import ComposedGradient, GradientLayer
 from graphpatch.gradients.formula import Formula
-from graphpatch.gradients.gradient_program import check_formula_suits
+from graphpatch.gradients.gradient_program import gradient_ops
 from graphpatch.gradients.numpy_form import numpy_gradient
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import DefaultGradient, Gradient, PythonGradient, RegisteredKey
@@ -94,7 +94,7 @@ def _check_filter(gradient: Gradient, node: Node, editor: Editor) -> None:
     for dtype in {arg.dtype or "" for arg in found if op_args.carries(arg)}:
         tensor = Signature.of([("x0", dtype)], [("y0", dtype)], same_shape=True)
         editor.cached(
-            ("filters", gradient.key, dtype), partial(check_formula_suits, gradient.formula, tensor)
+            ("filters", gradient.key, dtype), partial(gradient_ops, gradient.formula, tensor)
         )
 
 
@@ -119,5 +119,5 @@ def keeps_zeros(gradient: Gradient, editor: Editor) -> bool:
 def _gives_zeros(formula: Formula) -> bool:
     sizes = np.geomspace(1e-6, 1e6, 25, dtype="float32")
     tensor = np.concatenate([-sizes, [0.0], sizes]).astype("float32")
-    found = numpy_gradient(formula, None, [tensor], [tensor], [np.zeros_like(tensor)])
+    found = numpy_gradient(formula, [tensor], [tensor], [np.zeros_like(tensor)])
     return found[0] is not None and not np.any(found[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,21 +111,12 @@ def _compare_started(
 ) -> RunResult:
     options.say("starting TensorFlow", 0, 1)
     v2 = not has_tensor_arrays(one.graph)
-    settings, _ = _ask_both(
-        left, right, lambda side: side.process.keep("begin", options.imports, v2)
-    )
+    settings, _ = _ask_both(left, right, lambda it: it.process.keep("begin", options.imports, v2))
+    ran = RunResult(settings=settings)
     for subject, side in ((one, left), (other, right)):
         options.say("importing the models", int(side is right), 2)
-        try:
-            side.process.keep("open", str(subject.file), subject.model.path, subject.place)
-        except (ModelError, ProcessDiedError) as error:
-            why = (
-                str(error)
-                if isinstance(error, ProcessDiedError)
-                else f"{subject.model.path}: {error}"
-            )
-            return RunResult(settings=settings, why=why, is_wrong=side is right)
-    ran = RunResult(settings=settings)
+        if why := _import_failure(subject, side):
+            return replace(ran, why=why, is_wrong=side is right)
     tensors, reasons = _tensors_to_compare(one.graph, other.graph, left, right, options)
     try:
         ran.forward = _compare_forward(ran, tensors, left, right, options)
@@ -149,6 +140,17 @@ def _compare_started(
         ran,
     )
     return ran
+
+
+def _import_failure(subject: ComparedGraph, side: RunningModel) -> str:
+    """Why the process of a side cannot open its model; nothing where it can."""
+    try:
+        side.process.keep("open", str(subject.file), subject.model.path, subject.place)
+    except ProcessDiedError as error:
+        return str(error)
+    except ModelError as error:
+        return f"{subject.model.path}: {error}"
+    return ""
 
 
 def _tensors_to_compare(

@@ -173,7 +173,7 @@ def _once(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[flo
         expected = counted_gradient(one, [*inputs, outputs[0]], upstream[0])
     else:
         formula, attrs = one.computed.formula, dict(one.attrs)
-        expected = numpy_gradient(formula, None, inputs, outputs, upstream, attrs, one.op_type)
+        expected = numpy_gradient(formula, inputs, outputs, upstream, attrs, one.op_type)
     if one.moved is None:
         given = _by_tensorflow(graph, one, names, values, upstream)
     else:
