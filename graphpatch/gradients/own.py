@@ -20,7 +20,7 @@ OpGradient = Callable[[OpCall, int, Value], Value]
 def _matmul_grad(first: str, second: str) -> OpGradient:
     """Of y = A B, where these attrs say that A and B stand transposed or adjoint."""
 
-    def op_gradient(at: OpCall, place: int, dy: Value) -> Value:
+    def own(at: OpCall, place: int, dy: Value) -> Value:
         a, b = at.xs
         ta, tb = (bool(at.signature.attrs.get(name, False)) for name in (first, second))
         if place == 0:
@@ -30,27 +30,27 @@ def _matmul_grad(first: str, second: str) -> OpGradient:
         product = op_sequences.matmul(at.program, *pair, *flags)
         return product if first == "transpose_a" else summed(at, place, product)
 
-    return op_gradient
+    return own
 
 
 def _conv_grad(by_input: str, by_filter: str) -> OpGradient:
-    def op_gradient(at: OpCall, place: int, dy: Value) -> Value:
+    def own(at: OpCall, place: int, dy: Value) -> Value:
         if place == 0:
             return at.op(by_input, at.sizes(0), at.xs[1], dy)
         return at.op(by_filter, at.xs[0], at.sizes(1), dy)
 
-    return op_gradient
+    return own
 
 
 def _conv_transpose_grad(convolution: str, by_filter: str) -> OpGradient:
     """Of a transposed convolution of (sizes, filter, x)."""
 
-    def op_gradient(at: OpCall, place: int, dy: Value) -> Value:
+    def own(at: OpCall, place: int, dy: Value) -> Value:
         if place == 2:
             return at.op(convolution, dy, at.xs[1])
         return at.op(by_filter, dy, at.sizes(1), at.xs[2])
 
-    return op_gradient
+    return own
 
 
 def _bias_add_grad(at: OpCall, place: int, dy: Value) -> Value:
@@ -135,12 +135,12 @@ def _divided(at: OpCall, place: int, dy: Value) -> Value:
 def _greater(op_type: str) -> OpGradient:
     """Of Maximum and Minimum: to the one that it took, the first of two equal ones."""
 
-    def op_gradient(at: OpCall, place: int, dy: Value) -> Value:
+    def own(at: OpCall, place: int, dy: Value) -> Value:
         taken, zero = at.program.op(op_type, *at.xs), at.program.scalar(0.0, dy.dtype)
         pair = (zero, dy) if place else (dy, zero)
         return summed(at, place, at.program.op("SelectV2", taken, *pair))
 
-    return op_gradient
+    return own
 
 
 def _identity_grad(at: OpCall, place: int, dy: Value) -> Value:

@@ -71,16 +71,12 @@ def _ends_behind(node: Node) -> str:
     found, todo, last = {node.name}, [node.name], []
     while todo:
         name = todo.pop()
-        read = _data_readers(node.body, name)
+        read = [node.body.heads.names[index] for index, _, _ in data_uses(node.body, name)]
         if not read and name != node.name:
             last.append(name)
         todo += [one for one in dict.fromkeys(read) if one not in found]
         found.update(read)
     return f"what is, ends in {short(sorted(last, key=natural))}" if last else "nothing is"
-
-
-def _data_readers(body: Body, name: str) -> list[str]:
-    return [body.heads.names[index] for index, _, _ in data_uses(body, name)]
 
 
 def _ends_before(node: Node) -> str:

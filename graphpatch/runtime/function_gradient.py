@@ -40,7 +40,7 @@ def function_gradient(graph: Graph, body: Body) -> GradientFunction:
 
         # An op that reads a tensor of another graph captures it; input_map does not.
         read = [
-            _argument(op, n, name)
+            (op.outputs[int(name[1:])] if name.startswith("y") else op.inputs[n])
             for n, name in zip(range(len(op.inputs)), arguments, strict=False)
         ]
         given = [tf.identity(tensor) for tensor in (*read, *_dense_upstream(op, upstream))]
@@ -108,11 +108,6 @@ def flat_index(body: Body, tensor: names.TensorName) -> int:
     if place is None:
         raise ModelError(f"{body.label} reads {tensor}, an output that is not there")
     return place
-
-
-def _argument(op: Any, place: int, name: str) -> Any:
-    """What the gradient function reads as its argument of this name: y are the op's outputs."""
-    return op.outputs[int(name[1:])] if name.startswith("y") else op.inputs[place]
 
 
 def _result_args(body: Body) -> list[Any]:

@@ -145,7 +145,7 @@ def surrogate_gradient(formula: Formula) -> GradientFunction:
 
         inputs = [tf.identity(tensor) for tensor in op.inputs]
         value = _formula_value(formula, op, inputs)
-        if not _has_shape_of(value, op.outputs[0]):
+        if not (value.shape.is_fully_defined() and value.shape == op.outputs[0].shape):
             value = tf.broadcast_to(value, tf.shape(op.outputs[0]))
         return gradients([value], inputs, [tf.convert_to_tensor(dy)])
 
@@ -163,7 +163,3 @@ def _formula_value(formula: Formula, op: Any, inputs: Sequence[Any]) -> Any:
     arguments = {f"x{place}": tensor for place, tensor in enumerate(inputs)}
     found = GradientProgram(program, (program.cast(number, dtype),))
     return result_values(found, arguments)[0]
-
-
-def _has_shape_of(one: Any, other: Any) -> bool:
-    return bool(one.shape.is_fully_defined()) and bool(one.shape == other.shape)

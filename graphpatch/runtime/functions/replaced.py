@@ -237,15 +237,11 @@ def _forward_and_backward(function: str, forward: Any, backward: Any) -> Any:
             f"{backward.dtype.name}, whose gradient a real value cannot stand for"
         )
     counted = tf.cast(backward, forward.dtype)
-    if not _have_same_shape(forward, counted):
+    if not (forward.shape.is_fully_defined() and forward.shape == counted.shape):
         _check_broadcast(function, forward, counted)
         counted = tf.broadcast_to(counted, tf.shape(forward))
     [found] = with_gradient([forward], [counted], lambda _inputs, _outputs, upstream: upstream)
     return found
-
-
-def _have_same_shape(one: Any, other: Any) -> bool:
-    return bool(one.shape.is_fully_defined()) and one.shape == other.shape
 
 
 def _check_broadcast(function: str, forward: Any, backward: Any) -> None:

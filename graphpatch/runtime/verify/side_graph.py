@@ -208,7 +208,7 @@ class GraphSide:
         ops = trained(self.tf_graph, gradient_scopes(self.graph.main))
         return [name for name in names if self.tf_graph.get_tensor_by_name(name).op in ops]
 
-    def check_formulas(self) -> list[FormulaCheck]:
+    def formulas(self) -> list[FormulaCheck]:
         """Each formula that the graph carries, against numpy."""
         return check_formulas(self.graph, self.running)
 

@@ -108,7 +108,7 @@ class SavedSide:
         """None: all ops are in functions, where nobody can look."""
         return []
 
-    def check_formulas(self) -> list[FormulaCheck]:
+    def formulas(self) -> list[FormulaCheck]:
         """Each formula that the graph carries, against numpy."""
         return check_formulas(self.graph, None)
 
