@@ -6,10 +6,10 @@ import importlib
 from typing import Any
 
 from graphpatch.runtime.layers.gradient_filter import GradientFilter
-from graphpatch.runtime.layers.patched_graph import PatchedGraph
+from graphpatch.runtime.layers.patched_model import PatchedModel
 from graphpatch.runtime.layers.surrogate import BackwardAs, Surrogate
 
-LAYERS = (BackwardAs, GradientFilter, PatchedGraph, Surrogate)
+LAYERS = (BackwardAs, GradientFilter, PatchedModel, Surrogate)
 
 _MADE: dict[type, dict[str, type]] = {}  # by the class of all layers of a Keras
 

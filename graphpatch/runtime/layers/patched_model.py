@@ -18,7 +18,7 @@ from graphpatch.runtime.layers.base import UnchangedLayer
 from graphpatch.runtime.layers.graph_function import graph_function
 
 
-class PatchedGraph(UnchangedLayer):
+class PatchedModel(UnchangedLayer):
     """Compute a graph file; its gradients are those that the rules of the file give.
 
     Forward: what the graph computes without the rules, op by op bit for bit. Backward: its
@@ -54,7 +54,7 @@ class PatchedGraph(UnchangedLayer):
 
     Example:
         >>> rules = graphpatch.load_rules("rules.json")
-        >>> layer = graphpatch.keras.PatchedGraph("model.pb", "x", "features", rules=rules)
+        >>> layer = graphpatch.keras.PatchedModel("model.pb", "x", "features", rules=rules)
         >>> layer(tf.zeros([1, 4, 4, 1])).shape
         TensorShape([1, 4, 4, 1])
     """
@@ -88,12 +88,12 @@ class PatchedGraph(UnchangedLayer):
 
         if isinstance(inputs, dict):
             if set(inputs) != set(self.inputs):
-                raise ValueError(f"PatchedGraph takes {self.inputs}, and found {sorted(inputs)}")
+                raise ValueError(f"PatchedModel takes {self.inputs}, and found {sorted(inputs)}")
             inputs = [inputs[name] for name in self.inputs]
         given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         if len(given) != len(self.inputs):
             raise ValueError(
-                f"PatchedGraph takes {len(self.inputs)} inputs, {self.inputs}, and found "
+                f"PatchedModel takes {len(self.inputs)} inputs, {self.inputs}, and found "
                 f"{len(given)}"
             )
         dtypes = [tensor.dtype for tensor in self._function.inputs]
@@ -120,7 +120,7 @@ def _loaded(model: str | Path | bytes | Model) -> Model:
     if len(loaded.graphs) != 1 or loaded.graphs[0].around.is_object_based:
         raise ModelError(
             f"{loaded.path}: a {loaded.format} that TensorFlow 2 wrote, or with several "
-            f"MetaGraphDefs; PatchedGraph takes one graph with its weights as constants. Load a "
+            f"MetaGraphDefs; PatchedModel takes one graph with its weights as constants. Load a "
             f"patched TF2 SavedModel with tf.saved_model.load"
         )
     return loaded
