@@ -48,6 +48,11 @@ class Arg(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number_default: int | None = None
     dtypes_default: tuple[str, ...] | None = None
 
+    @property
+    def is_list(self) -> bool:
+        """Whether it is a list of tensors."""
+        return bool(self.number_attr or self.type_list_attr)
+
 
 class AttrDef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An attr that an op declares, with its type as OpDef spells it (`int`, `list(type)`).

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 
 from graphpatch.dtypes import HANDLES
 from graphpatch.errors import CutError
-from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import calls
+from graphpatch.graph.body import Node
+from graphpatch.graph.calls import called_by_op
 from graphpatch.graph.graph import Graph
 
 # Stateful ops that give the same as long as nobody assigns to what they stand for.
@@ -57,14 +57,6 @@ def handed_on(graph: Graph, node: Node, called: Collection[str], in_frame: bool)
     return bool(outputs)
 
 
-def functions_called(body: Body) -> dict[int, list[str]]:
-    """The functions that each op calls, by the op's index."""
-    found: dict[int, list[str]] = {}
-    for caller, callee in calls(body):
-        found.setdefault(caller.index, []).append(callee)
-    return found
-
-
 def _changing(graph: Graph, functions: Iterable[str]) -> Node | None:
     """An op of these functions, or of those that they call, that changes from run to run."""
     todo, seen = list(functions), set[str]()
@@ -74,7 +66,7 @@ def _changing(graph: Graph, functions: Iterable[str]) -> Node | None:
             continue
         seen.add(name)
         body = graph.functions[name]
-        called = functions_called(body)
+        called = called_by_op(body)
         found = next((one for one in body if one.index not in called and changes(one)), None)
         if found is not None:
             return found

@@ -17,11 +17,12 @@ from typing import Any
 
 from graphpatch import names
 from graphpatch.analysis.cuts import Cut, in_frames
-from graphpatch.analysis.repeats import functions_called, handed_on
+from graphpatch.analysis.repeats import handed_on
 from graphpatch.arguments import check_path
 from graphpatch.errors import OutputError
 from graphpatch.formats.output import write_new_folder
 from graphpatch.graph.body import Node
+from graphpatch.graph.calls import called_by_op
 from graphpatch.graph.extract import Extract, Fed, StaticShape
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import PLACEHOLDERS, VARIABLES, readers_of
@@ -171,7 +172,7 @@ class Split:
         return tuple(found.values())
 
     def _handed(self) -> Iterator[tuple[str, int]]:
-        body, called = self.backward.graph.main, functions_called(self.backward.graph.main)
+        body, called = self.backward.graph.main, called_by_op(self.backward.graph.main)
         frames = in_frames(body)
         seen: set[int] = set()
         for place, run in enumerate(self.runs):

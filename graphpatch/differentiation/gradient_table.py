@@ -99,7 +99,7 @@ def _outputs_at(op_type: str, place: int | None) -> frozenset[str] | None:
 
 def declared(op: opdefs.OpDef, slot: int, count: int) -> int | None:
     """Which of the inputs that an op declares a slot is; its lists of tensors are of one length."""
-    lists = [bool(arg.number_attr or arg.type_list_attr) for arg in op.inputs]
+    lists = [arg.is_list for arg in op.inputs]
     each = (count - len(lists) + sum(lists)) // sum(lists) if any(lists) else 1
     for place, is_list in enumerate(lists):
         slot -= each if is_list else 1

@@ -26,7 +26,7 @@ def greeted(address: str) -> Any:
     """A client of the scheduler at an address.
 
     Raises ImportError where Dask is not there, and whatever else is wrong with the address; where
-    nothing is reached, within PATIENCE seconds, the import of Dask, and PATIENCE again.
+    nothing is reached, within ANSWER_TIMEOUT seconds, the import of Dask, and ANSWER_TIMEOUT again.
     """
     within(ANSWER_TIMEOUT, listened, address)
     import distributed

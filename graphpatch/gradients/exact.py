@@ -29,6 +29,5 @@ def built_in_key(gradient: Computed, op: OpDef | None) -> str | None:
 
 
 def _is_unary(op: OpDef) -> bool:
-    args = (*op.inputs, *op.outputs)
-    lists = any(arg.number_attr or arg.type_list_attr for arg in args)
+    lists = any(arg.is_list for arg in (*op.inputs, *op.outputs))
     return len(op.inputs) == len(op.outputs) == 1 and not lists

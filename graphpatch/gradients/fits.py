@@ -12,7 +12,7 @@ from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient, RegisteredKey
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
-from graphpatch.opdefs import Arg, OpDef
+from graphpatch.opdefs import OpDef
 
 # The op that filters are made of: any gradient may stand there.
 FILTER = "Identity"
@@ -95,7 +95,7 @@ def _check_arity(key: str, node: Node) -> None:
         ("inputs", theirs.inputs, op.inputs),
         ("outputs", theirs.outputs, op.outputs),
     ):
-        if not _has_lists(expected) and not _has_lists(found) and len(expected) != len(found):
+        if not any(arg.is_list for arg in (*expected, *found)) and len(expected) != len(found):
             raise PatchError(
                 f"the gradient of {key} is for {len(expected)} {which}; {node} has {len(found)}"
             )
@@ -109,7 +109,3 @@ def _check_arity(key: str, node: Node) -> None:
 
 def _needed_attrs(op: OpDef) -> set[str]:
     return {attr.name for attr in op.attrs if attr.type != "type"}
-
-
-def _has_lists(args: tuple[Arg, ...]) -> bool:
-    return any(arg.number_attr or arg.type_list_attr for arg in args)

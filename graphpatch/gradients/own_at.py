@@ -70,7 +70,7 @@ def op_forward(at: OpCall) -> Value:
         definition = op_def(op_type)
     except LookupError as error:
         raise FormulaError(f"forward: {error}") from None
-    lists = any(arg.number_attr or arg.type_list_attr for arg in definition.inputs)
+    lists = any(arg.is_list for arg in definition.inputs)
     if definition.stateful or lists or len(definition.inputs) != len(at.xs):
         raise FormulaError(f"forward: {op_type} has a state or a list of inputs: it runs once")
     same = all(x.shape == at.signature.shape(f"x{n}") for n, x in enumerate(at.xs))

@@ -13,7 +13,7 @@ from graphpatch.match.asked import asked_body
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
-from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names
+from graphpatch.match.nearest import NEAREST, elsewhere, nearest_names, nearest_tensors
 from graphpatch.match.paths import unknown_tensors
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.spec import Match
@@ -117,9 +117,8 @@ def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
     lines = []
     for text in unknown_tensors(graphs, match):
         arguments = [name for graph in graphs for body in graph.bodies for name in body.arguments]
-        near = nearest_names(text.partition(":")[0], [*arguments, *_op_names(graphs)])
-        shown = f"; nearest: {', '.join(near)}" if near else ""
-        lines.append(f"  no tensor is called {text!r}{shown}")
+        near = nearest_tensors(text, [*arguments, *_op_names(graphs)])
+        lines.append(f"  no tensor is called {text!r}{near}")
     return lines
 
 

@@ -24,6 +24,12 @@ def nearest_names(text: str, legal: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(close + holding))[:NEAREST]
 
 
+def nearest_tensors(text: str, legal: Iterable[str]) -> str:
+    """A clause with the ops whose names are nearest to that of a tensor; or nothing."""
+    near = nearest_names(text.partition(":")[0], legal)
+    return f"; nearest: {', '.join(near)}" if near else ""
+
+
 def _nearest_last_parts(last: str, names: Iterable[str]) -> list[str]:
     """The names whose last part is nearest."""
     by_end: dict[str, str] = {}

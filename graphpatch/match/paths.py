@@ -24,31 +24,29 @@ Holds = Callable[[Match], Condition]
 """All conditions of a match as one."""
 
 
-WalkEnds = str | Sequence[str] | DependencySearch
+TensorsOrSearch = str | Sequence[str] | DependencySearch
 
 
-def upstream_of(value: WalkEnds, control: bool, holds: Holds) -> Condition:
+def upstream_of(value: TensorsOrSearch, control: bool, holds: Holds) -> Condition:
     """One of these tensors is computed from the op; the op that gives the tensor is among them."""
-    walk = (
-        value if isinstance(value, DependencySearch) else DependencySearch(of=tuple(texts(value)))
-    )
-
-    def prepared(body: Body) -> Test:
-        limits = _limits(walk, body, holds)
-        return _marked(upstream(body, _ends_in(body, walk.of), control, *limits))
-
-    return prepared
+    return _found_by_search(upstream, value, control, holds)
 
 
-def downstream_of(value: WalkEnds, control: bool, holds: Holds) -> Condition:
+def downstream_of(value: TensorsOrSearch, control: bool, holds: Holds) -> Condition:
     """The op is computed from one of these tensors; the op that gives the tensor is not."""
-    walk = (
-        value if isinstance(value, DependencySearch) else DependencySearch(of=tuple(texts(value)))
-    )
+    return _found_by_search(downstream, value, control, holds)
+
+
+def _found_by_search(
+    marks_of: Callable[..., bytearray], value: TensorsOrSearch, control: bool, holds: Holds
+) -> Condition:
+    if not isinstance(value, DependencySearch):
+        value = DependencySearch(of=tuple(texts(value)))
+    search = value  # as mypy knows its type inside of the function too
 
     def prepared(body: Body) -> Test:
-        limits = _limits(walk, body, holds)
-        return _marked(downstream(body, _ends_in(body, walk.of), control, *limits))
+        limits = _limits(search, body, holds)
+        return _marked(marks_of(body, _ends_in(body, search.of), control, *limits))
 
     return prepared
 

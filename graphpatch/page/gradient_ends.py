@@ -13,7 +13,7 @@ from graphpatch.differentiation.wiring import Tensor, Wiring
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.topology import VARIABLES, tensor_named
-from graphpatch.match.nearest import nearest_names
+from graphpatch.match.nearest import nearest_tensors
 from graphpatch.page.body_flow import ops_between
 
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -114,8 +114,7 @@ def refuse_unknown(models: Sequence[Model], texts: Sequence[str]) -> None:
     for text in texts:
         if all(tensor_named(main, text) is None for main in mains):
             legal = [name for main in mains for name in main.heads.names]
-            near = ", ".join(nearest_names(text.partition(":")[0], legal))
-            words = f"; nearest: {near}" if near else ""
+            words = nearest_tensors(text, legal)
             raise ModelError(
                 f"{models[0].path}: no tensor of the main graph is named {text!r}{words}"
             )

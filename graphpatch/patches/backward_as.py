@@ -115,11 +115,7 @@ class BackwardAsPatch:
             raise PatchError(f"{node} has no input {self.input}; {op_args.counted_inputs(inputs)}")
         if not outputs:
             raise PatchError(f"{node} has no outputs")
-        for arg in (inputs[self.input], outputs[0]):
-            if not op_args.carries(arg):
-                raise PatchError(
-                    f"{node} cannot count as its input: {arg.name} {op_args.why_not(arg)}"
-                )
+        op_args.check_counts_as(node, inputs[self.input], outputs[0])
         if inputs[self.input].dtype != outputs[0].dtype:
             raise PatchError(f"{node}: input {self.input} has another dtype than output 0")
         known = node.opdef

@@ -15,7 +15,7 @@ from graphpatch.control_flow.op_types import BOUNDARIES, NEXTS
 from graphpatch.errors import PatchError
 from graphpatch.graph import topology
 from graphpatch.graph.body import Body, Node
-from graphpatch.graph.calls import calls
+from graphpatch.graph.calls import called_by_op
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.topology import FED
 from graphpatch.patches import op_args
@@ -65,15 +65,8 @@ def _has_state(node: Node, editor: Editor) -> bool:
 
 def _called_in_library(node: Node, editor: Editor) -> set[str]:
     """The functions of the file that an op calls."""
-    found = editor.cached(("called", node.body.label), lambda: _called_by_op(node.body))
+    found = editor.cached(("called", node.body.label), lambda: called_by_op(node.body))
     return {name for name in found.get(node.index, ()) if name in editor.graph.functions}
-
-
-def _called_by_op(body: Body) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
-    for one, name in calls(body):
-        found.setdefault(one.index, []).append(name)
-    return found
 
 
 CLEAN_SUFFIX = "clean"

@@ -10,7 +10,7 @@ from graphpatch.differentiation.flow import why_not as why_not
 from graphpatch.errors import PatchError
 from graphpatch.graph.body import Node
 from graphpatch.graph.topology import FED
-from graphpatch.opdefs import FlatArg, OpDef
+from graphpatch.opdefs import FlatArg
 
 
 def known_outputs(node: Node) -> list[FlatArg]:
@@ -34,13 +34,8 @@ def refuse_all_malformed(nodes: Iterable[Node]) -> None:
         kind = (id(heads), heads.ops[index], count)
         if kind not in sound:
             refuse_malformed(node)
-            if node.opdef is not None and not _is_listed(node.opdef):
+            if node.opdef is not None and not any(arg.is_list for arg in node.opdef.inputs):
                 sound.add(kind)
-
-
-def _is_listed(known: OpDef) -> bool:
-    """Whether attrs of an op say how many tensors it reads."""
-    return any(arg.number_attr or arg.type_list_attr for arg in known.inputs)
 
 
 def refuse_malformed(node: Node) -> None:
@@ -48,7 +43,8 @@ def refuse_malformed(node: Node) -> None:
     known = node.opdef
     if known is None:
         return
-    takes = len(node.arguments or ()) if _is_listed(known) else len(known.inputs)
+    has_list = any(arg.is_list for arg in known.inputs)
+    takes = len(node.arguments or ()) if has_list else len(known.inputs)
     if len(node.data_inputs) != takes:
         raise PatchError(
             f"{node} reads {len(node.data_inputs)} tensors, and {node.op} takes {takes}: the model "
@@ -62,6 +58,13 @@ def counted_inputs(args: Sequence[FlatArg], letter: str = "") -> str:
     if len(names) < 2:
         return f"its only input is {names[0]}" if names else "it has no inputs"
     return f"its inputs are {', '.join(names[:-1])} and {names[-1]}"
+
+
+def check_counts_as(node: Node, *pair: FlatArg) -> None:
+    """Raise PatchError where an op cannot count as its input, as one of the two has no gradient."""
+    for arg in pair:
+        if not carries(arg):
+            raise PatchError(f"{node} cannot count as its input: {arg.name} {why_not(arg)}")
 
 
 def is_source(node: Node) -> bool:

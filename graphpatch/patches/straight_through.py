@@ -121,11 +121,7 @@ class StraightThrough:
             raise PatchError(f"{node} has no input {self.input}; {op_args.counted_inputs(inputs)}")
         if len(outputs) != 1:
             raise PatchError(f"{node} has {len(outputs)} outputs; straight_through needs one")
-        for arg in (inputs[self.input], outputs[0]):
-            if not op_args.carries(arg):
-                raise PatchError(
-                    f"{node} cannot count as its input: {arg.name} {op_args.why_not(arg)}"
-                )
+        op_args.check_counts_as(node, inputs[self.input], outputs[0])
         if inputs[self.input].dtype != outputs[0].dtype:
             raise PatchError(
                 f"{node} cannot count as its input: input {self.input} has another dtype"

@@ -22,7 +22,7 @@ from graphpatch.formats.object_graph import held_gradients
 from graphpatch.graph.check import check_graph
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.topology import FED, PIPELINES, tensor_named
-from graphpatch.match.nearest import nearest_names
+from graphpatch.match.nearest import nearest_tensors
 
 # Ends of branches and stacks of loops, and what writes to variables.
 NO_LOSS = ALL_SWITCHES | ENTERS | {"StackPush", "StackPushV2", "VarIsInitializedOp"}
@@ -209,6 +209,7 @@ def _refuse_unknown_names(model: Model, texts: Sequence[str]) -> None:
     for text in texts:
         if all(tensor_named(graph.main, text) is None for graph in model.graphs):
             legal = [name for graph in model.graphs for name in graph.main.heads.names]
-            near = ", ".join(nearest_names(text.partition(":")[0], legal))
-            words = f"; nearest: {near}" if near else ""
-            raise ModelError(f"{model.path}: no tensor of the main graph is named {text!r}{words}")
+            raise ModelError(
+                f"{model.path}: no tensor of the main graph is named {text!r}"
+                f"{nearest_tensors(text, legal)}"
+            )

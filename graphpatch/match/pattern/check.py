@@ -166,7 +166,7 @@ def _no_such_slot(match: Match, slot: int | None, part: EdgePart) -> str:
         if known is None or slot is None or _is_of_tests(known):
             continue
         args = known.inputs if part == "input" else known.outputs
-        is_open = any(arg.number_attr or arg.type_list_attr for arg in args)
+        is_open = any(arg.is_list for arg in args)
         if not is_open and slot >= len(args):
             legal = ", ".join(f"{place} ({arg.name})" for place, arg in enumerate(args)) or "none"
             return f"{op} has no {part} {slot}; it has {legal}"
