@@ -198,8 +198,9 @@ def _finding_lines(finding: Finding, told: set[tuple[str, str]]) -> Iterator[str
 def _fix_lines(fixed: FixResult, rules: str, blocked: bool) -> Iterator[str]:
     if fixed.rules:
         count, flowing = len(fixed.rules), len(fixed.flowing)
+        them = "it" if count == 1 else "them"
         flow = "more pair flows" if flowing == 1 else "more pairs flow"
-        yield f"{rules}: {plural(count, 'rule')}; with {_them(count)} {flowing} {flow}"
+        yield f"{rules}: {plural(count, 'rule')}; with {them} {flowing} {flow}"
     elif fixed.left or blocked:
         yield "no rule written: no single op can be fixed"
     else:
@@ -207,7 +208,3 @@ def _fix_lines(fixed: FixResult, rules: str, blocked: bool) -> Iterator[str]:
     if fixed.left:
         stay = "stays as it is" if len(fixed.left) == 1 else "stay as they are"
         yield f"{plural(len(fixed.left), 'pair')} {stay}"
-
-
-def _them(count: int) -> str:
-    return "it" if count == 1 else "them"

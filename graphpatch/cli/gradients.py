@@ -53,10 +53,7 @@ def _entry_lines(entry: Entry) -> str:
         ("differs", entry.reach),
     ]
     return "\n".join(
-        [
-            gradient_call(entry),
-            *(_titled_lines(title, text) for title, text in parts if text),
-        ]
+        [gradient_call(entry), *(_titled_lines(title, text) for title, text in parts if text)]
     )
 
 

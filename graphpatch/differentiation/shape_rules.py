@@ -92,10 +92,6 @@ def _pack_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
     return (len(shapes),) if all(one == () for one in shapes) else None
 
 
-def _broadcast_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
-    return broadcast(shapes)
-
-
 def _ints(node: Node, slot: int) -> list[int] | None:
     """The integers of a constant that an op reads."""
     producer = node.body.producer(node.data_inputs[slot])
@@ -124,7 +120,7 @@ RULES: dict[str, ShapeRule] = {
     "Fill": _fill_shape,
     "StridedSlice": _slice_shape,
     "Pack": _pack_shape,
-    "SelectV2": _broadcast_shape,
+    "SelectV2": lambda node, shapes: broadcast(shapes),
     LOOP_COND: _scalar,
     "VarHandleOp": _scalar,
     **dict.fromkeys(REDUCED, _reduce_shape),

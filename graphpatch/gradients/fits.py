@@ -12,7 +12,6 @@ from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed, LibraryGradient, RegisteredKey
 from graphpatch.graph import attrs
 from graphpatch.graph.body import Node
-from graphpatch.opdefs import OpDef
 
 # The op that filters are made of: any gradient may stand there.
 FILTER = "Identity"
@@ -99,13 +98,11 @@ def _check_arity(key: str, node: Node) -> None:
             raise PatchError(
                 f"the gradient of {key} is for {len(expected)} {which}; {node} has {len(found)}"
             )
-    missing = _needed_attrs(theirs) - {attr.name for attr in op.attrs}
+    missing = {attr.name for attr in theirs.attrs if attr.type != "type"} - {
+        attr.name for attr in op.attrs
+    }
     if missing:
         raise PatchError(
             f"the gradient of {key} may read the attr {', '.join(sorted(missing))}, which {node} "
             f'does not have; {{"registered": "{key}"}} is for who knows that it does not'
         )
-
-
-def _needed_attrs(op: OpDef) -> set[str]:
-    return {attr.name for attr in op.attrs if attr.type != "type"}

@@ -16,7 +16,6 @@ from graphpatch.errors import FormulaError
 from graphpatch.gradients import numpy_ops, options
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.expression import (
-    AttrRef,
     Call,
     Expression,
     Literal,
@@ -106,7 +105,11 @@ def evaluate(
         if isinstance(part, NumberList):
             raise formula_error(text, part.column, "a list stands only in axes=, perm= and gather")
         known: Mapping[str, Any] = (
-            variables if isinstance(part, Variable) else values if _is_parameter(part) else attrs
+            variables
+            if isinstance(part, Variable)
+            else values
+            if isinstance(part, ParameterRef)
+            else attrs
         )
         if part.name not in known:
             raise formula_error(
@@ -120,10 +123,6 @@ def evaluate(
 
     with np.errstate(all="ignore"):
         return value_of(expression)
-
-
-def _is_parameter(part: ParameterRef | AttrRef) -> bool:
-    return isinstance(part, ParameterRef)
 
 
 def _call(call: Call, text: str, value_of: Any, default: Any, op: FormulaOp | None) -> Operand:

@@ -112,10 +112,6 @@ def _softmax_grad(at: OpCall, place: int, dy: Value) -> Value:
     return program.op("Mul", program.op("Sub", dy, total), y)
 
 
-def _add_grad(at: OpCall, place: int, dy: Value) -> Value:
-    return summed(at, place, dy)
-
-
 def _subtracted(at: OpCall, place: int, dy: Value) -> Value:
     return summed(at, place, at.program.op("Neg", dy) if place else dy)
 
@@ -171,7 +167,7 @@ OP_GRADIENTS: Mapping[str, OpGradient] = {
     "Sigmoid": _of_y("SigmoidGrad"),
     "Tanh": _of_y("TanhGrad"),
     "Softmax": _softmax_grad,
-    **dict.fromkeys(("Add", "AddV2"), _add_grad),
+    **dict.fromkeys(("Add", "AddV2"), summed),
     "Sub": _subtracted,
     "Mul": _multiplied,
     **dict.fromkeys(("RealDiv", "Div"), _divided),

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from graphpatch.gradients import words
 from graphpatch.gradients.call_arguments import CallArgument, bind
-from graphpatch.gradients.expression import Call, Expression, Literal, NumberList, depth
+from graphpatch.gradients.expression import AttrRef, Call, Expression, Literal, NumberList, depth
 from graphpatch.gradients.functions import FUNCTIONS
 from graphpatch.gradients.tokens import formula_error, tokenize
 from graphpatch.tokens import Token
@@ -203,7 +203,7 @@ class _FormulaParser:
             raise formula_error(
                 self.text, name.column, f"expected the name of an attr, found {name}"
             )
-        return words.attr_ref(name.text, token.column)
+        return AttrRef(name.text, token.column)
 
     def call(self, name: Token) -> Expression:
         given: list[CallArgument] = []

@@ -7,14 +7,7 @@ import re
 from collections.abc import Collection
 
 from graphpatch.errors import did_you_mean
-from graphpatch.gradients.expression import (
-    AttrRef,
-    Expression,
-    Literal,
-    ParameterRef,
-    Scalar,
-    Variable,
-)
+from graphpatch.gradients.expression import Expression, Literal, ParameterRef, Scalar, Variable
 
 NAMED_NUMBERS: dict[str, Scalar] = {
     "inf": math.inf,
@@ -75,8 +68,3 @@ def legal_parameter(word: str) -> bool:
         word in NAMED_NUMBERS or word in OPERATOR_WORDS or word in ("attr", LET) or variable(word)
     )
     return re.fullmatch(r"[A-Za-z_]\w*", word, re.ASCII) is not None and not taken
-
-
-def attr_ref(word: str, column: int) -> AttrRef:
-    """`attr.NAME`."""
-    return AttrRef(word, column)

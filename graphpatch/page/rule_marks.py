@@ -65,16 +65,14 @@ def of_patched(graphs: Sequence[Graph]) -> RuleMarks:
     """The rules that a patched model tells of."""
     found = RuleMarks(is_applied=True)
     for place, graph in enumerate(graphs):
-        patches, names = origin(graph).get("rules", {}), _rule_names(graph)
+        patches, names = (
+            origin(graph).get("rules", {}),
+            {edit.id: edit.rule for edit in provenance.all_entries(graph)},
+        )
         for rule, name in sorted(names.items(), key=lambda one: _place_of_rule(patches, one[0])):
             found.written.setdefault(name, {"name": name, "patch": patches.get(rule, {})})
         found.at[place] = {op: tuple(rules) for op, rules in rules_at(graph).items()}
     return found
-
-
-def _rule_names(graph: Graph) -> dict[str, str]:
-    """The names of the rules, by id."""
-    return {edit.id: edit.rule for edit in provenance.all_entries(graph)}
 
 
 def _place_of_rule(patches: Mapping[str, Any], rule: str) -> int:

@@ -238,10 +238,7 @@ def _with_rules(model: Model, found: Matches) -> tuple[list[Model], RuleMarks]:
 
 
 def _sizes_of(
-    built: BuiltDocument,
-    models: Sequence[Model],
-    feed: Feed | None,
-    allow_unsafe_ops: bool,
+    built: BuiltDocument, models: Sequence[Model], feed: Feed | None, allow_unsafe_ops: bool
 ) -> None:
     from graphpatch.page.gradient_sizes import sizes
 

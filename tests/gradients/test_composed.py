@@ -64,8 +64,4 @@ def test_the_later_filter_is_passed_first_at_outputs_and_last_at_inputs() -> Non
     assert [
         layer.holds(0)
         for layer in (GradientLayer(None, None), GradientLayer(0, None), GradientLayer(1, None))
-    ] == [
-        True,
-        True,
-        False,
-    ]
+    ] == [True, True, False]

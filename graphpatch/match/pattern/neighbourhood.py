@@ -66,7 +66,7 @@ class Walker:
         return kept
 
     def _passes(self, node: int) -> Callable[[Any], bool]:
-        return self.candidates[node].passes if node < self.decider.op_count else _any_tensor
+        return self.candidates[node].passes if node < self.decider.op_count else lambda tensor: True
 
     def uses(self, node: int, end: LinkEnd, other: Vertex) -> Iterable[VertexInput]:
         """What a way leads to from one op or tensor, whatever it is."""
@@ -128,7 +128,3 @@ class Walker:
         ops = self.decider.op_count
         is_one = len(set(assigned[:ops])) == ops
         return [assigned] if is_one and self.decider.has_own_links(assigned, around.links) else []
-
-
-def _any_tensor(tensor: Vertex) -> bool:
-    return True
