@@ -25,7 +25,7 @@ from graphpatch.recipe_notes import unmatched_activations
 from graphpatch.recipes import is_recipe
 from graphpatch.rule_spec import Expect
 from graphpatch.rules import Rule, load_rules, rules_from
-from graphpatch.step import RuleResult, expected, naming_rule, take
+from graphpatch.step import RuleResult, apply_rule, check_expected, naming_rule
 from graphpatch.table import beside, html_table, plural, short
 
 # What a notebook shows of a model, a patched one beside it, gradients by and of these tensors.
@@ -216,7 +216,7 @@ def _take_all(
     for place, rule in enumerate(rules):
         if progress is not None:
             progress("matching", place, len(rules))
-        steps.append(take(rule, graphs))
+        steps.append(apply_rule(rule, graphs))
     _refuse_idle(rules, steps, graphs)
     for graph in graphs:
         refuse_unreadable(graph)
@@ -232,7 +232,7 @@ def _refuse_idle(
     for name, last in of_recipe.items():
         if is_recipe(name) and name not in busy:
             with naming_rule(last):
-                expected(replace(last, expect=Expect()), graphs, 0)
+                check_expected(replace(last, expect=Expect()), graphs, 0)
 
 
 def _refuse_again(rules: Sequence[Rule], graphs: Sequence[Graph]) -> None:

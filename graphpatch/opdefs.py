@@ -146,7 +146,7 @@ def op_types() -> list[str]:
     return list(_lines())
 
 
-def newer(types: Iterable[str]) -> list[str]:
+def newer_than_1_15(types: Iterable[str]) -> list[str]:
     """Those of some op types that TensorFlow 2 knows and TensorFlow 1.15 does not, sorted."""
     return [op for op in sorted(set(types)) if (one := lookup(op)) and one.known_to == "2"]
 

@@ -31,7 +31,7 @@ from graphpatch.rules_json import (
     decoded,
     json_depth,
     msgspec_in_words,
-    objects,
+    objects_by_key,
     raw_rules,
     value_at,
 )
@@ -232,5 +232,5 @@ _VALUES = {
 
 def _keys_at(last: str) -> list[str]:
     """The keys that are legal where the last key of a path is this one."""
-    found = RulesFile if last == "at the top" else objects(RulesFile).get(last, Match)
+    found = RulesFile if last == "at the top" else objects_by_key(RulesFile).get(last, Match)
     return [field.encode_name for field in msgspec.structs.fields(found)]

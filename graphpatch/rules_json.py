@@ -211,7 +211,7 @@ def _any_of(types: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def objects(top: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
+def objects_by_key(top: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
     """By key, the objects that may stand in this one and in those within it, however deep.
 
     Of a key that may have several, the first one.

@@ -21,11 +21,11 @@ from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE
 from graphpatch.patches import AlikePatch, JointPatch, NotedPatch, OutputPatch, WholePatch
 from graphpatch.patches.alike import FormEditor
-from graphpatch.patches.group import grouped
+from graphpatch.patches.group import group_of_match
 from graphpatch.patches.input_order import refuse_ambiguous
 from graphpatch.patches.op_args import refuse_all_malformed
 from graphpatch.patches.reach import refuse_all_shadowed, refuse_hidden
-from graphpatch.recipe_notes import lacking
+from graphpatch.recipe_notes import why_recipe_finds_nothing
 from graphpatch.rules import Rule
 from graphpatch.table import and_more
 
@@ -41,16 +41,16 @@ class RuleResult(msgspec.Struct, frozen=True):
     tape: dict[str, None] = msgspec.field(default_factory=dict)
 
 
-def take(rule: Rule, graphs: Sequence[Graph]) -> RuleResult:
+def apply_rule(rule: Rule, graphs: Sequence[Graph]) -> RuleResult:
     """Apply a rule to graphs, which are changed.
 
     Raises MatchError where it does not match as often as it expects, PatchError where the patch
     cannot be done; the message names the rule.
     """
-    return patch_matched(rule, matched(rule, graphs))
+    return patch_matched(rule, ops_by_graph(rule, graphs))
 
 
-def matched(
+def ops_by_graph(
     rule: Rule, graphs: Sequence[Graph], why: bool = True, known: Sequence[MatchedOps] | None = None
 ) -> list[tuple[Graph, MatchedOps]]:
     """What a rule matches in each graph, none of which is changed.
@@ -63,12 +63,7 @@ def matched(
         if known is None:
             known = [find(graph, rule.match, rule.on) for graph in graphs]
         found = list(zip(graphs, known, strict=True))
-        expected(rule, graphs, sum(one.count for _, one in found), why)
-        if isinstance(rule.patch, OutputPatch) and rule.patch.is_at_outputs:
-            named = texts(rule.match.name or ())
-            found = [
-                (graph, replace(one, nodes=in_place(one.nodes, named))) for graph, one in found
-            ]
+        check_expected(rule, graphs, sum(one.count for _, one in found), why)
         nodes = [node for _, one in found for node in one.nodes]
         refuse_all_malformed(nodes)
         if not isinstance(rule.patch, JointPatch):
@@ -168,7 +163,7 @@ def _patch_whole(rule: Rule, found: MatchedOps, editor: Editor) -> None:
     groups = []
     for kept in found.kept:
         binding = kept.binding
-        groups.append(grouped(binding.nodes, binding.inputs, binding.tensors))
+        groups.append(group_of_match(binding.nodes, binding.inputs, binding.tensors))
         refuse_ambiguous(rule.patch.by_input(groups[-1]), groups[-1], kept.orders)
     if opened := [text for group in groups for text in group.open]:
         kept_there = "what flows back from there keeps its own gradient"
@@ -230,7 +225,7 @@ def _also(found: Sized) -> str:
     return f" ({left})" if (left := and_more(found, 1)) else ""
 
 
-def expected(rule: Rule, graphs: Sequence[Graph], count: int, why: bool = True) -> None:
+def check_expected(rule: Rule, graphs: Sequence[Graph], count: int, why: bool = True) -> None:
     """Raise MatchError where a rule matched another number of ops of these than it expects."""
     expect = rule.expect
     if count < expect.min or (expect.max is not None and count > expect.max):
@@ -253,5 +248,5 @@ def expected(rule: Rule, graphs: Sequence[Graph], count: int, why: bool = True) 
 
 def _why_unmatched(rule: Rule, graphs: Sequence[Graph]) -> str:
     """Why a rule matched nothing, in indented lines."""
-    lacks = lacking(rule.author.rule, texts(rule.match.op or ()), graphs)
+    lacks = why_recipe_finds_nothing(rule.author.rule, texts(rule.match.op or ()), graphs)
     return f"  {lacks}" if lacks else explain(graphs, rule.match)

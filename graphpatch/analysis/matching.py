@@ -18,7 +18,7 @@ from graphpatch.match.pattern_forms import forms, type_notes
 from graphpatch.match.select import MatchedOps, find
 from graphpatch.match.spec import WHOLE, Match
 from graphpatch.rules import Rule
-from graphpatch.step import left_out_note, listed_matches, matched, patch_matched, take
+from graphpatch.step import apply_rule, left_out_note, listed_matches, ops_by_graph, patch_matched
 
 EXPLAINED = 100  # rules that match nothing, for which the nearest names are looked for
 NOT_EXPLAINED = f"\n  nearest names are listed for the first {EXPLAINED} rules that match nothing"
@@ -110,7 +110,9 @@ class _PatchedCopies:
     def take(self, rule: Rule, known: Sequence[MatchedOps]) -> str:
         """Apply a rule to what it matches, where it can be done; what `apply` says otherwise."""
         try:
-            found = matched(rule, self.graphs, why=False, known=known)  # `_described` tells why
+            found = ops_by_graph(
+                rule, self.graphs, why=False, known=known
+            )  # `_described` tells why
         except GraphpatchError as error:  # nothing has been changed
             return str(error)
         try:
@@ -124,7 +126,7 @@ class _PatchedCopies:
     def _restore(self) -> None:
         self.graphs = _copies(self.before)
         for rule in self.since:
-            take(rule, self.graphs)
+            apply_rule(rule, self.graphs)
         self.before, self.since = _copies(self.graphs), []
 
 

@@ -22,7 +22,7 @@ WRITING_OPS = re.compile("(Resource)?(Sparse)?(Assign|Apply|Scatter)[A-Z]?|Resto
 UNFETCHABLE = {*HANDLES, None}
 
 
-def changes(node: Node) -> bool:
+def changes_each_run(node: Node) -> bool:
     """Whether it gives something else, or changes something, each time it is run."""
     known = node.opdef
     if known is None:
@@ -33,7 +33,7 @@ def changes(node: Node) -> bool:
     return known.stateful and not READING_OPS.fullmatch(node.op)
 
 
-def handed_on(graph: Graph, node: Node, called: Collection[str], in_frame: bool) -> bool:
+def must_be_handed_on(graph: Graph, node: Node, called: Collection[str], in_frame: bool) -> bool:
     """Whether what an op gives must be handed from one run to the next; else it may run again.
 
     `called` are the functions that it calls. Raises CutError for what can neither be run again
@@ -45,7 +45,7 @@ def handed_on(graph: Graph, node: Node, called: Collection[str], in_frame: bool)
             f"{node} calls a function with {inside}, which would not do the same in each of the "
             f"runs that the parts take; inline the function into the main graph first"
         )
-    if called or not changes(node):
+    if called or not changes_each_run(node):
         return False
     outputs = node.outputs or []
     if WRITING_OPS.match(node.op) or any(arg.dtype in UNFETCHABLE for arg in outputs) or in_frame:
@@ -67,7 +67,9 @@ def _changing(graph: Graph, functions: Iterable[str]) -> Node | None:
         seen.add(name)
         body = graph.functions[name]
         called = called_by_op(body)
-        found = next((one for one in body if one.index not in called and changes(one)), None)
+        found = next(
+            (one for one in body if one.index not in called and changes_each_run(one)), None
+        )
         if found is not None:
             return found
         todo += (callee for callees in called.values() for callee in callees)

@@ -96,12 +96,12 @@ class StructureFault:
         return {"kind": self.kind, "body": self.body, "op": self.op, "says": self.says}
 
 
-def at(kind: str, node: Node, says: str) -> StructureFault:
+def fault_at(kind: str, node: Node, says: str) -> StructureFault:
     """A fault of one op."""
     return StructureFault(kind, node.body.label, own_name(node), f"{node}: {says}")
 
 
-def apart(
+def split_new_faults(
     before: Iterable[StructureFault], after: Iterable[StructureFault]
 ) -> Mapping[str, list[StructureFault]]:
     """The faults of a patched graph: `new` ones, and those that its original has `too`."""

@@ -15,7 +15,7 @@ from graphpatch.match.pattern.binding import Binding
 from graphpatch.match.select import MatchedOps, find, match_of_ops
 from graphpatch.match.spec import WHOLE
 from graphpatch.rules import Rule
-from graphpatch.step import take
+from graphpatch.step import apply_rule
 
 
 def as_rules_file(rules: Sequence[Rule], model: Model) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def as_rules_file(rules: Sequence[Rule], model: Model) -> dict[str, Any]:
     written: list[dict[str, Any]] = []
     for rule in rules:
         written += _saved_rules(rule, [find(graph, rule.match, rule.on) for graph in graphs])
-        take(rule, graphs)
+        apply_rule(rule, graphs)
     if not written:
         raise MatchError(f"{model.path}: nothing is matched, so there are no rules to write")
     return {"version": 1, "rules": written}

@@ -17,7 +17,7 @@ from typing import Any
 
 from graphpatch import names
 from graphpatch.analysis.cuts import Cut, in_frames
-from graphpatch.analysis.repeats import handed_on
+from graphpatch.analysis.repeats import must_be_handed_on
 from graphpatch.arguments import check_path
 from graphpatch.errors import OutputError
 from graphpatch.formats.output import write_new_folder
@@ -180,7 +180,9 @@ class Split:
             for index in sorted(run.indices & later - seen):
                 seen.add(index)
                 node = Node(body, index)
-                if handed_on(self.backward.graph, node, called.get(index, ()), index in frames):
+                if must_be_handed_on(
+                    self.backward.graph, node, called.get(index, ()), index in frames
+                ):
                     yield from ((tensor, place) for tensor in self._read(node, later))
 
     def _read(self, node: Node, by: frozenset[int]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from graphpatch.cli.json_forms import (
     json_object,
     listed,
 )
-from graphpatch.cli.many import apply_to, goes, worker_options
+from graphpatch.cli.many import apply_to, destination_in_words, worker_options
 from graphpatch.cli.say import notes_of_warnings
 from graphpatch.cli.swapped import refuse_swapped
 from graphpatch.fleet.order import FleetOrder, Workers
@@ -159,7 +159,7 @@ def _with_rebuilt_gradients(result: Result, losses: list[str]) -> Result:
     return Result(model, {**result.report, "nodes": nodes, "notes": notes})
 
 
-def folded(notes: Iterable[str]) -> list[str]:
+def fold_notes(notes: Iterable[str]) -> list[str]:
     """Notes that say the same of several functions as one."""
     found: dict[str, list[str]] = {}
     for note in notes:
@@ -175,7 +175,7 @@ def folded(notes: Iterable[str]) -> list[str]:
 
 
 def _report_lines(report: dict[str, Any]) -> list[str]:
-    lines = [goes(report)]
+    lines = [destination_in_words(report)]
     told = [rule for rule in report["rules"] if rule["matches"] or not is_recipe(rule["name"])]
     width = max((len(rule["name"]) for rule in told), default=0)
     for rule in told:  # a recipe has rules for what few models have; that one matches is checked
@@ -188,4 +188,4 @@ def _report_lines(report: dict[str, Any]) -> list[str]:
         lines.append("  the program that loads it must register these gradients first; for ours:")
         lines.append(f"  graphpatch.register_gradients({path!r})")
         lines += [f"    {key}" for key in report["consumer"]["session"]]
-    return lines + [f"  note: {text}" for text in folded(report["notes"])]
+    return lines + [f"  note: {text}" for text in fold_notes(report["notes"])]

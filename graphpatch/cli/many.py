@@ -52,7 +52,7 @@ def apply_to(order: FleetOrder, as_json: bool, tell: Tell, finish: Finish | None
     if piped and as_json:
         raise click.UsageError("--json and the model would both go to standard output")
     if order.is_of_many():
-        return report_each(*patch_models(order), as_json, patched, "patched")
+        return report_each(*patch_models(order), as_json, patched_lines, "patched")
     ended = _by_workers(order) if order.is_for_workers() else _here(order, finish)
     for done in ended:
         if done.error:
@@ -95,7 +95,7 @@ def report_each(
         for done in results:
             ended.append(done)
             if as_json:
-                say_json(line(done))
+                say_json(report_document(done))
             elif not done.error:
                 passed = [f"{done.task.model}: {done.passed_over}"] if done.passed_over else []
                 say_lines(passed or tell(done.report))
@@ -104,7 +104,7 @@ def report_each(
     return exit_code(ended)
 
 
-def line(done: TaskResult) -> dict[str, Any]:
+def report_document(done: TaskResult) -> dict[str, Any]:
     """The JSON document of one model."""
     found = {"model": done.task.model, **done.report}
     if done.passed_over:
@@ -133,15 +133,15 @@ def _say_counts(ended: list[TaskResult], verb: str) -> None:
         say_error(done.error)
 
 
-def patched(report: dict[str, Any]) -> list[str]:
+def patched_lines(report: dict[str, Any]) -> list[str]:
     """One line on a model that was patched."""
     listed = (
         counted_types([match for rule in report["rules"] for match in rule["matches"]]) or "no ops"
     )
-    return [f"{goes(report)}  {listed}"]
+    return [f"{destination_in_words(report)}  {listed}"]
 
 
-def goes(report: Mapping[str, Any]) -> str:
+def destination_in_words(report: Mapping[str, Any]) -> str:
     """Where a model goes, or would go if this were not a dry run."""
     if report["output"]:
         replaced = " (replaced)" if report.get("replaced") else ""

@@ -20,7 +20,7 @@ from graphpatch.formats import load
 from graphpatch.formats.output import refuse_inputs, write_file
 from graphpatch.match.conditions import conditions
 from graphpatch.match.spec import Match
-from graphpatch.patches.group import reading
+from graphpatch.patches.group import reads_in_words
 from graphpatch.rules import load_rules
 from graphpatch.table import plural
 
@@ -124,4 +124,4 @@ def _match(one: dict[str, Any]) -> list[str]:
     text = f"{one['type']} {one['op']}{place}" + (f"  ({', '.join(told)})" if told else "")
     if not one.get("inputs"):
         return [text]
-    return [text, f"  {reading(list(one['inputs'].values()), one['tensors'])}"]
+    return [text, f"  {reads_in_words(list(one['inputs'].values()), one['tensors'])}"]

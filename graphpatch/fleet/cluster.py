@@ -13,7 +13,7 @@ from typing import Any
 import graphpatch
 from graphpatch.errors import FleetError
 from graphpatch.fleet import remote
-from graphpatch.fleet.greeting import greeted
+from graphpatch.fleet.greeting import client_of_scheduler
 from graphpatch.fleet.pool import Pool
 from graphpatch.formats.output import reported
 
@@ -119,7 +119,7 @@ def _token_file(out: str | None) -> Iterator[list[str]]:
 
 def _connect(address: str) -> Any:
     try:
-        return greeted(address)
+        return client_of_scheduler(address)
     except ImportError:
         raise FleetError("--scheduler needs Dask: pip install 'graphpatch[distributed]'") from None
     except Exception as error:  # whatever an address can be wrong in

@@ -27,7 +27,7 @@ def is_pattern(text: str) -> bool:
     return any(sign in text for sign in "*?[")
 
 
-def halves(text: str) -> tuple[str, tuple[str, ...]]:
+def split_glob(text: str) -> tuple[str, tuple[str, ...]]:
     """The folder that a glob starts from, and the parts of its path below that."""
     parts = text.split("/")
     first = next(place for place, part in enumerate(parts) if is_pattern(part))
@@ -35,14 +35,14 @@ def halves(text: str) -> tuple[str, tuple[str, ...]]:
     return base or ("/" if text.startswith("/") else "."), tuple(p for p in parts[first:] if p)
 
 
-def meant(pattern: Sequence[str], path: Sequence[str]) -> bool:
+def is_meant(pattern: Sequence[str], path: Sequence[str]) -> bool:
     """Whether a path, or a folder that it lies in, is one that the pattern means."""
     return any(_fits_pattern(pattern, path[:end]) for end in range(1, len(path) + 1))
 
 
-def reaches(pattern: Sequence[str], folder: Sequence[str]) -> bool:
+def may_hold_meant(pattern: Sequence[str], folder: Sequence[str]) -> bool:
     """Whether what the pattern means may lie below this folder."""
-    if "**" in pattern[: len(folder)] or meant(pattern, folder):
+    if "**" in pattern[: len(folder)] or is_meant(pattern, folder):
         return True
     return len(folder) < len(pattern) and _fits_pattern(pattern[: len(folder)], folder)
 
@@ -127,7 +127,7 @@ def _models_of(argument: str, allow_chained: bool = False) -> list[FoundModels]:
     base: str = argument
     pattern: tuple[str, ...] = ("**",)
     if is_pattern(argument) and not _exists(argument):
-        base, pattern = halves(argument)
+        base, pattern = split_glob(argument)
     found = list(_models_below(base, pattern))
     if not found:
         what = f"no model matches {argument}"
@@ -145,10 +145,10 @@ def _exists(argument: str) -> bool:
 def _models_below(base: str, pattern: tuple[str, ...]) -> Iterator[FoundModels]:
     tree = base if "**" in pattern else ""
     files = remote.files if remote.is_remote(base) else local_files
-    found = models_among(files(base, lambda folder: reaches(pattern, folder)))
+    found = models_among(files(base, lambda folder: may_hold_meant(pattern, folder)))
     for relative, message in found:
         named = [relative] if message is None else [relative, f"{relative}/{message}"]
-        if any(meant(pattern, name.split("/")) for name in named):
+        if any(is_meant(pattern, name.split("/")) for name in named):
             yield FoundModels(path_below(base, relative), relative, True, tree)
 
 

@@ -161,11 +161,11 @@ def _object_graph(source: Source, meta: Field, graph: Graph) -> Iterator[Replace
     gone = graph.undone.functions if graph.undone is not None else frozenset()
     if not graph.around.is_object_based or not (graph.restored or gone):
         return
-    from graphpatch.formats.object_graph import additions, without_functions
+    from graphpatch.formats.object_graph import objects_to_add, without_functions
 
     (part,) = _fields_numbered(source, meta, OBJECT_GRAPH)
     left, count = without_functions(source, part, gone)
-    added = additions(graph.restored, count).SerializeToString(deterministic=True)
+    added = objects_to_add(graph.restored, count).SerializeToString(deterministic=True)
     pieces = reframed(source, part.start, [*left, added] if added else left)
     yield Replacement(part.start, part.end, pieces)
 

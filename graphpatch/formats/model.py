@@ -99,7 +99,7 @@ class Model:
         if self.export is not None:
             from graphpatch.formats import new_saved_model
 
-            return new_saved_model.pieces(self.function(self.export))
+            return new_saved_model.saved_model_pieces(self.function(self.export))
         ready = [one[:2] for one in self._ready()]
         return container_pieces(self.source, self.container, ready)
 

@@ -14,7 +14,7 @@ from tensorboard.compat.proto.struct_pb2 import StructuredValue
 
 from graphpatch import opdefs
 from graphpatch.formats.export import ExportedGraph, ExportedTensor
-from graphpatch.formats.object_graph import additions, arguments, dict_value, spec
+from graphpatch.formats.object_graph import arguments_spec, dict_value, objects_to_add, tensor_spec
 from graphpatch.graph import attrs
 from graphpatch.graph.emit import library_pieces
 from graphpatch.graph.wire import Piece, enclosed, encoded
@@ -39,7 +39,7 @@ CHECKPOINT = {
 }
 
 
-def pieces(found: ExportedGraph) -> list[Piece]:
+def saved_model_pieces(found: ExportedGraph) -> list[Piece]:
     """The SavedModel message; large constants stay spans of the graph's own file."""
     graph = found.graph
     name = fresh("forward", graph.library.signatures)
@@ -54,7 +54,7 @@ def pieces(found: ExportedGraph) -> list[Piece]:
         info = meta.signature_def[SIGNATURE].outputs[tensor.argument.name]
         info.CopyFrom(_info(f"{CALL}_{place}:0", tensor))
     objects = object_graph(found, name)
-    objects.MergeFrom(additions(graph.restored, len(objects.nodes)))
+    objects.MergeFrom(objects_to_add(graph.restored, len(objects.nodes)))
     meta.object_graph_def.CopyFrom(objects)
     library = [*library_pieces(graph), *enclosed(2, enclosed(1, _function_def(found, name)))]
     graph_def = [_main(found, name).SerializeToString(deterministic=True), *library]
@@ -78,13 +78,13 @@ def object_graph(found: ExportedGraph, name: str) -> SavedObjectGraph:
     # Several go by name: their order here is not the one that the user gave.
     function.bare_concrete_function.allowed_positional_arguments = int(len(words) == 1)
     concrete = objects.concrete_functions[name]
-    concrete.canonicalized_input_signature.CopyFrom(arguments([], _specs(found.inputs)))
+    concrete.canonicalized_input_signature.CopyFrom(arguments_spec([], _specs(found.inputs)))
     concrete.output_signature.CopyFrom(dict_value(_specs(found.outputs)))
     return objects
 
 
 def _specs(tensors: Iterable[ExportedTensor]) -> dict[str, StructuredValue]:
-    return {one.argument.name: spec(one.argument, one.shape) for one in tensors}
+    return {one.argument.name: tensor_spec(one.argument, one.shape) for one in tensors}
 
 
 def _info(name: str, tensor: ExportedTensor) -> TensorInfo:

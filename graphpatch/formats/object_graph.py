@@ -83,7 +83,7 @@ def _flowing(results: tuple[str, ...] | list[str]) -> frozenset[int]:
 NODES, FUNCTIONS = 1, 2
 
 
-def additions(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
+def objects_to_add(gradients: Iterable[Restored], count: int) -> SavedObjectGraph:
     """What an object graph of `count` objects needs besides, so that these are restored.
 
     Protobuf merges it with the object graph that it is written behind. Each function is an object
@@ -161,12 +161,12 @@ def _called_gradient(gradient: Restored) -> SavedConcreteFunction:
         _argument_spec(name, types[name]) if name else _none_spec() for name in gradient.results
     ]
     return SavedConcreteFunction(
-        canonicalized_input_signature=arguments(given, {}),
+        canonicalized_input_signature=arguments_spec(given, {}),
         output_signature=_list_spec(results),
     )
 
 
-def arguments(
+def arguments_spec(
     positional: Sequence[StructuredValue], by_name: Mapping[str, StructuredValue]
 ) -> StructuredValue:
     """The arguments of a function: ((...), {...})."""
@@ -186,14 +186,14 @@ def dict_value(values: Mapping[str, StructuredValue]) -> StructuredValue:
     return found
 
 
-def spec(argument: OpDef.ArgDef, shape: TensorShapeProto) -> StructuredValue:
+def tensor_spec(argument: OpDef.ArgDef, shape: TensorShapeProto) -> StructuredValue:
     """A tensor of this name, dtype and shape."""
     value = TensorSpecProto(name=argument.name, dtype=argument.type, shape=shape)
     return StructuredValue(tensor_spec_value=value)
 
 
 def _argument_spec(name: str, dtype: int) -> StructuredValue:
-    return spec(OpDef.ArgDef(name=name, type=dtype), TensorShapeProto(unknown_rank=True))
+    return tensor_spec(OpDef.ArgDef(name=name, type=dtype), TensorShapeProto(unknown_rank=True))
 
 
 def _list_spec(values: Sequence[StructuredValue]) -> StructuredValue:

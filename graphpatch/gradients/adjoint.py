@@ -12,7 +12,7 @@ import msgspec
 
 from graphpatch.gradients import op_sequences
 from graphpatch.gradients.adjoint_ops import OF_OPS, Back
-from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN, BroadcastShape, joint
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN, BroadcastShape, broadcast_together
 from graphpatch.gradients.constants import FLOATS
 from graphpatch.gradients.functions import SINGLE
 from graphpatch.gradients.linear_in_dy import linear_inputs_of
@@ -43,7 +43,7 @@ class Adjoint(msgspec.Struct, eq=False):
         for number in sorted(self.linear):
             step = self.program.steps[number]
             if step.op_type in JOINED:
-                self.shapes[number] = joint(*map(self.shape, step.tensors))
+                self.shapes[number] = broadcast_together(*map(self.shape, step.tensors))
 
     def shape(self, value: Value) -> BroadcastShape:
         """What is known of the shape of a value."""
@@ -153,7 +153,7 @@ def _elementwise(build: Back) -> Back:
 
     def back(adjoint: Adjoint, step: Step, came: Value, place: int) -> Value:
         tensors = list(step.tensors)
-        whole = joint(*map(adjoint.shape, tensors))
+        whole = broadcast_together(*map(adjoint.shape, tensors))
         return adjoint.elementwise(build(adjoint, step, came, place), tensors[place], whole)
 
     return back

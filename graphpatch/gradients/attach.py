@@ -82,7 +82,7 @@ def filter_functions(gradient: Computed, dtype: str, kept: bool = False) -> Atta
     function = gradient_function(
         "", gradient.formula, [("x0", dtype)], [("y0", dtype)], same_shape=True
     )
-    merge(function)
+    merge_output_into_input(function)
     return pair(_gradient_label(gradient), function, {"y0": "x0"}, (0,), frozenset(), kept)
 
 
@@ -94,7 +94,7 @@ def guard_functions(dtype: str) -> AttachedFunctions:
     """
     one = ([("x0", dtype)], [("y0", dtype)])
     function = gradient_function("", Formula.parse("dy"), *one, same_shape=True)
-    merge(function)
+    merge_output_into_input(function)
     return pair(f"{GUARD}_{dtype}", function, {"y0": "x0"}, (0,), frozenset(), False)
 
 
@@ -115,7 +115,7 @@ def _gradient_label(gradient: Computed) -> str:
     return gradient.name if isinstance(gradient, LibraryGradient) else "formula"
 
 
-def merge(function: FunctionDef) -> None:
+def merge_output_into_input(function: FunctionDef) -> None:
     """Let x0 be y0 as well: of a filter both are the tensor, and nothing flows back to y0."""
     del function.ret["gy0"]
     for args, name in (

@@ -29,12 +29,12 @@ SCALAR = BroadcastShape(frozenset(), frozenset())
 UNKNOWN = BroadcastShape(None, frozenset())
 
 
-def of(name: str) -> BroadcastShape:
+def shape_of_tensor(name: str) -> BroadcastShape:
     """The shape of one tensor."""
     return BroadcastShape(frozenset({name}), frozenset({name}))
 
 
-def joint(*shapes: BroadcastShape) -> BroadcastShape:
+def broadcast_together(*shapes: BroadcastShape) -> BroadcastShape:
     """The shape that these have when broadcast together."""
     least = frozenset[str]().union(*(shape.least for shape in shapes))
     known = [shape.most for shape in shapes if shape.most is not None]
@@ -43,6 +43,6 @@ def joint(*shapes: BroadcastShape) -> BroadcastShape:
     return BroadcastShape(frozenset[str]().union(*known), least)
 
 
-def reduced(shape: BroadcastShape) -> BroadcastShape:
+def sizes_set_to_1(shape: BroadcastShape) -> BroadcastShape:
     """The shape with some sizes set to 1."""
     return BroadcastShape(shape.most, frozenset())

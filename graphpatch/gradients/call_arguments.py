@@ -10,7 +10,7 @@ from graphpatch.errors import did_you_mean
 from graphpatch.gradients.expression import Call, Expression, NumberList
 from graphpatch.gradients.functions import FUNCTIONS, Function
 from graphpatch.gradients.tokens import formula_error
-from graphpatch.gradients.words import variable
+from graphpatch.gradients.words import full_variable_name
 from graphpatch.tokens import Token
 
 
@@ -47,7 +47,7 @@ def _function_named(text: str, name: Token, parameters: Collection[str]) -> Func
     function = FUNCTIONS.get(name.text)
     if function is not None:
         return function
-    if name.text in parameters or variable(name.text):
+    if name.text in parameters or full_variable_name(name.text):
         raise formula_error(
             text, name.column, f"{name.text} is a value, not a function; write * to multiply"
         )

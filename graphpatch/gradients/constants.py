@@ -97,7 +97,7 @@ def tensor(value: ConstantTensor, dtype: str) -> Constant:
     return Constant(dtype, data, value.shape)
 
 
-def survives(value: float, dtype: str) -> bool:
+def survives_dtype(value: float, dtype: str) -> bool:
     """Whether a number stays what it is in this dtype, but for rounding: not 0, not infinite."""
     try:
         (rounded,) = scalar(value, dtype).numbers

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from graphpatch.errors import FormulaError
 from graphpatch.gradients.adjoint import DY, LIVE, Adjoint, Y
-from graphpatch.gradients.broadcast_shape import BroadcastShape, of
+from graphpatch.gradients.broadcast_shape import BroadcastShape, shape_of_tensor
 from graphpatch.gradients.formula import Formula
 from graphpatch.gradients.gradient_program import choose
 from graphpatch.gradients.library import LIBRARY
@@ -48,7 +48,7 @@ def construction(
     return node_defs(program, [adjoint.finish()], {}, in_function)
 
 
-def leaves(inputs: int) -> dict[str, int | None]:
+def tensors_read(inputs: int) -> dict[str, int | None]:
     """What the nodes of a construction may read: which input of the op, or None for its output."""
     places: dict[str, int | None] = {DY: None, Y: None}
     for place in range(inputs):
@@ -78,7 +78,11 @@ def _known_products(
         return {}
     known = {}
     for name, dx in own.items():
-        shape = BroadcastShape(None, frozenset({name})) if op_type in BROADCAST else of(name)
+        shape = (
+            BroadcastShape(None, frozenset({name}))
+            if op_type in BROADCAST
+            else shape_of_tensor(name)
+        )
         if isinstance(dx.source, int):
             known[dx.source] = shape
     return known

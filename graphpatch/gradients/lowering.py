@@ -243,7 +243,7 @@ class Lowering:
         """A plain number as a tensor. Raises where that dtype makes it 0 or infinite."""
         if isinstance(value, bool) and dtype != "bool":
             value = float(value)
-        if dtype != "bool" and not constants.survives(value, dtype):
+        if dtype != "bool" and not constants.survives_dtype(value, dtype):
             small = "0" if abs(value) < 1 else "infinite"
             raise self.fault(argument, f"{value:g} is {small} in {dtype}")
         return self.program.scalar(value, dtype)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN, BroadcastShape, reduced
+from graphpatch.gradients.broadcast_shape import SCALAR, UNKNOWN, BroadcastShape, sizes_set_to_1
 from graphpatch.gradients.program import Program, Value
 
 _ERF_IS_ONE = 30.0
@@ -172,7 +172,7 @@ def _axes_from(program: Program, x: Value, first: int) -> Value:
 
 def _reduced_shape(x: Value, over_all: bool, keepdims: bool) -> BroadcastShape:
     if keepdims:
-        return reduced(x.shape)
+        return sizes_set_to_1(x.shape)
     return SCALAR if over_all else UNKNOWN
 
 

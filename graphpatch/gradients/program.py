@@ -76,7 +76,7 @@ class Program:
         output = op_def(op_type).outputs[0]
         dtype = output.dtype or str(attrs[output.type_attr])
         if shape is None:
-            shape = broadcast_shape.joint(*(value.shape for value in step.tensors))
+            shape = broadcast_shape.broadcast_together(*(value.shape for value in step.tensors))
         value = attrs.get("value")
         constant = value if isinstance(value, Constant) else None
         return Value(self._number(step), dtype, shape, constant)

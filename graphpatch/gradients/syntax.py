@@ -189,7 +189,7 @@ class _FormulaParser:
             return self.call(token)
         if token.text == "attr" and self.sees("."):
             return self.attr(token)
-        expression = words.meaning(token.text, token.column, self.parameters)
+        expression = words.meaning_of_word(token.text, token.column, self.parameters)
         if expression is None:
             known = [*self.parameters, *self.defined]
             message = words.unknown_word(token.text, known, FUNCTIONS)

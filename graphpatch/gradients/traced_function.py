@@ -10,7 +10,7 @@ from tensorboard.compat.proto.function_pb2 import FunctionDef
 
 from graphpatch.dtypes import DTYPE_NAMES, NO_NUMBERS
 from graphpatch.errors import FormulaError
-from graphpatch.gradients.attach import AttachedFunctions, merge, pair
+from graphpatch.gradients.attach import AttachedFunctions, merge_output_into_input, pair
 from graphpatch.names import fresh, op_of
 
 
@@ -68,7 +68,7 @@ def filtering_traced(traced: TracedFunction, kept: bool) -> AttachedFunctions:
     function = FunctionDef()
     function.CopyFrom(traced.function)
     _return_all(function, [0])
-    merge(function)
+    merge_output_into_input(function)
     return pair(traced.name, function, {"y0": "x0"}, (0,), frozenset(), kept, traced.library)
 
 

@@ -44,7 +44,7 @@ def _attrs_there(nodes: Iterable[Node], wanted: dict[str, Any]) -> str:
 
 
 def _attr_there(nodes: Sequence[Node], key: str, names: Sequence[str]) -> str:
-    found = (attribute.given(node, key) for node in nodes)
+    found = (attribute.attr_value_of(node, key) for node in nodes)
     counts = Counter(repr(value) for value in found if value is not None)
     if not counts:
         return f"no op has an attr {key!r}{did_you_mean(key, names)}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.topology import data_uses, downstream, tensor_named, upstream
 from graphpatch.match.glob import texts
-from graphpatch.match.nth import natural
+from graphpatch.match.nth import natural_sort_key
 from graphpatch.match.spec import Between, DependencySearch, Match
 from graphpatch.names import TensorName, op_of
 from graphpatch.table import short
@@ -76,7 +76,7 @@ def _ends_behind(node: Node) -> str:
             last.append(name)
         todo += [one for one in dict.fromkeys(read) if one not in found]
         found.update(read)
-    return f"what is, ends in {short(sorted(last, key=natural))}" if last else "nothing is"
+    return f"what is, ends in {short(sorted(last, key=natural_sort_key))}" if last else "nothing is"
 
 
 def _ends_before(node: Node) -> str:
@@ -86,7 +86,9 @@ def _ends_before(node: Node) -> str:
     first = {one.name for one in every if not one.data_inputs and one.index != node.index}
     first |= {op_of(text) for one in every for text in one.data_inputs} - body.by_name.keys()
     return (
-        f"it is computed from {short(sorted(first, key=natural))}" if first else "it reads nothing"
+        f"it is computed from {short(sorted(first, key=natural_sort_key))}"
+        if first
+        else "it reads nothing"
     )
 
 

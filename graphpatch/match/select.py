@@ -15,7 +15,7 @@ from graphpatch.match.asked import asked_body
 from graphpatch.match.condition import Condition, everything
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
-from graphpatch.match.nth import ordered, taker
+from graphpatch.match.nth import order_of_counting, picker
 from graphpatch.match.pattern.candidates import candidates
 from graphpatch.match.spec import WHOLE, Match
 
@@ -150,8 +150,8 @@ def _nth_matches(body: Body, kept: list[KeptMatch], wanted: Any) -> list[KeptMat
     by_last: dict[int, list[KeptMatch]] = {}
     for one in kept:
         by_last.setdefault(one.binding.last, []).append(one)
-    order = ordered(wanted)(body, by_last)
-    meant = taker(wanted)([one for index in order for one in by_last[index]])
+    order = order_of_counting(wanted)(body, by_last)
+    meant = picker(wanted)([one for index in order for one in by_last[index]])
     return [one for one in kept if any(one is other for other in meant)]
 
 

@@ -19,7 +19,7 @@ from graphpatch.graph.calls import called_by_op
 from graphpatch.graph.edit import Editor
 from graphpatch.graph.topology import FED
 from graphpatch.patches import op_args
-from graphpatch.patches.join import BackwardTensor, repeat
+from graphpatch.patches.join import BackwardTensor, repeat_to_shape
 
 # Ops that TensorFlow calls stateful since they read a state, which they leave as it is.
 STATE_READS = frozenset(
@@ -218,7 +218,7 @@ class CleanPath:
         one, name = self.counted(producer), f"{producer.name}/{CLEAN_SUFFIX}"
         if not one.repeated:
             return one.tensor
-        return repeat(one.tensor, text, name, producer, self.editor)
+        return repeat_to_shape(one.tensor, text, name, producer, self.editor)
 
     def counted(self, noisy: Node) -> BackwardTensor:
         """What a noisy op counts as: its input, made clean in turn."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from graphpatch.control_flow.op_types import BOUNDARIES
 from graphpatch.errors import FormulaError, PatchError
 from graphpatch.gradients.fits import signature
-from graphpatch.gradients.linear_construction import construction, leaves
+from graphpatch.gradients.linear_construction import construction, tensors_read
 from graphpatch.gradients.nodedef_form import FormulaNodes
 from graphpatch.gradients.signature import Signature
 from graphpatch.gradients.spec import Computed
@@ -125,7 +125,9 @@ def _put_nodes(
     name, reads = node.name, list(reads)
 
     def backward(moved: Node, stop: str) -> str:
-        tensors = {leaf: stop if n is None else reads[n] for leaf, n in leaves(len(reads)).items()}
+        tensors = {
+            leaf: stop if n is None else reads[n] for leaf, n in tensors_read(len(reads)).items()
+        }
         return put_beside(found, moved, tensors, editor, scope=f"{name}/backward/")
 
     add_select(node, backward, editor, told)

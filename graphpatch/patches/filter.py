@@ -23,7 +23,7 @@ from graphpatch.patches import at, carrier, op_args, whole_inputs
 from graphpatch.patches.construction import suits_filter
 from graphpatch.patches.function_carrier import filter_inline, is_restored, keep_gradient
 from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.inline import InlineOp, typed
+from graphpatch.patches.inline import InlineOp, inline_op
 from graphpatch.patches.input_order import ByInput
 from graphpatch.patches.place import place_of
 
@@ -92,7 +92,7 @@ class FilterGradient:
         if isinstance(gradient, DefaultGradient | RegisteredKey) or self._by_identity(
             gradient, node, dtypes, editor
         ):
-            for added in put(typed("Identity", "filter")):
+            for added in put(inline_op("Identity", "filter")):
                 carrier.carry(gradient, added, editor, self.emit)
             return
         inline, functions = filter_inline(gradient, node, editor)

@@ -30,7 +30,7 @@ from graphpatch.graph.body import Node
 from graphpatch.graph.edit import Editor
 from graphpatch.patches import op_args
 from graphpatch.patches.inline import InlineOp
-from graphpatch.patches.isolate import isolate, keep
+from graphpatch.patches.isolate import isolate, keep_gradient_function
 from graphpatch.patches.place import place_of
 from graphpatch.patches.python_gradient import dtypes_of_filter, dtypes_of_op, traced_for_op
 
@@ -177,7 +177,7 @@ def stopped_output(moved: Node, output: int, name: str, editor: Editor) -> str:
 def keep_gradient(call: Node, found: AttachedFunctions, editor: Editor) -> None:
     """In the body of a While, If or Case, keep the gradient function of a call of `attach`."""
     outputs = len(found.attach.signature.output_arg)
-    keep(call, found.gradient.signature.name, call.inputs[-outputs:], editor)
+    keep_gradient_function(call, found.gradient.signature.name, call.inputs[-outputs:], editor)
 
 
 def _zeros_call(node: Node, editor: Editor) -> tuple[InlineOp, Callable[[Node], None]]:

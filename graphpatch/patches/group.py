@@ -45,10 +45,10 @@ class MatchedGroup(msgspec.Struct, frozen=True):
 
     def reading(self) -> str:
         """What x0, x1, ... are, for a message."""
-        return f"the match {reading(self.named, self.captures)}"
+        return f"the match {reads_in_words(self.named, self.captures)}"
 
 
-def reading(reads: Sequence[str], captures: Mapping[str, str]) -> str:
+def reads_in_words(reads: Sequence[str], captures: Mapping[str, str]) -> str:
     """What a match reads from outside, in words: "reads 2: x0 = x (a/conv), x1 = a/weights".
 
     `captures` has, by the name in the pattern, a tensor.
@@ -58,7 +58,7 @@ def reading(reads: Sequence[str], captures: Mapping[str, str]) -> str:
     return f"reads {len(reads)}" + (f": {', '.join(listed)}" if reads else "")
 
 
-def grouped(
+def group_of_match(
     nodes: Sequence[Node], reads: Sequence[str], captures: Mapping[str, str] | None = None
 ) -> MatchedGroup:
     """The ops as one op, which reads these tensors from outside.

@@ -32,7 +32,7 @@ class InlineOp(msgspec.Struct, frozen=True):
         return editor.add(name, op, [read], typed, beside)
 
 
-def typed(op: str, suffix: str) -> InlineOp:
+def inline_op(op: str, suffix: str) -> InlineOp:
     """An op that has its dtype as attr T, like Identity."""
     return InlineOp(suffix, lambda dtype: (op, {"T": attrs.dtype(dtype)}))
 

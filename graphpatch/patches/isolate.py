@@ -81,7 +81,7 @@ def _enclosed_alone(node: Node, zeros: Zeros, editor: Editor) -> None:
         return
     gradient = enclose(node, editor)
     outputs = [node.tensor(output) for output in range(len(node.outputs or ()))]
-    keep(node, gradient, outputs, editor)
+    keep_gradient_function(node, gradient, outputs, editor)
 
 
 def _is_source(node: Node, slot: int) -> bool:
@@ -90,7 +90,9 @@ def _is_source(node: Node, slot: int) -> bool:
     return producer is not None and op_args.is_source(producer)
 
 
-def keep(call: Node, gradient: str, upstream: Sequence[str], editor: Editor) -> None:
+def keep_gradient_function(
+    call: Node, gradient: str, upstream: Sequence[str], editor: Editor
+) -> None:
     """Keep the gradient function of the function that `call` calls with the body it is in.
 
     `upstream` are tensors like the upstream gradients. Where the body is differentiated as a whole,

@@ -164,7 +164,7 @@ def _backward(
 ) -> str:
     if not one.repeated:
         return one.tensor
-    return repeat(one.tensor, stop, f"{name}/repeat{_suffix(output)}", moved, editor)
+    return repeat_to_shape(one.tensor, stop, f"{name}/repeat{_suffix(output)}", moved, editor)
 
 
 def _suffix(output: int) -> str:
@@ -182,7 +182,7 @@ def _true(name: str, output: int, stop: str, moved: Node, editor: Editor) -> str
     return editor.add(names[1], "OnesLike", [same], {"T": attrs.dtype("bool")}, moved).tensor(0)
 
 
-def repeat(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> str:
+def repeat_to_shape(tensor: str, like: str, name: str, beside: Node, editor: Editor) -> str:
     """The tensor repeated to the shape of another of its dtype; an error where it cannot be."""
     typed = {"T": attrs.dtype(op_args.known_outputs(beside)[0].dtype or "")}
     shape = editor.add(f"{name}/Shape", "Shape", [like], typed, beside).tensor(0)

@@ -11,7 +11,7 @@ from graphpatch.graph.edit import Editor
 from graphpatch.patches import at, whole_inputs
 from graphpatch.patches.filter import FilterGradient
 from graphpatch.patches.group import MatchedGroup
-from graphpatch.patches.inline import typed
+from graphpatch.patches.inline import inline_op
 from graphpatch.patches.input_order import ByInput
 from graphpatch.patches.noise import noise_notes
 from graphpatch.patches.place import place_of
@@ -53,7 +53,7 @@ class StopGradient:
         caller = place_of(node, editor).ignoring
         if caller is not None and not editor.graph.around.is_exported:
             FilterGradient(LibraryGradient("zero"), self.at, "function").rewrite(node, editor)
-        elif at.put_at(node, editor, typed("StopGradient", "stop"), self.at):
+        elif at.put_at(node, editor, inline_op("StopGradient", "stop"), self.at):
             editor.used("construction")
 
     def rewrite_whole(self, group: MatchedGroup, editor: Editor) -> None:
@@ -64,7 +64,9 @@ class StopGradient:
             FilterGradient(LibraryGradient("zero"), self.at, "function").rewrite_whole(
                 group, editor
             )
-        elif whole_inputs.put_beside_group(group, editor, typed("StopGradient", "stop"), self.at):
+        elif whole_inputs.put_beside_group(
+            group, editor, inline_op("StopGradient", "stop"), self.at
+        ):
             editor.used("construction")
 
     def by_input(self, group: MatchedGroup) -> ByInput:

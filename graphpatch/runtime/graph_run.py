@@ -9,7 +9,7 @@ from typing import Any
 
 from graphpatch.differentiation.bodies import CALLS
 from graphpatch.graph.topology import PIPELINES, PLACEHOLDERS, VARIABLES
-from graphpatch.runtime.values import Values, seeded
+from graphpatch.runtime.values import Values, seeded_value
 
 OLD = "config"  # where TensorFlow 1.13 to 1.15 look, too
 
@@ -150,7 +150,7 @@ def seeded_feeds(graph: Any, size: int, whole: tuple[int, ...], given: Values) -
     found = dict(given)
     for tensor in (*placeholders(graph), *_next_of_pipelines(graph)):
         if tensor.name not in found:
-            found[tensor.name] = seeded(tensor.name, tensor.dtype, tensor.shape, size, whole)
+            found[tensor.name] = seeded_value(tensor.name, tensor.dtype, tensor.shape, size, whole)
     return found
 
 
@@ -181,7 +181,7 @@ def seeded_variable(op: Any, size: int, whole: tuple[int, ...]) -> Any:
     import tensorflow as tf
 
     shape = tf.TensorShape(op.get_attr("shape"))
-    return seeded(op.name, op.get_attr("dtype"), shape, size, whole)
+    return seeded_value(op.name, op.get_attr("dtype"), shape, size, whole)
 
 
 def assignment(graph: Any, name: str) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from graphpatch.formats.model_like import ModelLike
 from graphpatch.gradients.library import LIBRARY
 from graphpatch.graph.body import Node
 from graphpatch.graph.graph import Graph
-from graphpatch.recipe_notes import activations
+from graphpatch.recipe_notes import activations_of
 from graphpatch.runtime.graph_run import GraphRun, placeholders
 from graphpatch.runtime.import_model import import_model
 from graphpatch.runtime.values import full_tensor_name
@@ -87,7 +87,7 @@ def _measurable_activations(graph: Graph) -> tuple[list[str], dict[str, str]]:
     """The activations whose input can be measured; why the others are skipped, by name."""
     types = {*LIBRARY[RESCALE].ops, *LIBRARY[RESCALE].by_op_type}
     ops, skipped = [], {}
-    for kind, node in (*activations([graph]), *_pooling(graph)):
+    for kind, node in (*activations_of([graph]), *_pooling(graph)):
         if not node.body.is_main:
             skipped[f"{node.name} in function {node.body.label}"] = INSIDE_CALL
         elif kind in types:

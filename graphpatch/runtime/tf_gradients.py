@@ -75,8 +75,8 @@ def op_types_in(graph_def: Any) -> set[str]:
 
 def warn_of_newer(before: set[str], after: set[str]) -> None:
     """Say that TensorFlow 1.15, which knew all op types of a graph, does not know new ones."""
-    added = opdefs.newer(after - before)
-    if added and not opdefs.newer(before):
+    added = opdefs.newer_than_1_15(after - before)
+    if added and not opdefs.newer_than_1_15(before):
         warnings.warn(
             f"the gradients were built by TensorFlow 2 and have {', '.join(added)}, which "
             "TensorFlow 1.15 does not know: load the result in TensorFlow 2",

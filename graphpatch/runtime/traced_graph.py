@@ -120,4 +120,4 @@ def _newer(path: str, *functions: FunctionDef) -> tuple[str, ...]:
             f"{path} uses {', '.join(foreign)}, which TensorFlow does not define: a file with it "
             f"would need the library that does"
         )
-    return tuple(opdefs.newer(types))
+    return tuple(opdefs.newer_than_1_15(types))

@@ -38,7 +38,7 @@ GUESSES = (
 )
 
 
-def seeded(name: str, dtype: Any, shape: Any, size: int, whole: tuple[int, ...]) -> Any:
+def seeded_value(name: str, dtype: Any, shape: Any, size: int, whole: tuple[int, ...]) -> Any:
     """A value for a tensor, by its name: small floats, zeros and ones, or empty strings.
 
     `size` is what an unknown dimension is, `whole` the shape where the rank is unknown.
@@ -55,7 +55,7 @@ def seeded(name: str, dtype: Any, shape: Any, size: int, whole: tuple[int, ...])
     return np.asarray(random.integers(0, 2, size=sizes)).astype(base.as_numpy_dtype)
 
 
-def weights(name: str, like: Any) -> Any:
+def upstream_weights(name: str, like: Any) -> Any:
     """By what an output is weighted where its gradient is taken: the upstream gradient."""
     like = np.asarray(like)
     random = np.random.default_rng(zlib.crc32(f"dy {name}".encode()))

@@ -94,5 +94,5 @@ def test_a_rule_that_matches_nothing_is_looked_for_once(monkeypatch: pytest.Monk
     match_rules(rules.rules_from(given), load(DIGITS))
     assert len(found) == 5
     assert not asked
-    step.take(rules.rules_from([stop("bias", op="BiasAdd")])[0], load(DIGITS).graphs)
+    step.apply_rule(rules.rules_from([stop("bias", op="BiasAdd")])[0], load(DIGITS).graphs)
     assert len(asked) == 1

@@ -100,11 +100,11 @@ def input_of(given: Any) -> int:
 
 def _straight_through_gradient(reads: tuple[str, ...], place: int) -> JoinGradient:
     """Dy for the one input, summed to its shape where that was repeated; nothing for others."""
-    texts = passed(len(reads), place, f"sum_like(dy, x{place})")
+    texts = formulas_passing(len(reads), place, f"sum_like(dy, x{place})")
     return JoinGradient(reads, InlineFormula(Formula.parse(texts)))
 
 
-def passed(inputs: int, place: int, text: str) -> list[str | None]:
+def formulas_passing(inputs: int, place: int, text: str) -> list[str | None]:
     """The formula of an op that passes dy to one of its inputs alone, as this text says."""
     return [text if n == place else None for n in range(inputs)]
 

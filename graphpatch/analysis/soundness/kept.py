@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from graphpatch.analysis.diff import differences_around
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import Differences
-from graphpatch.analysis.rule_words import StructureFault, at, own_name, patched_ops
+from graphpatch.analysis.rule_words import StructureFault, fault_at, own_name, patched_ops
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph import provenance
@@ -19,7 +19,7 @@ from graphpatch.table import short
 SIGNATURES = ("signature_def", "asset_file_def", "saver_def")
 
 
-def lost(one: Graph, other: Graph, differ: Differences) -> Iterator[StructureFault]:
+def name_faults(one: Graph, other: Graph, differ: Differences) -> Iterator[StructureFault]:
     """Names that consumers hold on to and that are gone, or stand for something else now."""
     for body in one.bodies:
         there = other.counterpart(body)
@@ -62,10 +62,10 @@ def _weight(left: Node, right: Node) -> Iterator[StructureFault]:
     """No rule may change a constant."""
     for change in differences(left, right):
         if change.startswith(("value", "attr value", "attr dtype")):
-            yield at("weight", right, change)
+            yield fault_at("weight", right, change)
 
 
-def signatures(one: Model, other: Model) -> Iterator[StructureFault]:
+def signature_faults(one: Model, other: Model) -> Iterator[StructureFault]:
     """What a consumer reads beside the graph, and finds changed."""
     if one.container is other.container:
         for text in differences_around(one, other):
@@ -75,7 +75,7 @@ def signatures(one: Model, other: Model) -> Iterator[StructureFault]:
                 )
 
 
-def gone(one: Graph, other: Graph) -> Iterator[StructureFault]:
+def lost_gradients(one: Graph, other: Graph) -> Iterator[StructureFault]:
     """Each rule of a patched graph of whose gradients some are not in the other graph.
 
     An optimiser that ran offline leaves such a graph. So it does where nodes still tell of a rule,

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from graphpatch import names
-from graphpatch.analysis.rule_words import StructureFault, at, own_name
+from graphpatch.analysis.rule_words import StructureFault, fault_at, own_name
 from graphpatch.analysis.soundness.joined import (
     FileRules,
     counted_by_call,
@@ -28,7 +28,7 @@ from graphpatch.analysis.soundness.stored_gradients import (
     is_join,
     kind_of,
     patch_of,
-    stopped,
+    stopped_tensor,
 )
 from graphpatch.dtypes import DIFFERENTIABLE
 from graphpatch.graph import provenance
@@ -39,7 +39,7 @@ from graphpatch.graph.provenance import clone_of
 from graphpatch.graph.wire import piece_bytes
 
 
-def clean(graph: Graph) -> Iterator[StructureFault]:
+def clone_faults(graph: Graph) -> Iterator[StructureFault]:
     """The clean tensors of a graph that do not compute what they should."""
     rules = FileRules(graph)
     if not any("backward_as" in patch for patch in rules.values()):
@@ -58,12 +58,12 @@ def clean(graph: Graph) -> Iterator[StructureFault]:
 
 def _check_counted(node: Node, walk: _CleanPathCheck) -> Iterator[StructureFault]:
     for output, text in _counted_outputs(node):  # none of a call before an op that gets no gradient
-        given = stopped(node, output)
+        given = stopped_tensor(node, output)
         if given is None and is_join(node):  # told where its gradient is compared
             continue
         why = "is not known" if given is None else walk.compare(text, given)
         if why:
-            yield at("clean", node, f"the tensor that it counts as on the way back {why}")
+            yield fault_at("clean", node, f"the tensor that it counts as on the way back {why}")
 
 
 def _counted_outputs(node: Node) -> list[tuple[int, str]]:

@@ -10,10 +10,10 @@ from graphpatch.analysis.rule_words import patch_in_words
 from graphpatch.analysis.soundness.joined import (
     FileRules,
     counted_by_call,
+    formulas_passing,
     input_of,
     joined_gradient,
     key_of,
-    passed,
     reads_of,
 )
 from graphpatch.dtypes import DIFFERENTIABLE
@@ -95,7 +95,7 @@ def _by_construction(node: Node, rules: FileRules) -> Iterator[StoredGradient]:
     kind = kind_of(patch)
     if patch is None or kind is None:
         return
-    gives, label = stopped(node), patch_in_words(patch)
+    gives, label = stopped_tensor(node), patch_in_words(patch)
     moved = None if gives is None else node.body.producer(gives)
     if gives is None or moved is None:
         why = "its Select does not pass on what a StopGradient reads"
@@ -130,7 +130,7 @@ def _gradient_by_construction(
     return StoredGradient(node, "", "", gradient, windows_of(_match_ops(moved)), "", tuple(told))
 
 
-def stopped(node: Node, output: int = 0) -> str | None:
+def stopped_tensor(node: Node, output: int = 0) -> str | None:
     """The tensor that a Select, or a call, gives on as this output, behind a StopGradient."""
     own = len(node.outputs or ())
     place = 1 if is_join(node) else len(node.data_inputs) - own + output
@@ -189,7 +189,7 @@ def _counted_as(
     node: Node, patch: Mapping[str, Any], kind: str, rules: FileRules, label: str
 ) -> Iterator[StoredGradient]:
     """What flows from the tensor that a function passes the gradient to."""
-    gives, roots = stopped(node), counted_by_call(node)
+    gives, roots = stopped_tensor(node), counted_by_call(node)
     moved = None if gives is None else node.body.producer(gives)
     if gives is None or moved is None or len(roots) != 1:
         yield StoredGradient(
@@ -212,7 +212,9 @@ def _gradient_by_function(node: Node, function: str, rules: Mapping[str, Any]) -
             node, label, function, None, {}, "this kind has no formula to compare"
         )
     if kind == "straight_through":
-        texts = passed(len(moved.data_inputs) if moved else 1, input_of(patch[kind]), "dy")
+        texts = formulas_passing(
+            len(moved.data_inputs) if moved else 1, input_of(patch[kind]), "dy"
+        )
         return StoredGradient(node, label, function, InlineFormula(Formula.parse(texts)), {})
     try:
         gradient = parse_gradient(patch[kind])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from graphpatch import names
-from graphpatch.analysis.rule_words import StructureFault, at
+from graphpatch.analysis.rule_words import StructureFault, fault_at
 from graphpatch.analysis.soundness.numbering import ops_in_order
 from graphpatch.control_flow.op_types import NEXTS
 from graphpatch.dtypes import DTYPE_NAMES, is_ref
@@ -41,11 +41,11 @@ def _input_faults(node: Node) -> Iterator[StructureFault]:
     try:
         wanted = node.arguments
     except ModelError as error:
-        yield at("attr", node, str(error))
+        yield fault_at("attr", node, str(error))
         return
     count = len(node.data_inputs)
     if wanted is not None and count != len(wanted):
-        yield at("inputs", node, f"it has {count} inputs, and its type takes {len(wanted)}")
+        yield fault_at("inputs", node, f"it has {count} inputs, and its type takes {len(wanted)}")
     known = (wanted or [])[:count]
     for text, arg in zip_longest(node.inputs, known):
         fault = _check_input(node, text, arg)
@@ -57,12 +57,12 @@ def _check_input(node: Node, text: str, wanted: FlatArg | None) -> StructureFaul
     body, name = node.body, names.parse(text)
     if name.op not in body.by_name and (name.control or name.op not in body.arguments):
         near = did_you_mean(name.op, [*body.by_name, *body.arguments])
-        return at("input", node, f"its input {text!r} names no op{near}")
+        return fault_at("input", node, f"its input {text!r} names no op{near}")
     if name.control:
         return None
     given = _output_read(body, name)
     if isinstance(given, str):
-        return at("input", node, f"its input {text!r}: {given}")
+        return fault_at("input", node, f"its input {text!r}: {given}")
     return _agree(node, text, given, wanted) if given and wanted else None
 
 
@@ -86,10 +86,10 @@ def _output_read(body: Body, name: names.TensorName) -> FlatArg | str | None:
 def _agree(node: Node, text: str, given: FlatArg, wanted: FlatArg) -> StructureFault | None:
     if given.dtype and wanted.dtype and given.dtype != wanted.dtype:
         says = f"its input {text!r} is {given.dtype}, and it takes {wanted.dtype}"
-        return at("dtype", node, says)
+        return fault_at("dtype", node, says)
     if wanted.is_ref and not given.is_ref:
         says = f"it writes to its input {text!r}, which is not a reference"
-        return at("reference", node, says)
+        return fault_at("reference", node, says)
     return None
 
 
@@ -132,7 +132,7 @@ def _cycles(body: Body) -> Iterator[StructureFault]:
         if len(ring) > 1 or any(graph.has_edge(index, index) for index in ring):
             first = Node(body, min(ring))
             rest = ", ".join(body.heads.names[index] for index in sorted(ring)[1:4])
-            yield at("cycle", first, f"it waits for itself, by {rest or 'its own input'}")
+            yield fault_at("cycle", first, f"it waits for itself, by {rest or 'its own input'}")
 
 
 def _indices_read(body: Body, index: int) -> list[int]:
@@ -148,7 +148,7 @@ def function_faults(graph: Graph) -> Iterator[StructureFault]:
         for op, indices in body.by_type.items():
             if graph.library.opdef(op) is None:
                 says = "its type is neither an op of TensorFlow nor a function of the library"
-                yield from (at("type", Node(body, index), says) for index in indices)
+                yield from (fault_at("type", Node(body, index), says) for index in indices)
             else:
                 yield from (fault for index in indices for fault in _calls_of(graph, body, index))
     for name, gradient in graph.library.gradients.items():
@@ -162,7 +162,7 @@ def _calls_of(graph: Graph, body: Body, index: int) -> Iterator[StructureFault]:
     node = Node(body, index)
     for name in called_functions(node):
         if name and name not in graph.functions:
-            yield at("function", node, f"it calls function {name!r}, which the library lacks")
+            yield fault_at("function", node, f"it calls function {name!r}, which the library lacks")
 
 
 def _misfit(graph: Graph, name: str, gradient: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from graphpatch import names
 from graphpatch.analysis.node_diff import differences
 from graphpatch.analysis.pairs import Differences, unlike_by_name
-from graphpatch.analysis.rule_words import StructureFault, at, rules_at
+from graphpatch.analysis.rule_words import StructureFault, fault_at, rules_at
 from graphpatch.errors import GraphpatchError
 from graphpatch.formats import Model
 from graphpatch.graph import provenance
@@ -23,13 +23,13 @@ from graphpatch.names import TensorName
 SWAPPED = "the arguments look swapped"
 
 
-def swapped(one: Model, other: Model) -> Iterator[StructureFault]:
+def swapped_faults(one: Model, other: Model) -> Iterator[StructureFault]:
     """A fault where the second model is the first without its rules."""
     if any(map(_is_patched, other.graphs)) or not any(map(_is_patched, one.graphs)):
         return
     try:
         pairs = zip(other.graphs, one.graphs, strict=True)
-        differ = any(any(untold(*pair, unlike_by_name(*pair))) for pair in pairs)
+        differ = any(any(untold_faults(*pair, unlike_by_name(*pair))) for pair in pairs)
     except GraphpatchError:
         differ = True
     if not differ:
@@ -46,7 +46,7 @@ def _is_patched(graph: Graph) -> bool:
     )
 
 
-def untold(one: Graph, other: Graph, differ: Differences) -> Iterator[StructureFault]:
+def untold_faults(one: Graph, other: Graph, differ: Differences) -> Iterator[StructureFault]:
     """Each difference that no rule tells of. A rule that the first graph has too stays as it is.
 
     `differ` are the ops of one name that differ as they stand.
@@ -85,9 +85,11 @@ def _node_faults(
         elif index in changed or name not in now.by_name:
             found = before.node(name)
             for change in differences(Node(one, index), found)[:1]:
-                yield at("untold", found, f"{change}, and no rule tells of it")
+                yield fault_at("untold", found, f"{change}, and no rule tells of it")
     for name in before.by_name.keys() - one.by_name.keys():
-        yield at("untold", before.node(name), "it is not in the original, and no rule tells of it")
+        yield fault_at(
+            "untold", before.node(name), "it is not in the original, and no rule tells of it"
+        )
 
 
 def _untold_functions(one: Graph, before: Graph) -> Iterator[StructureFault]:
@@ -118,7 +120,7 @@ def _signature_faults(one: Body, before: Body) -> Iterator[StructureFault]:
             yield StructureFault("untold", one.label, output, says)
 
 
-def unseen(graph: Graph, compared: Iterable[str]) -> Iterator[str]:
+def uncompared_ops(graph: Graph, compared: Iterable[str]) -> Iterator[str]:
     """The ops of a patched graph, as their rules name them, of which nothing was compared."""
     tensors = [TensorName(names.op_of(text)) for text in compared]
     marks = upstream(graph.main, tensors, control=True)

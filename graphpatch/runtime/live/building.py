@@ -23,7 +23,7 @@ from graphpatch.runtime.live.in_place import register_all, write_key
 from graphpatch.runtime.live.on_leaving import CreatedOps, apply_on_leaving
 from graphpatch.runtime.model_of_graph import model_of
 from graphpatch.runtime.unconverted import unconverted
-from graphpatch.step import RuleResult, expected, idle_notes, naming_rule, patch_node
+from graphpatch.step import RuleResult, check_expected, idle_notes, naming_rule, patch_node
 
 # What a match may ask of an op that nothing reads yet, and that nothing else is known of.
 ALONE = frozenset({"op", "name", "name_regex", "attr", "dtype", "value", "body"})
@@ -147,7 +147,7 @@ class Building:
         graphs = [model_of(graph).graphs[0] for graph in self._graphs.values()]
         with naming_rule(one.rule):
             try:
-                expected(one.rule, graphs, count)
+                check_expected(one.rule, graphs, count)
             except MatchError as error:
                 raise MatchError(f"of the ops made in this context it {error}") from error
 

@@ -35,7 +35,7 @@ COMPOSE: dict[type[Any], Compose] = {
     OverrideGradient: gradient_keys.override,
     StraightThrough: gradient_keys.straight_through_key,
     SurrogateGradient: gradient_keys.surrogate_or_key,
-    FilterGradient: filter_keys.filtered,
+    FilterGradient: filter_keys.filter_by_key,
     StopGradient: filter_keys.stop_all,
 }
 
@@ -59,7 +59,7 @@ class KeyedPatch:
         """Set the key of one op. Raises NoKeyError where a key cannot do it."""
         if not (self.bodies or node.body.is_main):
             raise NoKeyError(f"{node} is in a function, which TensorFlow has a copy of already")
-        now = current(node)
+        now = current_gradient(node)
         try:
             new = COMPOSE[type(self.patch)](self.patch, node, now, editor)
         except FormulaError as error:
@@ -74,7 +74,7 @@ class KeyedPatch:
             self.keys[needed] = None
 
 
-def current(node: Node) -> ComposedGradient:
+def current_gradient(node: Node) -> ComposedGradient:
     """What the gradient of an op is composed of: as its key says, else that of its op type."""
     return composed_gradient(gradient_type(node))
 

@@ -30,7 +30,7 @@ CALL_TYPES = frozenset(
 LINEAR_FILTERS = frozenset({"Identity", "Neg", "Sign"})
 
 
-def filtered(
+def filter_by_key(
     patch: FilterGradient, node: Node, now: ComposedGradient, editor: Editor
 ) -> ComposedGradient | None:
     """What flows back passes a gradient, before or behind the op's own."""

@@ -17,7 +17,7 @@ from graphpatch.rules import Rule
 from graphpatch.runtime.live.hook import label_of
 from graphpatch.runtime.live.in_place import built_before, write_key
 from graphpatch.runtime.model_of_graph import model_of
-from graphpatch.step import RuleResult, expected, naming_rule, patch_matched
+from graphpatch.step import RuleResult, check_expected, naming_rule, patch_matched
 
 
 @dataclass(eq=False)
@@ -52,7 +52,7 @@ def apply_on_leaving(rules: Sequence[Rule], made: CreatedOps) -> list[RuleResult
                  for live, graph in models]  # fmt: skip
         with naming_rule(rule):
             count = sum(one.count for _, _, one in found)
-            expected(rule, [graph for _, graph in models], count)
+            check_expected(rule, [graph for _, graph in models], count)
             for live, _, one in found:
                 _refuse_late(live, one, still_open)
             rule.patch.check([node for _, _, one in found for node in one.nodes])

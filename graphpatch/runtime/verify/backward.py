@@ -11,7 +11,7 @@ import numpy as np
 from graphpatch.graph.heads import Progress
 from graphpatch.names import OpKey
 from graphpatch.runtime.tf_gradients import GradientAnswer
-from graphpatch.runtime.values import weights
+from graphpatch.runtime.values import upstream_weights
 from graphpatch.runtime.verify.forward import distance, same_bits
 
 NOISE = 10  # times by which a gradient may differ more than it does from run to run
@@ -81,7 +81,7 @@ def backward(
     found = ComparedBackward()
     for place, (target, value) in enumerate(targets.items()):
         say("gradients", place, len(targets))
-        dy = weights(target, value)
+        dy = upstream_weights(target, value)
         before, _ = one.gradients(sources, target, dy)
         after, asked = other.gradients(sources, target, dy)
         found.asked |= asked

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from graphpatch.analysis.rule_words import rules_at
 from graphpatch.analysis.soundness.overrides import UnfiredReasons
-from graphpatch.analysis.soundness.undone import unseen
+from graphpatch.analysis.soundness.undone import uncompared_ops
 from graphpatch.analysis.unsafe import apart_from_savers, refuse_unsafe, refuse_unsafe_load
 from graphpatch.errors import ModelError
 from graphpatch.formats import Model
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.heads import Progress
 from graphpatch.graph.topology import VARIABLES
-from graphpatch.runtime.values import Values, weights
+from graphpatch.runtime.values import Values, upstream_weights
 from graphpatch.runtime.verify.backward import backward
 from graphpatch.runtime.verify.firing import sort_out
 from graphpatch.runtime.verify.forward import (
@@ -27,7 +27,7 @@ from graphpatch.runtime.verify.forward import (
     ComparedForward,
     ComparedValues,
     compare_on_values,
-    optimised,
+    compare_optimised,
     value_sets,
 )
 from graphpatch.runtime.verify.process import ProcessDiedError
@@ -124,13 +124,13 @@ def _compare_started(
         return RunResult(settings=settings, why=str(error), is_wrong=error.process is right.process)
     ran.forward.first.uncompared |= reasons
     if not other.graph.around.is_object_based:
-        ran.unseen = list(unseen(other.graph, ran.forward.compared))
+        ran.unseen = list(uncompared_ops(other.graph, ran.forward.compared))
     ran.formulas = right.formulas()
     patched = [op for body, op in rules_at(other.graph) if body == "main"]
     _compare_backward(ran, left, right, patched, options)
     pairs = [(pair.source, pair.target) for pair in ran.backward.pairs]
     values = ran.forward.first.values
-    upstream = {target: weights(target, values[target]) for _, target in pairs}
+    upstream = {target: upstream_weights(target, values[target]) for _, target in pairs}
     sources = list(dict.fromkeys(source for source, _ in pairs))
     sort_out(
         one.graph,
@@ -199,7 +199,7 @@ def _compare_forward(
     _feed_both(feeds, left, right)
     found.first = compare_on_values(SEEDED, left, right, tensors)
     reached.add(left.branches())
-    found.fused = optimised(left, right, _sound(found.first))
+    found.fused = compare_optimised(left, right, _sound(found.first))
     tensors = found.first.compared  # what waits for a queue that nobody fills is not run again
     for name, values in value_sets(feeds, left.names(list(options.feed))) if tensors else ():
         options.say("forward pass", 1 + len(found.others), PASSES)

@@ -28,13 +28,13 @@ OUT = "out"
 def fingerprint(one: StoredGradient) -> str:
     """The same for two constructions of the same ops and attrs, whatever their ops are called."""
     try:
-        content = alone(one).SerializeToString(deterministic=True)
+        content = construction_alone(one).SerializeToString(deterministic=True)
     except ModelError:
         return str(one.node)
     return hashlib.sha256(content).hexdigest() + str(sorted(one.attrs.items()))
 
 
-def distinct(one: StoredGradient) -> list[int]:
+def first_of_same(one: StoredGradient) -> list[int]:
     """For each of x0, x1, ..., the first of them that is the same tensor."""
     found = [names.parse(text) for text in one.reads]
     return [found.index(tensor) for tensor in found]
@@ -45,7 +45,7 @@ def argument_dtypes(one: StoredGradient) -> list[str]:
     return [_producer_dtype(one.node.body, text) for text in (*one.reads, one.gives)]
 
 
-def alone(one: StoredGradient) -> GraphDef:
+def construction_alone(one: StoredGradient) -> GraphDef:
     """The ops of a construction: `out` of the tensors `x0`, `x1`, ... and `y0`, which others give.
 
     Raises ModelError where they read what the op does not read.
@@ -96,9 +96,9 @@ def construction_gradient(one: StoredGradient, values: Sequence[Any], dy: Any) -
     """
     import tensorflow as tf
 
-    graph_def = tf.compat.v1.GraphDef.FromString(alone(one).SerializeToString())
+    graph_def = tf.compat.v1.GraphDef.FromString(construction_alone(one).SerializeToString())
     read = {text for node in graph_def.node for text in node.input}
-    firsts = distinct(one)
+    firsts = first_of_same(one)
     with tf.Graph().as_default() as scratch:
         at = {f"x{n}": tf.constant(values[n]) for n in firsts}
         given = {**at, "y0": tf.constant(values[len(firsts)])}

@@ -16,14 +16,14 @@ from graphpatch.graph.graph import Graph
 from graphpatch.runtime.formula_in_tensorflow import tensorflow_gradient
 from graphpatch.runtime.function_gradient import function_gradient
 from graphpatch.runtime.graph_run import GraphRun, first_line
-from graphpatch.runtime.values import weights
+from graphpatch.runtime.values import upstream_weights
 from graphpatch.runtime.verify.backward import finite
 from graphpatch.runtime.verify.constructed import (
     argument_dtypes,
     construction_gradient,
     counted_gradient,
-    distinct,
     fingerprint,
+    first_of_same,
 )
 from graphpatch.runtime.verify.forward import distance
 
@@ -109,10 +109,10 @@ def _tensors_met(one: StoredGradient) -> list[str]:
 def _anything(one: StoredGradient) -> list[Any]:
     if one.moved is not None:
         likes = [np.zeros(ANYWHERE, _numpy(dtype)) for dtype in argument_dtypes(one)]
-        return [weights(f"{place}", like) for place, like in enumerate(likes)]
+        return [upstream_weights(f"{place}", like) for place, like in enumerate(likes)]
     flat = [*(one.node.arguments or ()), *(() if one.function else one.node.outputs or ())]
     likes = [np.zeros(ANYWHERE, _numpy(arg.dtype or "float32")) for arg in flat]
-    return [weights(f"{place}", like) for place, like in enumerate(likes)]
+    return [upstream_weights(f"{place}", like) for place, like in enumerate(likes)]
 
 
 def _numpy(dtype: str) -> Any:
@@ -144,7 +144,7 @@ def _largest_error(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> 
     On what the op met, and on seeded values of those shapes too: of what an op met, much may be 0.
     """
     seeded = [
-        weights(f"x{place}", value) if np.asarray(value).dtype.kind not in "iub" else value
+        upstream_weights(f"x{place}", value) if np.asarray(value).dtype.kind not in "iub" else value
         for place, value in enumerate(values)
     ]
     sets = [values, seeded, *_scaled(seeded)] if one.moved is not None else [values, seeded]
@@ -164,11 +164,11 @@ def _scaled(values: Sequence[Any]) -> Iterator[list[Any]]:
 def _once(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[float, float]:
     names = _formula_names(graph, one)
     if one.moved is not None:
-        values = [*(values[first] for first in distinct(one)), values[-1]]
+        values = [*(values[first] for first in first_of_same(one)), values[-1]]
     at = dict(zip(names, values, strict=True))
     inputs = _filled_up(at, "x")
     outputs = _filled_up(at, "y") or inputs  # a filter gives on what it reads
-    upstream = [weights(f"dy{place}", y) for place, y in enumerate(outputs)]
+    upstream = [upstream_weights(f"dy{place}", y) for place, y in enumerate(outputs)]
     if one.computed is None:
         expected = counted_gradient(one, [*inputs, outputs[0]], upstream[0])
     else:
@@ -177,7 +177,7 @@ def _once(graph: Graph, one: StoredGradient, values: Sequence[Any]) -> tuple[flo
     if one.moved is None:
         given = _by_tensorflow(graph, one, names, values, upstream)
     else:
-        expected = _sum_of_same_tensors(expected, distinct(one))
+        expected = _sum_of_same_tensors(expected, first_of_same(one))
         given = construction_gradient(one, values, upstream[0])
     places = [int(name[1:]) for name in names if name.startswith("x")]
     pairs = list(zip((expected[place] for place in places), given, strict=False))

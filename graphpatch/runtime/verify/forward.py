@@ -147,7 +147,7 @@ def compare_on_values(name: str, one: Runs, other: Runs, tensors: Sequence[str])
     return found
 
 
-def optimised(one: Runs, other: Runs, tensors: Sequence[str]) -> dict[str, str]:
+def compare_optimised(one: Runs, other: Runs, tensors: Sequence[str]) -> dict[str, str]:
     """Those of these tensors that differ where TensorFlow optimises both, and how far."""
     found: dict[str, str] = {}
     _compare(one, other, tensors, True, found, {})

@@ -17,7 +17,7 @@ from graphpatch.graph.wire import piece_bytes
 from graphpatch.names import OpKey
 from graphpatch.runtime.graph_run import first_line
 from graphpatch.runtime.tf_gradients import GradientAnswer, recorded
-from graphpatch.runtime.values import Values, seeded
+from graphpatch.runtime.values import Values, seeded_value
 from graphpatch.runtime.verify.seeded import own_names, set_seeds
 
 
@@ -130,7 +130,7 @@ def signature_feeds(
             full = f"{key}:{name}"
             value = next((given[one] for one in (full, f"{name}:0") if one in given), None)
             if value is None:
-                value = seeded(full, spec.dtype, spec.shape, size, whole)
+                value = seeded_value(full, spec.dtype, spec.shape, size, whole)
             found[full] = value
     return found
 

@@ -120,13 +120,13 @@ def _telling(function: Any, number: int) -> None:
         function.ret[arg.name] = f"probe_{place}:output:0"
 
 
-def fired(places: Sequence[OpKey], since: int) -> set[OpKey]:
+def fired_since(places: Sequence[OpKey], since: int) -> set[OpKey]:
     """Those of these places whose number was printed since."""
     said = os.pread(STDERR, os.fstat(STDERR).st_size - since, since).decode(errors="replace")
     return {places[int(number)] for number in re.findall(rf"{FIRED}(\d+);", said)}
 
 
-def said() -> int:
+def printed_bytes() -> int:
     """How much was printed until now."""
     return os.fstat(STDERR).st_size
 
@@ -172,7 +172,7 @@ def checkpoint(model: Model) -> str | None:
     return str(prefix) if is_there and (model.file or model.container is META) else None
 
 
-def restored(graph: Any, prefix: str | None) -> dict[str, Any]:
+def restored_values(graph: Any, prefix: str | None) -> dict[str, Any]:
     """The values of variables by the name of their op, as far as the checkpoint has them."""
     import tensorflow as tf
 
@@ -190,7 +190,7 @@ def restored(graph: Any, prefix: str | None) -> dict[str, Any]:
     return found
 
 
-def initial(graph: Any, given: Values, size: int, whole: tuple[int, ...]) -> dict[str, Any]:
+def initial_values(graph: Any, given: Values, size: int, whole: tuple[int, ...]) -> dict[str, Any]:
     """A value for each variable: what is given, what its initialiser gives, or a seeded one.
 
     An initialiser that reads other variables finds their seeded values, so that no order counts.
@@ -222,6 +222,6 @@ def _initialiser(graph: Any, variable: Any) -> str:
     return str(value.name) if value.shape.is_compatible_with(shape) else ""
 
 
-def known(graph: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+def known_variables(graph: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Those values whose variables this graph has."""
     return {op.name: values[op.name] for op in variables_of(graph) if op.name in values}

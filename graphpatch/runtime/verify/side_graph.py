@@ -34,7 +34,13 @@ from graphpatch.runtime.verify import outputs, seeded
 from graphpatch.runtime.verify.branch_watch import BranchWatch, in_functions
 from graphpatch.runtime.verify.formulas import FormulaCheck, check_formulas
 from graphpatch.runtime.verify.outputs import writes
-from graphpatch.runtime.verify.seeded import checkpoint, initial, known, restored, seeded_graph
+from graphpatch.runtime.verify.seeded import (
+    checkpoint,
+    initial_values,
+    known_variables,
+    restored_values,
+    seeded_graph,
+)
 
 
 @dataclass(eq=False)
@@ -142,11 +148,11 @@ class GraphSide:
     def choose(self, tensors: Sequence[str], given: Values) -> tuple[Values, Values]:
         """What it is fed, and what its variables hold: the guess with which most of it runs."""
         named = dict(zip(self.names(list(given)), given.values(), strict=True))
-        values = restored(self.tf_graph, self.prefix)
+        values = restored_values(self.tf_graph, self.prefix)
         best, most, tried = self._graphed(self.tf_graph), -1, list[list[str]]()
         for size, whole in GUESSES:
             feeds = seeded_feeds(self.tf_graph, size, whole, named)
-            variables = initial(self.tf_graph, values, size, whole)
+            variables = initial_values(self.tf_graph, values, size, whole)
             shapes = [str(np.shape(value)) for value in (*feeds.values(), *variables.values())]
             if shapes in tried:
                 continue
@@ -162,8 +168,8 @@ class GraphSide:
 
     def values(self, variables: Values) -> None:
         """Let the variables hold these values, where its own checkpoint has no others."""
-        own = restored(self.tf_graph, self.prefix)
-        self.running.variables = {**known(self.tf_graph, variables), **own}
+        own = restored_values(self.tf_graph, self.prefix)
+        self.running.variables = {**known_variables(self.tf_graph, variables), **own}
 
     def feed(self, feeds: Values) -> None:
         """Feed these values from now on."""
@@ -237,10 +243,10 @@ class GraphSide:
         """
         graph = seeded_graph(self.model, self.graph, places)
         running = self._graphed(graph, self.running.feeds, self.running.variables)
-        since = seeded.said()
+        since = seeded.printed_bytes()
         for target, dy in targets.items():
             running.gradients(sources, target, dy)
-        return seeded.fired(places, since)
+        return seeded.fired_since(places, since)
 
     def registered(self) -> set[str]:
         """The keys for which gradients are registered in this process."""
