@@ -29,7 +29,7 @@ def ordered_cuts(
 ) -> tuple[GradientPaths, list[Cut]]:
     """The cuts between `wrt` and `loss` with their tensors as `op:0`, in forward order.
 
-    Raises CutError where a name is not that of a tensor, a tensor is not on the way of the
+    Raises CutError where a name is not that of a tensor, a tensor is not on the path of the
     gradient, a path leads around a cut, or two cuts cross.
     """
     end = find_tensor(graph, loss)
@@ -45,7 +45,7 @@ def ordered_cuts(
 
 
 def path_round(found: GradientPaths, cut: Collection[str]) -> list[str]:
-    """The tensors of a shortest way from `wrt` to the loss that passes no tensor of the cut."""
+    """The tensors of a shortest path from `wrt` to the loss that passes no tensor of the cut."""
     rest = found.graph.copy()
     rest.remove_nodes_from(cut)
     if found.loss not in rest or not nx.has_path(rest, START, found.loss):
@@ -59,7 +59,7 @@ def smallest_cut(
     """The smallest set of tensors that is a cut, the nearest to `near` where there are several.
 
     Those in `kept` are cut already and not named, nor is what lies before or behind one of them.
-    Nothing where there is no cut: a way passes one op alone, or tensors at which none can be.
+    Nothing where there is no cut: a path passes one op alone, or tensors at which none can be.
     """
     rest = found.graph.copy()
     rest.remove_nodes_from(kept)

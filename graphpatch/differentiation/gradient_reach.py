@@ -127,8 +127,8 @@ def ops_reached(wiring: Wiring, sources: Iterable[Tensor]) -> set[int]:
     return found
 
 
-def ops_on_the_way(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
-    """The ops `within` on the way to the targets, in the order in which TensorFlow finds them."""
+def ops_on_paths(wiring: Wiring, within: Set[int], targets: Iterable[Tensor]) -> list[int]:
+    """The ops `within` on the path to the targets, in the order in which TensorFlow finds them."""
     found: dict[int, None] = {}
     todo = deque(index for index, _ in targets)
     while todo:
@@ -155,7 +155,7 @@ def differentiate(
     loops are rebuilt. Refusals are listed in TensorFlow's order; it stops at the first, and what
     lies beyond is what would come after it is fixed.
     """
-    found = ops_on_the_way(wiring, within, targets)
+    found = ops_on_paths(wiring, within, targets)
     done = GradientReach(wiring, set(found), set(targets), set(targets))
     exits = [index for index in found if index >= 0 and wiring.body.heads.ops[index] in EXITS]
     names = wiring.body.heads.names
@@ -179,7 +179,7 @@ def differentiate(
 
 
 def _pending(wiring: Wiring, found: Sequence[int]) -> dict[int, int]:
-    """How often each op is read on the way: a target that is read too must wait for that."""
+    """How often each op is read on the path: a target that is read too must wait for that."""
     pending = dict.fromkeys(found, 0)
     for index in found:
         for producer, _ in wiring.inputs(index):

@@ -28,7 +28,7 @@ InputSlot = tuple[int, int]
 
 
 def hidden_ops(body: Body) -> dict[int, int]:
-    """The ops that lie behind a tf.custom_gradient on all their ways, each with its IdentityN."""
+    """The ops that lie behind a tf.custom_gradient on all their paths, each with its IdentityN."""
     customs = {index: _result_count(body, index) for index in _customs(body)}
     open_uses: dict[int, int] = {}
     found: dict[int, int] = {}

@@ -15,7 +15,7 @@ GRADIENT_PATCHES = ("override_gradient", "filter_gradient")
 def with_tensors(document: Any, files: Files | None = None) -> Any:
     """Rules with their tensors in their JSON form, read from `files` where they name one.
 
-    What is not a list of rules stays as it is. Raises RulesError with the way to the tensor.
+    What is not a list of rules stays as it is. Raises RulesError with the path to the tensor.
     """
     rules = document.get("rules") if isinstance(document, Mapping) else None
     if not isinstance(rules, list | tuple):

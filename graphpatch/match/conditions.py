@@ -59,7 +59,7 @@ def refuse_empty(given: Mapping[str, Any]) -> None:
 
 
 def _lists_inside(given: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """The lists in the objects of a match: the way to each, its value, and what it takes."""
+    """The lists in the objects of a match: the path to each, its value, and what it takes."""
     for key, one in given.items():
         if isinstance(one, DependencySearch):
             yield f"{key}.of", one.of, TENSOR

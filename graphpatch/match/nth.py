@@ -122,7 +122,7 @@ def _slicer(text: str) -> Callable[[Sequence[T]], list[T]]:
 
 
 def depths(body: Body) -> list[int]:
-    """Of each op the length of the longest way to it, control inputs apart.
+    """Of each op the length of the longest path to it, control inputs apart.
 
     What a loop's NextIteration gives back is left out, so that a loop is as deep as its body. Ops
     on any other circle, and those behind them, are deepest. Linear in the size of the body.

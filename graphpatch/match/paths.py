@@ -1,4 +1,4 @@
-"""`between`, `upstream_of` and `downstream_of`: where an op lies on the way of tensors."""
+"""`between`, `upstream_of` and `downstream_of`: where an op lies on paths between tensors."""
 
 from __future__ import annotations
 

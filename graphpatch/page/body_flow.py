@@ -56,7 +56,7 @@ def body_flow(
 ) -> BodyFlow:
     """Follow a gradient op by op, between sources and targets.
 
-    The ops are found by tensors of any dtype, as a way may end in one that carries no gradient.
+    The ops are found by tensors of any dtype, as a path may end in one that carries no gradient.
     Without sources, all that the targets are computed from is in view.
     """
     sources, targets = ends

@@ -1,4 +1,4 @@
-"""Which rules change what flows from a target back to a source: those at ops on the way.
+"""Which rules change what flows from a target back to a source: those at ops on the path.
 
 A rule at the source itself is none of them: it changes what flows on from there.
 """
@@ -18,7 +18,7 @@ from graphpatch.page.sides import BodySide
 def rules_between(
     main: BodyLines, functions: Mapping[str, BodyLines], source: str, target: str
 ) -> Counter[str]:
-    """The rules at ops on the way of a gradient, and in functions that are called there.
+    """The rules at ops on the path of a gradient, and in functions that are called there.
 
     With each the number of its ops. Of a function, all ops count at which a gradient flows on.
     """
@@ -45,7 +45,7 @@ def _functions_called(side: BodySide, key: str) -> list[str]:
 
 
 def _lines_on_path(side: BodySide, source: str, target: str) -> Sequence[str]:
-    """The lines on the way, from the target back to the source, on which a gradient flows."""
+    """The lines on the path, from the target back to the source, on which a gradient flows."""
     after = _reached_lines(side, [target])
     readers: dict[str, list[str]] = {}
     for key in after:

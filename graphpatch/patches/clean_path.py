@@ -82,7 +82,7 @@ class CleanPath:
     """The ops from noisy ones on, in one body; `noisy` has which input each counts as.
 
     `clones` are the originals that are cloned, in the order in which they are computed; `met` the
-    noisy ops that were met on the way.
+    noisy ops that were met on the path.
     """
 
     body: Body
@@ -109,13 +109,13 @@ class CleanPath:
         return any(self.behind[index] for op in NEXTS for index in self.body.by_type.get(op, ()))
 
     def noisy_nodes(self) -> list[Node]:
-        """The noisy ops that were met on the way."""
+        """The noisy ops that were met on the path."""
         return [Node(self.body, index) for index in sorted(self.met)]
 
     def plan(self, ends: Iterable[Node]) -> None:
         """Find what is to be cloned for these ops to be clean; nothing is changed.
 
-        Raises PatchError where something on the way cannot run a second time, or where earlier
+        Raises PatchError where something on the path cannot run a second time, or where earlier
         rules have cloned so much of it that each further rule doubles it.
         """
         for end in ends:

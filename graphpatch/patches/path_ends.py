@@ -48,10 +48,10 @@ def gives_on(node: Node) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class UnreachedOps:
-    """What remains of the noisy way once the ends are given on.
+    """What remains of the noisy path once the ends are given on.
 
     `dead` are the ops that no gradient reaches any more, the ends not among them. `beside` has,
-    for each op that one still reaches by a way round the ends, who reads it there ("" for the
+    for each op that one still reaches by a path round the ends, who reads it there ("" for the
     output of a function).
     """
 

@@ -21,7 +21,7 @@ from graphpatch.patches.place import place_of
 class StopGradient:
     """Forward unchanged; backward, nothing flows through the op's outputs, or its inputs.
 
-    A StopGradient is put in line. The gradient of what lies before it is None where no other way
+    A StopGradient is put in line. The gradient of what lies before it is None where no other path
     leads there, not zero. In a function that a Session differentiates as a whole it is zero anyway,
     and a function carries it: TensorFlow optimises what that function calls first, and takes
     StopGradients out. When not to use it: where an optimiser that runs before the gradient is

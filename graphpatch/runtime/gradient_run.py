@@ -28,7 +28,7 @@ ONE_FIRST = ((1, (1,)), *GUESSES)
 
 @dataclass(frozen=True, slots=True)
 class AskedPair:
-    """A pair of tensors, and the tensors of the way between them, by name."""
+    """A pair of tensors, and the tensors of the path between them, by name."""
 
     source: str
     target: str
@@ -90,7 +90,7 @@ def _seeded_upstream(target: Any) -> Any:
 
 
 def _along(graph: Any, pair: AskedPair, upstream: Any) -> dict[str, Any]:
-    """The gradient at each tensor of the way, where there is one."""
+    """The gradient at each tensor of the path, where there is one."""
     names = dict.fromkeys((pair.source, *pair.path))
     dtypes = {name: graph.get_tensor_by_name(name).dtype for name in names}
     floats = [name for name, dtype in dtypes.items() if _is_float(dtype)]
@@ -126,7 +126,7 @@ def _run_pair(graph: Any, pair: AskedPair, found: Any, along: Mapping[str, Any])
 
 
 def _where_zero(graph: Any, pair: AskedPair, values: Mapping[str, Any]) -> str:
-    """The op of the way in which the gradient becomes zero."""
+    """The op of the path in which the gradient becomes zero."""
     at = [name for name in pair.path if name in values]
     zero = [name for name in at if not _dense_array(values[name]).any()]
     if not zero or zero == at:

@@ -196,7 +196,7 @@ def _nearly_equal(one: Any, other: Any) -> Any:
 
 @contextmanager
 def _explained(found: GradientPaths) -> Iterator[None]:
-    """Raise CutError for what tf.gradients says where an op on the way has no gradient."""
+    """Raise CutError for what tf.gradients says where an op on the path has no gradient."""
     try:
         yield
     except LookupError as error:

@@ -29,7 +29,7 @@ IN_BETWEEN = (
 def with_pattern(
     finding: Finding, wiring: Wiring, steps: Sequence[PathStep], place: int
 ) -> Finding:
-    """The finding of the op at that place of a way, its remedy with the pattern to match."""
+    """The finding of the op at that place of a path, its remedy with the pattern to match."""
     if finding.remedy != IN_BETWEEN:
         return finding
     run = _steps_between_floats(wiring, steps, place)

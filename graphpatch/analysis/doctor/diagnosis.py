@@ -1,4 +1,4 @@
-"""Why the gradient of one tensor by another is what it is: the verdict, the way, what blocks it."""
+"""Why the gradient of one tensor by another is what it is: verdict, path, and what blocks it."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class PairDiagnosis:
 
     `tape` is what a GradientTape gives: the functions of an object-based SavedModel are restored,
     and it looks into them; over any other graph (`wrap_function`) it does what tf.gradients does.
-    `connected` is whether any tensor leads from the source to the target; `way` are the tensors of
-    the way with the fewest obstacles, and `findings` what blocks it, from the target back.
+    `connected` is whether any tensor leads from the source to the target; `path` are the tensors of
+    the path with the fewest obstacles, and `findings` what blocks it, from the target back.
     """
 
     source: str
@@ -173,7 +173,7 @@ class Doctor:
     def _all(
         self, done: GradientReach, source: Tensor, steps: list[PathStep], told: ReportedPlaces
     ) -> Iterator[Finding]:
-        """What blocks the way, from the target back; then what is raised beside it."""
+        """What blocks the path, from the target back; then what is raised beside it."""
         yield from self._on_the_way(done, source, steps, told)
         yield from map(self._raised, done.refusals(told.reaches))
 
@@ -231,7 +231,7 @@ class Doctor:
                 yield finding
 
     def _raised(self, refusal: Refusal) -> Finding:
-        """An op that raises, whether or not it is on the way that was found."""
+        """An op that raises, whether or not it is on the path that was found."""
         if refusal not in self._findings:
             wiring, step = self.tape.wiring(refusal.node.body), PathStep(refusal.node.index, 0, 0)
             look = OpOnPath(wiring, step, OpGradientFlow(refusals=(refusal,)))

@@ -1,4 +1,4 @@
-"""One op on the way, as the causes are asked about it; and what they find."""
+"""One op on the path, as the causes are asked about it; and what they find."""
 
 from __future__ import annotations
 

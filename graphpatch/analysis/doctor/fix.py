@@ -13,7 +13,7 @@ from graphpatch.differentiation.patched_ops import CARRIED
 from graphpatch.errors import MatchError, PatchError, RulesError
 from graphpatch.formats import Model
 
-# Findings that raise though they may stand beside the way: there the gradient can be stopped.
+# Findings that raise though they may stand beside the path: there the gradient can be stopped.
 RAISING = frozenset({"missing", "prevent", "key", "custom_gradient"})
 
 

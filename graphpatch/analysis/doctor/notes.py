@@ -11,7 +11,7 @@ from graphpatch.analysis.doctor.diagnosis import LOOP_REMEDY, Doctor
 from graphpatch.control_flow.context_collections import StoredContexts
 from graphpatch.control_flow.op_types import BRANCHES, MERGES
 from graphpatch.differentiation.bodies import CALLS, Bodies
-from graphpatch.differentiation.gradient_reach import ops_on_the_way, ops_reached
+from graphpatch.differentiation.gradient_reach import ops_on_paths, ops_reached
 from graphpatch.differentiation.override_keys import CUSTOM, is_registered, override_key
 from graphpatch.differentiation.patched_ops import is_carrier
 from graphpatch.differentiation.wiring import Tensor
@@ -50,7 +50,7 @@ class Note:
 
 @dataclass(frozen=True, eq=False)
 class NoteContext:
-    """What a class of notes is told: the doctor, the ops on the way, those of functions too."""
+    """What a class of notes is told: the doctor, the ops on the path, those of functions too."""
 
     doctor: Doctor
     stored: StoredContexts
@@ -58,7 +58,7 @@ class NoteContext:
 
     @cached_property
     def is_patched(self) -> bool:
-        """Whether some activation on the way has another gradient than its own.
+        """Whether some activation on the path has another gradient than its own.
 
         A rule that stops gradients, there or elsewhere, gives it none.
         """
@@ -101,7 +101,7 @@ def _ops_on_paths_of(doctor: Doctor, pairs: Iterable[tuple[Tensor, Tensor]]) -> 
         targets.setdefault(source, []).append(target)
     found: set[int] = set()
     for source, to in targets.items():
-        found.update(ops_on_the_way(wiring, ops_reached(wiring, [source]), to))
+        found.update(ops_on_paths(wiring, ops_reached(wiring, [source]), to))
     nodes = [Node(wiring.body, index) for index in sorted(found)]
     labels = dict.fromkeys(label for node in nodes for label in _called_by(node, set()))
     functions = doctor.session.graph.functions
@@ -207,7 +207,7 @@ def _function_calls(context: NoteContext) -> Iterator[Node]:
 
 
 def _nested_calls(context: NoteContext) -> Iterator[Node]:
-    """Calls on the way in what is called that Grappler does not inline: C++ has no gradient."""
+    """Calls on the path in what is called that Grappler does not inline: C++ has no gradient."""
     bodies = Bodies(context.doctor.session.graph)
     for label in dict.fromkeys(
         name for node in _function_calls(context) for name in _called_by(node, set())

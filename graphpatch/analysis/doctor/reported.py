@@ -14,7 +14,7 @@ from graphpatch.graph.calls import named_by
 class ReportedPlaces:
     """What was told of one pair, so that it is not told twice.
 
-    `reaches` are the functions whose refusals were, by their ids; `inside` the ways through
+    `reaches` are the functions whose refusals were, by their ids; `inside` the paths through
     functions that were followed, as `paths_inside` has them, and whether anything was found.
     """
 
@@ -30,7 +30,7 @@ class ReportedPlaces:
 
 
 def paths_inside(look: OpOnPath) -> list[tuple[str, int, int]]:
-    """The functions that an op calls, each with the argument and the output on the way."""
+    """The functions that an op calls, each with the argument and the output on the path."""
     shift = 1 if look.op in OP_BY_OP and "body" not in look.node.attr_names else 0
     slot, output = look.step.slot - shift, look.step.output
     return [(name, slot, output) for name in dict.fromkeys(_called_bodies(look.node)) if slot >= 0]

@@ -79,10 +79,10 @@ TensorPair: TypeAlias = tuple[str, str]
 
 @dataclass(eq=False)
 class _CleanPathCheck:
-    """Pairs of tensors of a body, compared on the way to what both are computed of.
+    """Pairs of tensors of a body, compared on the path to what both are computed of.
 
     A pair of ops, spelled `^NAME`, stands for all that they read. `told` has what is wrong with a
-    pair that was compared; nothing where it is right. `left_out` are the pairs on whose way a
+    pair that was compared; nothing where it is right. `left_out` are the pairs on whose path a
     noisy op is left out.
     """
 
@@ -112,7 +112,7 @@ class _CleanPathCheck:
         return "" if first in self.left_out else "leaves out no noisy op"
 
     def _spread(self, behind: Mapping[TensorPair, Sequence[TensorPair]]) -> None:
-        """Add the pairs to those with a noisy op on their way that lead to one of these."""
+        """Add the pairs to those with a noisy op on their path that lead to one of these."""
         leading: dict[TensorPair, list[TensorPair]] = {}
         for pair, some in behind.items():
             for one in some:

@@ -91,5 +91,5 @@ def _with_node(
 
 
 def _oriented(end: LinkEnd, pairs: Sequence[Array]) -> Array:
-    """The pairs of an edge, with that end first from which the way goes."""
+    """The pairs of an edge, with that end first from which the link goes."""
     return pairs[end.edge] if end.forward else pairs[end.edge][::-1]

@@ -100,7 +100,7 @@ def _where_it_stopped(search: Search, around: Neighbourhood, step: PlanStep) -> 
 def _linked_vertices(
     walker: Walker, around: Neighbourhood, step: PlanStep, end: LinkEnd
 ) -> list[Vertex]:
-    """What a way leads to, whether or not it fits."""
+    """What a link leads to, whether or not it fits."""
     found = (use for other in around.found[end.other] for use in walker.uses(step.node, end, other))
     return sorted({vertex for vertex, _ in found}, key=str)
 

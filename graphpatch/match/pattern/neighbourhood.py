@@ -49,7 +49,7 @@ class Walker:
         allowed: set[Vertex] | None,
         links: LinksByEnds,
     ) -> set[Vertex]:
-        """What a way leads to, of what is allowed so far; the links are written down."""
+        """What a link leads to, of what is allowed so far; the links are written down."""
         bit, kept, forward = 1 << end.edge, set[Vertex](), end.forward
         passes = self._passes(node) if allowed is None else allowed.__contains__
         for other in others:
@@ -69,7 +69,7 @@ class Walker:
         return self.candidates[node].passes if node < self.decider.op_count else lambda tensor: True
 
     def uses(self, node: int, end: LinkEnd, other: Vertex) -> Iterable[VertexInput]:
-        """What a way leads to from one op or tensor, whatever it is."""
+        """What a link leads to from one op or tensor, whatever it is."""
         link, wiring = self.decider.edges[end.edge][2], self.wiring
         if end.forward:
             if link.repeat:
