@@ -24,7 +24,13 @@ from graphpatch.patches.alike import FormEditor
 from graphpatch.patches.group import group_of_match
 from graphpatch.patches.input_order import refuse_ambiguous
 from graphpatch.patches.op_args import refuse_all_malformed
-from graphpatch.patches.reach import refuse_all_shadowed, refuse_hidden
+from graphpatch.patches.reach import (
+    in_place,
+    refuse_all_shadowed,
+    refuse_all_stopped,
+    refuse_hidden,
+    stopped,
+)
 from graphpatch.recipe_notes import why_recipe_finds_nothing
 from graphpatch.rules import Rule
 from graphpatch.table import and_more
@@ -64,6 +70,11 @@ def ops_by_graph(
             known = [find(graph, rule.match, rule.on) for graph in graphs]
         found = list(zip(graphs, known, strict=True))
         check_expected(rule, graphs, sum(one.count for _, one in found), why)
+        if isinstance(rule.patch, OutputPatch) and rule.patch.is_at_outputs:
+            named = texts(rule.match.name or ())
+            found = [
+                (graph, replace(one, nodes=in_place(one.nodes, named))) for graph, one in found
+            ]
         nodes = [node for _, one in found for node in one.nodes]
         refuse_all_malformed(nodes)
         if not isinstance(rule.patch, JointPatch):
@@ -115,7 +126,7 @@ def _patch_graph(rule: Rule, graph: Graph, found: MatchedOps, step: RuleResult) 
         for text in type_notes(rule.match.pattern):
             step.notes[f"rule {rule.author.rule!r}: {text}"] = None
     step.notes.update(dict.fromkeys(dropped))
-    step.notes.update(dict.fromkeys(idle_notes(rule, editor.idle)))
+    step.notes.update(dict.fromkeys(idle_notes(rule, [*idle, *editor.idle])))
     _collect_notes(step, editor)
 
 

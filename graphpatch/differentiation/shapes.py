@@ -133,6 +133,27 @@ class Shapes(msgspec.Struct, eq=False):
         return None
 
 
+def _is_call(node: Node) -> bool:
+    return node.op in node.body.library.signatures
+
+
+def _given_on(node: Node, output: int) -> int | None:
+    """Of a call of a function that gives an argument on as this output: which one."""
+    graph = node.body.library.graph() if _is_call(node) else None
+    body = graph.functions.get(node.op) if graph is not None else None
+    if body is None or body.signature is None:
+        return None
+    outputs = body.signature.output_arg
+    text = body.ret.get(outputs[output].name, "") if output < len(outputs) else ""
+    given, arguments = body.producer(text), list(body.arguments)
+    for _ in body:
+        if given is None or given.op not in GIVES_ON or not given.data_inputs:
+            break
+        text = given.data_inputs[0]
+        given = body.producer(text)
+    return arguments.index(text) if given is None and text in arguments else None
+
+
 def _kept_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
     """The shape of output 0 of an op that keeps that of an input, or broadcasts its inputs."""
     known = node.opdef

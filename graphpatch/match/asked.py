@@ -9,7 +9,7 @@ from graphpatch.graph.body import Body
 from graphpatch.graph.model_body import as_model
 from graphpatch.match import glob
 from graphpatch.match.glob import texts
-from graphpatch.match.spec import Between, Match, Walk, inner
+from graphpatch.match.spec import Between, DependencySearch, Match, inner
 
 
 def asked_body(body: Body, match: Match) -> Body:
@@ -43,6 +43,8 @@ def _named(match: Match) -> Iterator[str]:
         if isinstance(path, Between):
             yield from map(names.op_of, (*path.sources, *path.targets))
         elif path is not None:
-            yield from map(names.op_of, texts(path.of if isinstance(path, Walk) else path))
+            yield from map(
+                names.op_of, texts(path.of if isinstance(path, DependencySearch) else path)
+            )
     for one in inner(match):
         yield from _named(one)

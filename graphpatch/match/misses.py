@@ -57,8 +57,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
     lines += ["  all of these together: 0 of them"] if met else []
     missing = _no_tensors(graphs, match)
     almost_met = [] if missing or there else nearly_matching(bodies, match, wanted)
-    almost_met += added.not_added(bodies, wanted)
-    return "\n".join(lines + almost_met + _replaced_ops(bodies, wanted) + missing)
+    return "\n".join([*lines, *almost_met, *added.not_added(now, wanted), *missing])
 
 
 def missing_tensors(graphs: Sequence[Graph], match: Match) -> str:
@@ -123,7 +122,9 @@ def _no_tensors(graphs: Sequence[Graph], match: Match) -> list[str]:
 
 
 def _types_there(graphs: Iterable[Graph]) -> list[str]:
-    return sorted({op for graph in graphs for body in graph.bodies for op in body.by_type})
+    return sorted(
+        {op for graph in graphs for body in graph.bodies for op in as_model(body).by_type}
+    )
 
 
 def _op_names(graphs: Iterable[Graph]) -> list[str]:

@@ -81,7 +81,8 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
         return _find_pattern(graph, match, on)
     found, wanted = MatchedOps(), conditions(match)
     for body in _matching_bodies(graph, match):
-        found.nodes.extend(_matches_in_body(body, match, wanted))
+        indices = candidates(asked_body(body, match), match, wanted).indices()
+        found.nodes.extend(Node(body, index) for index in indices)
     return found
 
 
@@ -92,12 +93,13 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     found = MatchedOps()
     finders = [Finder(form, conditions) for form in forms(match.pattern or ())]
     meant = holds(replace(match, pattern=None, nth=None))
-    for body in _matching_bodies(graph, match):
+
+    def searched(body: Body) -> tuple[list[KeptMatch], list[DroppedMatch]]:
         every = [finder.matches(body) for finder in finders]
         return _that_count(body, match, every, meant, on)
 
     whole = tuple(on) == (WHOLE,)
-    for body in _bodies(graph, match):
+    for body in _matching_bodies(graph, match):
         model = asked_body(body, match)
         # Ops that count as one are to be beside each other now, whatever they were before.
         kept, dropped = searched(body if whole else model)
@@ -113,16 +115,20 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     return found
 
 
+def _parted(kept: Sequence[KeptMatch], before: Sequence[KeptMatch]) -> list[DroppedMatch]:
+    """The matches of the model that are none any more, as rules put ops between theirs."""
+    from graphpatch.match.pattern.overlaps import DroppedMatch
+
+    there = {one.binding.last for one in kept}
+    reason = "its ops are not beside each other any more, since rules before patched them"
+    return [DroppedMatch(one.binding, reason) for one in before if one.binding.last not in there]
+
+
 def _matching_bodies(graph: Graph, match: Match) -> Iterator[Body]:
     wanted = texts(match.body) if match.body is not None else ("**",)
     for body in graph.bodies:
         if not body.is_ours and any(glob.matches_glob(one, body.label) for one in wanted):
             yield body
-
-
-def _matches_in_body(body: Body, match: Match, wanted: Mapping[str, Condition]) -> Iterator[Node]:
-    found = candidates(body, match, wanted)
-    return (Node(body, index) for index in found.indices())
 
 
 def _that_count(

@@ -33,6 +33,7 @@ def carry(gradient: Gradient, node: Node, editor: Editor, emit: str) -> None:
         _take_off(node, editor)
         return
     check_reached(node, editor)
+    note_replaced(node, editor)
     if isinstance(gradient, PythonGradient):
         refuse_key(gradient, emit)
         carry_by_function(gradient, node, editor)

@@ -49,7 +49,7 @@ class FilterGradient:
     @property
     def looks_at_op_alone(self) -> bool:
         """True at outputs, but for a gradient in Python, which is traced for each op."""
-        return at.parsed(self.at)[0] == "output" and not isinstance(self.gradient, PythonGradient)
+        return self.is_at_outputs and not isinstance(self.gradient, PythonGradient)
 
     def check(self, nodes: Sequence[Node]) -> None:
         """Raise PatchError where nothing flows back there, or the gradient is not a filter."""
