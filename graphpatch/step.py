@@ -25,11 +25,11 @@ from graphpatch.patches.group import group_of_match
 from graphpatch.patches.input_order import refuse_ambiguous
 from graphpatch.patches.op_args import refuse_all_malformed
 from graphpatch.patches.reach import (
-    in_place,
+    ops_that_compute,
     refuse_all_shadowed,
     refuse_all_stopped,
     refuse_hidden,
-    stopped,
+    why_stopped,
 )
 from graphpatch.recipe_notes import why_recipe_finds_nothing
 from graphpatch.rules import Rule
@@ -73,7 +73,8 @@ def ops_by_graph(
         if isinstance(rule.patch, OutputPatch) and rule.patch.is_at_outputs:
             named = texts(rule.match.name or ())
             found = [
-                (graph, replace(one, nodes=in_place(one.nodes, named))) for graph, one in found
+                (graph, replace(one, nodes=ops_that_compute(one.nodes, named)))
+                for graph, one in found
             ]
         nodes = [node for _, one in found for node in one.nodes]
         refuse_all_malformed(nodes)
@@ -113,7 +114,7 @@ def _patch_graph(rule: Rule, graph: Graph, found: MatchedOps, step: RuleResult) 
     dropped = left_out_note(
         rule.author.rule, found
     )  # as the ops are called before they are patched
-    idle = list(stopped(found.nodes).values())
+    idle = list(why_stopped(found.nodes).values())
     if rule.on == (WHOLE,):
         _patch_whole(rule, found, editor)
     elif found.nodes:  # to ask what kind of patch it is takes long, where there are many rules

@@ -9,7 +9,7 @@ from graphpatch.graph.body import Body
 from graphpatch.graph.graph import Graph
 from graphpatch.graph.model_body import as_model
 from graphpatch.match import added, glob, regex
-from graphpatch.match.asked import asked_body
+from graphpatch.match.body_to_match import body_to_match
 from graphpatch.match.condition import Condition
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
@@ -31,7 +31,7 @@ def explain(graphs: Iterable[Graph], match: Match, names: bool = True) -> str:
 
     graphs = list(graphs)
     now = [body for graph in graphs for body in graph.bodies]
-    bodies = [asked_body(body, match) for body in now]
+    bodies = [body_to_match(body, match) for body in now]
     every = sum(map(len, bodies))
     lines = [f"  looked at {every} ops"]
     wanted = conditions(match)

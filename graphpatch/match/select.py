@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from graphpatch.graph.body import Body, Node
 from graphpatch.graph.graph import Graph
 from graphpatch.match import glob
-from graphpatch.match.asked import asked_body
+from graphpatch.match.body_to_match import body_to_match
 from graphpatch.match.condition import Condition, everything
 from graphpatch.match.conditions import conditions, holds
 from graphpatch.match.glob import texts
@@ -81,7 +81,7 @@ def find(graph: Graph, match: Match, on: Sequence[str] = ()) -> MatchedOps:
         return _find_pattern(graph, match, on)
     found, wanted = MatchedOps(), conditions(match)
     for body in _matching_bodies(graph, match):
-        indices = candidates(asked_body(body, match), match, wanted).indices()
+        indices = candidates(body_to_match(body, match), match, wanted).indices()
         found.nodes.extend(Node(body, index) for index in indices)
     return found
 
@@ -100,7 +100,7 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
 
     whole = tuple(on) == (WHOLE,)
     for body in _matching_bodies(graph, match):
-        model = asked_body(body, match)
+        model = body_to_match(body, match)
         # Ops that count as one are to be beside each other now, whatever they were before.
         kept, dropped = searched(body if whole else model)
         if whole and model is not body:

@@ -12,7 +12,7 @@ from graphpatch.match.glob import texts
 from graphpatch.match.spec import Between, DependencySearch, Match, inner
 
 
-def asked_body(body: Body, match: Match) -> Body:
+def body_to_match(body: Body, match: Match) -> Body:
     """The body of which a match asks: as the model has it, unless it means what rules did.
 
     It does so with `taken`, and where it names ops that rules added.
