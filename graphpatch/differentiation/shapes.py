@@ -60,7 +60,7 @@ class Shapes(msgspec.Struct, eq=False):
     def _read(self, tensor: Tensor) -> Iterator[Tensor]:
         """The tensors whose shapes tell that of this one."""
         node = self.wiring.node(tensor[0])
-        if node is None or (tensor[1] and node.op not in TELLING and not _is_call(node)):
+        if node is None or (tensor[1] and node.op not in TELLING and not _calls_function(node)):
             return
         noted = self._noted(node, tensor[1])
         if tensor not in self._found and (noted is None or None in noted):
@@ -105,7 +105,7 @@ class Shapes(msgspec.Struct, eq=False):
             return self._of_variable(node)
         if (node.op, output) in SCALARS:
             return ()
-        place = _given_on(node, output)
+        place = _argument_given_on(node, output)
         if place is not None:
             return shapes[place] if place < len(shapes) else None
         if output:
@@ -133,13 +133,13 @@ class Shapes(msgspec.Struct, eq=False):
         return None
 
 
-def _is_call(node: Node) -> bool:
+def _calls_function(node: Node) -> bool:
     return node.op in node.body.library.signatures
 
 
-def _given_on(node: Node, output: int) -> int | None:
+def _argument_given_on(node: Node, output: int) -> int | None:
     """Of a call of a function that gives an argument on as this output: which one."""
-    graph = node.body.library.graph() if _is_call(node) else None
+    graph = node.body.library.graph() if _calls_function(node) else None
     body = graph.functions.get(node.op) if graph is not None else None
     if body is None or body.signature is None:
         return None

@@ -20,7 +20,7 @@ def body_to_match(body: Body, match: Match) -> Body:
     model = as_model(body)
     if model is body or _asks_for_patched(match):
         return body
-    named = [one for one in _named(match) if one in body.by_name]
+    named = [one for one in _names_written(match) if one in body.by_name]
     return body if any(_is_added(one, match, body, model) for one in named) else model
 
 
@@ -36,7 +36,7 @@ def _asks_for_patched(match: Match) -> bool:
     return match.taken not in (None, False) or any(map(_asks_for_patched, inner(match)))
 
 
-def _named(match: Match) -> Iterator[str]:
+def _names_written(match: Match) -> Iterator[str]:
     """The names of ops, and of those that give tensors, which a match writes out."""
     yield from texts(match.name or ())
     for path in (match.upstream_of, match.downstream_of, match.between):
@@ -47,4 +47,4 @@ def _named(match: Match) -> Iterator[str]:
                 names.op_of, texts(path.of if isinstance(path, DependencySearch) else path)
             )
     for one in inner(match):
-        yield from _named(one)
+        yield from _names_written(one)

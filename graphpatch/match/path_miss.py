@@ -17,7 +17,7 @@ CUT = "the path leads through ops that `within` or `stop_at` leaves out"
 
 def upstream_of(node: Node, match: Match) -> str:
     """What is computed from the op, where none of the tensors is."""
-    targets = _tensors_of(match.upstream_of)
+    targets = _texts_of_ends(match.upstream_of)
     if _leads(node, targets, match.control):
         return CUT
     if not match.control and _leads(node, targets, control=True):
@@ -27,7 +27,7 @@ def upstream_of(node: Node, match: Match) -> str:
 
 def downstream_of(node: Node, match: Match) -> str:
     """What the op is computed from, where it is none of the tensors."""
-    sources = _tensors_of(match.downstream_of)
+    sources = _texts_of_ends(match.downstream_of)
     if _depends(node, sources, match.control):
         return CUT
     if not match.control and _depends(node, sources, control=True):
@@ -51,7 +51,7 @@ def between(node: Node, match: Match) -> str:
     return ", and ".join(parts) or (CUT if _is_limited(path) else "no path leads from end to end")
 
 
-def _tensors_of(value: str | Sequence[str] | DependencySearch | None) -> tuple[str, ...]:
+def _texts_of_ends(value: str | Sequence[str] | DependencySearch | None) -> tuple[str, ...]:
     return texts(value.of if isinstance(value, DependencySearch) else value or ())
 
 

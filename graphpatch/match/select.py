@@ -104,7 +104,7 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
         # Ops that count as one are to be beside each other now, whatever they were before.
         kept, dropped = searched(body if whole else model)
         if whole and model is not body:
-            dropped += _parted(kept, searched(model)[0])
+            dropped += _separated_by_rules(kept, searched(model)[0])
         kept = [
             replace(one, nodes=tuple(Node(body, node.index) for node in one.nodes)) for one in kept
         ]
@@ -115,7 +115,9 @@ def _find_pattern(graph: Graph, match: Match, on: Sequence[str]) -> MatchedOps:
     return found
 
 
-def _parted(kept: Sequence[KeptMatch], before: Sequence[KeptMatch]) -> list[DroppedMatch]:
+def _separated_by_rules(
+    kept: Sequence[KeptMatch], before: Sequence[KeptMatch]
+) -> list[DroppedMatch]:
     """The matches of the model that are none any more, as rules put ops between theirs."""
     from graphpatch.match.pattern.overlaps import DroppedMatch
 

@@ -201,7 +201,7 @@ def _explained(found: GradientPaths) -> Iterator[None]:
         yield
     except LookupError as error:
         raise CutError(
-            f"{_first_line(error)}; a gradient that the op names by _gradient_op_type must be "
+            f"{_reason(error)}; a gradient that the op names by _gradient_op_type must be "
             f"registered first, one of ours by graphpatch.register_gradients"
         ) from error
     except (AttributeError, AssertionError) as error:
@@ -210,12 +210,12 @@ def _explained(found: GradientPaths) -> Iterator[None]:
             raise
         raise CutError(
             f"TensorFlow cannot differentiate the v1 loop or branch of this graph "
-            f"({_first_line(error)}): a GraphDef holds no control-flow contexts; a MetaGraphDef "
+            f"({_reason(error)}): a GraphDef holds no control-flow contexts; a MetaGraphDef "
             f"(.meta) does"
         ) from error
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     text = str(error.args[0] if error.args else "").strip() or type(error).__name__
     return text.splitlines()[0]
 

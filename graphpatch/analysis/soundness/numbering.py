@@ -165,13 +165,13 @@ def tensor_of(body: Body, found: Mapping[str, Sequence[ValueNumber]], text: str)
     values = found.get(tensor.op, ())
     place = tensor.index
     if tensor.arg and tensor.op in body.by_name:
-        flat = _outputs(body.node(tensor.op))
+        flat = _output_names(body.node(tensor.op))
         there = [n for n, arg in enumerate(flat) if arg == (tensor.arg, tensor.index)]
         place = there[0] if there else len(values)
     return values[place] if place < len(values) else (-1, place)
 
 
-def _outputs(node: Node) -> list[tuple[str, int]]:
+def _output_names(node: Node) -> list[tuple[str, int]]:
     try:
         return [(arg.name, arg.index) for arg in node.outputs or ()]
     except ModelError:
